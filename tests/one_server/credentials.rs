@@ -258,7 +258,7 @@ async fn no_connection_is_authenticated_in_the_middle_of_a_transaction() {
         // The shortest time after which a connection is authenticated anew: once a second.
         let credentials = Credentials::new("app", "word").valid_for(SECOND);
         let builder = LockManager::builder().credentials(credentials);
-        // A database each, since they would disturb each other at the fencing counter.
+        // A database each: what one manager changes watches no key of another.
         let url = format!("{}/{number}", proxy.url());
         let locks = builder.connect(&url).await.expect("up");
         for task in 0..8 {

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 const COMMAND: Duration = Duration::from_secs(1);
 
 /// A server, a proxy before it, and a manager that goes through the proxy. The server knows the scripts, since connecting has
-/// tried a lock. The manager does not know the fencing counter yet, so the first acquire is a script.
+/// tried a lock.
 async fn through_a_proxy() -> (RedisServer, Proxy, LockManager) {
     through_a_proxy_that_may_take(COMMAND).await
 }
