@@ -1,8 +1,8 @@
 //! One connection: a handle and a driver of the crate `redis`, watched from outside.
 //!
 //! The handle puts requests into a queue; the driver writes them in their order and assigns the replies. The driver runs on the
-//! manager's thread, or is shared (`shared_driver/`). A request is a future that may be polled anywhere. The rest of this crate relies on the facts below. The crate
-//! `redis` does not document them, so the tests in `crate_facts.rs` hold them:
+//! manager's thread, or is shared (`shared_driver/`). A request is a future that may be polled anywhere. The rest of this crate
+//! relies on the facts below. The crate `redis` does not document them, so the tests in `crate_facts.rs` hold them:
 //!
 //! - A handle has one socket for its whole life. It never reconnects, and sends nothing twice.
 //! - Requests leave in the order in which their futures were first polled, as long as the queue has room. Requests that wait for

@@ -416,7 +416,8 @@ impl Returning {
     /// Tries once a second, until there is a connection or the manager has ended.
     async fn work(self) {
         while let Some(reconnecting) = self.0.upgrade() {
-            if reconnecting.current().await.is_ok() {
+            // It may have ended again before this task was polled. Then its end has started no other task.
+            if reconnecting.current().await.is_ok() && reconnecting.is_up() {
                 return;
             }
             drop(reconnecting);

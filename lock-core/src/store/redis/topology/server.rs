@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use crate::runtime::executor::Executor;
 use tokio::time::timeout;
 
+use crate::runtime::executor::Executor;
 #[cfg(feature = "cluster")]
 use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{

@@ -6,8 +6,8 @@
 //! - The *reader* is a task on the runtime of the user, made by the first request from there. It is woken when the socket is
 //!   readable. When its runtime ends, or does not run, the manager's thread reads, until a request comes from a live runtime.
 //! - A *request* puts its bytes into the queue, and then polls the driver, so that they leave. It does not read: it would wake other
-//!   tasks on the worker of its runtime, which its own task may block next. Requests that are made together
-//!   leave together: when a quarter of those in flight are queued, or when all tasks that are ready have run.
+//!   tasks on the worker of its runtime, which its own task may block next. Requests that are made together leave together: when a
+//!   quarter of those in flight are queued, or when all tasks that are ready have run.
 //! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
 //!   polled although there is work, the thread polls it, and reads from then on.
 //!
@@ -56,7 +56,7 @@ use crate::{
     store::redis::connection::{
         shared_driver::reader::{DriverWaker, MANAGER, Reader},
         wire::{
-            driver::{Driver, MOST_PANICS},
+            driver::{Driver, shielded},
             shared_socket::{Polling, Registrations},
         },
     },
@@ -129,9 +129,10 @@ impl std::fmt::Debug for SharedDriver {
 
 impl SharedDriver {
     /// Must be called on the manager's thread.
-    pub(crate) fn new(driver: Driver, socket: Arc<dyn Registrations>) -> Arc<Self> {
+    pub(crate) fn new(mut driver: Driver, socket: Arc<dyn Registrations>) -> Arc<Self> {
+        let driver = unconstrained(async move { shielded(&mut driver).await });
         Arc::new_cyclic(|weak| Self {
-            driver: Mutex::new(Some(Box::pin(unconstrained(driver)))),
+            driver: Mutex::new(Some(Box::pin(driver))),
             polled_by: AtomicUsize::new(0),
             waker: Waker::from(Arc::new(DriverWaker(weak.clone()))),
             again: AtomicBool::new(false),
@@ -183,11 +184,12 @@ impl SharedDriver {
             }
             // A reader that found the mutex locked has gone.
             let is_to_read = polling == Polling::Writes && self.reads_again.load(SeqCst);
-            if is_to_read || has_put_off_reads {
+            let has_worked_enough = rounds >= MOST_ROUNDS;
+            if is_to_read || has_put_off_reads || has_worked_enough {
                 self.wake_reader();
             }
-            if rounds >= MOST_ROUNDS {
-                return self.wake_reader();
+            if has_worked_enough {
+                return;
             }
         }
     }
@@ -201,7 +203,6 @@ impl SharedDriver {
     ) -> Option<Driver> {
         let mut context = Context::from_waker(&self.waker);
         self.socket.begin(polling);
-        let mut panics = 0;
         while *rounds < MOST_ROUNDS && self.again.swap(false, SeqCst) {
             let polled_driver = driver.as_mut()?;
             *rounds += 1;
@@ -211,17 +212,8 @@ impl SharedDriver {
             self.is_seen_to.store(false, SeqCst);
             self.queued.store(0, SeqCst);
             self.polls.fetch_add(1, SeqCst);
-            let mut polled = None;
-            catch_panic(|| polled = Some(polled_driver.as_mut().poll(&mut context)));
-            match polled {
-                Some(Poll::Pending) => panics = 0,
-                // A waker of a user has panicked. The driver goes on with the next reply.
-                None if panics < MOST_PANICS => {
-                    panics += 1;
-                    *rounds -= 1;
-                    self.again.store(true, SeqCst);
-                }
-                Some(Poll::Ready(())) | None => return driver.take(),
+            if polled_driver.as_mut().poll(&mut context).is_ready() {
+                return driver.take();
             }
         }
         None

@@ -9,7 +9,7 @@ use std::{
 use crate::runtime::catch_panic::catch_panic;
 
 /// The driver ends after more than this many panics in a row. Even a broken executor has fewer such wakers.
-pub(crate) const MOST_PANICS: u32 = 100;
+const MOST_PANICS: u32 = 100;
 
 /// It ends with its connection.
 pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
