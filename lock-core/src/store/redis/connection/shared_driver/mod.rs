@@ -256,7 +256,10 @@ impl SharedDriver {
         if is_urgent && queued >= in_flight.div_ceil(PART) {
             self.poll(Polling::Writes);
         } else if !self.is_seen_to.swap(true, SeqCst) {
-            let seen_to = SeesTo(self);
+            let seen_to = SeesTo {
+                shared: self,
+                since: self.polls.load(SeqCst),
+            };
             // Behind all tasks that are ready, which may send, too.
             yield_now().await;
             drop(seen_to);
@@ -266,12 +269,17 @@ impl SharedDriver {
 }
 
 /// The request that polls the driver for those that are queued, also if its future is dropped.
-struct SeesTo<'a>(&'a SharedDriver);
+struct SeesTo<'a> {
+    shared: &'a SharedDriver,
+    /// How often the driver had been polled. Read after `is_seen_to` was set: a poll in between is repeated, and none is missed.
+    since: u64,
+}
 
 impl Drop for SeesTo<'_> {
+    /// After a later poll, another request sees to those that have been queued since. Else each request of a crowd would leave alone.
     fn drop(&mut self) {
-        if self.0.is_seen_to.load(SeqCst) {
-            self.0.poll(Polling::Writes);
+        if self.shared.polls.load(SeqCst) == self.since {
+            self.shared.poll(Polling::Writes);
         }
     }
 }
