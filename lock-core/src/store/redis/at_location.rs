@@ -72,7 +72,7 @@ impl RedisStore {
                 let clock = &location.names.clock;
                 let acquired = server.commands.acquire(by, clock, request).await?;
                 let is_busy = !matches!(acquired.outcome, AcquireOutcome::Granted(_));
-                self.0.contention.note(&request.full_key, is_busy);
+                self.0.contention.of(&request.full_key).note(is_busy);
                 acquired
             }
             Capabilities::Scripts => self.acquire_by_script(location, request).await?,
@@ -94,7 +94,7 @@ impl RedisStore {
         // A key without contention needs no subscription.
         if request.queue_mode == QueueMode::JoinQueue
             && location.delivery() == GrantDelivery::NotSubscribedYet
-            && !self.0.contention.is_expected(&request.full_key)
+            && !self.0.contention.of(&request.full_key).is_expected()
         {
             let acquired = self
                 .ask_for(location, request, QueueMode::DoNotQueue)
@@ -102,7 +102,7 @@ impl RedisStore {
             if matches!(acquired.outcome, AcquireOutcome::Granted(_)) {
                 return Ok(acquired);
             }
-            self.0.contention.note(&request.full_key, true);
+            self.0.contention.of(&request.full_key).note(true);
         }
         let queue_mode = match request.queue_mode {
             QueueMode::DoNotQueue => QueueMode::DoNotQueue,
@@ -154,9 +154,10 @@ impl RedisStore {
                 .release(by, &connection, request)
                 .await;
         }
+        let (arguments, count) = location.release_arguments(request);
         let call = Call {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
-            arguments: &location.release_arguments(request),
+            arguments: &arguments[..count],
         };
         let (id, answer) = location
             .run(

@@ -36,21 +36,25 @@ impl Default for Contention {
 }
 
 impl Contention {
-    pub(super) fn is_expected(&self, full_key: &str) -> bool {
-        self.mark(full_key).load(Ordering::Relaxed)
+    pub(super) fn of(&self, full_key: &str) -> Mark<'_> {
+        let hash = usize::try_from(self.hasher.hash_one(full_key) % MARKS as u64);
+        Mark(&self.marks[hash.unwrap_or(0)])
+    }
+}
+
+/// What is known of a key.
+pub(super) struct Mark<'a>(&'a AtomicBool);
+
+impl Mark<'_> {
+    pub(super) fn is_expected(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 
     /// Notes whether others wanted the key.
-    pub(super) fn note(&self, full_key: &str, others: bool) {
-        let mark = self.mark(full_key);
+    pub(super) fn note(&self, others: bool) {
         // The mark mostly stays as it is, and a write would remove it from the caches of other threads.
-        if mark.load(Ordering::Relaxed) != others {
-            mark.store(others, Ordering::Relaxed);
+        if self.0.load(Ordering::Relaxed) != others {
+            self.0.store(others, Ordering::Relaxed);
         }
-    }
-
-    fn mark(&self, full_key: &str) -> &AtomicBool {
-        let hash = usize::try_from(self.hasher.hash_one(full_key) % MARKS as u64);
-        &self.marks[hash.unwrap_or(0)]
     }
 }

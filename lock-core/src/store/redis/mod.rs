@@ -130,13 +130,12 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let mut may_have_it = false;
-            if let Some(reply) = store.acquire_at_once(&request) {
-                match reply.await {
-                    Ok(acquired) => return Ok(acquired),
-                    Err(failure) => may_have_it = !failure.is_definite(),
-                }
+            match store.acquire_at_once(&request).await {
+                Ok(Some(acquired)) => return Ok(acquired),
+                Ok(None) => {}
+                // A retry is safe.
+                Err(failure) => may_have_it = !failure.is_definite(),
             }
-            // The request could not be sent at once, takes more than one reply, or its reply did not come. A retry is safe.
             let (here, in_flight) = (store.clone(), request.in_flight.clone());
             let left_on = in_flight.only_connection();
             let reply = here
@@ -180,12 +179,12 @@ impl Store for RedisStore {
     fn release(&self, request: Release) -> StoreFuture<Released> {
         let store = self.clone();
         Box::pin(async move {
-            if let Some(reply) = store.release_at_once(&request) {
-                match reply.await {
-                    // No connection was ready, or the server does not know the script yet.
-                    Err(failure) if failure.is_definite() => {}
-                    answer => return answer,
-                }
+            match store.release_at_once(&request).await {
+                Ok(Some(released)) => return Ok(released),
+                Ok(None) => {}
+                // For example, the server does not know the script yet.
+                Err(failure) if failure.is_definite() => {}
+                Err(failure) => return Err(failure),
             }
             let here = store.clone();
             let reply = here

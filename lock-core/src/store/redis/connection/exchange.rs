@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use redis::Value;
+use redis::{Cmd, Pipeline, Value};
 use tokio::time::timeout;
 
 use crate::{
@@ -15,9 +15,8 @@ use crate::{
         Failure,
         in_flight::{ConnectionId, InFlight},
         redis::connection::{
-            CLOCK, Connection,
-            capabilities::Capabilities,
-            errors,
+            CLOCK, Connection, errors,
+            handshake::CurrentConnection,
             reconnecting::ReconnectingConnection,
             wire::{
                 command::{Arg, Outgoing, command},
@@ -33,6 +32,68 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 
 /// How many times its usual wait a PING may take while messages come.
 const PROLONGED: u32 = 4;
+
+/// The connection that there is now, for a request that one message and one reply are enough for. The futures may be polled on any
+/// thread. Their first poll sends the commands.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a request after its first poll does not take the commands back.
+pub(crate) struct Ready {
+    pub(crate) reconnecting: Arc<ReconnectingConnection>,
+    pub(crate) current: Arc<CurrentConnection>,
+}
+
+impl Ready {
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.current.connection.id
+    }
+
+    /// Sends a command, of which the reply is late after `within`.
+    pub(crate) async fn one(
+        &self,
+        command: &Cmd,
+        in_flight: &InFlight,
+        within: Duration,
+    ) -> Result<Value, Failure> {
+        let (id, sent) = (self.id(), CLOCK.now());
+        in_flight.note_sent_on(id);
+        let until = Some(sent.after(within));
+        let answer = self.current.connection.one(command, sent, until).await;
+        self.reconnecting.take_in(id, sent, within, answer)
+    }
+
+    /// Sends commands in one message, of which the replies are late after `within`.
+    pub(crate) async fn several(
+        &self,
+        commands: &Pipeline,
+        in_flight: &InFlight,
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let (id, sent) = (self.id(), CLOCK.now());
+        in_flight.note_sent_on(id);
+        let until = Some(sent.after(within));
+        let answers = self.current.connection.several(commands, sent, until).await;
+        self.reconnecting.take_in(id, sent, within, answers)
+    }
+}
+
+/// The replies to one command, or to several.
+trait AsValues {
+    fn as_values(&self) -> &[Value];
+}
+
+impl AsValues for Value {
+    fn as_values(&self) -> &[Value] {
+        std::slice::from_ref(self)
+    }
+}
+
+impl AsValues for Vec<Value> {
+    fn as_values(&self) -> &[Value] {
+        self
+    }
+}
 
 impl ReconnectingConnection {
     /// Sends a command and reads its reply, an error of the server included, within a time-out.
@@ -50,45 +111,14 @@ impl ReconnectingConnection {
         Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
     }
 
-    /// Sends the commands of `make` on the current connection, if there is one and `make` has some for its capabilities. The future
-    /// returns what `read` makes of the replies, which are late after `within`. The future may be polled on any thread, and its first
-    /// poll sends the commands.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future after its first poll does not take the commands back.
-    pub(crate) fn send_at_once<T, R>(
-        self: &Arc<Self>,
-        in_flight: &InFlight,
-        within: Duration,
-        make: &dyn Fn(Capabilities) -> Option<Outgoing>,
-        read: R,
-    ) -> Option<impl Future<Output = Result<T, Failure>> + Send + use<T, R>>
-    where
-        R: FnOnce(Vec<Value>, ConnectionId) -> Result<T, Failure> + Send,
-    {
-        let current = self.snapshot()?;
-        let outgoing = make(current.capabilities?)?;
-        let connection = &current.connection;
-        let (reconnecting, id, sent) = (self.clone(), connection.id, CLOCK.now());
-        in_flight.note_sent_on(id);
-        let until = sent.after(within);
-        let request = connection.request(outgoing, Some(until));
-        Some(async move {
-            let answers = request.await;
-            let values = reconnecting.take_in(id, sent, within, answers)?;
-            read(values, id)
-        })
-    }
-
     /// Takes the replies to a request, and notes what they show about the connection.
-    fn take_in(
+    fn take_in<T: AsValues>(
         &self,
         id: ConnectionId,
         sent: Moment,
         within: Duration,
-        answers: Result<Vec<Value>, NoReply>,
-    ) -> Result<Vec<Value>, Failure> {
+        answers: Result<T, NoReply>,
+    ) -> Result<T, Failure> {
         let values = answers.map_err(|none| {
             if !matches!(none, NoReply::Late | NoReply::NotSent) {
                 // The driver does the same, but perhaps only after the caller has tried again.
@@ -97,7 +127,7 @@ impl ReconnectingConnection {
             errors::no_value(&none, &self.address, within)
         })?;
         self.round_trip.note(CLOCK.now().since(sent));
-        self.check_for_demotion(id, &values);
+        self.check_for_demotion(id, values.as_values());
         Ok(values)
     }
 

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{ErrorKind, RedisError, Value, aio::MultiplexedConnection};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{
     sync::Notify,
     task::coop::unconstrained,
@@ -38,9 +38,9 @@ use crate::{
         redis::connection::{
             shared_driver::SharedDriver,
             wire::{
-                command::{Arg, Outgoing, command, pipeline},
+                command::{Arg, Outgoing, command},
                 driver::{Driver, shielded},
-                traffic::{NoReply, Traffic},
+                traffic::{NoReply, RequestInFlight, Traffic},
             },
         },
     },
@@ -49,7 +49,7 @@ use crate::{
 mod authentication;
 pub(crate) mod capabilities;
 pub(crate) mod errors;
-mod exchange;
+pub(crate) mod exchange;
 pub(crate) mod handshake;
 mod known_primary;
 pub(crate) mod opening;
@@ -104,41 +104,79 @@ impl Connection {
         self
     }
 
-    /// Returns a request, which leaves when its future is first polled, on any thread. It has one reply for each command.
+    /// Sends a command, and waits for its reply: see [`reply`](Self::reply).
+    pub(super) async fn one(
+        &self,
+        command: &Cmd,
+        sent: Moment,
+        until: Option<Moment>,
+    ) -> Result<Value, NoReply> {
+        let (mut handle, _counted) = self.begin(sent)?;
+        self.reply(handle.send_packed_command(command), until).await
+    }
+
+    /// Sends commands in one message, and waits for their replies, one for each: see [`reply`](Self::reply).
+    pub(super) async fn several(
+        &self,
+        commands: &Pipeline,
+        sent: Moment,
+        until: Option<Moment>,
+    ) -> Result<Vec<Value>, NoReply> {
+        let (mut handle, _counted) = self.begin(sent)?;
+        let replies = handle.send_packed_commands(commands, 0, commands.len());
+        self.reply(replies, until).await
+    }
+
+    /// The handle for a request, which is counted as in flight until the second value is dropped.
+    fn begin(&self, sent: Moment) -> Result<(MultiplexedConnection, RequestInFlight), NoReply> {
+        let handle = self.handle.lock().clone().ok_or(NoReply::NotSent)?;
+        let counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
+        Ok((handle, counted))
+    }
+
+    /// Waits for the reply to a request, which leaves when this future is first polled, on any thread.
     ///
     /// If no reply has come at `until`, the result is [`NoReply::Late`], at most an eighth of a command time-out later.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may be executed.
-    pub(super) fn request(&self, outgoing: Outgoing, until: Option<Moment>) -> Request {
-        let handle = self.handle.lock().clone();
-        let traffic = self.traffic.clone();
-        let shared = self.shared.clone();
+    async fn reply<T>(
+        &self,
+        reply: impl Future<Output = RedisResult<T>>,
+        until: Option<Moment>,
+    ) -> Result<T, NoReply> {
+        let (traffic, reply) = (&*self.traffic, pin!(reply));
+        // The request leaves even if the task has used up its budget of tokio.
+        let reply = unconstrained(in_time(reply, until, traffic, self.shared.as_ref())).await?;
+        if self.shared.is_none() {
+            // A driver that is shared reads through a stream of ours, which notices the bytes.
+            traffic.note_heard();
+        }
+        traffic.note_complete();
+        reply.map_err(|error| no_reply(&error, traffic))
+    }
+
+    /// A request with one reply for each command, as a future that contains its connection.
+    pub(super) fn request(self: &Arc<Self>, outgoing: Outgoing, until: Option<Moment>) -> Request {
+        let connection = self.clone();
         // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
         Box::pin(async move {
-            let mut handle = handle.ok_or(NoReply::NotSent)?;
-            let _counted = traffic.begin().ok_or(NoReply::NotSent)?;
-            let reply = pin!(async {
-                match &outgoing {
-                    Outgoing::One(one) => {
-                        handle.send_packed_command(one).await.map(|one| vec![one])
-                    }
-                    Outgoing::Several(all) => handle.send_packed_commands(all, 0, all.len()).await,
-                }
-            });
-            // The request leaves even if the task has used up its budget of tokio.
-            unconstrained(in_time(reply, until, &traffic, shared.as_ref()))
-                .await?
-                .inspect(|_| traffic.note_complete())
-                .map_err(|error| no_reply(&error, &traffic))
+            let sent = CLOCK.now();
+            match &outgoing {
+                Outgoing::One(one) => connection.one(one, sent, until).await.map(|one| vec![one]),
+                Outgoing::Several(all) => connection.several(all, sent, until).await,
+            }
         })
     }
 
     /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
     pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
-        let commands = commands.iter().map(|words| command(&[words]));
-        self.request(pipeline(commands), None).await
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        for words in commands {
+            pipeline.add_command(command(&[words]));
+        }
+        self.several(&pipeline, CLOCK.now(), None).await
     }
 
     /// Polls the crate's driver until the connection is over.

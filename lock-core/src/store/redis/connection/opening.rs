@@ -327,7 +327,8 @@ fn drive(
     // On a connection for grants alone, usually no request is in flight. One request that is always counted makes its silence
     // noticed.
     #[cfg(feature = "cluster")]
-    let counted = (reconnecting.purpose() == Purpose::Grants).then(|| connection.traffic.begin());
+    let counted =
+        (reconnecting.purpose() == Purpose::Grants).then(|| connection.traffic.begin(CLOCK.now()));
     let reconnecting = Arc::downgrade(reconnecting);
     spawn_beside(async move {
         #[cfg(feature = "cluster")]

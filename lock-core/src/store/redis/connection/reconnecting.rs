@@ -24,6 +24,7 @@ use crate::{
                 CLOCK, Connection,
                 capabilities::Capabilities,
                 errors,
+                exchange::Ready,
                 handshake::{CurrentConnection, Greeting, Purpose},
                 opening,
                 pub_sub::PubSubDispatch,
@@ -366,6 +367,16 @@ impl ReconnectingConnection {
         // Its driver has not reported the end yet.
         self.forget(current.connection.id);
         None
+    }
+
+    /// The connection that there is now, for a request that is sent at once.
+    pub(crate) fn ready(self: &Arc<Self>) -> Option<Ready> {
+        let current = self.snapshot()?;
+        let reconnecting = self.clone();
+        Some(Ready {
+            reconnecting,
+            current,
+        })
     }
 
     /// How many connections have ended or were given up.

@@ -15,7 +15,7 @@ use crate::{
         redis::connection::{
             errors,
             reconnecting::ReconnectingConnection,
-            wire::command::{Arg, Outgoing, command, pipeline},
+            wire::command::{Arg, command, pipeline},
         },
     },
 };
@@ -92,8 +92,8 @@ impl Lua {
     }
 
     /// A call of the script. If the server does not know it, it is not executed.
-    pub(super) fn call(&self, call: Call<'_>) -> Outgoing {
-        Outgoing::One(command_of("EVALSHA", &self.hash, &call))
+    pub(super) fn call(&self, call: Call<'_>) -> Cmd {
+        command_of("EVALSHA", &self.hash, &call)
     }
 
     /// Runs the script, all within a time-out; an error reply of the server is a failure.

@@ -19,19 +19,19 @@ use crate::{
 };
 
 /// Reads the replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS`. If the key is busy,
-/// the request goes on at the location of the key. `known`: the largest token that the process knew when it sent the request.
+/// there is no outcome yet. `known`: the largest token that the process knew when it sent the request.
 pub(crate) fn read_plain(
     replies: Vec<Value>,
     connection: ConnectionId,
     known: u64,
     in_flight: &InFlight,
-) -> Result<Acquired, Failure> {
+) -> Result<Option<Acquired>, Failure> {
     let mut replies = replies.into_iter();
     let set = replies.next();
     let set = set.ok_or_else(|| errors::nonsense("an acquire"))?;
     if errors::of_answer(set, connection, in_flight)? == Value::Nil {
         errors::note_answered(in_flight, connection);
-        return Err(Failure::not_now("another holder has the lock"));
+        return Ok(None);
     }
     let token = replies.next().and_then(|id| read_id(&id)).and_then(token);
     let outcome = match (token.filter(|token| *token > known), replies.next()) {
@@ -44,10 +44,10 @@ pub(crate) fn read_plain(
         // The next request finds the key, which holds its owner token, and moves the clock on.
         (None, None) => return Err(Failure::no_answer("the fencing clock gave no larger token")),
     };
-    Ok(Acquired {
+    Ok(Some(Acquired {
         outcome,
         connection,
-    })
+    }))
 }
 
 /// An id of a stream: milliseconds, and a number within them.

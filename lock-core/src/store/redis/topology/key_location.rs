@@ -92,16 +92,21 @@ impl KeyLocation {
         ]
     }
 
-    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> Vec<Arg<'a>> {
-        let mut words = Vec::with_capacity(4);
-        words.extend([Text(request.token.expose()), Number(request.known_fencing)]);
-        let is_beside = request.entry.mode != Mode::Exclusive;
-        let has_entry = request.may_be_queued || is_beside;
-        if request.keep.is_some() || has_entry {
-            words.push(Number(request.keep.map_or(0, millis)));
-            words.extend(has_entry.then(|| self.entry(request.entry)));
-        }
-        words
+    /// The arguments of a release, and how many of them count. The usual one needs no more than two.
+    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 4], usize) {
+        let has_entry = request.may_be_queued || request.entry.mode != Mode::Exclusive;
+        let count = match (has_entry, request.keep) {
+            (true, _) => 4,
+            (false, Some(_)) => 3,
+            (false, None) => 2,
+        };
+        let arguments = [
+            Text(request.token.expose()),
+            Number(request.known_fencing),
+            Number(request.keep.map_or(0, millis)),
+            self.entry(request.entry),
+        ];
+        (arguments, count)
     }
 
     /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves.

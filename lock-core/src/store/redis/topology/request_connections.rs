@@ -11,7 +11,9 @@ use crate::{
     runtime::{executor::Executor, io_thread, mutex::Mutex},
     store::{
         in_flight::ConnectionId,
-        redis::connection::{handshake::Purpose, reconnecting::ReconnectingConnection},
+        redis::connection::{
+            exchange::Ready, handshake::Purpose, reconnecting::ReconnectingConnection,
+        },
     },
 };
 
@@ -51,22 +53,21 @@ impl RequestConnections {
         }
     }
 
-    /// The connection for a request of the calling task. If there is none yet, it is made in the background.
+    /// The connection for a request of the calling task, if there is one now. If its runtime has none yet, it is made in the background.
     ///
     /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request
     /// would find that out, and have no reply.
-    pub(crate) fn of_caller(&self, executor: &Executor) -> Arc<ReconnectingConnection> {
-        let Some((connection, is_doubtful)) = self.for_caller(executor) else {
-            return self.of_the_manager.clone();
-        };
-        if is_doubtful {
-            executor.spawn(async move { connection.doubt() });
-        } else if connection.is_up() {
-            return connection;
-        } else if connection.is_to_be_made(PAUSE) {
-            executor.spawn(async move { drop(connection.current().await) });
+    pub(crate) fn of_caller(&self, executor: &Executor) -> Option<Ready> {
+        if let Some((connection, is_doubtful)) = self.for_caller(executor) {
+            if is_doubtful {
+                executor.spawn(async move { connection.doubt() });
+            } else if let Some(ready) = connection.ready() {
+                return Some(ready);
+            } else if connection.is_to_be_made(PAUSE) {
+                executor.spawn(async move { drop(connection.current().await) });
+            }
         }
-        self.of_the_manager.clone()
+        self.of_the_manager.ready()
     }
 
     /// The connection of the calling task's runtime, whether it is made or not, and whether it is doubtful. `None`: requests from
@@ -110,14 +111,14 @@ impl RequestConnections {
     }
 
     /// The connection with this id, if it is still in use.
-    pub(crate) fn with_id(&self, id: ConnectionId) -> Option<Arc<ReconnectingConnection>> {
-        let has_id = |connection: &Arc<ReconnectingConnection>| connection.current_id() == Some(id);
-        if has_id(&self.of_the_manager) {
-            return Some(self.of_the_manager.clone());
-        }
-        let each = self.each.lock();
-        let mut each = each.iter().map(|one| &one.connection);
-        each.find(|connection| has_id(connection)).cloned()
+    pub(crate) fn with_id(&self, id: ConnectionId) -> Option<Ready> {
+        let has_id = |connection: &Arc<ReconnectingConnection>| {
+            connection.ready().filter(|ready| ready.id() == id)
+        };
+        has_id(&self.of_the_manager).or_else(|| {
+            let each = self.each.lock();
+            each.iter().find_map(|one| has_id(&one.connection))
+        })
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<ReconnectingConnection>> {

@@ -11,10 +11,12 @@ use crate::runtime::executor::Executor;
 #[cfg(feature = "cluster")]
 use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{
+    Release,
     in_flight::{ConnectionId, InFlight},
     redis::{
         address::Address,
         connection::{
+            exchange::Ready,
             handshake::Purpose,
             pub_sub::PubSubDispatch,
             reconnecting::ReconnectingConnection,
@@ -126,18 +128,22 @@ impl RedisServer {
         }
         let on = acquire_in_flight.only_connection();
         let on = on.and_then(|id| self.requests.with_id(id));
-        on.unwrap_or_else(|| self.holding().clone())
+        on.map_or_else(|| self.holding().clone(), |ready| ready.reconnecting)
     }
 
-    /// The connection for a request that one reply is enough for. It is that on which earlier requests are in flight, else that of the
-    /// calling task's runtime.
-    pub(crate) fn requesting(
-        &self,
-        behind: Option<ConnectionId>,
-        executor: &Executor,
-    ) -> Arc<ReconnectingConnection> {
+    /// The connection for a request that one reply is enough for, if it is ready. It is that on which earlier requests are in flight,
+    /// else that of the calling task's runtime.
+    pub(crate) fn ready(&self, behind: Option<ConnectionId>, executor: &Executor) -> Option<Ready> {
         let behind = behind.and_then(|id| self.requests.with_id(id));
-        behind.unwrap_or_else(|| self.requests.of_caller(executor))
+        behind.or_else(|| self.requests.of_caller(executor))
+    }
+
+    /// The same for a release. While the acquire may be in flight, its connection counts.
+    pub(crate) fn ready_to_release(&self, request: &Release, executor: &Executor) -> Option<Ready> {
+        if request.acquire_in_flight.is_empty() && self.replica_acks.is_none() {
+            return self.ready(request.in_flight.only_connection(), executor);
+        }
+        self.releasing(&request.acquire_in_flight).ready()
     }
 }
 

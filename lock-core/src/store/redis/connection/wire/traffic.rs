@@ -97,12 +97,11 @@ impl Traffic {
     }
 
     /// Counts a request that is about to leave, until the result is dropped. `None`: too many are in flight.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<RequestInFlight> {
+    pub(crate) fn begin(self: &Arc<Self>, now: Moment) -> Option<RequestInFlight> {
         let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         let counted = RequestInFlight(self.clone());
         if before == 0 {
-            self.waiting_since
-                .store(CLOCK.now().as_nanos(), Ordering::Release);
+            self.waiting_since.store(now.as_nanos(), Ordering::Release);
         }
         (before < MOST_IN_FLIGHT).then_some(counted)
     }
@@ -118,8 +117,7 @@ impl Traffic {
     ///
     /// If they are more than any reply has. A hostile server may announce a reply of any length, which must not be stored.
     pub(crate) fn note_received(&self, count: usize) -> io::Result<()> {
-        self.heard
-            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
+        self.note_heard();
         let unanswered = self.unanswered.fetch_add(count, Ordering::AcqRel) + count;
         let in_flight = self.in_flight.load(Ordering::Acquire);
         if unanswered <= MOST_UNANSWERED.saturating_add(in_flight.saturating_mul(MOST_EACH)) {
@@ -130,16 +128,21 @@ impl Traffic {
         Err(io::Error::other(reason))
     }
 
-    /// Notes a reply or a message that is complete. On a connection that a user's client opened, bytes are not noticed otherwise.
-    pub(crate) fn note_complete(&self) {
+    /// Notes that the server has sent something. On a connection that a user's client opened, only complete replies are noticed.
+    pub(crate) fn note_heard(&self) {
         self.heard
             .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Notes a reply or a message that is complete.
+    pub(crate) fn note_complete(&self) {
         self.unanswered.store(0, Ordering::Release);
     }
 
     /// Notes a message that is complete.
     pub(crate) fn note_message(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
+        self.note_heard();
         self.note_complete();
     }
 
@@ -210,7 +213,7 @@ mod tests {
     use super::*;
 
     fn queue(traffic: &Arc<Traffic>, count: usize) -> (Vec<RequestInFlight>, Vec<usize>) {
-        let counted: Option<Vec<_>> = (0..count).map(|_| traffic.begin()).collect();
+        let counted: Option<Vec<_>> = (0..count).map(|_| traffic.begin(CLOCK.now())).collect();
         let interrupts = (1..=count).filter(|_| traffic.note_queued()).collect();
         (counted.expect("not too many"), interrupts)
     }
@@ -242,7 +245,7 @@ mod tests {
         assert!(traffic.note_received(1).is_err());
         assert!(matches!(traffic.ended(), Some(NoReply::Nonsense)));
         let traffic = Arc::new(Traffic::new());
-        let _counted = traffic.begin().expect("the first one");
+        let _counted = traffic.begin(CLOCK.now()).expect("the first one");
         let most = MOST_UNANSWERED + MOST_EACH;
         traffic.note_received(most).expect("a reply and a long one");
         traffic.note_complete();
@@ -254,10 +257,10 @@ mod tests {
     fn more_requests_than_a_server_can_be_sent_are_refused() {
         let traffic = Arc::new(Traffic::new());
         let counted: Vec<_> = (0..MOST_IN_FLIGHT)
-            .map(|_| traffic.begin().expect("room"))
+            .map(|_| traffic.begin(CLOCK.now()).expect("room"))
             .collect();
-        assert!(traffic.begin().is_none());
+        assert!(traffic.begin(CLOCK.now()).is_none());
         drop(counted);
-        assert!(traffic.begin().is_some());
+        assert!(traffic.begin(CLOCK.now()).is_some());
     }
 }
