@@ -15,7 +15,7 @@ pub(crate) fn title(text: &str) {
 /// Prints the names of the columns of [`line`]s.
 pub(crate) fn header(operation: &str) {
     println!(
-        "  {:<30} {:>11} {:>9} {:>7} {:>7} {:>9} {:>7} {:>8} {:>8} {:>9} {:>9} {:>6}",
+        "  {:<30} {:>11} {:>9} {:>7} {:>7} {:>9} {:>7} {:>8} {:>8} {:>9} {:>9} {:>6} {:>6}",
         "",
         format!("{operation}/s"),
         "taken/s",
@@ -27,19 +27,20 @@ pub(crate) fn header(operation: &str) {
         "messages",
         "server µs",
         "client µs",
-        "ratio",
+        "rate ×",
+        "p50 ×",
     );
 }
 
 /// Prints the line of one contender: operations a second, how often the lock was taken, and how long each operation took.
 ///
 /// Then come the share of the most favoured worker against the least favoured one's, and an operation's server commands,
-/// messages and processor time. The last is the rate as a ratio to the floor's.
+/// messages and processor time. The last are the rate and the median time as ratios to the floor's: the median round.
 pub(crate) fn line(name: &str, samples: &Samples, floor: &Samples) {
     let times = samples.times();
     let (server, operations) = (samples.server(), float(samples.operations()));
     println!(
-        "  {:<30} {:>11} {:>9} {:>7} {:>7} {:>9} {:>7.3} {:>8.2} {:>8.2} {:>9.2} {:>9.2} {:>6.3}",
+        "  {:<30} {:>11} {:>9} {:>7} {:>7} {:>9} {:>7.3} {:>8.2} {:>8.2} {:>9.2} {:>9.2} {:>6.3} {:>6.3}",
         name,
         grouped(samples.rate()),
         grouped(samples.rate() * float(samples.taken()) / operations),
@@ -49,9 +50,10 @@ pub(crate) fn line(name: &str, samples: &Samples, floor: &Samples) {
         samples.favour(),
         float(server.commands) / operations,
         float(server.messages) / operations,
-        server.cpu.as_secs_f64() * 1e6 / operations,
+        samples.server_cpu(),
         samples.client_cpu(),
         samples.ratio_to(floor),
+        samples.p50_to(floor),
     );
 }
 

@@ -4,8 +4,9 @@ use std::{fmt::Write, time::Duration};
 
 use crate::usage::Usage;
 
-/// The number of buckets for each power of two, so that a quantile is right within 7 %.
-const CUTS: u32 = 16;
+/// The number of buckets for each power of two, so that a quantile is right within 2 %.
+const CUTS: u32 = 1 << CUTS_LOG;
+const CUTS_LOG: u32 = 6;
 
 /// The times of many operations: a histogram from a nanosecond to hours, and the exact maximum.
 #[derive(Clone, Debug, Default)]
@@ -83,15 +84,18 @@ impl Times {
 }
 
 fn bucket(nanos: u64) -> usize {
-    let Some(shift) = nanos.checked_ilog2().and_then(|log| log.checked_sub(4)) else {
-        return usize::try_from(nanos).expect("below 16");
+    let Some(shift) = nanos
+        .checked_ilog2()
+        .and_then(|log| log.checked_sub(CUTS_LOG))
+    else {
+        return usize::try_from(nanos).expect("below the number of cuts");
     };
     let cut = (nanos >> shift) % u64::from(CUTS);
-    usize::try_from(u64::from((shift + 1) * CUTS) + cut).expect("below a thousand")
+    usize::try_from(u64::from((shift + 1) * CUTS) + cut).expect("below four thousand")
 }
 
 fn upper_bound(bucket: usize) -> u64 {
-    let bucket = u32::try_from(bucket).expect("below a thousand");
+    let bucket = u32::try_from(bucket).expect("below four thousand");
     let Some(shift) = (bucket / CUTS).checked_sub(1) else {
         return u64::from(bucket);
     };
@@ -123,6 +127,11 @@ impl Sample {
         let count = self.workers.iter().map(|work| work.count).sum();
         float(count) / self.elapsed.as_secs_f64()
     }
+
+    /// The median time of an operation in seconds.
+    pub(crate) fn p50(&self) -> f64 {
+        times(&self.workers).quantile(0.5).as_secs_f64()
+    }
 }
 
 /// All rounds of one contender.
@@ -149,12 +158,14 @@ impl Samples {
         )
     }
 
+    /// The same for the median time of an operation.
+    pub(crate) fn p50_to(&self, other: &Self) -> f64 {
+        let pairs = self.0.iter().zip(&other.0);
+        median(pairs.map(|(own, other)| own.p50() / other.p50()).collect())
+    }
+
     pub(crate) fn times(&self) -> Times {
-        let mut all = Times::default();
-        for work in self.0.iter().flat_map(|sample| &sample.workers) {
-            all.merge(&work.times);
-        }
-        all
+        times(self.0.iter().flat_map(|sample| &sample.workers))
     }
 
     /// The share of the most favoured worker divided by that of the least favoured one, in the median round.
@@ -177,6 +188,11 @@ impl Samples {
         self.clients().as_secs_f64() * 1e6 / float(self.operations())
     }
 
+    /// Microseconds of the server's processor time for each operation.
+    pub(crate) fn server_cpu(&self) -> f64 {
+        self.server().cpu.as_secs_f64() * 1e6 / float(self.operations())
+    }
+
     pub(crate) fn clients(&self) -> Duration {
         self.0.iter().map(|sample| sample.clients).sum()
     }
@@ -185,6 +201,14 @@ impl Samples {
         let usages = self.0.iter().map(|sample| sample.server);
         usages.fold(Usage::default(), |sum, usage| sum + usage)
     }
+}
+
+fn times<'a>(works: impl IntoIterator<Item = &'a Work>) -> Times {
+    let mut all = Times::default();
+    for work in works {
+        all.merge(&work.times);
+    }
+    all
 }
 
 fn favour(sample: &Sample) -> f64 {
