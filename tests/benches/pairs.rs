@@ -2,15 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::runtime::Runtime;
+use lock_tests::Kind;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    cores::start_server,
+    cores::{self, Placement, start_server, start_server_of},
     load::{Contender, Keys, Load},
-    lockers::{
-        DistributedLockRedis, DrivenPings, Floor, InBackground, LockCore, Pings, RsLock,
-        UnawaitedFloor,
-    },
+    lockers::{DistributedLockRedis, InBackground, LockCore, Locker, RsLock},
+    network::Network,
+    raw::{Ping, Raw},
     report::{
         self,
         Target::{AtLeast, AtMost},
@@ -19,98 +19,199 @@ use crate::{
     usage::Watch,
 };
 
-const ROUNDS: usize = 7;
-const WINDOW: Duration = Duration::from_millis(400);
+const OWN: &str = "lock-core";
+/// The reference of all ratios.
+const RAW: &str = "raw";
+const RAW_AT_ONCE: &str = "raw, without Nagle's delay";
+const RSLOCK: &str = "rslock";
 
-pub(crate) fn run() {
-    let server = start_server();
-    let url = server.url();
-    let mut watch = Watch::new(&server);
-    let runtime = Arc::new(Runtime::new().expect("a runtime"));
-    let contenders = contenders(&url, &runtime);
-    for tasks in [1, 64, 256] {
-        let load = Load {
-            tasks,
-            keys: Keys::Own,
-            window: WINDOW,
-        };
-        let mut all = contenders.each_ref().map(|_| Samples::default());
-        for _ in 0..ROUNDS {
-            for (contender, samples) in contenders.iter().zip(&mut all) {
-                samples.push(contender.run(load, &mut watch));
-            }
-        }
-        let [own, background, floor, unawaited, pings, _, rslock, peer] = &all;
-        report::title(&format!(
-            "pairs, {tasks} tasks, a key each; ratio to SET NX PX, compare and delete"
-        ));
-        report::header("pairs");
-        for (contender, samples) in contenders.iter().zip(&all) {
-            report::line(contender.name, samples, floor);
-        }
-        match tasks {
-            1 => {
-                let name = "time in the background against the floor";
-                report::target(name, floor.ratio_to(background), AtMost(0.75));
-                let name = "time against 2 PINGs";
-                report::target(name, pings.ratio_to(own), AtMost(1.25));
-            }
-            64 => {
-                let name = "rate against the floor";
-                report::target(name, own.ratio_to(floor), AtLeast(1.0));
-                let name = "client CPU against the floor's";
-                report::target(name, own.client_cpu() / floor.client_cpu(), AtMost(1.2));
-                let name = "rate against distributed-lock-redis";
-                report::target(name, own.ratio_to(peer), AtLeast(1.0));
-            }
-            _ => {}
-        }
-        report::note("rate against the floor", own.ratio_to(floor));
-        report::note(
-            "rate in the background against the floor not awaited",
-            background.ratio_to(unawaited),
-        );
-        report::note(
-            "time against 2 PINGs in the user's runtime",
-            pings.ratio_to(own),
-        );
-        report::note("rate against rslock", own.ratio_to(rslock));
+const WINDOW: Duration = Duration::from_millis(400);
+const ROUNDS: usize = 7;
+/// For tables without a target, and with one of processor time, which varies less.
+const FEW_ROUNDS: usize = 5;
+
+pub(crate) fn run(placements: &[Placement]) {
+    for placement in placements {
+        cores::place(*placement);
+        on_many_threads(*placement);
+        on_one_thread(*placement);
+    }
+    let placement = placements[0];
+    cores::place(placement);
+    through_a_network(placement);
+    for (name, kind) in [("Redis 8.6", Kind::Redis86), ("Valkey 9", Kind::Valkey9)] {
+        on_a_newer_server(name, kind, placement);
     }
 }
 
-fn contenders(url: &str, runtime: &Arc<Runtime>) -> [Contender; 8] {
-    [
-        Contender::new(
-            "lock-core",
-            runtime,
-            runtime.block_on(LockCore::connect(url)),
-        ),
-        Contender::new(
-            "the same, in the background",
-            runtime,
-            runtime.block_on(InBackground::connect(url)),
-        ),
-        Contender::new(
-            "SET NX PX, compare and delete",
-            runtime,
-            runtime.block_on(Floor::connect(url)),
-        ),
-        Contender::new(
-            "the same, not awaited",
-            runtime,
-            runtime.block_on(UnawaitedFloor::connect(url)),
-        ),
-        Contender::new("2 PINGs", runtime, runtime.block_on(Pings::connect(url))),
-        Contender::new(
-            "2 PINGs, thread of their own",
-            runtime,
-            runtime.block_on(DrivenPings::connect(url)),
-        ),
-        Contender::new("rslock", runtime, RsLock::new(url)),
-        Contender::new(
-            "distributed-lock-redis",
-            runtime,
-            runtime.block_on(DistributedLockRedis::connect(url)),
-        ),
-    ]
+fn on_many_threads(placement: Placement) {
+    let server = start_server();
+    let mut watch = Watch::new(&server);
+    let site = Site::with_workers(server.url());
+    let contenders = [
+        site.contender(OWN, LockCore::connect),
+        site.contender("lock-core, in the background", InBackground::connect),
+        site.contender(RAW, Raw::connect),
+        site.contender(RAW_AT_ONCE, Raw::connect_to_send_at_once),
+        site.contender(RSLOCK, async |url| RsLock::new(url)),
+        site.contender("distributed-lock-redis", DistributedLockRedis::connect),
+    ];
+    for tasks in [1, 4, 16, 64, 256] {
+        let what = format!("{tasks} tasks, {placement}");
+        let all = measure(&what, &contenders, tasks, ROUNDS, &mut watch);
+        targets(tasks, placement, &all);
+    }
+}
+
+fn on_one_thread(placement: Placement) {
+    let server = start_server();
+    let mut watch = Watch::new(&server);
+    let mut builder = Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
+    let site = Site::new(runtime, server.url());
+    let contenders = [
+        site.contender(OWN, LockCore::connect),
+        site.contender(RAW, Raw::connect),
+        site.contender(RSLOCK, async |url| RsLock::new(url)),
+    ];
+    for tasks in [1, 16, 64] {
+        let what = format!("{tasks} tasks, {placement}, current_thread runtime");
+        measure(&what, &contenders, tasks, FEW_ROUNDS, &mut watch);
+    }
+}
+
+fn through_a_network(placement: Placement) {
+    let server = start_server();
+    let network = Network::start(&server);
+    let mut watch = Watch::new(&server);
+    let site = Site::with_workers(network.url().to_owned());
+    let contenders = [
+        site.contender(OWN, LockCore::connect),
+        site.contender(RAW, Raw::connect),
+        site.contender(RAW_AT_ONCE, Raw::connect_to_send_at_once),
+        site.contender(RSLOCK, async |url| RsLock::new(url)),
+    ];
+    for tasks in [1, 16, 64] {
+        let what = format!("{tasks} tasks, {placement}, through a network that takes 0.5 ms");
+        measure(&what, &contenders, tasks, FEW_ROUNDS, &mut watch);
+    }
+    let ping = site.contender("PING", Ping::connect);
+    let ping = ping.run(load(1), &mut watch).p50();
+    report::note("µs a PING", ping * 1e6);
+}
+
+/// These servers have a command to compare and delete. Raw takes its script on them, too.
+fn on_a_newer_server(name: &str, kind: Kind, placement: Placement) {
+    let server = start_server_of(kind);
+    let mut watch = Watch::new(&server);
+    let site = Site::with_workers(server.url());
+    let contenders = [
+        site.contender(OWN, LockCore::connect),
+        site.contender(RAW, Raw::connect),
+    ];
+    let what = format!("64 tasks, {placement}, {name}");
+    let [own, raw] = measure(&what, &contenders, 64, FEW_ROUNDS, &mut watch);
+    let ratio = own.server_cpu() / raw.server_cpu();
+    report::target("server CPU against raw", ratio, AtMost(1.3));
+}
+
+/// Lets the contenders take turns, and prints their rows.
+fn measure<const COUNT: usize>(
+    what: &str,
+    contenders: &[Contender; COUNT],
+    tasks: usize,
+    rounds: usize,
+    watch: &mut Watch,
+) -> [Samples; COUNT] {
+    let mut all = [(); COUNT].map(|()| Samples::default());
+    for _ in 0..rounds {
+        for (contender, samples) in contenders.iter().zip(&mut all) {
+            samples.push(contender.run(load(tasks), watch));
+        }
+    }
+    report::title(&format!("pairs, {what}, a key each; ratios to raw"));
+    report::header("pairs");
+    let raw = contenders.iter().position(|one| one.name == RAW);
+    let raw = &all[raw.expect("raw is in each table")];
+    for (contender, samples) in contenders.iter().zip(&all) {
+        report::line(contender.name, samples, raw);
+    }
+    all
+}
+
+fn targets(tasks: usize, placement: Placement, all: &[Samples; 6]) {
+    let [own, background, raw, raw_at_once, rslock, _] = all;
+    let of = |pinned, free| match placement {
+        Placement::Pinned => pinned,
+        Placement::Free => free,
+    };
+    let rate = |bound| report::target("rate against raw", own.ratio_to(raw), AtLeast(bound));
+    let ahead = || report::target("rate against rslock", own.ratio_to(rslock), AtLeast(1.0));
+    match (tasks, placement) {
+        (1, _) => {
+            report::target("p50 against raw", own.p50_to(raw), AtMost(of(1.15, 1.2)));
+            let ratio = background.p50_to(raw);
+            report::target(
+                "p50 in the background against raw",
+                ratio,
+                AtMost(of(0.69, 0.61)),
+            );
+        }
+        (16, _) => rate(of(0.7, 0.65)),
+        (64, Placement::Free) => {
+            rate(0.73);
+            ahead();
+        }
+        (64, Placement::Pinned) => {
+            rate(0.73);
+            report::target("client µs a pair", own.client_cpu(), AtMost(8.0));
+            report::target("server µs a pair", own.server_cpu(), AtMost(7.5));
+            let ratio = own.ratio_to(raw_at_once);
+            report::target(
+                "rate against raw without Nagle's delay",
+                ratio,
+                AtLeast(1.2),
+            );
+        }
+        (256, _) => {
+            rate(of(0.78, 0.9));
+            ahead();
+        }
+        _ => {}
+    }
+}
+
+fn load(tasks: usize) -> Load {
+    Load {
+        tasks,
+        keys: Keys::Own,
+        window: WINDOW,
+    }
+}
+
+/// A runtime and the url of a server, for contenders that share them.
+struct Site {
+    runtime: Arc<Runtime>,
+    url: String,
+}
+
+impl Site {
+    fn new(runtime: Runtime, url: String) -> Self {
+        let runtime = Arc::new(runtime);
+        Self { runtime, url }
+    }
+
+    /// With a worker for each core that is left to clients.
+    fn with_workers(url: String) -> Self {
+        Self::new(Runtime::new().expect("a runtime"), url)
+    }
+
+    fn contender<L: Locker>(
+        &self,
+        name: &'static str,
+        connect: impl AsyncFnOnce(&str) -> L,
+    ) -> Contender {
+        let locker = self.runtime.block_on(connect(&self.url));
+        Contender::new(name, &self.runtime, locker)
+    }
 }

@@ -13,8 +13,10 @@ use crate::{
     held,
     last_holder::LastHolder,
     load::{Window, alone, together},
-    lockers::{DistributedLockRedis, LockCore, Locker, Ping, RsLock},
-    queue, readers,
+    lockers::{DistributedLockRedis, LockCore, Locker, RsLock},
+    network, queue,
+    raw::Ping,
+    readers,
     sample::{Times, Work},
     stall, storm,
     usage::Cpu,
@@ -42,6 +44,7 @@ pub(crate) fn main(arguments: &[String]) {
         ["held", url] => held::worker(url),
         ["stall", url] => stall::worker(url),
         ["queue", url] => queue::worker(url),
+        ["network", port] => network::worker(port),
         ["readers", url, name] => readers::worker(url, name),
         [what, url, number, path] => {
             let number = number.parse().expect("a number");

@@ -1,0 +1,114 @@
+//! What a lock is compared with: the same commands, or a PING, on a connection of the crate `redis` in the user's runtime.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script, aio::MultiplexedConnection};
+use uuid::Uuid;
+
+use crate::lockers::{Locker, WAIT};
+
+/// The least that a lock costs: `SET NX PX`, and a script that compares and deletes. It has no fencing, no queue and no
+/// renewal.
+///
+/// All ratios refer to it, so it does not change in a commit that changes the lock.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    connection: MultiplexedConnection,
+    script: Arc<Script>,
+}
+
+/// The crate has a time-out by default, which costs time. This one is longer: a busy machine is no reason to give up.
+const TIME_OUT: Option<Duration> = Some(WAIT);
+
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+impl Raw {
+    /// A connection with Nagle's delay, as redis 1.8 has it by default.
+    pub(crate) async fn connect(url: &str) -> Self {
+        Self::on(connection(url, Sends::WithNaglesDelay, TIME_OUT).await).await
+    }
+
+    /// A connection that sends at once.
+    pub(crate) async fn connect_to_send_at_once(url: &str) -> Self {
+        Self::on(connection(url, Sends::AtOnce, TIME_OUT).await).await
+    }
+
+    async fn on(mut connection: MultiplexedConnection) -> Self {
+        let script = Script::new(COMPARE_AND_DELETE);
+        let loaded = script.prepare_invoke().load_async(&mut connection).await;
+        let _hash: String = loaded.expect("a running server");
+        Self {
+            connection,
+            script: Arc::new(script),
+        }
+    }
+}
+
+impl Locker for Raw {
+    /// The owner token.
+    type Held<'a> = String;
+
+    async fn acquire(&self, key: &str) -> String {
+        let token = Uuid::new_v4().to_string();
+        let set: Option<()> = redis::cmd("SET")
+            .arg(key)
+            .arg(&token)
+            .arg("NX")
+            .arg("PX")
+            .arg(10_000)
+            .query_async(&mut self.connection.clone())
+            .await
+            .expect("a running server");
+        set.expect("a key of its own");
+        token
+    }
+
+    async fn release(&self, key: &str, token: String) {
+        let mut connection = self.connection.clone();
+        let mut script = self.script.key(key);
+        let deleted = script.arg(token).invoke_async(&mut connection).await;
+        let deleted: u32 = deleted.expect("a running server");
+        assert_eq!(deleted, 1, "a key of its own");
+    }
+}
+
+/// A single PING.
+#[derive(Clone)]
+pub(crate) struct Ping(MultiplexedConnection);
+
+impl Ping {
+    pub(crate) async fn connect(url: &str) -> Self {
+        Self(connection(url, Sends::AtOnce, None).await)
+    }
+}
+
+impl Locker for Ping {
+    type Held<'a> = ();
+
+    async fn acquire(&self, _key: &str) {
+        let mut connection = self.0.clone();
+        let pong: Result<(), _> = redis::cmd("PING").query_async(&mut connection).await;
+        pong.expect("a running server");
+    }
+
+    async fn release(&self, _key: &str, (): ()) {}
+}
+
+/// When a connection sends a small write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sends {
+    AtOnce,
+    /// While an earlier write is not acknowledged, it is gathered with the next ones.
+    WithNaglesDelay,
+}
+
+async fn connection(url: &str, sends: Sends, time_out: Option<Duration>) -> MultiplexedConnection {
+    let info = url.into_connection_info().expect("a url");
+    let tcp = info.tcp_settings().clone();
+    let tcp = tcp.set_nodelay(sends == Sends::AtOnce);
+    let client = redis::Client::open(info.set_tcp_settings(tcp)).expect("a url");
+    let config = AsyncConnectionConfig::new().set_response_timeout(time_out);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    connection.await.expect("a running server")
+}
