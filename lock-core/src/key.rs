@@ -4,8 +4,8 @@ use std::{
     borrow::Cow,
     cmp::Ordering,
     fmt::{self, Display, Write as _},
-    hash::{Hash, Hasher},
-    sync::Arc,
+    hash::{BuildHasher, Hash, Hasher, RandomState},
+    sync::{Arc, LazyLock, OnceLock},
     time::Duration,
 };
 
@@ -35,6 +35,8 @@ pub struct LockKey(Arc<Made>);
 /// Behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
 struct Made {
     text: Box<str>,
+    /// The hash of the text, made when it is first needed: a lock looks for its key several times.
+    hash: OnceLock<u64>,
     /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
     from: Option<&'static Template>,
     /// Set only in the key of an error. A third field of a variant would break programs that name its two fields in patterns.
@@ -64,6 +66,7 @@ impl LockKey {
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(Arc::new(Made {
             text: text.into(),
+            hash: OnceLock::new(),
             from: None,
             details: None,
         }))
@@ -122,6 +125,12 @@ impl LockKey {
         }
     }
 
+    /// A hash of the text that is secret to this process, so that no client can choose keys that collide.
+    pub(crate) fn hashed(&self) -> u64 {
+        static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        *self.0.hash.get_or_init(|| SECRET.hash_one(self.as_str()))
+    }
+
     /// The text, escaped and cut for one line of a log.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(self.as_str())
@@ -135,6 +144,7 @@ impl LockKey {
     pub(crate) fn with_details(&self, details: ErrorDetails) -> Self {
         Self(Arc::new(Made {
             text: self.0.text.clone(),
+            hash: self.0.hash.clone(),
             from: self.0.from,
             details: Some(Box::new(details)),
         }))
@@ -168,7 +178,7 @@ impl Ord for LockKey {
 
 impl Hash for LockKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
+        state.write_u64(self.hashed());
     }
 }
 
@@ -360,6 +370,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     }
     LockKey(Arc::new(Made {
         text: encoder.key.into(),
+        hash: OnceLock::new(),
         from: Some(template),
         details: None,
     }))

@@ -88,7 +88,15 @@ impl Registry {
                 } => self.renewal.push(key, owner, ttl, valid_until),
                 Action::Prefetch { owner, ttl, tokens } => self.prefetch(key, owner, ttl, tokens),
                 Action::Release(action) => {
-                    drop(release::release(&self.context, key, action, None, None));
+                    let now = self.context.clock.now();
+                    drop(release::release(
+                        &self.context,
+                        key,
+                        action,
+                        now,
+                        None,
+                        None,
+                    ));
                 }
                 Action::Learn(owner, token) => self.context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => lease.extend(valid_until),

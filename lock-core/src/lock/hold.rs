@@ -4,6 +4,7 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::{Pin, pin},
+    slice,
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -17,8 +18,17 @@ use crate::{
 
 /// The leases of the keys that were taken together, in the order in which the keys were written. Empty only in a hold that gave
 /// them up. The loss of one is the loss of all.
-#[derive(Clone, Default)]
-pub(crate) struct Leases(Arc<[Arc<LeaseState>]>);
+#[derive(Clone)]
+pub(crate) enum Leases {
+    One(Arc<LeaseState>),
+    Several(Arc<[Arc<LeaseState>]>),
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self::Several(Arc::default())
+    }
+}
 
 /// A guard that is dropped within this time, without a look at it, was hardly meant to be held.
 const AT_ONCE: Duration = Duration::from_millis(1);
@@ -30,18 +40,22 @@ pub(crate) struct Hold {
 
 impl Leases {
     pub(crate) fn all(&self) -> &[Arc<LeaseState>] {
-        &self.0
+        match self {
+            Self::One(lease) => slice::from_ref(lease),
+            Self::Several(leases) => leases,
+        }
     }
 
     pub(crate) fn first(&self) -> &Arc<LeaseState> {
-        &self.0[0]
+        &self.all()[0]
     }
 
     /// Makes the loss of one the loss of all.
-    fn tie(&self) {
-        for lease in self.all() {
-            lease.tie(&self.0);
+    fn tied(leases: Arc<[Arc<LeaseState>]>) -> Self {
+        for lease in &*leases {
+            lease.tie(&leases);
         }
+        Self::Several(leases)
     }
 
     /// Which of them has ended and how, if one has. A lease that ended by itself is preferred to one that ended with another.
@@ -104,7 +118,7 @@ impl Hold {
     /// Makes the hold of a task that has just taken its grant.
     pub(crate) fn first(lease: Arc<LeaseState>) -> Self {
         Self {
-            leases: Leases(Arc::new([lease])),
+            leases: Leases::One(lease),
         }
     }
 
@@ -112,9 +126,10 @@ impl Hold {
     pub(crate) fn joined(holds: Vec<Self>) -> Self {
         // The share of each goes on in the joined one.
         let each = holds.into_iter().map(Self::into_leases);
-        let leases = Leases(each.flat_map(|leases| leases.0.to_vec()).collect());
-        leases.tie();
-        Self { leases }
+        let leases = each.flat_map(|leases| leases.all().to_vec());
+        Self {
+            leases: Leases::tied(leases.collect()),
+        }
     }
 
     /// Shares leases that are held, if all of them still are.
@@ -122,7 +137,7 @@ impl Hold {
         let count = leases.len();
         let joined = leases.into_iter().take_while(|lease| lease.join());
         let hold = Self {
-            leases: Leases(joined.collect()),
+            leases: Leases::Several(joined.collect()),
         };
         (hold.leases.all().len() == count).then_some(hold)
     }

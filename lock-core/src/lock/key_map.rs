@@ -1,6 +1,12 @@
 //! The states of all keys that this process wants or holds.
 
-use std::{collections::HashMap, sync::Arc, task::Waker, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
 
 use crate::{
     key::LockKey,
@@ -19,11 +25,34 @@ pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
 
+pub(super) type Entries = HashMap<LockKey, Box<KeyEntry>, BuildHasherDefault<HashOfKey>>;
+
+/// Takes the hash that a key has.
+#[derive(Default)]
+pub(super) struct HashOfKey(u64);
+
+impl Hasher for HashOfKey {
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    /// For values that are no keys.
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes
+            .iter()
+            .fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 #[derive(Default)]
 pub(super) struct KeyMap {
     /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`]. Boxed, so that a removed entry
     /// is dropped after the mutex is free without being copied.
-    entries: [HashMap<LockKey, Box<KeyEntry>>; 3],
+    entries: [Entries; 3],
     /// How long keys of each template were held lately. A program has a fixed number of templates.
     typical_holds: HashMap<&'static str, Duration>,
     /// After a shutdown no task may wait any more.
@@ -31,7 +60,7 @@ pub(super) struct KeyMap {
 }
 
 impl KeyMap {
-    pub(super) fn of(&mut self, kind: LockMode) -> &mut HashMap<LockKey, Box<KeyEntry>> {
+    pub(super) fn of(&mut self, kind: LockMode) -> &mut Entries {
         &mut self.entries[kind as usize]
     }
 

@@ -186,7 +186,9 @@ impl LeaseState {
 
     /// Makes telemetry report the hold.
     pub(crate) fn watch(&self, watch: WatchedHold) {
-        self.held.lock().watch = watch;
+        if watch.is_on() {
+            self.held.lock().watch = watch;
+        }
     }
 
     /// The span for the code that runs under the lock.

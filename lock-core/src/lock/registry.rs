@@ -30,7 +30,7 @@ use crate::{
     },
     mode::LockMode,
     runtime::{catch_panic::SpareWaker, clock::Moment, mutex::Mutex},
-    store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner},
+    store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner, owner_token::joined},
 };
 
 pub(crate) struct Registry {
@@ -261,7 +261,7 @@ impl Registry {
             AfterRelease::GiveBack(action) => action,
             AfterRelease::NotHeld => lease.release_action(),
         };
-        let mut releasing = release::release(&self.context, key, action, lost, unanswered);
+        let mut releasing = release::release(&self.context, key, action, now, lost, unanswered);
         // The release reaches the connection before the next request for the key.
         if asks {
             releasing.send();
@@ -366,7 +366,7 @@ impl Registry {
 
     /// A key as the server knows it.
     pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
-        format!("{}{}", self.prefix, key.as_str()).into()
+        joined(&[&self.prefix, key.as_str()])
     }
 
     /// All keys, sorted: the order of the maps differs from run to run.

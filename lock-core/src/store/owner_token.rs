@@ -85,7 +85,7 @@ impl OwnerTokens {
         let (label, mut digits) = (&*self.label.0, [0; 32]);
         let random = uuid::Builder::from_random_bytes(self.draw()).into_uuid();
         let random = &*random.simple().encode_lower(&mut digits);
-        OwnerToken([scheme.prefix(), label, ":", random].concat().into())
+        OwnerToken(joined(&[scheme.prefix(), label, ":", random]))
     }
 
     fn draw(&self) -> [u8; 16] {
@@ -100,6 +100,20 @@ impl OwnerTokens {
         }
         drawn.pop().expect("it was just filled")
     }
+}
+
+/// One text of several pieces, made in one allocation if it is not long.
+pub(crate) fn joined(pieces: &[&str]) -> Arc<str> {
+    let mut room = [0; 128];
+    let mut end = 0;
+    for piece in pieces {
+        let Some(place) = room.get_mut(end..end + piece.len()) else {
+            return pieces.concat().into();
+        };
+        place.copy_from_slice(piece.as_bytes());
+        end += piece.len();
+    }
+    std::str::from_utf8(&room[..end]).map_or_else(|_| pieces.concat().into(), Arc::from)
 }
 
 /// A unique name: 122 random bits of the system's generator.

@@ -149,6 +149,11 @@ impl Drop for WatchedWait {
 }
 
 impl WatchedHold {
+    /// Whether there is a subscriber to it.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The span for code that runs under the lock.
     pub(crate) fn span(&self) -> Span {
         span(&self.0)

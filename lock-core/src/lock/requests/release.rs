@@ -92,6 +92,7 @@ pub(crate) fn release(
     context: &Arc<Context>,
     key: &LockKey,
     action: ReleaseAction<Arc<Owner>>,
+    started: Moment,
     lost: Option<LeaseLost>,
     unanswered: Option<Unanswered>,
 ) -> Releasing {
@@ -102,7 +103,7 @@ pub(crate) fn release(
         action,
         lost,
         context: context.clone(),
-        started: context.clock.now(),
+        started,
         in_flight: in_flight.unwrap_or_default(),
         tries: Tries::default(),
         pause: FIRST_PAUSE,
@@ -240,8 +241,8 @@ impl ReleaseTask {
     }
 
     fn request(&self) -> Release {
-        let now = self.context.clock.now();
-        let keep = self.action.kept_until.map(|until| until.since(now));
+        let kept_until = self.action.kept_until;
+        let keep = kept_until.map(|until| until.since(self.context.clock.now()));
         let owner = &self.action.owner;
         Release {
             full_key: owner.full_key.clone(),
@@ -268,7 +269,8 @@ impl ReleaseTask {
                     .in_flight
                     .is_settled_by(released.connection);
                 if released.connection.is_of_all_servers() {
-                    self.answered.get_or_insert(self.context.clock.now());
+                    self.answered
+                        .get_or_insert_with(|| self.context.clock.now());
                 }
                 return;
             }
@@ -434,7 +436,7 @@ mod tests {
             kept_until: None,
             is_queued: false,
         };
-        let mut released = release(&context, &key, action, None, None);
+        let mut released = release(&context, &key, action, started, None, None);
         released.send();
         released.await.expect("the reply to the first one");
         let mut last = (0, started);

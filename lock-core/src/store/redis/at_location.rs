@@ -8,8 +8,8 @@ use crate::{
     inspect::Sighting,
     mode::Mode,
     store::{
-        Acquire, AcquireOutcome, Acquired, Failure, Prefetch, Prefetched, QueueMode, Release,
-        Released, StoreFuture,
+        Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,
+        Release, Released, StoreFuture,
         redis::{
             Acked, RedisStore, acquire_script,
             connection::{
@@ -31,6 +31,31 @@ use crate::{
 };
 
 impl RedisStore {
+    /// Takes a key by all steps that it needs, on the manager's thread.
+    pub(super) fn take_on_the_manager(&self, request: Acquire) -> StoreFuture<Acquired> {
+        let store = self.clone();
+        self.on_the_manager(async move { store.take(&request, Acked::Must).await })
+    }
+
+    /// Releases a key by all steps that it needs, on the manager's thread.
+    pub(super) fn let_go_on_the_manager(&self, request: Release) -> StoreFuture<Released> {
+        let store = self.clone();
+        self.on_the_manager(async move { store.let_go(&request).await })
+    }
+
+    /// In a box, so that the future of a request at once does not contain the steps.
+    fn on_the_manager<T: Send + 'static>(
+        &self,
+        steps: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let reply = self.0.executor.run(steps);
+        Box::pin(async move {
+            reply
+                .await
+                .unwrap_or_else(|| Err(Failure::unanswered(ENDED)))
+        })
+    }
+
     /// Releases, wherever the key is.
     pub(super) async fn let_go(&self, request: &Release) -> Result<Released, Failure> {
         let (mut is_first, mut passed) = (true, None);

@@ -11,8 +11,8 @@ use crate::{
     mode::Mode,
     runtime::executor::Executor,
     store::{
-        Acquire, Acquired, ENDED, Failure, Page, PagePosition, Prefetch, Prefetched, Release,
-        Released, Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, Failure, Page, PagePosition, Prefetch, Prefetched, Release, Released,
+        Renew, Renewed, Store, StoreFuture,
         known_tokens::{ClockIndex, KnownTokens},
         redis::{
             contention::Contention,
@@ -129,21 +129,15 @@ impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         let store = self.clone();
         Box::pin(async move {
-            let mut may_have_it = false;
-            match store.acquire_at_once(&request).await {
+            let may_have_it = match store.acquire_at_once(&request).await {
                 Ok(Some(acquired)) => return Ok(acquired),
-                Ok(None) => {}
+                Ok(None) => false,
                 // A retry is safe.
-                Err(failure) => may_have_it = !failure.is_definite(),
-            }
-            let (here, in_flight) = (store.clone(), request.in_flight.clone());
+                Err(failure) => !failure.is_definite(),
+            };
+            let in_flight = request.in_flight.clone();
             let left_on = in_flight.only_connection();
-            let reply = here
-                .0
-                .executor
-                .run(async move { store.take(&request, Acked::Must).await });
-            let reply = reply.await;
-            let reply = reply.unwrap_or_else(|| Err(Failure::unanswered(ENDED)));
+            let reply = store.take_on_the_manager(request).await;
             if !may_have_it {
                 return reply;
             }
@@ -180,20 +174,12 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move {
             match store.release_at_once(&request).await {
-                Ok(Some(released)) => return Ok(released),
-                Ok(None) => {}
+                Ok(Some(released)) => Ok(released),
+                Ok(None) => store.let_go_on_the_manager(request).await,
                 // For example, the server does not know the script yet.
-                Err(failure) if failure.is_definite() => {}
-                Err(failure) => return Err(failure),
+                Err(failure) if failure.is_definite() => store.let_go_on_the_manager(request).await,
+                Err(failure) => Err(failure),
             }
-            let here = store.clone();
-            let reply = here
-                .0
-                .executor
-                .run(async move { store.let_go(&request).await });
-            reply
-                .await
-                .unwrap_or_else(|| Err(Failure::unanswered(ENDED)))
         })
     }
 

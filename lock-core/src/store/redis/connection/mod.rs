@@ -112,7 +112,8 @@ impl Connection {
         until: Option<Moment>,
     ) -> Result<Value, NoReply> {
         let (mut handle, _counted) = self.begin(sent)?;
-        self.reply(handle.send_packed_command(command), until).await
+        let reply = pin!(handle.send_packed_command(command));
+        self.reply(reply, until).await
     }
 
     /// Sends commands in one message, and waits for their replies, one for each: see [`reply`](Self::reply).
@@ -123,7 +124,7 @@ impl Connection {
         until: Option<Moment>,
     ) -> Result<Vec<Value>, NoReply> {
         let (mut handle, _counted) = self.begin(sent)?;
-        let replies = handle.send_packed_commands(commands, 0, commands.len());
+        let replies = pin!(handle.send_packed_commands(commands, 0, commands.len()));
         self.reply(replies, until).await
     }
 
@@ -143,10 +144,10 @@ impl Connection {
     /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may be executed.
     async fn reply<T>(
         &self,
-        reply: impl Future<Output = RedisResult<T>>,
+        reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
         until: Option<Moment>,
     ) -> Result<T, NoReply> {
-        let (traffic, reply) = (&*self.traffic, pin!(reply));
+        let traffic = &*self.traffic;
         // The request leaves even if the task has used up its budget of tokio.
         let reply = unconstrained(in_time(reply, until, traffic, self.shared.as_ref())).await?;
         if self.shared.is_none() {
