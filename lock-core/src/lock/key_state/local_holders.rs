@@ -1,13 +1,11 @@
 //! The tasks of this process that have one server lease.
 
-use std::collections::BTreeMap;
-
 use crate::{
     error::LeaseLost,
     fencing::FencingToken,
     lock::{
         context::terms::Terms,
-        key_state::{action::TaskId, wait_queue::Waiter},
+        key_state::{action::TaskId, few::Few, wait_queue::Waiter},
     },
     runtime::clock::Moment,
 };
@@ -77,12 +75,10 @@ impl<W, L> LocalHolder<W, L> {
     }
 }
 
-/// Usually one holder, which is kept outside the map: a node of the map has room for eleven. Only a share has more. Adding or
-/// removing a holder costs the logarithm of their number.
+/// Usually one holder. Only a share has more.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalHolders<W, L> {
-    one: Option<LocalHolder<W, L>>,
-    others: BTreeMap<TaskId, LocalHolder<W, L>>,
+    all: Few<TaskId, LocalHolder<W, L>>,
     /// Never later than the first end of any of them. It may be the end of a holder that has left, until `look_at_ends` runs.
     first_end: Option<Moment>,
 }
@@ -90,8 +86,7 @@ pub(crate) struct LocalHolders<W, L> {
 impl<W, L> Default for LocalHolders<W, L> {
     fn default() -> Self {
         Self {
-            one: None,
-            others: BTreeMap::new(),
+            all: Few::default(),
             first_end: None,
         }
     }
@@ -100,27 +95,19 @@ impl<W, L> Default for LocalHolders<W, L> {
 impl<W, L> LocalHolders<W, L> {
     pub(super) fn insert(&mut self, holder: LocalHolder<W, L>) {
         self.note_end(holder.ends_at());
-        if self.one.is_none() {
-            self.one = Some(holder);
-        } else {
-            self.others.insert(holder.id, holder);
-        }
+        self.all.insert(holder.id, holder);
     }
 
     pub(super) fn remove(&mut self, id: TaskId) -> Option<LocalHolder<W, L>> {
-        let removed = self
-            .one
-            .take_if(|one| one.id == id)
-            .or_else(|| self.others.remove(&id))?;
-        if self.others.is_empty() {
+        let removed = self.all.remove(&id)?;
+        if self.all.len() <= 1 {
             self.look_at_ends();
         }
         Some(removed)
     }
 
     pub(super) fn get(&self, id: TaskId) -> Option<&LocalHolder<W, L>> {
-        let one = self.one.as_ref().filter(|one| one.id == id);
-        one.or_else(|| self.others.get(&id))
+        self.all.get(&id)
     }
 
     /// Changes a holder, and notes its end, which may have changed.
@@ -129,12 +116,11 @@ impl<W, L> LocalHolders<W, L> {
         id: TaskId,
         change: impl FnOnce(&mut LocalHolder<W, L>) -> T,
     ) -> Option<T> {
-        let one = self.one.as_mut().filter(|one| one.id == id);
-        let holder = one.or_else(|| self.others.get_mut(&id))?;
+        let holder = self.all.get_mut(&id)?;
         let changed = change(holder);
         let ends_at = holder.ends_at();
-        if self.others.is_empty() {
-            self.look_at_ends();
+        if self.all.len() == 1 {
+            self.first_end = ends_at;
         } else {
             self.note_end(ends_at);
         }
@@ -142,15 +128,15 @@ impl<W, L> LocalHolders<W, L> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &LocalHolder<W, L>> {
-        self.one.iter().chain(self.others.values())
+        self.all.iter().map(|(_, holder)| holder)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.one.is_none() && self.others.is_empty()
+        self.all.is_empty()
     }
 
     pub(super) fn into_each(self) -> impl Iterator<Item = LocalHolder<W, L>> {
-        self.one.into_iter().chain(self.others.into_values())
+        self.all.into_values()
     }
 
     /// The first end, or one before it.

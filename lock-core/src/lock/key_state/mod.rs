@@ -49,6 +49,7 @@ use crate::{
 mod acquiring;
 mod action;
 mod batch;
+mod few;
 mod granting;
 mod holding;
 pub(crate) mod local_holders;

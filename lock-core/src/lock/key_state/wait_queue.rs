@@ -1,9 +1,13 @@
 //! The tasks of this process that wait for one key, first come, first served.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::{
-    lock::context::terms::Terms, lock::key_state::action::TaskId, options::Wait,
+    lock::{
+        context::terms::Terms,
+        key_state::{action::TaskId, few::Few},
+    },
+    options::Wait,
     runtime::clock::Moment,
 };
 
@@ -17,14 +21,14 @@ pub(crate) struct Waiter<W> {
 }
 
 /// Removing a waiter from any position costs the logarithm of their number. The waiters are boxed: a node of the map has room for
-/// eleven, and most keys have one waiter.
+/// eleven of them.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue<W> {
-    pub(super) awake: BTreeMap<TaskId, Box<Waiter<W>>>,
+    pub(super) awake: Few<TaskId, Box<Waiter<W>>>,
     /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing
     /// is asked of the server for them.
-    pub(super) asleep: BTreeMap<TaskId, Box<Waiter<W>>>,
-    deadlines: BTreeSet<(Moment, TaskId)>,
+    pub(super) asleep: Few<TaskId, Box<Waiter<W>>>,
+    deadlines: Few<(Moment, TaskId), ()>,
     /// The waiters that end with the next reply of the server: their deadline has passed, or they do not wait.
     pub(super) impatient: BTreeSet<TaskId>,
 }
@@ -32,9 +36,9 @@ pub(crate) struct WaitQueue<W> {
 impl<W> Default for WaitQueue<W> {
     fn default() -> Self {
         Self {
-            awake: BTreeMap::new(),
-            asleep: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
+            awake: Few::default(),
+            asleep: Few::default(),
+            deadlines: Few::default(),
             impatient: BTreeSet::new(),
         }
     }
@@ -44,7 +48,7 @@ impl<W> WaitQueue<W> {
     pub(crate) fn insert(&mut self, id: TaskId, waiter: Box<Waiter<W>>) {
         match (waiter.terms.wait, waiter.deadline) {
             (Wait::No, _) => drop(self.impatient.insert(id)),
-            (_, Some(deadline)) => drop(self.deadlines.insert((deadline, id))),
+            (_, Some(deadline)) => self.deadlines.insert((deadline, id), ()),
             (_, None) => {}
         }
         self.awake.insert(id, waiter);
@@ -72,7 +76,7 @@ impl<W> WaitQueue<W> {
 
     /// The next waiter to be served.
     pub(crate) fn head(&self) -> Option<(TaskId, &Waiter<W>)> {
-        let (id, waiter) = self.awake.first_key_value()?;
+        let (id, waiter) = self.awake.first()?;
         Some((*id, waiter))
     }
 
@@ -108,12 +112,13 @@ impl<W> WaitQueue<W> {
     }
 
     pub(crate) fn first_deadline(&self) -> Option<Moment> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        self.deadlines.first().map(|((deadline, _), ())| *deadline)
     }
 
     /// Takes a deadline that has passed; its waiter is impatient from now on.
     pub(crate) fn pass_deadline(&mut self, now: Moment) -> Option<TaskId> {
-        let (deadline, id) = *self.deadlines.first()?;
+        let ((deadline, id), ()) = self.deadlines.first()?;
+        let (deadline, id) = (*deadline, *id);
         if now < deadline {
             return None;
         }
@@ -148,7 +153,7 @@ impl<W> WaitQueue<W> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &Waiter<W>)> {
-        let both = self.awake.iter().chain(&self.asleep);
+        let both = self.awake.iter().chain(self.asleep.iter());
         both.map(|(id, waiter)| (*id, &**waiter))
     }
 

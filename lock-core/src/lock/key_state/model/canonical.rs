@@ -314,7 +314,7 @@ impl World {
                 waiter.terms.ttl,
                 waiter.deadline.map(|at| names.due(at)),
                 self.key.queue.impatient.contains(&id),
-                self.key.queue.awake.contains_key(&id),
+                self.key.queue.awake.get(&id).is_some(),
                 waiter.waker.is_some()
             )?;
         }

@@ -105,7 +105,7 @@ impl World {
             let can_be_woken = waiter.waker.is_some() || self.is_going_to_poll(id);
             must(can_be_woken, "a waiter without a waker")?;
         }
-        for id in self.key.queue.asleep.keys() {
+        for (id, _) in self.key.queue.asleep.iter() {
             must(
                 self.is_going_to_poll(*id),
                 "a sleeping waiter that was not woken",
