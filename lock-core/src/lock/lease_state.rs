@@ -4,15 +4,12 @@
 //! run out, whether or not a timer has fired.
 
 use std::{
-    pin::pin,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
-
-use tokio::sync::Notify;
 
 use crate::{
     error::{HeldBy, LeaseLost, LockError},
@@ -24,12 +21,13 @@ use crate::{
             ReleaseAction, TaskId,
             server_lease::{RenewalPlan, ServerLease},
         },
+        lease_end::LeaseEnd,
         registry::Registry,
         requests::release::Releasing,
         running_task::RunningTask,
     },
     mode::{LockMode, Mode},
-    runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex, tally::Open},
+    runtime::{clock::Moment, mutex::Mutex, tally::Open},
     store::{Failure, Renewed, owner::Owner},
     telemetry::{self, WatchedHold},
 };
@@ -55,10 +53,7 @@ pub(crate) struct LeaseState {
     began_at: OnceLock<Moment>,
     /// All leases, this one among them, that are lost as soon as one of them is.
     siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
-    /// Set once, by the first caller that notices the end, and not changed after that.
-    end: OnceLock<LeaseLost>,
-    /// Signalled when `end` is set.
-    ends: Notify,
+    end: LeaseEnd,
     /// How many guards share the lease. The last one releases; at zero no guard can join.
     guards: AtomicUsize,
     /// Open as long as a guard has the lease. Taken once, by the release.
@@ -98,8 +93,7 @@ impl LeaseState {
             taken: (RunningTask::current(), now),
             began_at: OnceLock::new(),
             siblings: Mutex::new(None),
-            end: OnceLock::new(),
-            ends: Notify::new(),
+            end: LeaseEnd::default(),
             guards: AtomicUsize::new(1),
             held: Mutex::new(HeldByGuards {
                 open: Some(open),
@@ -198,7 +192,7 @@ impl LeaseState {
 
     /// Wakes all tasks that wait for its end, so that they look again.
     pub(crate) fn rouse(&self) {
-        catch_panic(|| self.ends.notify_waiters());
+        self.end.rouse();
     }
 
     /// When the lease ends unless it is renewed.
@@ -230,7 +224,7 @@ impl LeaseState {
 
     fn ended_at(&self, now: Moment) -> Option<LeaseLost> {
         if let Some(reason) = self.end.get() {
-            return Some(*reason);
+            return Some(reason);
         }
         if self.held_until().is_some_and(|bound| now >= bound) {
             return Some(self.end(LeaseLost::MaxHold));
@@ -243,10 +237,9 @@ impl LeaseState {
 
     /// Ends the lease, once. Returns how it ended: the reason of an earlier end stays.
     pub(crate) fn end(&self, reason: LeaseLost) -> LeaseLost {
-        if let Err(_later) = self.end.set(reason) {
-            return self.end.get().copied().unwrap_or(reason);
+        if let Err(earlier) = self.end.set(reason) {
+            return earlier;
         }
-        self.rouse();
         if reason != LeaseLost::Released {
             let failure = self.registry.context.outage.failure();
             telemetry::lost(&self.key, self.kind(), reason, failure.as_deref());
@@ -272,18 +265,15 @@ impl LeaseState {
     }
 
     pub(crate) async fn lost(&self) -> LeaseLost {
-        let mut ends = pin!(self.ends.notified());
-        loop {
-            // Listens before it looks: in the other order an end between the two would be missed.
-            ends.as_mut().enable();
-            if let Some(reason) = self.ended() {
-                return reason;
+        let look = || {
+            let ended = self.ended();
+            if ended.is_none() {
+                // On the caller's runtimes, the task of the timers may have ended with the runtime that it ran on.
+                self.registry.keep_ticking();
             }
-            // On the caller's runtimes, the task of the timers may have ended with the runtime that it ran on.
-            self.registry.keep_ticking();
-            ends.as_mut().await;
-            ends.set(self.ends.notified());
-        }
+            ended
+        };
+        self.end.observe(look).await
     }
 
     /// Lets one more guard share the lease. Returns whether that is possible: the last guard may have released it.

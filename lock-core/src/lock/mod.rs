@@ -9,6 +9,7 @@ pub(crate) mod hold;
 mod interleavings;
 mod key_map;
 pub(crate) mod key_state;
+mod lease_end;
 pub(crate) mod lease_state;
 pub(crate) mod reentry;
 pub(crate) mod registry;

@@ -345,6 +345,10 @@ where
         }
         self.request = None;
         let at = self.leases.len();
+        if at == 0 {
+            // Mostly the only one. A vector takes room for four by itself.
+            self.leases.reserve_exact(1);
+        }
         self.leases.push(lease);
         if rivals != Rivals::None {
             cx.actions.push(Action::HandedOn(HandOff::Remote));
