@@ -28,6 +28,8 @@
 #[cfg(test)]
 mod model;
 mod reader;
+#[cfg(all(test, unix))]
+mod tests;
 mod watchdog;
 
 use std::{
