@@ -169,3 +169,16 @@ fn requests_that_are_dropped_while_they_wait_for_room_never_leave() {
     let last = arrived.last().copied();
     assert_eq!(last, Some(requests), "behind all others");
 }
+
+#[test]
+fn a_unix_socket_has_work_only_when_there_is_something_to_read() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let (_socket, registrations, mut server) = sockets();
+    assert!(!registrations.has_work());
+    server.write_all(b"+OK\r\n").expect("it is open");
+    assert!(registrations.has_work());
+    let (_socket, registrations, server) = sockets();
+    drop(server);
+    assert!(registrations.has_work(), "its end is to be read");
+}

@@ -5,7 +5,8 @@
 
 use std::{
     io::{self, Read, Write},
-    net::TcpStream as StdTcpStream,
+    mem::MaybeUninit,
+    net::{Shutdown, TcpStream as StdTcpStream},
     pin::Pin,
     sync::{
         Arc,
@@ -17,6 +18,7 @@ use std::{
 #[cfg(unix)]
 use std::os::unix::net::UnixStream as StdUnixStream;
 
+use socket2::SockRef;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio::{
@@ -45,6 +47,17 @@ enum Socket {
     Tcp(StdTcpStream),
     #[cfg(unix)]
     Unix(StdUnixStream),
+}
+
+impl Socket {
+    /// What sockets of all kinds can do.
+    fn all(&self) -> SockRef<'_> {
+        match self {
+            Self::Tcp(socket) => SockRef::from(socket),
+            #[cfg(unix)]
+            Self::Unix(socket) => SockRef::from(socket),
+        }
+    }
 }
 
 /// A socket, and where it is registered.
@@ -137,12 +150,7 @@ impl Registrations for RegisteredSocket {
         if self.is_full.load(Ordering::Acquire) {
             return true;
         }
-        let peeked = match &self.socket {
-            Socket::Tcp(socket) => socket.peek(&mut [0]).map(|_| ()),
-            // Unix sockets cannot be peeked at by the standard library. Then a read that finds nothing is made.
-            #[cfg(unix)]
-            Socket::Unix(_) => Ok(()),
-        };
+        let peeked = self.socket.all().peek(&mut [MaybeUninit::uninit()]);
         !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
@@ -241,11 +249,6 @@ impl AsyncWrite for SharedSocket {
 
     /// The descriptor is closed with the last duplicate. Until then, the peer is told that nothing more is sent.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = match &self.0.socket {
-            Socket::Tcp(socket) => socket.shutdown(std::net::Shutdown::Write),
-            #[cfg(unix)]
-            Socket::Unix(socket) => socket.shutdown(std::net::Shutdown::Write),
-        };
-        Poll::Ready(shut)
+        Poll::Ready(self.0.socket.all().shutdown(Shutdown::Write))
     }
 }
