@@ -1,11 +1,17 @@
 //! A shared driver on real sockets and threads: full queues, readers that do not run, and wakers that panic.
 
 use std::{
+    future::poll_fn,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream as StdUnixStream,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+        mpsc,
+    },
+    task::Poll,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redis::{
@@ -20,9 +26,10 @@ use tokio::{
 
 use crate::store::redis::connection::{
     Connection,
-    shared_driver::SharedDriver,
+    shared_driver::{SharedDriver, reader::MANAGER},
     wire::{
         command::{Arg, Outgoing, command},
+        driver::Driver,
         shared_socket::{Registrations, SharedSocket},
         stream::Watched,
         traffic::Traffic,
@@ -38,6 +45,14 @@ const ROOM: usize = 1 << 12;
 fn runtime() -> Runtime {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime")
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < HANG, "not in time: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A socket that several runtimes may read, registered in the current one, and its other end.
@@ -181,4 +196,33 @@ fn a_unix_socket_has_work_only_when_there_is_something_to_read() {
     let (_socket, registrations, server) = sockets();
     drop(server);
     assert!(registrations.has_work(), "its end is to be read");
+}
+
+/// The waker is called when a request that waited for room is queued. Its reader, whose runtime does not run, would not notice.
+#[test]
+fn the_watchdog_polls_a_driver_that_was_woken_while_its_reader_does_not_run() {
+    let polls = Arc::new(AtomicU64::new(0));
+    let (made, result) = mpsc::channel();
+    let counted = polls.clone();
+    let of_the_manager = async move {
+        let (_socket, registrations, server) = sockets();
+        let driver: Driver = Box::pin(poll_fn(move |_| {
+            counted.fetch_add(1, SeqCst);
+            Poll::Pending
+        }));
+        let shared = SharedDriver::new(driver, registrations);
+        made.send((shared.clone(), server)).expect("the test waits");
+        shared.watch(|| 1).await;
+    };
+    thread::spawn(move || runtime().block_on(of_the_manager));
+    let (shared, _server) = result.recv().expect("it is there");
+    let stands_still = runtime();
+    {
+        let _inside = stands_still.enter();
+        shared.ensure_reader();
+    }
+    assert!(shared.reader_number.load(SeqCst) > MANAGER);
+    let before = polls.load(SeqCst);
+    shared.waker.wake_by_ref();
+    eventually("it is polled", || polls.load(SeqCst) > before);
 }

@@ -81,7 +81,9 @@ impl SharedDriver {
             }
             return;
         }
-        if is_idle && (self.is_seen_to.load(SeqCst) || self.socket.has_work()) {
+        // A request that waited for room wakes the reader alone, and so does a thread that has polled for the last time in a row.
+        let is_wanted = || self.is_seen_to.load(SeqCst) || self.again.load(SeqCst);
+        if is_idle && (is_wanted() || self.socket.has_work()) {
             let number = self.reader_number.load(SeqCst);
             self.poll(Polling::WithoutReactor);
             if number > MANAGER {
