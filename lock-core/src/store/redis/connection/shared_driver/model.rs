@@ -103,6 +103,8 @@ impl Registrations for Wire {
     fn has_work(&self) -> bool {
         !self.replies.lock().is_empty()
     }
+
+    fn close(&self) {}
 }
 
 struct Woken(AtomicBool);

@@ -1,8 +1,8 @@
 //! A shared driver on real sockets and threads: full queues, readers that do not run, and wakers that panic.
 
 use std::{
-    future::poll_fn,
-    io::{BufRead, BufReader, Write},
+    future::{pending, poll_fn},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream as StdUnixStream,
     sync::{
         Arc,
@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::store::redis::connection::{
     Connection,
-    shared_driver::{SharedDriver, reader::MANAGER},
+    shared_driver::{SharedDriver, reader::MANAGER, watchdog::Ending},
     wire::{
         command::{Arg, Outgoing, command},
         driver::Driver,
@@ -225,4 +225,22 @@ fn the_watchdog_polls_a_driver_that_was_woken_while_its_reader_does_not_run() {
     let before = polls.load(SeqCst);
     shared.waker.wake_by_ref();
     eventually("it is polled", || polls.load(SeqCst) > before);
+}
+
+/// A thread is stopped while it has the driver. What the driver has taken must not leave when the thread goes on.
+#[test]
+fn a_connection_that_ends_while_a_thread_has_its_driver_is_closed() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let (socket, registrations, mut server) = sockets();
+    let driver: Driver = Box::pin(async move {
+        let _socket = socket;
+        pending().await
+    });
+    let shared = SharedDriver::new(driver, registrations);
+    let polls = shared.driver.lock();
+    drop(Ending(shared.clone()));
+    let read = server.read(&mut [0]).expect("an end in time");
+    assert_eq!(read, 0);
+    drop(polls);
 }

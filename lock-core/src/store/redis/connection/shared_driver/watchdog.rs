@@ -101,12 +101,15 @@ struct Looks {
     idle: u32,
 }
 
-/// Drops the driver, and so ends the requests in flight.
+/// Drops the driver, and so ends the requests in flight. Closes the connection.
 pub(super) struct Ending(pub(super) Arc<SharedDriver>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // A thread that keeps the driver drops it when it has polled it: the handles are gone by then.
+        // A thread that keeps the driver may stand still. What the driver has taken must not leave when the thread goes on: no clean-up
+        // would be sent behind it any more.
+        self.0.socket.close();
+        // Such a thread drops the driver when it has polled it.
         let driver = self
             .0
             .driver

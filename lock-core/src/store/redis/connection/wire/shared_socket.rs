@@ -80,6 +80,9 @@ pub(crate) trait Registrations: Send + Sync {
 
     /// Whether there is something to read, or something is left to be written, or the socket has ended.
     fn has_work(&self) -> bool;
+
+    /// Ends the connection at both ends, whichever thread polls the driver.
+    fn close(&self);
 }
 
 /// The stream that the driver reads and writes.
@@ -152,6 +155,11 @@ impl Registrations for RegisteredSocket {
         }
         let peeked = self.socket.all().peek(&mut [MaybeUninit::uninit()]);
         !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    fn close(&self) {
+        // An error means that the connection has ended.
+        drop(self.socket.all().shutdown(Shutdown::Both));
     }
 }
 
