@@ -35,7 +35,7 @@ mod watchdog;
 use std::{
     cell::Cell,
     future::{Future, poll_fn},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -51,7 +51,7 @@ use tokio::{
 
 use crate::{
     runtime::{
-        catch_panic::catch_panic,
+        catch_panic::{ShieldedWaker, catch_panic},
         io_thread,
         mutex::{Mutex, may_switch, this_thread},
     },
@@ -262,12 +262,24 @@ impl SharedDriver {
                 shared: self,
                 since: self.polls.load(SeqCst),
             };
-            // Behind all tasks that are ready, which may send, too.
-            yield_now().await;
+            until_others_have_run().await;
             drop(seen_to);
         }
         None
     }
+}
+
+/// Runs behind all tasks that are ready, which may send, too. Tokio then calls the waker, and would end a runtime with its panic.
+async fn until_others_have_run() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        let waker = ShieldedWaker::of(context.waker());
+        pin!(yield_now()).poll(&mut Context::from_waker(&waker))
+    })
+    .await;
 }
 
 /// The request that polls the driver for those that are queued, also if its future is dropped.

@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicU64, Ordering::SeqCst},
         mpsc,
     },
-    task::Poll,
+    task::{Context, Poll, Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -183,6 +183,46 @@ fn requests_that_are_dropped_while_they_wait_for_room_never_leave() {
     });
     let last = arrived.last().copied();
     assert_eq!(last, Some(requests), "behind all others");
+}
+
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("as this executor does");
+    }
+}
+
+/// More than one thread polls the driver for in a row, and they come in one read.
+#[test]
+fn wakers_that_panic_cost_no_request_its_reply() {
+    let broken = 40;
+    let (connection, _shared, server) = connected();
+    runtime().block_on(async {
+        let waker = Waker::from(Arc::new(Broken));
+        let mut requests: Vec<_> = (0..broken)
+            .map(|number| connection.request(ask(number), None))
+            .collect();
+        for request in &mut requests {
+            let polled = request.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+        }
+        let next = tokio::spawn(connection.request(ask(broken), None));
+        let serving = thread::spawn(move || serve(&server, broken + 2));
+        let reply = timeout(HANG, next).await.expect("a reply");
+        let reply = reply.expect("no panic").expect("it is open");
+        assert!(is_reply(reply.first(), broken), "{reply:?}");
+        for (number, request) in requests.into_iter().enumerate() {
+            let reply = timeout(HANG, request).await.expect("a reply");
+            let reply = reply.expect("it is open");
+            assert!(is_reply(reply.first(), number), "{number}: {reply:?}");
+        }
+        // The flags of this thread are as before.
+        let after = connection.request(ask(broken + 1), None);
+        let reply = timeout(HANG, after).await.expect("a reply");
+        assert!(is_reply(reply.expect("it is open").first(), broken + 1));
+        serving.join().expect("no panic");
+    });
 }
 
 #[test]
