@@ -186,8 +186,8 @@ impl SharedDriver {
             }
             // A reader that found the mutex locked has gone.
             let is_to_read = polling == Polling::Writes && self.reads_again.load(SeqCst);
-            let has_worked_enough = rounds >= MOST_ROUNDS;
-            if is_to_read || has_put_off_reads || has_worked_enough {
+            let has_worked_enough = has_put_off_reads || rounds >= MOST_ROUNDS;
+            if is_to_read || has_worked_enough {
                 self.wake_reader();
             }
             if has_worked_enough {

@@ -94,6 +94,7 @@ struct RegisteredSocket {
     is_full: AtomicBool,
     /// A [`Polling`], written by the thread that polls the driver.
     polling: AtomicU8,
+    /// How often something was read since then.
     reads: AtomicU32,
     /// `None` until the first reader has come.
     current: Mutex<Option<Registration>>,
@@ -169,6 +170,24 @@ impl RegisteredSocket {
         self.polling.load(Ordering::Relaxed) == polling as u8
     }
 
+    fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is(Polling::WithoutReactor) {
+            return self.read(buffer);
+        }
+        let mut current = self.current.lock();
+        let Some(registration) = &mut *current else {
+            return Poll::Pending;
+        };
+        match ready!(Pin::new(registration).poll_read(context, buffer)) {
+            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
+            read => Poll::Ready(read),
+        }
+    }
+
     fn read(&self, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let free = buffer.initialize_unfilled();
         let read = match &self.socket {
@@ -209,21 +228,12 @@ impl AsyncRead for SharedSocket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         // What is put off is read when the reader is polled.
-        if self.0.is(Polling::Writes) || self.0.reads.fetch_add(1, Ordering::Relaxed) >= MOST_READS
-        {
+        if self.0.is(Polling::Writes) || self.0.has_put_off_reads() {
             return Poll::Pending;
         }
-        if self.0.is(Polling::WithoutReactor) {
-            return self.0.read(buffer);
-        }
-        let mut current = self.0.current.lock();
-        let Some(registration) = &mut *current else {
-            return Poll::Pending;
-        };
-        match ready!(Pin::new(registration).poll_read(context, buffer)) {
-            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
-            read => Poll::Ready(read),
-        }
+        let read = ready!(self.0.poll_read(context, buffer));
+        self.0.reads.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(read)
     }
 }
 
