@@ -327,8 +327,10 @@ async fn a_key_that_was_deleted_or_cut_short_by_hand_is_noticed() {
             .acquire_free("k", LockOptions::new(SECOND * 3600))
             .await;
         let waiting = in_line(&server, &server.url(), patient()).await;
-        // The first check of the holder's expiry is over, so the waiter notices the change at a beat.
-        tokio::time::sleep(SECOND).await;
+        // Each check on the place is a beat. The first check of the holder's expiry is over with the next one.
+        let beats = || server.cli(&["ZRANGE", BEATS, "0", "-1", "WITHSCORES"]);
+        let first = beats();
+        eventually(HANG, "a beat", async || beats() != first).await;
         server.cli(command);
         let started = Instant::now();
         let next = granted(waiting).await;

@@ -65,6 +65,19 @@ impl Far {
         .await;
     }
 
+    /// Waits until a process has no lease on the server.
+    async fn ends_all_leases_of(&self, process: &Process) {
+        let owner = format!("/{}:", process.id());
+        let is_owned = |token: Option<String>| token.is_some_and(|token| token.contains(&owner));
+        eventually(HANG, "its leases have ended", async || {
+            !["lock:a", "lock:b"]
+                .map(|key| self.server.get(key))
+                .into_iter()
+                .any(is_owned)
+        })
+        .await;
+    }
+
     /// Ends all holders, and compares their records with the server's; returns both.
     fn compare(self, mut holders: Holders) -> (Vec<Hold>, Vec<ServerHold>) {
         let pids: Vec<u32> = holders.processes().iter().map(Process::id).collect();
@@ -94,11 +107,13 @@ async fn whoever_fights_for_a_lock_believes_in_it_no_longer_than_the_server_keep
     // Locks are held for longer than a third of the ttl, so that leases are renewed, too.
     let mut holders = far.holders(&["a", "b"], 4, 2, Duration::from_millis(600));
     holders.all_get_it(1, Moment::from_nanos(0), HANG).await;
-    // One process is killed with a renewed lease, which lasts for longer than the ttl. Another one is stopped for longer than that.
+    // One process is killed with a renewed lease, which lasts for longer than the ttl. Another one is stopped until its lease
+    // has ended.
     far.renews_a_lease_of(&holders.processes()[1]).await;
     holders.processes()[1].kill9();
+    far.renews_a_lease_of(&holders.processes()[0]).await;
     holders.processes()[0].stop();
-    tokio::time::sleep(TTL * 2).await;
+    far.ends_all_leases_of(&holders.processes()[0]).await;
     holders.processes()[0].cont();
     let since = Moment::now();
     eventually(HANG, "the others go on", async || {
