@@ -137,6 +137,12 @@ impl Deployment {
         keys.into_iter().collect()
     }
 
+    /// Returns how many connections managers have to the servers that take writes.
+    pub fn connections_of_managers(&self) -> usize {
+        let primaries = self.primaries().into_iter();
+        primaries.map(RedisServer::connections_of_managers).sum()
+    }
+
     /// Removes all keys.
     pub fn flush_all(&self) {
         for server in self.primaries() {

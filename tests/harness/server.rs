@@ -306,6 +306,16 @@ impl RedisServer {
         keys
     }
 
+    /// Returns how many connections managers have to this server, those for messages included.
+    pub fn connections_of_managers(&self) -> usize {
+        let of = |kind| {
+            let list = self.cli(&["CLIENT", "LIST", "TYPE", kind]);
+            let list: String = redis::from_redis_value(list).expect("lines of text");
+            list.matches("name=lock-core:").count()
+        };
+        of("PUBSUB") + of("NORMAL")
+    }
+
     /// Returns the remaining time to live of a key that exists and expires.
     pub fn pttl(&self, key: &str) -> Option<Duration> {
         let ms: i64 = redis::from_redis_value(self.cli(&["PTTL", key])).expect("an integer");

@@ -11,10 +11,9 @@ use std::{
 use futures_executor::block_on;
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Certificates, HANG, RedisServer, ReleaseHeld as _, SECOND, connect,
-    eventually_blocking,
+    AcquireFree as _, Certificates, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope,
+    connect, eventually_blocking,
 };
-use redis::Value;
 use tokio::runtime::{Builder, Runtime};
 
 fn options() -> LockOptions {
@@ -24,16 +23,6 @@ fn options() -> LockOptions {
 fn runtime() -> Runtime {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime")
-}
-
-fn connections(server: &RedisServer) -> usize {
-    let list = server.cli(&["CLIENT", "LIST", "TYPE", "PUBSUB"]);
-    let others = server.cli(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
-    let of_managers = |list: Value| -> usize {
-        let list: String = redis::from_redis_value(list).expect("lines of text");
-        list.matches("name=lock-core:").count()
-    };
-    of_managers(list) + of_managers(others)
 }
 
 fn nothing_is_left(server: &RedisServer) {
@@ -155,17 +144,22 @@ fn more_runtimes_than_connections_exclude_each_other() {
     }
     nothing_is_left(&server);
     // Eight of runtimes, and that of the manager's thread.
-    assert!(connections(&server) <= 8 + 1, "{}", connections(&server));
+    let connections = server.connections_of_managers();
+    assert!(connections <= 8 + 1, "{connections}");
 }
 
-#[test]
-fn a_connection_that_has_ended_leaves_no_task_in_the_runtime() {
-    let server = RedisServer::start();
+fn one_worker() -> Runtime {
     let workers = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build();
-    let workers = workers.expect("a runtime");
+    workers.expect("a runtime")
+}
+
+#[test]
+fn a_manager_that_has_ended_leaves_no_task_in_the_runtime() {
+    let server = RedisServer::start();
+    let workers = one_worker();
     let alive = || workers.metrics().num_alive_tasks();
     let before = alive();
     for _ in 0..3 {
@@ -175,6 +169,26 @@ fn a_connection_that_has_ended_leaves_no_task_in_the_runtime() {
         drop(locks);
         eventually_blocking(HANG, "it has ended", || alive() == before);
     }
+}
+
+/// Nothing wakes the driver of a dead connection while a request that is not polled has a handle of it.
+#[test]
+fn a_connection_that_was_given_up_leaves_no_task_in_the_runtime() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let workers = one_worker();
+    let alive = || workers.metrics().num_alive_tasks();
+    let before = alive();
+    let locks = LockManager::builder().command_timeout(SECOND / 10);
+    let locks = workers.block_on(locks.connect(&proxy.url()));
+    let locks = locks.expect("it is up");
+    workers.block_on(lock_once(&locks, "k"));
+    assert!(alive() > before, "a task reads");
+    proxy.black_hole(Scope::Existing);
+    let request = begun_in(&workers, locks.acquire("k", options()));
+    eventually_blocking(HANG, "the task has ended", || alive() == before);
+    drop(request);
+    nothing_is_left(&server);
 }
 
 /// As in a program of tests, each of which has a runtime of its own.
@@ -192,7 +206,8 @@ fn runtimes_that_follow_each_other_use_one_connection() {
     }
     runtime().block_on(lock_once(&locks, "k"));
     nothing_is_left(&server);
-    assert!(connections(&server) <= 3, "{}", connections(&server));
+    let connections = server.connections_of_managers();
+    assert!(connections <= 3, "{connections}");
 }
 
 #[test]

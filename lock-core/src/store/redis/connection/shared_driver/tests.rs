@@ -284,3 +284,33 @@ fn a_connection_that_ends_while_a_thread_has_its_driver_is_closed() {
     assert_eq!(read, 0);
     drop(polls);
 }
+
+/// The driver waits for nothing that could still wake its reader.
+#[test]
+fn the_task_that_reads_ends_with_its_connection() {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let (shared, _server) = {
+        let _inside = runtime.enter();
+        let (_socket, registrations, server) = sockets();
+        // The caller's runtime is not that of the manager's thread.
+        let manager = Builder::new_current_thread().build().expect("a runtime");
+        let _on_the_manager = manager.enter();
+        (
+            SharedDriver::new(Box::pin(pending()), registrations),
+            server,
+        )
+    };
+    {
+        let _inside = runtime.enter();
+        shared.ensure_reader();
+    }
+    let alive = || runtime.metrics().num_alive_tasks();
+    eventually("it reads", || shared.reader.lock().waker.is_some());
+    assert_eq!(alive(), 1);
+    drop(Ending(shared.clone()));
+    eventually("its task has ended", || alive() == 0);
+}
