@@ -134,6 +134,13 @@ impl Proxy {
         self.faults.reset();
     }
 
+    /// Sends messages without end on the existing connections, as fast as the clients take them, and the replies between them.
+    ///
+    /// The clients must speak RESP3. The messages are for no subscriber.
+    pub fn flood(&self) {
+        self.faults.flood();
+    }
+
     /// Ends one direction of the existing connections (FIN), and keeps the other open.
     pub fn half_close(&self, direction: Direction) {
         self.faults.half_close(direction);

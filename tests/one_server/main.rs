@@ -16,6 +16,7 @@ mod own_client;
 mod permits;
 mod plain_threads;
 mod queue;
+mod request_connection;
 mod runtimes;
 mod several_on_a_server;
 mod shared;

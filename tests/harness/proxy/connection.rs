@@ -28,6 +28,9 @@ use crate::resp::{self, Turn};
 type Queue = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 type Queued = mpsc::UnboundedReceiver<(Instant, Vec<u8>)>;
 
+/// A message that no client has subscribed to.
+const FLOOD: &[u8] = b">3\r\n$7\r\nmessage\r\n$5\r\nflood\r\n$4\r\nword\r\n";
+
 pub(super) struct Connection {
     number: u64,
     faults: Arc<Faults>,
@@ -125,11 +128,16 @@ impl Connection {
         mut to: WriteHalf<'_>,
         direction: Direction,
     ) -> io::Result<()> {
+        let flood = FLOOD.repeat(1 << 10);
         loop {
             let next = tokio::select! {
                 biased;
                 () = self.told_that(|fate| fate.half_closed == Some(direction)) => None,
                 next = queued.recv() => next,
+                () = self.told_that(|fate| fate.flooded), if direction == Direction::Replies => {
+                    to.write_all(&flood).await?;
+                    continue;
+                }
             };
             let Some((due, frame)) = next else {
                 return to.shutdown().await;

@@ -101,6 +101,7 @@ pub(super) struct Fate {
     pub(super) frozen: bool,
     pub(super) reset: bool,
     pub(super) half_closed: Option<Direction>,
+    pub(super) flooded: bool,
 }
 
 /// The state that the proxy's methods and the tasks of its connections share.
@@ -151,6 +152,7 @@ impl Faults {
         for known in state.connections.values() {
             known.fate.send_modify(|fate| {
                 fate.frozen = false;
+                fate.flooded = false;
                 fate.reset |= known.lost_a_frame;
             });
         }
@@ -176,6 +178,10 @@ impl Faults {
         let mut state = self.state();
         state.freeze_new |= scope == Scope::All;
         state.tell_all(|fate| fate.frozen = true);
+    }
+
+    pub(super) fn flood(&self) {
+        self.state().tell_all(|fate| fate.flooded = true);
     }
 
     pub(super) fn reset(&self) {

@@ -387,3 +387,25 @@ fn half_of_a_reply_comes_through_and_then_the_end() {
     proxy.pass();
     assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
 }
+
+#[test]
+fn a_flood_of_messages_comes_between_the_replies_until_it_heals() {
+    let (_server, proxy) = server_and_proxy();
+    let mut client = Client::connect(&proxy);
+    client.send(&["PING"]);
+    assert_eq!(client.line(LONG).unwrap(), "+PONG");
+    proxy.flood();
+    let message = [">3", "$7", "message", "$5", "flood", "$4", "word"];
+    for word in message.iter().chain(&message) {
+        assert_eq!(client.line(LONG).unwrap(), *word);
+    }
+    client.send(&["ECHO", "flooded"]);
+    client.lines_until("flooded");
+    proxy.pass();
+    client.send(&["ECHO", "the last"]);
+    client.lines_until("the last");
+    assert_eq!(
+        client.line(SHORT).unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+}
