@@ -25,7 +25,7 @@ use tokio::{
 };
 
 fn options() -> LockOptions {
-    LockOptions::new(SECOND * 60).wait(HANG)
+    LockOptions::new(HANG * 5).wait(HANG)
 }
 
 fn runtime() -> Runtime {

@@ -17,7 +17,7 @@ use lock_tests::{
 use tokio::runtime::{Builder, Runtime};
 
 fn options() -> LockOptions {
-    LockOptions::new(SECOND * 60).wait(HANG)
+    LockOptions::new(HANG * 5).wait(HANG)
 }
 
 fn runtime() -> Runtime {

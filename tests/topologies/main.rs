@@ -7,6 +7,7 @@ mod own_client;
 mod redlock;
 mod replicas;
 mod rotation;
+mod runtimes;
 mod sentinel;
 mod servers;
 mod slots;
