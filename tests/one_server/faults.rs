@@ -714,6 +714,7 @@ async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterward
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_does_not_read_gets_everything_when_it_does() {
+    const TASKS: u64 = 6_000;
     let server = RedisServer::start();
     let socket = server.unix_socket();
     let locks = LockManager::builder()
@@ -724,17 +725,23 @@ async fn a_server_that_does_not_read_gets_everything_when_it_does() {
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;
     server.stop();
-    // More than the buffers of a unix socket take.
+    // More than the buffers of a unix socket take, and than the queue of the connection has room for.
     let long = LockOptions::new(HANG * 5).wait(HANG);
-    let tasks: Vec<_> = (0..4_000)
+    let begun = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..TASKS)
         .map(|number| {
-            let (locks, long) = (locks.clone(), long.clone());
+            let (locks, long, begun) = (locks.clone(), long.clone(), begun.clone());
             let key = format!("{number:0>500}");
-            tokio::spawn(async move { locks.acquire(key, long).await })
+            tokio::spawn(async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                locks.acquire(key, long).await
+            })
         })
         .collect();
-    // Most tasks have had their turn, and their requests are queued.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    eventually(HANG, "each is polled, or will be soon", async || {
+        begun.load(Ordering::SeqCst) == TASKS
+    })
+    .await;
     server.cont();
     let mut tokens = Vec::new();
     for task in tasks {
@@ -745,7 +752,7 @@ async fn a_server_that_does_not_read_gets_everything_when_it_does() {
     }
     tokens.sort_unstable();
     tokens.dedup();
-    assert_eq!(tokens.len(), 4_000, "no answer went to two");
+    assert!(tokens.len() as u64 == TASKS, "no answer went to two");
 }
 
 #[tokio::test]

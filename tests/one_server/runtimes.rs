@@ -191,6 +191,30 @@ fn a_connection_that_was_given_up_leaves_no_task_in_the_runtime() {
     nothing_is_left(&server);
 }
 
+/// Nothing reads the connection of a runtime that is not driven. So its end is noticed by the next request.
+#[test]
+fn a_connection_that_ended_while_its_runtime_did_not_run_costs_no_error() {
+    for is_held in [false, true] {
+        let server = RedisServer::start();
+        let kill = || server.cli(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+        let kept = runtime();
+        let locks = kept.block_on(connect(&server.url()));
+        eventually_blocking(HANG, "the runtime has a connection", || {
+            kept.block_on(lock_once(&locks, "before"));
+            server.connections_of_managers() == 2
+        });
+        if !is_held {
+            kill();
+        }
+        let guard = kept.block_on(locks.acquire_free("k", options()));
+        if is_held {
+            kill();
+        }
+        kept.block_on(guard.release_held());
+        nothing_is_left(&server);
+    }
+}
+
 /// As in a program of tests, each of which has a runtime of its own.
 #[test]
 fn runtimes_that_follow_each_other_use_one_connection() {

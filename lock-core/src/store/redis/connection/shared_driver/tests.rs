@@ -2,7 +2,7 @@
 
 use std::{
     future::{pending, poll_fn},
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream as StdUnixStream,
     sync::{
         Arc,
@@ -30,7 +30,7 @@ use crate::store::redis::connection::{
     wire::{
         command::{Arg, Outgoing, command},
         driver::Driver,
-        shared_socket::{Registrations, SharedSocket},
+        shared_socket::{Polling, Registration, Registrations, SharedSocket},
         stream::Watched,
         traffic::Traffic,
     },
@@ -313,4 +313,53 @@ fn the_task_that_reads_ends_with_its_connection() {
     assert_eq!(alive(), 1);
     drop(Ending(shared.clone()));
     eventually("its task has ended", || alive() == 0);
+}
+
+/// Counts how often a socket is registered.
+struct Counted(Arc<dyn Registrations>, AtomicU64);
+
+impl Registrations for Counted {
+    fn begin(&self, polling: Polling) {
+        self.0.begin(polling);
+    }
+
+    fn has_put_off_reads(&self) -> bool {
+        self.0.has_put_off_reads()
+    }
+
+    fn register_here(&self) -> io::Result<Registration> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.register_here()
+    }
+
+    fn replace(&self, registration: Registration) -> Option<Registration> {
+        self.0.replace(registration)
+    }
+
+    fn has_work(&self) -> bool {
+        self.0.has_work()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// Each try is a panic, which the program may report.
+#[test]
+fn a_runtime_without_a_reactor_is_asked_for_one_once() {
+    let manager = runtime();
+    let _inside = manager.enter();
+    let (_socket, registrations, _server) = sockets();
+    let counted = Arc::new(Counted(registrations, AtomicU64::new(0)));
+    let shared = SharedDriver::new(Box::pin(pending()), counted.clone());
+    for tried in 1..=3 {
+        let without = Builder::new_current_thread().build().expect("a runtime");
+        let _inside = without.enter();
+        for _ in 0..5 {
+            shared.ensure_reader();
+        }
+        assert_eq!(counted.1.load(SeqCst), tried);
+        assert_eq!(shared.reader_number.load(SeqCst), MANAGER);
+    }
 }
