@@ -131,9 +131,15 @@ fn set_up(stream: &TcpStream, command_timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
+/// How many reads may follow each other before there is a turn for writes. The driver reads all there is before it writes. A server
+/// that sends without end would keep renewals from leaving. More than a shared socket makes, and less than tokio's budget of a task,
+/// of which writes and timers have a part.
+const MOST_READS_IN_A_ROW: u32 = 64;
+
 /// A stream that notes when bytes last came and why it ended, and ends if too many come.
 pub(crate) struct Watched {
     stream: Box<dyn Stream>,
+    reads_in_a_row: u32,
     traffic: Arc<Traffic>,
     /// The process that made the stream. A forked child has a copy and writes nothing, since it shares the socket with its parent.
     origin: OriginProcess,
@@ -143,6 +149,7 @@ impl Watched {
     pub(crate) fn new(stream: Box<dyn Stream>, traffic: Arc<Traffic>) -> Self {
         Self {
             stream,
+            reads_in_a_row: 0,
             traffic,
             origin: OriginProcess::this_process(),
         }
@@ -162,8 +169,17 @@ impl AsyncRead for Watched {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.reads_in_a_row == MOST_READS_IN_A_ROW {
+            self.reads_in_a_row = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
-        let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
+            self.reads_in_a_row = 0;
+            return Poll::Pending;
+        };
+        self.reads_in_a_row += 1;
         let count = buffer.filled().len() - before;
         let taken = match read {
             Ok(()) if count == 0 => {
@@ -198,5 +214,46 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Wake, Waker};
+
+    use super::*;
+
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_always_has_something_leaves_a_turn_for_writes() {
+        let endless = tokio::io::join(tokio::io::repeat(b'+'), tokio::io::sink());
+        let mut stream = Watched::new(Box::new(endless), Arc::new(Traffic::new()));
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut reads = || {
+            let mut read = |_: &u32| {
+                let mut bytes = [0; 8];
+                let mut buffer = ReadBuf::new(&mut bytes);
+                let read = Pin::new(&mut stream).poll_read(&mut context, &mut buffer);
+                read.is_ready()
+            };
+            (0..1_000).take_while(|number| read(number)).count()
+        };
+        for _ in 0..3 {
+            assert_eq!(reads(), 64);
+            assert!(
+                woken.0.swap(false, Ordering::SeqCst),
+                "the rest is read soon"
+            );
+        }
     }
 }
