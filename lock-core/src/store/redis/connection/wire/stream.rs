@@ -1,8 +1,9 @@
 //! The stream to a server: made with the options that a lock needs, watched, and bounded in what it takes from the server.
 
 use std::{
+    future::Future,
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -14,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    task::yield_now,
 };
 
 #[cfg(feature = "tls")]
@@ -171,8 +173,8 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         if self.reads_in_a_row == MOST_READS_IN_A_ROW {
             self.reads_in_a_row = 0;
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+            // The runtime looks at its timers first. It does so only once in 61 turns of tasks that wake themselves.
+            return pin!(yield_now()).poll(context).map(Ok);
         }
         let before = buffer.filled().len();
         let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
@@ -219,8 +221,11 @@ impl AsyncWrite for Watched {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::{Wake, Waker};
+    use std::{
+        future::poll_fn,
+        sync::atomic::{AtomicBool, Ordering},
+        task::{Wake, Waker},
+    };
 
     use super::*;
 
@@ -232,28 +237,45 @@ mod tests {
         }
     }
 
+    fn endless() -> Watched {
+        let endless = tokio::io::join(tokio::io::repeat(b'+'), tokio::io::sink());
+        Watched::new(Box::new(endless), Arc::new(Traffic::new()))
+    }
+
+    /// Reads until the stream puts a read off, as a driver does. Returns how often.
+    fn turn(stream: &mut Watched, context: &mut Context<'_>) -> usize {
+        let mut read = |_: &i32| {
+            let mut bytes = [0; 8];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let read = Pin::new(&mut *stream).poll_read(context, &mut buffer);
+            read.is_ready()
+        };
+        (0..1_000).take_while(|number| read(number)).count()
+    }
+
     #[test]
     fn a_stream_that_always_has_something_leaves_a_turn_for_writes() {
-        let endless = tokio::io::join(tokio::io::repeat(b'+'), tokio::io::sink());
-        let mut stream = Watched::new(Box::new(endless), Arc::new(Traffic::new()));
+        let mut stream = endless();
         let woken = Arc::new(Woken(AtomicBool::new(false)));
         let waker = Waker::from(woken.clone());
         let mut context = Context::from_waker(&waker);
-        let mut reads = || {
-            let mut read = |_: &u32| {
-                let mut bytes = [0; 8];
-                let mut buffer = ReadBuf::new(&mut bytes);
-                let read = Pin::new(&mut stream).poll_read(&mut context, &mut buffer);
-                read.is_ready()
-            };
-            (0..1_000).take_while(|number| read(number)).count()
-        };
         for _ in 0..3 {
-            assert_eq!(reads(), 64);
-            assert!(
-                woken.0.swap(false, Ordering::SeqCst),
-                "the rest is read soon"
-            );
+            assert_eq!(turn(&mut stream, &mut context), 64);
+            assert!(woken.0.swap(false, Ordering::SeqCst), "soon the rest");
         }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_always_has_something_leaves_timers_a_turn() {
+        let (mut stream, mut turns) = (endless(), 0);
+        let reads = tokio::spawn(poll_fn(move |context| {
+            turns += 1;
+            assert!(turns < 20, "the timer is over since the second one");
+            std::thread::sleep(Duration::from_millis(2));
+            turn(&mut stream, context);
+            Poll::<()>::Pending
+        }));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(!reads.is_finished(), "too many turns");
     }
 }
