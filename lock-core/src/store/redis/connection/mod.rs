@@ -289,7 +289,12 @@ async fn in_time<T>(
     // Bounded by the end of the connection, and by `until`.
     loop {
         if let Some(why) = traffic.ended() {
-            return Err(why);
+            // The last thing that came may be this reply.
+            let last = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
+            return match last {
+                Poll::Ready(reply) => Ok(reply),
+                Poll::Pending => Err(why),
+            };
         }
         tokio::select! {
             biased;
@@ -348,5 +353,20 @@ mod tests {
     async fn a_request_that_is_sent_while_another_thread_ends_the_connection_has_a_result() {
         let traffic = Traffic::new();
         ends(&traffic, || end(&traffic)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_that_came_just_before_the_end_of_its_connection_counts() {
+        let (traffic, mut polls) = (Traffic::new(), 0);
+        let reply = pin!(poll_fn(|_| {
+            polls += 1;
+            if polls > 1 {
+                return Poll::Ready("the reply");
+            }
+            end(&traffic);
+            Poll::Pending
+        }));
+        let replied = in_time(reply, None, &traffic, None).await;
+        assert!(matches!(replied, Ok("the reply")), "{replied:?}");
     }
 }
