@@ -10,11 +10,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lock_tests::RedisServer;
+use lock_tests::{Kind, RedisServer};
 
 use crate::{
     chance::Chance,
-    model::{Reply, Server},
+    model::{Dialect, Reply, Server},
     scripts::{
         ACQUIRE, ACQUIRE_BESIDE, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE, RELEASE_BESIDE, RENEW,
         RENEW_BESIDE, scripts,
@@ -58,6 +58,32 @@ fn the_modelled_server_answers_as_a_real_one() {
         compared += asked;
     }
     assert!(compared > COMMANDS / 4, "a machine too busy to compare");
+}
+
+#[test]
+fn a_deletion_that_compares_is_modelled_as_it_is() {
+    let delex: &[&str] = &["DELEX", "key", "IFEQ", "value"];
+    let delifeq: &[&str] = &["DELIFEQ", "key", "value"];
+    for (kind, dialect, delete) in [
+        (Kind::Redis86, Dialect::Delex, delex),
+        (Kind::Valkey9, Dialect::Delifeq, delifeq),
+        (Kind::Distribution, Dialect::Scripts, delex),
+        (Kind::Distribution, Dialect::Scripts, delifeq),
+    ] {
+        let real = RedisServer::builder().kind(kind).start();
+        let mut pair = Pair::new(&real);
+        pair.model.dialect = dialect;
+        let other = ["SET", "key", "other"];
+        let same = ["SET", "key", "value"];
+        let of_another_type = ["ZADD", "key", "1", "value"];
+        for before in [&["DEL", "key"][..], &other, &same, &of_another_type] {
+            for words in [before, delete, &["EXISTS", "key"]] {
+                let (modelled, answered) = pair.ask(0, &Command::of(words).words);
+                let are_alike = are_alike(&modelled, &answered);
+                assert!(are_alike, "{kind:?}, {words:?}: {modelled:?} {answered:?}");
+            }
+        }
+    }
 }
 
 struct Command {

@@ -267,7 +267,7 @@ impl Plan {
     pub(crate) fn is_calm(&self) -> bool {
         self.faults.is_empty()
             && self.servers.len() == 1
-            && self.servers[0].dialect == Dialect::Scripts
+            && matches!(self.servers[0].dialect, Dialect::Scripts | Dialect::Delex)
     }
 
     /// The largest number of permits. It changes once, halfway.
@@ -280,8 +280,7 @@ impl Plan {
     /// The mode in which all processes of this world take a key. Only scripts on a single server support modes.
     pub(crate) fn mode_of(&self, key: &str) -> KeyMode {
         let dialect = self.servers[0].dialect;
-        let has_scripts = matches!(dialect, Dialect::Scripts | Dialect::Resp2);
-        let has_modes = self.servers.len() == 1 && has_scripts;
+        let has_modes = self.servers.len() == 1 && dialect.has_scripts();
         let sum: u64 = key.bytes().map(u64::from).sum();
         match (sum + self.seed_of_modes) % 3 {
             1 if has_modes => KeyMode::Shared,
@@ -443,6 +442,7 @@ impl ServerPlan {
             0 => Dialect::Resp2,
             1 => Dialect::Watch,
             2 => Dialect::Delifeq,
+            3..6 => Dialect::Delex,
             _ => Dialect::Scripts,
         };
         let ahead = match count {

@@ -31,7 +31,7 @@ use std::{
 };
 
 use state::{
-    Kind::{self, Exclusive, FastPath, Foreign, Permits, Shared},
+    Kind::{self, Exclusive, FastPath, Foreign, Native, Permits, Shared},
     Scripts, State, Step,
 };
 
@@ -70,6 +70,9 @@ const XSSS: &[Kind] = &[Exclusive, Shared, Shared, Shared];
 const XS_FOREIGN: &[Kind] = &[Exclusive, Shared, Foreign];
 const XS_FAST: &[Kind] = &[FastPath, Exclusive, Shared];
 const SS_FAST: &[Kind] = &[FastPath, Shared, Shared];
+const XS_NATIVE: &[Kind] = &[Native, Exclusive, Shared];
+const SS_NATIVE: &[Kind] = &[Native, Shared, Shared];
+const S_NATIVES: &[Kind] = &[Native, Native, Shared];
 const FEW_PERMITS: &[Kind] = &[Permits(1), Permits(2), Permits(2)];
 const PERMITS: &[Kind] = &[Permits(2), Permits(3), Permits(2), Permits(2)];
 
@@ -109,6 +112,23 @@ fn requests_that_come_past_the_queue_break_nothing() {
             setup(XS_FOREIGN, 1, 2),
             setup(XS_FAST, 1, 2),
             setup(SS_FAST, 1, 2),
+        ],
+    );
+}
+
+#[test]
+fn a_release_in_two_steps_breaks_nothing() {
+    explore_all(
+        &[
+            setup(XS_NATIVE, 1, 1),
+            setup(SS_NATIVE, 1, 1),
+            setup(S_NATIVES, 1, 1),
+        ],
+        &[
+            setup(XS_NATIVE, 1, 2),
+            setup(SS_NATIVE, 1, 2),
+            setup(S_NATIVES, 1, 2),
+            setup(S_NATIVES, 2, 1),
         ],
     );
 }

@@ -25,11 +25,17 @@ pub(super) enum Kind {
     Permits(i64),
     /// Exclusive, with plain commands first.
     FastPath,
+    /// The same, and it releases by single commands.
+    Native,
     /// Another library: it never queues.
     Foreign,
 }
 
 impl Kind {
+    pub(super) fn is_plain(self) -> bool {
+        matches!(self, Self::FastPath | Self::Native)
+    }
+
     pub(super) fn is_beside(self) -> bool {
         matches!(self, Self::Shared | Self::Permits(_))
     }
@@ -92,6 +98,8 @@ pub(super) enum At {
     Held,
     /// It took the lock without queueing and has to give it back.
     Undoing,
+    /// Its first command has deleted the lock, and its second one will look at the queue.
+    Deleted,
     /// The reply to its release was lost.
     Leaving,
     Gone,
@@ -126,6 +134,8 @@ pub(super) struct Process {
     pub(super) is_silent: bool,
     /// The phases that it waited for.
     pub(super) waited: Option<rules::Waited>,
+    /// The request with which it is still to serve a queue, whatever it does meanwhile.
+    pub(super) unserved: Option<u32>,
 }
 
 /// One event for one process.
@@ -139,6 +149,11 @@ pub(super) enum Step {
     Lose(usize, usize),
     Release(usize),
     ReleaseUnanswered(usize),
+    /// The first command of a release without a script, and the second one.
+    Delete(usize),
+    Look(usize),
+    /// The script that serves the queue that was found.
+    Serve(usize),
     Renew(usize),
     Cancel(usize),
     /// A copy of the first message of the last request arrives late.
@@ -155,6 +170,8 @@ pub(super) struct State {
     pub(super) server: Server,
     pub(super) now: i64,
     pub(super) faults: u8,
+    /// Whether nothing can happen, and nothing has, that leaves a free lock to the next check of a waiter.
+    is_served: bool,
     pub(super) processes: Vec<Process>,
     pub(super) history: History,
 }
@@ -178,11 +195,13 @@ impl State {
             was_silent: false,
             is_silent: false,
             waited: None,
+            unserved: None,
         };
         Self {
             server,
             now: EPOCH_US,
             faults,
+            is_served: !kinds.contains(&Kind::Foreign),
             processes: kinds.iter().map(process).collect(),
             history: History::default(),
         }
@@ -202,6 +221,12 @@ impl State {
         let mut steps = Vec::new();
         for (i, process) in self.processes.iter().enumerate() {
             let queues = process.kind != Kind::Foreign;
+            if process.unserved.is_some() {
+                steps.push(Step::Serve(i));
+                if self.faults > 0 && process.at == At::Idle {
+                    steps.push(Step::Crash(i));
+                }
+            }
             match process.at {
                 At::Idle => {
                     if process.acquisitions_left > 0 {
@@ -209,7 +234,7 @@ impl State {
                         if self.faults > 0 && queues {
                             steps.push(Step::AcquireUnanswered(i));
                         }
-                        if !process.has_tried && queues && process.kind != Kind::FastPath {
+                        if !process.has_tried && queues && !process.kind.is_plain() {
                             steps.push(Step::Try(i));
                         }
                     }
@@ -231,7 +256,10 @@ impl State {
                 }
                 At::Unknown => steps.extend([Step::Check(i), Step::Cancel(i)]),
                 At::Held => {
-                    steps.push(Step::Release(i));
+                    steps.push(match process.kind {
+                        Kind::Native => Step::Delete(i),
+                        _ => Step::Release(i),
+                    });
                     if process.kind.is_beside() {
                         steps.push(Step::Renew(i));
                     }
@@ -240,6 +268,12 @@ impl State {
                         if queues {
                             steps.extend([Step::ReleaseUnanswered(i), Step::Copy(i)]);
                         }
+                    }
+                }
+                At::Deleted => {
+                    steps.push(Step::Look(i));
+                    if self.faults > 0 {
+                        steps.extend([Step::ReleaseUnanswered(i), Step::Crash(i)]);
                     }
                 }
                 At::Undoing | At::Leaving => steps.push(Step::Release(i)),
@@ -272,7 +306,9 @@ impl State {
         let mut next = self.clone();
         next.now += 1;
         next.take(step, scripts)?;
+        next.is_served &= next.faults == self.faults;
         next.check_beliefs()?;
+        next.check_waiters()?;
         Ok(next)
     }
 
@@ -312,10 +348,21 @@ impl State {
             Step::Release(i) => self.release(i, scripts).map(|()| self.end(i)),
             Step::ReleaseUnanswered(i) => {
                 self.faults -= 1;
-                self.release(i, scripts)?;
+                if self.processes[i].at == At::Held {
+                    self.release(i, scripts)?;
+                }
                 self.end(i);
                 self.processes[i].at = At::Leaving;
                 Ok(())
+            }
+            Step::Delete(i) => self.delete(i),
+            Step::Look(i) => {
+                self.look(i);
+                Ok(())
+            }
+            Step::Serve(i) => {
+                let number = self.processes[i].unserved.take();
+                self.serve(i, number.expect("a queue"), scripts)
             }
             Step::Renew(i) => self.renew(i, scripts),
             Step::Cancel(i) => {
@@ -342,6 +389,7 @@ impl State {
                 self.faults -= 1;
                 self.end(i);
                 self.processes[i].at = At::Gone;
+                self.processes[i].unserved = None;
                 self.server.disconnect(i as u64);
                 Ok(())
             }
@@ -379,7 +427,7 @@ impl State {
 
     fn acquire(&mut self, i: usize, scripts: &Scripts, is_answered: bool) -> Result<(), String> {
         let kind = self.processes[i].kind;
-        if kind == Kind::Foreign || kind == Kind::FastPath && !self.processes[i].has_tried {
+        if kind == Kind::Foreign || kind.is_plain() && !self.processes[i].has_tried {
             // The next acquire uses the script: the process has learnt that others wait.
             self.processes[i].has_tried = true;
             let before = self.view();
@@ -413,7 +461,7 @@ impl State {
         self.server
             .command(&["SET", LOCK, &token, "NX", "PX", TTL_MS], now);
         let mut at = At::Held;
-        if kind == Kind::FastPath {
+        if kind.is_plain() {
             let next_id = ["XADD", CLOCK, "MAXLEN", "0", "*", "", ""];
             let token = token_of(&self.server.command(&next_id, now))?;
             self.processes[i].granted = token;
@@ -469,6 +517,33 @@ impl State {
             return Err(format!("process {i} held nothing to release: {reply:?}"));
         }
         Ok(())
+    }
+
+    /// `DELEX … IFEQ`, or `DELIFEQ`.
+    fn delete(&mut self, i: usize) -> Result<(), String> {
+        if self.view().lock != Lock::Exclusive(self.request(i)) {
+            return Err(format!("process {i} held nothing to release"));
+        }
+        let now = self.now;
+        self.server.command(&["DEL", LOCK], now);
+        self.processes[i].at = At::Deleted;
+        Ok(())
+    }
+
+    fn look(&mut self, i: usize) {
+        let number = self.processes[i].number;
+        let now = self.now;
+        if self.server.command(&["EXISTS", QUEUE], now) == Reply::Int(1) {
+            self.processes[i].unserved = Some(number);
+        }
+        self.end(i);
+    }
+
+    fn serve(&mut self, i: usize, number: u32, scripts: &Scripts) -> Result<(), String> {
+        let token = owner_token(self.processes[i].kind, i, number);
+        let arguments = [token.as_str(), "0"];
+        self.call(Call::Release, &scripts.release, &KEYS, &arguments, scripts)
+            .map(drop)
     }
 
     fn send_release(
@@ -651,6 +726,17 @@ impl State {
         Ok(())
     }
 
+    /// Checks that the lock is not free while a request waits, unless a process is about to serve the queue.
+    fn check_waiters(&self) -> Result<(), String> {
+        let view = self.view();
+        let is_left = view.lock == Lock::Free && !view.queue.is_empty();
+        let serves = |process: &Process| process.at == At::Deleted || process.unserved.is_some();
+        if self.is_served && is_left && !self.processes.iter().any(serves) {
+            return Err(format!("no process serves the queue: {view:?}"));
+        }
+        Ok(())
+    }
+
     /// Ends one lease; the others were renewed meanwhile.
     pub(super) fn end_lease(&mut self, request: Request) {
         if self.is_alive(request) {
@@ -808,6 +894,8 @@ impl State {
                 (is_waiting && process.place > 0).then_some(would_return),
                 grants,
                 (process.was_silent, process.is_silent),
+                process.unserved.is_some(),
+                self.is_served,
                 process.waited,
                 there,
             )

@@ -10,18 +10,29 @@ use super::{
 
 type Bytes = Vec<u8>;
 
+/// The reply to `DELEX` for a key of another type.
+const NO_STRING: &str = "ERR Key should be of string type if conditions are specified";
+
 /// The commands that a server has, or that a user may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Redis 7: scripts, and RESP3.
     #[default]
     Scripts,
-    /// The same server behind a proxy that speaks RESP2 only.
+    /// Redis 8.4 or later, which has a command that deletes a key with a value.
+    Delex,
+    /// Redis 7 behind a proxy that speaks RESP2 only.
     Resp2,
     /// A user without the right to run scripts, on Redis.
     Watch,
     /// A user without the right to run scripts, on Valkey 9 or later.
     Delifeq,
+}
+
+impl Dialect {
+    pub(crate) fn has_scripts(self) -> bool {
+        matches!(self, Self::Scripts | Self::Delex | Self::Resp2)
+    }
 }
 
 /// A running server, with its data.
@@ -152,7 +163,7 @@ impl Server {
             transaction.push(all.to_vec());
             return Reply::Status("QUEUED");
         }
-        let scripts = matches!(self.dialect, Dialect::Scripts | Dialect::Resp2);
+        let scripts = self.dialect.has_scripts();
         match name.as_str() {
             "PING" => Reply::Status("PONG"),
             "HELLO" => self.hello(client),
@@ -194,6 +205,13 @@ impl Server {
             "DELIFEQ" if self.dialect == Dialect::Delifeq => {
                 self.delete_if(&words[0], &words[1], now_us)
             }
+            "DELEX" if self.dialect == Dialect::Delex => {
+                assert_eq!(words[1], b"IFEQ", "only this form is modelled");
+                match self.delete_if(&words[0], &words[2], now_us) {
+                    Reply::Error(_) => Reply::error(NO_STRING),
+                    reply => reply,
+                }
+            }
             "SET" if words.iter().any(|word| **word == *b"IFEQ") && !self.compares() => {
                 Reply::error("ERR syntax error")
             }
@@ -214,8 +232,14 @@ impl Server {
             return unknown("HELLO");
         }
         self.client(client).resp3 = true;
+        let version = if self.dialect == Dialect::Delex {
+            "8.4.0"
+        } else {
+            "7.0.15"
+        };
         Reply::Map(vec![
             (Reply::text("server"), Reply::text("redis")),
+            (Reply::text("version"), Reply::text(version)),
             (Reply::text("proto"), Reply::Int(3)),
             (Reply::text("mode"), Reply::text("standalone")),
             (Reply::text("role"), Reply::text("master")),
