@@ -186,14 +186,23 @@ impl Deployment {
 
     /// Returns whether a client waits in the queue of a key on its server.
     pub fn has_a_line(&self, key: &str) -> bool {
-        let line = match self.servers {
+        self.has_beside(key, "waiters")
+    }
+
+    /// Returns whether such a client has checked its place lately.
+    pub fn has_a_check(&self, key: &str) -> bool {
+        self.has_beside(key, "beats")
+    }
+
+    fn has_beside(&self, key: &str, what: &str) -> bool {
+        let name = match self.servers {
             Servers::Cluster(_) => {
                 let tag = tag_of_slot(slot_of(key));
-                format!("__lock_core__:{{{tag}}}:waiters:{key}")
+                format!("__lock_core__:{{{tag}}}:{what}:{key}")
             }
-            Servers::Single(_) | Servers::Sentinels(_) => format!("__lock_core__:waiters:{key}"),
+            Servers::Single(_) | Servers::Sentinels(_) => format!("__lock_core__:{what}:{key}"),
         };
-        let found = self.server_of(key).cli(&["EXISTS", &line]);
+        let found = self.server_of(key).cli(&["EXISTS", &name]);
         redis::from_redis_value::<u64>(found).expect("an integer") > 0
     }
 

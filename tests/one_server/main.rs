@@ -3,6 +3,7 @@
 //! Each test starts a server of its own. A manager stands for a process.
 
 mod background;
+mod between;
 mod companions;
 mod credentials;
 mod faults;
@@ -10,6 +11,7 @@ mod fencing;
 mod fencing_clock;
 mod listing;
 mod migrating;
+mod native_release;
 mod nothing_stays;
 mod outage;
 mod own_client;

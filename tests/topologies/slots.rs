@@ -82,6 +82,47 @@ async fn a_lease_is_renewed_and_released_where_its_slot_has_gone() {
     assert_eq!(target.get(FULL_KEY), None);
 }
 
+/// A single command is not executed where the slot has gone or is going, and the script follows the redirect.
+#[tokio::test]
+async fn a_release_by_one_command_follows_a_redirect_as_a_script() {
+    for (kind, command) in [(Kind::Redis86, "delex"), (Kind::Valkey9, "delifeq")] {
+        let cluster = Cluster::of(kind);
+        let locks = connect(&cluster.url()).await;
+        // A renewal would find out where the slot is.
+        let options = || options().without_renewal();
+        for is_closed in [true, false] {
+            let guard = locks.acquire(KEY, options()).await.expect("free");
+            let migration = to_another_master(&cluster);
+            let target = migration.target();
+            let before = ["asking", command].map(|name| target.calls(name));
+            migration.open();
+            migration.move_keys();
+            if is_closed {
+                migration.close();
+                guard.release_held().await;
+            } else {
+                let releasing = tokio::spawn(guard.release());
+                eventually(HANG, "the release was redirected", async || {
+                    target.calls("asking") > before[0]
+                })
+                .await;
+                migration.close();
+                // It may give up waiting for the move, and goes on in the background.
+                drop(releasing.await.expect("no panic"));
+            }
+            eventually(HANG, "it is released", async || {
+                target.get(FULL_KEY).is_none()
+            })
+            .await;
+            assert_eq!(target.calls(command), before[1], "{kind:?}, {is_closed}");
+            // Then the new node is known.
+            let guard = locks.acquire(KEY, options()).await.expect("free");
+            guard.release_held().await;
+            assert_eq!(target.calls(command), before[1] + 1, "{kind:?}");
+        }
+    }
+}
+
 /// The release is redirected, and so is the acquire behind it.
 #[tokio::test]
 async fn the_next_try_finds_the_lock_free_behind_a_release_in_the_background_whose_slot_has_gone() {

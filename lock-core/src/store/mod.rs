@@ -327,6 +327,8 @@ pub(crate) struct Released {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseOutcome {
     Released,
+    /// The same, and requests may wait in the queue: the next try, which is to follow at once, grants the lock to them.
+    ReleasedUnserved,
     NotOurs,
 }
 

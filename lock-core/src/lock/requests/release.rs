@@ -62,6 +62,8 @@ struct ReleaseTask {
     pause: Duration,
     /// When every server had replied for the first time.
     answered: Option<Moment>,
+    /// Set if the lock is free, and its queue is still to be served. The drop of the last manager waits for it.
+    unserved: Option<Open>,
     result: Option<Result<(), LockError>>,
     /// Dropped as soon as there is a result.
     unanswered: Option<Unanswered>,
@@ -108,6 +110,7 @@ pub(crate) fn release(
         tries: Tries::default(),
         pause: FIRST_PAUSE,
         answered: None,
+        unserved: None,
         result: None,
         unanswered,
         is_over: false,
@@ -217,7 +220,8 @@ impl ReleaseTask {
         // while no server replies, and 80 for a ttl of an hour after one has.
         let patience = self.context.timing.command_timeout.saturating_mul(5);
         let give_up = self.started.after(self.action.ttl + patience);
-        if self.tries.all > 0 || self.result.is_some() {
+        let is_first = self.result.is_none() || self.unserved.is_some();
+        if self.tries.all > 0 || !is_first {
             let now = self.context.clock.now();
             if now >= give_up {
                 if self.answered.is_none() {
@@ -272,6 +276,12 @@ impl ReleaseTask {
                     self.answered
                         .get_or_insert_with(|| self.context.clock.now());
                 }
+                if released.outcome == ReleaseOutcome::ReleasedUnserved {
+                    // The tries that serve the queue are counted anew.
+                    self.tries = Tries::default();
+                    self.unserved = Some(self.context.in_background.open());
+                    self.is_over = false;
+                }
                 return;
             }
             Err(failure) => failure,
@@ -306,7 +316,7 @@ impl ReleaseTask {
         let lost = |reason| Err(self.lost_error(reason));
         match (self.lost, outcome) {
             (Some(reason), _) => lost(reason),
-            (None, ReleaseOutcome::Released) => Ok(()),
+            (None, ReleaseOutcome::Released | ReleaseOutcome::ReleasedUnserved) => Ok(()),
             (None, ReleaseOutcome::NotOurs)
                 if self.context.clock.now() >= self.action.valid_until =>
             {

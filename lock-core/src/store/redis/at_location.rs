@@ -8,8 +8,8 @@ use crate::{
     inspect::Sighting,
     mode::Mode,
     store::{
-        Acquire, AcquireOutcome, Acquired, ENDED, Failure, Prefetch, Prefetched, QueueMode,
-        Release, Released, StoreFuture,
+        Acquire, AcquireOutcome, Acquired, Contended, ENDED, Failure, Prefetch, Prefetched,
+        QueueMode, Release, Released, StoreFuture,
         redis::{
             Acked, RedisStore, acquire_script,
             connection::{
@@ -217,7 +217,16 @@ impl RedisStore {
         let (_, answer) = location
             .run(&location.server.connection, &PREFETCH, call, None)
             .await?;
-        read_prefetched(&answer).ok_or_else(|| errors::nonsense("a prefetch"))
+        let prefetched = read_prefetched(&answer).ok_or_else(|| errors::nonsense("a prefetch"))?;
+        if let Prefetched::Tokens {
+            contended: Contended::OthersQueued,
+            ..
+        } = prefetched
+        {
+            // The release is to grant the lock, too.
+            self.0.contention.of(&request.full_key).note(true);
+        }
+        Ok(prefetched)
     }
 
     /// Looks at a key, and names so many holders and waiters.

@@ -4,7 +4,7 @@ use redis::{Pipeline, Value};
 
 use crate::mode::Mode;
 use crate::store::{
-    Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released,
+    Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, ReleaseOutcome, Released,
     redis::{
         RedisStore, acquire_script,
         connection::{
@@ -13,7 +13,7 @@ use crate::store::{
             exchange::Ready,
             wire::command::{Arg::Text, command},
         },
-        release_script,
+        native_release, release_script,
         scripts::{
             Call,
             replies::{read_acquired, read_plain, read_released},
@@ -68,6 +68,16 @@ impl RedisStore {
         if ready.current.capabilities != Some(Capabilities::Scripts) {
             return Ok(None);
         }
+        let delete_if = ready.reconnecting.delete_if.get();
+        if let Some(delete_if) = delete_if.filter(|_| self.is_released_natively(&location, request))
+        {
+            let released = native_release::release(delete_if, &location, &ready, request).await?;
+            let outcome = released.as_ref().map(|released| released.outcome);
+            if outcome == Some(ReleaseOutcome::ReleasedUnserved) {
+                self.0.contention.of(&request.full_key).note(true);
+            }
+            return Ok(released);
+        }
         let (arguments, count) = location.release_arguments(request);
         let script = release_script(request).call(Call {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
@@ -76,6 +86,13 @@ impl RedisStore {
         let within = ready.reconnecting.reply_within();
         let answer = ready.one(&script, &request.in_flight, within).await?;
         read_released(&errors::of_value(answer)?, ready.id()).map(Some)
+    }
+
+    fn is_released_natively(&self, location: &KeyLocation, request: &Release) -> bool {
+        native_release::suffices(request)
+            && location.server.replica_acks.is_none()
+            && !self.0.usage.is_one_of_several
+            && !self.0.contention.of(&request.full_key).is_expected()
     }
 }
 

@@ -33,6 +33,7 @@ mod contention;
 mod crate_facts;
 mod health;
 mod listing;
+mod native_release;
 mod opening;
 mod renewals;
 mod rights;

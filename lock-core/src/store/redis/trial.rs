@@ -198,9 +198,9 @@ async fn lock_and_unlock(
         in_flight: Arc::default(),
         acquire_in_flight: Arc::default(),
     };
-    match store.release(release).await?.outcome {
+    match store.let_go(&release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),
-        ReleaseOutcome::Released | ReleaseOutcome::NotOurs => Ok(None),
+        _ => Ok(None),
     }
 }
 

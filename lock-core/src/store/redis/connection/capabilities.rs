@@ -11,8 +11,8 @@ pub(crate) enum Capabilities {
 
 /// The commands that change a key only if it holds a value.
 ///
-/// `DELEX` and `SET … IFEQ` of Redis 8.4 and later are not used. In Redis 8.6.2, `SET … IFEQ` on one key loses another one while
-/// the server's table of keys shrinks.
+/// `DELEX` and `SET … IFEQ` of Redis 8.4 and later are not among them. In Redis 8.6.2, `SET … IFEQ` on one key loses another one
+/// while the server's table of keys shrinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
     /// `DELIFEQ` and `SET … IFEQ`: Valkey 9 and later.

@@ -11,6 +11,7 @@ use crate::store::{
         connection::{
             Connection,
             capabilities::Capabilities,
+            delete_if::DeleteIf,
             errors,
             known_primary::KnownPrimary,
             wire::{command::Arg, reply},
@@ -137,6 +138,18 @@ impl Greeting {
         first.is_ok_and(|first: u32| first < major)
     }
 
+    /// The command by which such a server deletes a key that holds a value. The user may lack the right to it.
+    pub(super) fn delete_if(&self) -> Option<DeleteIf> {
+        let version = self.version.as_deref().unwrap_or_default();
+        let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+        let version: (u32, u32) = (numbers.next()?, numbers.next()?);
+        match self.server.as_deref()? {
+            "redis" if version >= (8, 4) => Some(DeleteIf::Delex),
+            "valkey" if version >= (9, 0) => Some(DeleteIf::Delifeq),
+            _ => None,
+        }
+    }
+
     /// What `INFO` reports about a server that was not greeted in RESP3.
     pub(crate) fn of_info(info: &str) -> Self {
         let field = |name| shown(reply::info_field(info, name)?.as_bytes());
@@ -191,4 +204,29 @@ fn connection_name() -> String {
     let shown = program.chars().filter(char::is_ascii_graphic).take(40);
     let shown: String = shown.collect();
     format!("lock-core:{shown}:{}", process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_tells_which_command_deletes_a_key_with_a_value() {
+        for (server, version, delete_if) in [
+            ("redis", "8.4.0", Some(DeleteIf::Delex)),
+            ("redis", "10.0.0-rc1", Some(DeleteIf::Delex)),
+            ("redis", "8.2.9", None),
+            ("redis", "df-v1.31.0", None),
+            ("valkey", "9.0.0-rc1", Some(DeleteIf::Delifeq)),
+            ("valkey", "8.1.4", None),
+            ("another", "9.0.0", None),
+        ] {
+            let greeting = Greeting {
+                server: Some(server.to_owned()),
+                version: Some(version.to_owned()),
+            };
+            assert_eq!(greeting.delete_if(), delete_if, "{server} {version}");
+        }
+        assert_eq!(Greeting::default().delete_if(), None);
+    }
 }

@@ -48,6 +48,7 @@ use crate::{
 
 mod authentication;
 pub(crate) mod capabilities;
+pub(crate) mod delete_if;
 pub(crate) mod errors;
 pub(crate) mod exchange;
 pub(crate) mod handshake;

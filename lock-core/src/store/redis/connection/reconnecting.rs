@@ -23,6 +23,7 @@ use crate::{
             connection::{
                 CLOCK, Connection,
                 capabilities::Capabilities,
+                delete_if::DeleteIfCell,
                 errors,
                 exchange::Ready,
                 handshake::{CurrentConnection, Greeting, Purpose},
@@ -59,6 +60,8 @@ pub(crate) struct ReconnectingConnection {
     pub(crate) transaction: Arc<tokio::sync::Mutex<()>>,
     pub(super) state: Mutex<ConnectionState>,
     pub(super) round_trip: RoundTrip,
+    /// The command of the current connection by which a free lock is released.
+    pub(crate) delete_if: DeleteIfCell,
     /// How many connections have ended or were given up.
     losses: AtomicU64,
     /// For the connection on which locks are kept; the others to the same server say nothing.
@@ -106,6 +109,7 @@ impl ReconnectingConnection {
             transaction: Arc::default(),
             state: Mutex::default(),
             round_trip: RoundTrip::default(),
+            delete_if: DeleteIfCell::default(),
             losses: AtomicU64::new(0),
             reachability: Mutex::default(),
             is_returning: AtomicBool::new(false),
@@ -240,6 +244,8 @@ impl ReconnectingConnection {
         {
             return Ok(earlier.clone());
         }
+        let greeting = current.greeting.as_ref();
+        self.delete_if.set(greeting.and_then(Greeting::delete_if));
         state.current = Some(current.clone());
         state.since = Some(CLOCK.now());
         current.connection.in_use.store(true, Ordering::Release);

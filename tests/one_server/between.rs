@@ -1,0 +1,105 @@
+//! A test between two commands of one message.
+
+use std::sync::{Arc, Mutex};
+
+use lock_core::LockManager;
+use lock_tests::{Answer, FakeServer, HANG, Kind, RedisServer};
+use redis::Value;
+
+/// A server between a manager and a real one. It does something before one command.
+pub(crate) struct Between {
+    pub(crate) server: Arc<RedisServer>,
+    front: FakeServer,
+    hook: Arc<Mutex<Option<Hook>>>,
+}
+
+/// A command, and what happens before it is executed.
+type Hook = (&'static str, Box<dyn FnOnce(&RedisServer) + Send>);
+
+impl Between {
+    /// It speaks the protocol without messages.
+    pub(crate) fn start(kind: Kind) -> Self {
+        Self::with_greeting(kind, "-ERR unknown command 'HELLO'\r\n")
+    }
+
+    /// It reports its version, as the protocol with messages does, and refuses subscriptions.
+    pub(crate) fn greeted(kind: Kind) -> Self {
+        let (server, version) = match kind {
+            Kind::Valkey9 => ("valkey", "9.0.0"),
+            _ => ("redis", "8.4.0"),
+        };
+        let words = ["server", server, "version", version, "mode", "standalone"];
+        let words = words.map(|word| format!("+{word}\r\n"));
+        Self::with_greeting(kind, &format!("%3\r\n{}", words.concat()))
+    }
+
+    fn with_greeting(kind: Kind, greeting: &str) -> Self {
+        let greeting = greeting.as_bytes().to_vec();
+        let server = Arc::new(RedisServer::builder().kind(kind).start());
+        let hook = Arc::<Mutex<Option<Hook>>>::default();
+        let (here, armed) = (server.clone(), hook.clone());
+        let front = FakeServer::start(move |words| {
+            // Commands are forwarded on connections of their own, on which no messages come.
+            match words[0].as_str() {
+                "HELLO" => return Answer::Bytes(greeting.clone()),
+                "SUBSCRIBE" => return Answer::line("-NOPERM no messages"),
+                "CLIENT" => return Answer::line("+OK"),
+                _ => {}
+            }
+            let due = armed
+                .lock()
+                .expect("no panic")
+                .take_if(|hook| hook.0 == words[0]);
+            if let Some((_, before)) = due {
+                before(&here);
+            }
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            Answer::Bytes(match here.try_cli(&words) {
+                Ok(value) => answer(&value),
+                Err(error) => {
+                    let code = error.code().unwrap_or("ERR");
+                    format!("-{code} {}\r\n", error.detail().unwrap_or_default()).into()
+                }
+            })
+        });
+        Self {
+            server,
+            front,
+            hook,
+        }
+    }
+
+    pub(crate) async fn connect(&self) -> LockManager {
+        let builder = LockManager::builder().command_timeout(HANG);
+        let connected = builder.connect(&self.front.url()).await;
+        connected.expect("it is up")
+    }
+
+    /// Does this once, before the next command of this name is executed.
+    pub(crate) fn before(
+        &self,
+        command: &'static str,
+        hook: impl FnOnce(&RedisServer) + Send + 'static,
+    ) {
+        *self.hook.lock().expect("no panic") = Some((command, Box::new(hook)));
+    }
+}
+
+/// The bytes of an answer.
+fn answer(value: &Value) -> Vec<u8> {
+    match value {
+        Value::Okay => b"+OK\r\n".to_vec(),
+        Value::SimpleString(text) => format!("+{text}\r\n").into_bytes(),
+        Value::Int(number) => format!(":{number}\r\n").into_bytes(),
+        Value::BulkString(bytes) => {
+            let length = format!("${}\r\n", bytes.len()).into_bytes();
+            [&length[..], bytes, b"\r\n"].concat()
+        }
+        Value::Array(all) => {
+            let length = format!("*{}\r\n", all.len()).into_bytes();
+            let all = all.iter().map(answer);
+            [length].into_iter().chain(all).flatten().collect()
+        }
+        _ => b"$-1\r\n".to_vec(),
+    }
+}
