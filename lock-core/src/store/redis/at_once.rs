@@ -45,14 +45,16 @@ impl RedisStore {
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
             && !contention.is_expected();
         let acquired = match ready.current.capabilities {
-            Some(by) if is_plain => take_plainly(&location, &ready, request, by).await?,
-            Some(Capabilities::Scripts) => take_by_script(&location, &ready, request).await?,
+            Some(by) if is_plain => take_plainly(&location, &ready, request, by).await,
+            Some(Capabilities::Scripts) => take_by_script(&location, &ready, request).await,
             // Without scripts, a key that may be busy takes more than one request.
             Some(Capabilities::Commands(_)) | None => return Ok(None),
         };
-        let outcome = acquired.as_ref().map(|acquired| &acquired.outcome);
+        let outcome = acquired.as_ref().ok().and_then(Option::as_ref);
+        let outcome = outcome.map(|acquired| &acquired.outcome);
+        // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
         contention.note(!matches!(outcome, Some(AcquireOutcome::Granted(_))));
-        Ok(acquired)
+        acquired
     }
 
     /// Releases a key, if a connection is ready and one reply is enough. `None`: as with an acquire.

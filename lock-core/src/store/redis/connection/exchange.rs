@@ -96,6 +96,16 @@ impl AsValues for Vec<Value> {
 }
 
 impl ReconnectingConnection {
+    /// The connection that there is now, for a request that is sent at once.
+    pub(crate) fn ready(self: &Arc<Self>) -> Option<Ready> {
+        let current = self.snapshot()?;
+        let reconnecting = self.clone();
+        Some(Ready {
+            reconnecting,
+            current,
+        })
+    }
+
     /// Sends a command and reads its reply, an error of the server included, within a time-out.
     ///
     /// `in_flight` notes the connection before the first byte leaves.

@@ -25,7 +25,6 @@ use crate::{
                 capabilities::Capabilities,
                 delete_if::DeleteIfCell,
                 errors,
-                exchange::Ready,
                 handshake::{CurrentConnection, Greeting, Purpose},
                 opening,
                 pub_sub::PubSubDispatch,
@@ -373,16 +372,6 @@ impl ReconnectingConnection {
         // Its driver has not reported the end yet.
         self.forget(current.connection.id);
         None
-    }
-
-    /// The connection that there is now, for a request that is sent at once.
-    pub(crate) fn ready(self: &Arc<Self>) -> Option<Ready> {
-        let current = self.snapshot()?;
-        let reconnecting = self.clone();
-        Some(Ready {
-            reconnecting,
-            current,
-        })
     }
 
     /// How many connections have ended or were given up.
