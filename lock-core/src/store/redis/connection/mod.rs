@@ -60,6 +60,8 @@ pub(crate) mod reachability;
 pub(crate) mod reconnecting;
 pub(crate) mod sentinel;
 pub(crate) mod shared_driver;
+#[cfg(all(test, unix))]
+mod shared_requests;
 #[cfg(feature = "cluster")]
 pub(crate) mod subscribed_channels;
 pub(crate) mod wire;
