@@ -226,9 +226,11 @@ impl Registry {
     /// Wakes all waiters, and all observers of leases, which look again.
     fn rouse_all(&self) {
         let (mut wakers, mut leases) = (Vec::new(), Vec::new());
-        for entry in self.keys.lock().all_mut() {
-            wakers.extend(entry.state.take_wakers());
-            leases.extend(entry.state.leases());
+        for mut keys in self.keys.each() {
+            for entry in keys.all_mut() {
+                wakers.extend(entry.state.take_wakers());
+                leases.extend(entry.state.leases());
+            }
         }
         for waker in wakers {
             catch_panic(|| waker.wake());

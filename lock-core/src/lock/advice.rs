@@ -19,13 +19,12 @@ impl Registry {
         if let Some(key) = reentry::another_key(self, &is_wanted) {
             return Some(key);
         }
-        let mut keys = self.keys.lock();
-        let leases = keys.all_mut().flat_map(|entry| entry.state.each_lease());
-        let mut others = leases.take(MOST).filter(|lease| lease.is_of_this_task());
-        let found = others.find(|lease| !is_wanted(&lease.key));
-        let found = found.map(|lease| lease.key.clone());
-        drop(others);
-        drop(keys);
-        found
+        let mut left = MOST;
+        self.keys.each().find_map(|mut keys| {
+            let leases = keys.all_mut().flat_map(|entry| entry.state.each_lease());
+            let mut others = leases.take(left).inspect(|_| left -= 1);
+            let found = others.find(|lease| lease.is_of_this_task() && !is_wanted(&lease.key));
+            found.map(|lease| lease.key.clone())
+        })
     }
 }

@@ -53,13 +53,14 @@ impl GrantListener for Registry {
 
     fn held(&self) -> HeldNow {
         let now = self.context.clock.now();
-        let mut keys = self.keys.lock();
-        let ends = keys.all_mut().flat_map(|entry| entry.state.ends());
         let mut held = HeldNow::default();
-        for end in ends.filter(|end| *end > now) {
-            let left = end.since(now);
-            held.count += 1;
-            held.first_ends_in = Some(held.first_ends_in.map_or(left, |first| first.min(left)));
+        for mut keys in self.keys.each() {
+            let ends = keys.all_mut().flat_map(|entry| entry.state.ends());
+            for end in ends.filter(|end| *end > now) {
+                let left = end.since(now);
+                held.count += 1;
+                held.first_ends_in = Some(held.first_ends_in.map_or(left, |first| first.min(left)));
+            }
         }
         held
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
-    sync::Arc,
+    sync::{Arc, MutexGuard},
     task::Waker,
     time::Duration,
 };
@@ -16,7 +16,7 @@ use crate::{
         requests::{acquire_in_flight::AcquireInFlight, release_in_flight::ReleaseInFlight},
     },
     mode::LockMode,
-    runtime::{tally::Open, timer_queue::TimerId},
+    runtime::{mutex::Mutex, tally::Open, timer_queue::TimerId},
     store::owner::Owner,
 };
 
@@ -48,6 +48,37 @@ impl Hasher for HashOfKey {
     }
 }
 
+/// All keys, in parts with a mutex each, so that two threads with different keys seldom wait for each other.
+#[derive(Default)]
+pub(super) struct Keys([Mutex<KeyMap>; PARTS]);
+
+/// More than the threads that a process has on most machines.
+const PARTS: usize = 32;
+
+impl Keys {
+    /// The part of a key. It has the entries of this key in all modes.
+    pub(super) fn of(&self, key: &LockKey) -> MutexGuard<'_, KeyMap> {
+        let part = usize::try_from((key.hashed() >> 32) % PARTS as u64);
+        self.0[part.unwrap_or(0)].lock()
+    }
+
+    /// Each part, one after the other.
+    pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, KeyMap>> {
+        self.0.iter().map(Mutex::lock)
+    }
+
+    /// How long the keys of this template were held lately, as far as it is known of a part: first of that of the key.
+    pub(super) fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
+        let template = key.template()?;
+        let own = self.of(key).typical_holds.get(template).copied();
+        own.or_else(|| {
+            self.each()
+                .find_map(|part| part.typical_holds.get(template).copied())
+        })
+    }
+}
+
+/// The keys of one part.
 #[derive(Default)]
 pub(super) struct KeyMap {
     /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`]. Boxed, so that a removed entry
@@ -83,10 +114,6 @@ impl KeyMap {
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut KeyEntry> {
         let entries = self.entries.iter_mut().flat_map(HashMap::values_mut);
         entries.map(|entry| &mut **entry)
-    }
-
-    pub(super) fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
-        self.typical_holds.get(key.template()?).copied()
     }
 
     /// A moving average, in which the last eight holds have two thirds of the weight.

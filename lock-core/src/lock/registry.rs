@@ -18,7 +18,7 @@ use crate::{
     key::{ErrorDetails, LockKey},
     lock::{
         context::{Context, terms::Terms},
-        key_map::{KeyEntry, KeyMap, LiveLease, LiveState},
+        key_map::{KeyEntry, Keys, LiveLease, LiveState},
         key_state::{AfterRelease, Limits, Polled, Refusal, TaskId},
         lease_state::LeaseState,
         requests::{
@@ -29,7 +29,7 @@ use crate::{
         },
     },
     mode::LockMode,
-    runtime::{catch_panic::SpareWaker, clock::Moment, mutex::Mutex},
+    runtime::{catch_panic::SpareWaker, clock::Moment},
     store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner, owner_token::joined},
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Registry {
     pub(super) waiting: AtomicUsize,
     pub(super) renewal: Arc<Renewal>,
     pub(super) limits: Limits,
-    pub(super) keys: Mutex<KeyMap>,
+    pub(super) keys: Keys,
     last_task: AtomicU64,
 }
 
@@ -61,7 +61,7 @@ impl Registry {
             waiting: AtomicUsize::new(0),
             renewal: Arc::new(Renewal::new()),
             limits,
-            keys: Mutex::default(),
+            keys: Keys::default(),
             last_task: AtomicU64::new(0),
         });
         let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
@@ -81,12 +81,12 @@ impl Registry {
         let kind = terms.mode.kind();
         let mut waker = SpareWaker::new(waker);
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
-        let mut keys = self.keys.lock();
+        let mut keys = self.keys.of(key);
         if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
             drop(keys);
             // Done before the request is sent: the key is then free for the request if no task has the share.
             self.close_shares(key);
-            keys = self.keys.lock();
+            keys = self.keys.of(key);
         }
         // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
         if keys.is_closed {
@@ -133,9 +133,10 @@ impl Registry {
 
     /// No share of this process admits a further task from now on. Returns whether there was a share.
     pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
-        let mut keys = self.keys.lock();
-        let shared: Vec<_> = keys.of(LockMode::Shared).keys().cloned().collect();
-        drop(keys);
+        let mut shared = Vec::new();
+        for mut keys in self.keys.each() {
+            shared.extend(keys.of(LockMode::Shared).keys().cloned());
+        }
         for key in &shared {
             self.close_shares(key);
         }
@@ -162,12 +163,14 @@ impl Registry {
 
     /// What this process knows of a lock that is busy.
     pub(super) fn busy(&self, key: &LockKey, now: Moment) -> ErrorDetails {
-        let keys = self.keys.lock();
+        let keys = self.keys.of(key);
         let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
         let lease = leases.next();
+        drop(leases);
+        drop(keys);
         ErrorDetails {
             held_by: lease.map(|lease| lease.held_by(now)),
-            typical_hold: keys.typical_hold(key),
+            typical_hold: self.keys.typical_hold(key),
             ..ErrorDetails::default()
         }
     }
@@ -237,7 +240,7 @@ impl Registry {
         lost: Option<LeaseLost>,
     ) -> Option<Releasing> {
         let (key, kind) = (&lease.key, lease.kind());
-        let mut keys = self.keys.lock();
+        let mut keys = self.keys.of(key);
         keys.note_hold(key, lease.held_for(now));
         let released = self.step_if_known(&mut keys, key, kind, now, |entry, cx| {
             let after = entry.state.release(lease.id, &lease.owner, cx);
@@ -289,7 +292,7 @@ impl Registry {
 
     #[cfg(feature = "testing")]
     pub(crate) fn is_held(&self, key: &LockKey) -> bool {
-        let keys = self.keys.lock();
+        let keys = self.keys.of(key);
         keys.each(key).any(|entry| entry.state.is_held())
     }
 
@@ -322,12 +325,14 @@ impl Registry {
 
     /// Whether no task may wait any more. Not to be called in a forked child, in which the mutex may stay locked.
     pub(crate) fn is_closed(&self) -> bool {
-        self.keys.lock().is_closed
+        self.keys.each().any(|keys| keys.is_closed)
     }
 
     /// No task waits from now on.
     pub(crate) fn close(self: &Arc<Self>) {
-        self.keys.lock().is_closed = true;
+        for mut keys in self.keys.each() {
+            keys.is_closed = true;
+        }
         for (key, kind) in self.all_keys() {
             self.event(&key, kind, |entry, cx| entry.state.close(cx));
         }
@@ -344,7 +349,7 @@ impl Registry {
 
     /// How many tasks wait for a key, and in how many modes.
     pub(crate) fn waiters(&self, key: &LockKey) -> (usize, usize) {
-        let keys = self.keys.lock();
+        let keys = self.keys.of(key);
         let each = keys.each(key).map(|entry| entry.state.waiters());
         let waiting = each.filter(|waiters| *waiters > 0);
         waiting.fold((0, 0), |(tasks, modes), waiters| {
@@ -354,14 +359,14 @@ impl Registry {
 
     /// How many tasks wait for a key in one mode.
     pub(super) fn waiters_in(&self, key: &LockKey, kind: LockMode) -> usize {
-        let mut keys = self.keys.lock();
+        let mut keys = self.keys.of(key);
         let entry = keys.get_mut(key, kind);
         entry.map_or(0, |entry| entry.state.waiters())
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys.lock().is_empty()
+        self.keys.each().all(|keys| keys.is_empty())
     }
 
     /// A key as the server knows it.
@@ -372,11 +377,11 @@ impl Registry {
     /// All keys, sorted: the order of the maps differs from run to run.
     fn all_keys(&self) -> Vec<(LockKey, LockMode)> {
         let mut all = Vec::new();
-        let mut keys = self.keys.lock();
-        for kind in LockMode::ALL {
-            all.extend(keys.of(kind).keys().map(|key| (key.clone(), kind)));
+        for mut keys in self.keys.each() {
+            for kind in LockMode::ALL {
+                all.extend(keys.of(kind).keys().map(|key| (key.clone(), kind)));
+            }
         }
-        drop(keys);
         all.sort();
         all
     }

@@ -39,7 +39,7 @@ impl Registry {
         kind: LockMode,
         transition: impl FnOnce(&mut KeyEntry, &mut StateTransition<'_>) -> T,
     ) -> Option<(T, Option<Arc<AcquireInFlight>>)> {
-        let mut keys = self.keys.lock();
+        let mut keys = self.keys.of(key);
         let (result, todo) = self.step_if_known(&mut keys, key, kind, now, transition)?;
         drop(keys);
         Some((result, self.carry_out(key, kind, todo)))
@@ -141,7 +141,7 @@ impl Registry {
 
 impl ReleaseListener for Registry {
     fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight) {
-        let mut keys = self.keys.lock();
+        let mut keys = self.keys.of(key);
         let Some(entry) = keys.get_mut(key, kind) else {
             return;
         };
