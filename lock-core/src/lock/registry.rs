@@ -1,6 +1,6 @@
 //! All keys that this process wants or holds, and the driver of their state machines.
 //!
-//! Each function here is an event. It reads the clock, locks the mutex, and has the state machine of the key make its transition.
+//! Each function here is an event. It reads the clock, locks the mutex of the key, and has its state machine make the transition.
 //! After the mutex is free it carries out the actions. An event between the two finds the new state.
 
 use std::{
