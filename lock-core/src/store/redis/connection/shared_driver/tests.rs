@@ -1,15 +1,16 @@
 //! A shared driver on a real socket: a reader that does not run, a thread that keeps the driver, and a runtime without a reactor.
 
 use std::{
-    future::{pending, poll_fn},
+    future::{Future, pending, poll_fn},
     io::{self, Read, Write},
     os::unix::net::UnixStream as StdUnixStream,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
         mpsc,
     },
-    task::Poll,
+    task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -20,7 +21,7 @@ use tokio::{
 };
 
 use crate::store::redis::connection::{
-    shared_driver::{SharedDriver, reader::MANAGER, watchdog::Ending},
+    shared_driver::{PART, SharedDriver, reader::MANAGER, watchdog::Ending},
     wire::{
         driver::Driver,
         shared_socket::{Polling, Registration, Registrations, SharedSocket},
@@ -193,4 +194,43 @@ fn a_runtime_without_a_reactor_is_asked_for_one_once() {
         assert_eq!(counted.1.load(SeqCst), tried);
         assert_eq!(shared.reader_number.load(SeqCst), MANAGER);
     }
+}
+
+/// A request that saw to the next poll is woken after a crowd has polled. By then another request sees to those that came since.
+#[test]
+fn a_request_does_not_poll_for_those_that_another_one_sees_to() {
+    const IN_FLIGHT: usize = 64;
+    let of_the_manager = runtime();
+    let polls = Arc::new(AtomicU64::new(0));
+    let shared = {
+        let _inside = of_the_manager.enter();
+        let (_socket, registrations, _server) = sockets();
+        let counted = polls.clone();
+        let driver: Driver = Box::pin(poll_fn(move |_| {
+            counted.fetch_add(1, SeqCst);
+            Poll::Pending
+        }));
+        SharedDriver::new(driver, registrations)
+    };
+    // Its reader is not polled, since the runtime is not driven.
+    let of_the_user = runtime();
+    let _inside = of_the_user.enter();
+    let send = || {
+        let shared = shared.clone();
+        Box::pin(async move { shared.send(pin!(pending::<()>()), IN_FLIGHT).await })
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    let mut first = send();
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    for queued in 2..=IN_FLIGHT / PART {
+        assert_eq!(polls.load(SeqCst), 0, "{queued}");
+        assert!(send().as_mut().poll(&mut context).is_ready());
+    }
+    assert_eq!(polls.load(SeqCst), 1, "the crowd leaves");
+    let mut next = send();
+    assert!(next.as_mut().poll(&mut context).is_pending());
+    assert!(first.as_mut().poll(&mut context).is_ready());
+    assert_eq!(polls.load(SeqCst), 1, "the next one sees to itself");
+    assert!(next.as_mut().poll(&mut context).is_ready());
+    assert_eq!(polls.load(SeqCst), 2);
 }
