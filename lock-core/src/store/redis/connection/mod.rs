@@ -153,11 +153,13 @@ impl Connection {
         let traffic = &*self.traffic;
         // The request leaves even if the task has used up its budget of tokio.
         let reply = unconstrained(in_time(reply, until, traffic, self.shared.as_ref())).await?;
-        if self.shared.is_none() {
-            // A driver that is shared reads through a stream of ours, which notices the bytes.
-            traffic.note_heard();
+        if reply.is_ok() {
+            if self.shared.is_none() {
+                // On a client of the user's. A stream of ours notices the bytes themselves.
+                traffic.note_heard();
+            }
+            traffic.note_complete();
         }
-        traffic.note_complete();
         reply.map_err(|error| no_reply(&error, traffic))
     }
 
