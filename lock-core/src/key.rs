@@ -5,7 +5,7 @@ use std::{
     cmp::Ordering,
     fmt::{self, Display, Write as _},
     hash::{BuildHasher, Hash, Hasher, RandomState},
-    sync::{Arc, LazyLock, OnceLock},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -35,8 +35,8 @@ pub struct LockKey(Arc<Made>);
 /// Behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
 struct Made {
     text: Box<str>,
-    /// The hash of the text, made when it is first needed: a lock looks for its key several times.
-    hash: OnceLock<u64>,
+    /// The hash of the text: a lock looks for its key several times.
+    hash: u64,
     /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
     from: Option<&'static Template>,
     /// Set only in the key of an error. A third field of a variant would break programs that name its two fields in patterns.
@@ -64,9 +64,10 @@ impl LockKey {
     /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
+        let text = text.into();
         Self(Arc::new(Made {
-            text: text.into(),
-            hash: OnceLock::new(),
+            hash: hashed(&text),
+            text,
             from: None,
             details: None,
         }))
@@ -125,10 +126,9 @@ impl LockKey {
         }
     }
 
-    /// A hash of the text that is secret to this process, so that no client can choose keys that collide.
+    /// The hash of the text.
     pub(crate) fn hashed(&self) -> u64 {
-        static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        *self.0.hash.get_or_init(|| SECRET.hash_one(self.as_str()))
+        self.0.hash
     }
 
     /// The text, escaped and cut for one line of a log.
@@ -144,7 +144,7 @@ impl LockKey {
     pub(crate) fn with_details(&self, details: ErrorDetails) -> Self {
         Self(Arc::new(Made {
             text: self.0.text.clone(),
-            hash: self.0.hash.clone(),
+            hash: self.0.hash,
             from: self.0.from,
             details: Some(Box::new(details)),
         }))
@@ -154,6 +154,12 @@ impl LockKey {
     pub(crate) fn made_from(&self) -> Option<&'static Template> {
         self.0.from
     }
+}
+
+/// A hash that is secret to this process, so that no client can choose keys that collide.
+fn hashed(text: &str) -> u64 {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    SECRET.hash_one(text)
 }
 
 impl PartialEq for LockKey {
@@ -369,8 +375,8 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
         }
     }
     LockKey(Arc::new(Made {
+        hash: hashed(&encoder.key),
         text: encoder.key.into(),
-        hash: OnceLock::new(),
         from: Some(template),
         details: None,
     }))

@@ -109,7 +109,7 @@ mod tests {
             let (mut few, mut all) = (Few::default(), BTreeMap::new());
             let mut left = sequence;
             for step in 0..6 {
-                let (key, inserts) = (left % KEYS, left / KEYS % 2 == 0);
+                let (key, inserts) = (left % KEYS, (left / KEYS).is_multiple_of(2));
                 left /= 2 * KEYS;
                 if !inserts {
                     assert_eq!(few.remove(&key), all.remove(&key));
