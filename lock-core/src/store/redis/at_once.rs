@@ -1,6 +1,6 @@
 //! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere.
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use crate::mode::Mode;
 use crate::store::{
@@ -11,7 +11,7 @@ use crate::store::{
             capabilities::Capabilities,
             errors,
             exchange::Ready,
-            wire::command::{Arg::Text, command},
+            wire::command::{Arg::Text, command, in_one_message},
         },
         native_release, release_script,
         scripts::{
@@ -35,9 +35,12 @@ impl RedisStore {
     ) -> Result<Option<Acquired>, Failure> {
         let location = self.0.servers.location(&request.full_key);
         let server = &location.server;
+        // Such a lock is taken on a connection of its own, so none is made for the caller's runtime.
+        if server.replica_acks.is_some() {
+            return Ok(None);
+        }
         let behind = request.in_flight.only_connection().or(request.behind);
-        let ready = server.ready(behind, &self.0.executor);
-        let Some(ready) = ready.filter(|_| server.replica_acks.is_none()) else {
+        let Some(ready) = server.ready(behind, &self.0.executor) else {
             return Ok(None);
         };
         let contention = self.0.contention.of(&request.full_key);
@@ -112,12 +115,13 @@ async fn take_plainly(
     by: Capabilities,
 ) -> Result<Option<Acquired>, Failure> {
     let [_, clock, queue, ..] = location.keys(&request.full_key);
-    let mut commands = Pipeline::with_capacity(3);
-    commands.add_command(command(&[&set_if_free(request)]));
-    commands.add_command(command(&[&next_id(clock)]));
-    if by == Capabilities::Scripts {
-        commands.add_command(command(&[&[Text("EXISTS"), queue]]));
-    }
+    let looks = by == Capabilities::Scripts;
+    let commands = [
+        Some(command(&[&set_if_free(request)])),
+        Some(command(&[&next_id(clock)])),
+        looks.then(|| command(&[&[Text("EXISTS"), queue]])),
+    ];
+    let commands = in_one_message(commands.into_iter().flatten());
     let (in_flight, known) = (&request.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
     let replies = ready.several(&commands, in_flight, within).await?;

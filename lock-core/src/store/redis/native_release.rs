@@ -13,7 +13,7 @@
 //! may be queued, or an acquire that may be in flight. A try that is repeated is a script, and so is what follows an error reply, such
 //! as a redirect.
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use crate::{
     mode::Mode,
@@ -25,7 +25,7 @@ use crate::{
                 delete_if::{DeleteIf, DeleteIfCell},
                 errors,
                 exchange::Ready,
-                wire::command::{Arg::Text, command},
+                wire::command::{Arg::Text, command, in_one_message},
             },
             topology::key_location::KeyLocation,
         },
@@ -49,9 +49,10 @@ pub(super) async fn release(
     request: &Release,
 ) -> Result<Option<Released>, Failure> {
     let [lock, _, queue, ..] = location.keys(&request.full_key);
-    let mut commands = Pipeline::with_capacity(2);
-    commands.add_command(delete_if.command(lock, request.token.expose()));
-    commands.add_command(command(&[&[Text("EXISTS"), queue]]));
+    let commands = in_one_message([
+        delete_if.command(lock, request.token.expose()),
+        command(&[&[Text("EXISTS"), queue]]),
+    ]);
     let within = ready.reconnecting.reply_within();
     let replies = ready.several(&commands, &request.in_flight, within).await?;
     read(replies, ready.id(), &ready.reconnecting.delete_if)

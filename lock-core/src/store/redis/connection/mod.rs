@@ -38,7 +38,7 @@ use crate::{
         redis::connection::{
             shared_driver::SharedDriver,
             wire::{
-                command::{Arg, Outgoing, command},
+                command::{Arg, Outgoing, command, in_one_message},
                 driver::{Driver, shielded},
                 traffic::{NoReply, RequestInFlight, Traffic},
             },
@@ -178,11 +178,8 @@ impl Connection {
 
     /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
     pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
-        let mut pipeline = Pipeline::with_capacity(commands.len());
-        for words in commands {
-            pipeline.add_command(command(&[words]));
-        }
-        self.several(&pipeline, CLOCK.now(), None).await
+        let commands = in_one_message(commands.iter().map(|words| command(&[words])));
+        self.several(&commands, CLOCK.now(), None).await
     }
 
     /// Polls the crate's driver until the connection is over.

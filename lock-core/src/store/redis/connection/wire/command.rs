@@ -65,12 +65,18 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
 }
 
 /// Several commands that leave in one message.
-pub(crate) fn pipeline(commands: impl IntoIterator<Item = Cmd>) -> Outgoing {
-    let mut pipeline = Pipeline::new();
+pub(crate) fn in_one_message(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
+    let commands = commands.into_iter();
+    let mut pipeline = Pipeline::with_capacity(commands.size_hint().1.unwrap_or_default());
     for command in commands {
         pipeline.add_command(command);
     }
-    Outgoing::Several(pipeline)
+    pipeline
+}
+
+/// The same, as what a connection sends.
+pub(crate) fn pipeline(commands: impl IntoIterator<Item = Cmd>) -> Outgoing {
+    Outgoing::Several(in_one_message(commands))
 }
 
 /// The commands that leave in one message, with one reply each. There is no `Debug`, since it would print owner tokens.
