@@ -71,6 +71,12 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Holds back all commands that write, so that no reply to a release can come before its future is dropped.
+fn hold_writes(server: &RedisServer) {
+    let millis = HANG.as_millis().to_string();
+    server.cli(&["CLIENT", "PAUSE", &millis, "WRITE"]);
+}
+
 #[tokio::test]
 async fn a_queue_that_is_found_is_served_at_once() {
     for (kind, command) in KINDS {
@@ -94,9 +100,11 @@ async fn a_queue_is_served_though_the_task_that_releases_is_dropped() {
         let _waiter = Stopped::subscribed(&server);
         let guard = locks.acquire_free("k", options()).await;
         Stopped::join(&server);
+        hold_writes(&server);
         let mut releasing = Box::pin(guard.release());
         assert!(poll(releasing.as_mut()).is_pending(), "a reply is due");
         drop(releasing);
+        server.cli(&["CLIENT", "UNPAUSE"]);
         Stopped::gets_it(&server).await;
         assert_eq!(server.calls(command), 1, "{kind:?}");
     }
@@ -117,6 +125,7 @@ fn a_queue_is_served_though_the_runtime_that_releases_ends() {
         runtime.block_on(async {
             let guard = locks.acquire_free("k", options()).await;
             Stopped::join(&server);
+            hold_writes(&server);
             let mut releasing = Box::pin(guard.release());
             assert!(poll(releasing.as_mut()).is_pending(), "a reply is due");
             tokio::spawn(async move {
@@ -125,6 +134,7 @@ fn a_queue_is_served_though_the_runtime_that_releases_ends() {
             });
         });
         runtime.shutdown_background();
+        server.cli(&["CLIENT", "UNPAUSE"]);
         other.block_on(Stopped::gets_it(&server));
         assert_eq!(server.calls(command), 1, "{kind:?}");
     }
