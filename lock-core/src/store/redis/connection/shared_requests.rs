@@ -15,7 +15,7 @@ use redis::{
 use tokio::{
     net::UnixStream,
     runtime::{Builder, Runtime},
-    task::yield_now,
+    task::{JoinHandle, yield_now},
     time::timeout,
 };
 
@@ -26,7 +26,7 @@ use crate::store::redis::connection::{
         command::{Arg, Outgoing, command},
         shared_socket::SharedSocket,
         stream::Watched,
-        traffic::Traffic,
+        traffic::{NoReply, Traffic},
     },
 };
 
@@ -104,23 +104,34 @@ fn is_reply(reply: Option<&Value>, number: usize) -> bool {
     reply == Some(&Value::Int(number))
 }
 
+type Asked = JoinHandle<Result<Vec<Value>, NoReply>>;
+
+/// Tasks with a request each, when all of them wait. The buffers of the socket take some, and the queue takes as many as it has room
+/// for.
+async fn all_in_flight(connection: &Arc<Connection>, requests: usize) -> Vec<Asked> {
+    let tasks = (0..requests).map(|number| tokio::spawn(connection.request(ask(number), None)));
+    let tasks = tasks.collect();
+    while connection.traffic.in_flight() < requests {
+        yield_now().await;
+    }
+    tasks
+}
+
+async fn has_its_reply(task: Asked, number: usize) {
+    let reply = timeout(HANG, task).await.expect("a reply");
+    let reply = reply.expect("no panic").expect("it is open");
+    assert!(is_reply(reply.first(), number), "{number}: {reply:?}");
+}
+
 #[test]
 fn requests_for_which_the_queue_has_no_room_leave_once_and_have_their_replies() {
     let requests = ROOM * 3;
     let (connection, server) = connected();
     let serving = runtime().block_on(async {
-        let tasks: Vec<_> = (0..requests)
-            .map(|number| tokio::spawn(connection.request(ask(number), None)))
-            .collect();
-        // The buffers of the socket take some, and the queue takes as many as it has room for.
-        while connection.traffic.in_flight() < requests {
-            yield_now().await;
-        }
+        let tasks = all_in_flight(&connection, requests).await;
         let serving = thread::spawn(move || serve(&server, requests));
         for (number, task) in tasks.into_iter().enumerate() {
-            let reply = timeout(HANG, task).await.expect("a reply");
-            let reply = reply.expect("no panic").expect("it is open");
-            assert!(is_reply(reply.first(), number), "{number}: {reply:?}");
+            has_its_reply(task, number).await;
         }
         serving
     });
@@ -136,12 +147,7 @@ fn requests_that_are_dropped_while_they_wait_for_room_never_leave() {
     let requests = ROOM * 3;
     let (connection, server) = connected();
     let arrived = runtime().block_on(async {
-        let tasks: Vec<_> = (0..requests)
-            .map(|number| tokio::spawn(connection.request(ask(number), None)))
-            .collect();
-        while connection.traffic.in_flight() < requests {
-            yield_now().await;
-        }
+        let tasks = all_in_flight(&connection, requests).await;
         // The last third: more than the buffers take have found no room.
         for task in &tasks[requests - ROOM..] {
             task.abort();
@@ -150,9 +156,7 @@ fn requests_that_are_dropped_while_they_wait_for_room_never_leave() {
         let left = requests - ROOM;
         let serving = thread::spawn(move || (serve(&server, left + 1), server));
         for (number, task) in tasks.into_iter().take(left).enumerate() {
-            let reply = timeout(HANG, task).await.expect("a reply");
-            let reply = reply.expect("no panic").expect("it is open");
-            assert!(is_reply(reply.first(), number), "{number}: {reply:?}");
+            has_its_reply(task, number).await;
         }
         let last = connection.request(ask(requests), None);
         let reply = timeout(HANG, last).await.expect("a reply");
