@@ -49,6 +49,16 @@ async fn no_lock_is_left(server: &RedisServer) {
     .await;
 }
 
+/// Each lock is taken on the connection that waits for replicas, whatever runtime asks for it.
+#[tokio::test]
+async fn a_runtime_has_no_connection_that_its_locks_would_not_use() {
+    let (primary, _replica) = with_a_replica().await;
+    let locks = connect(&primary.url(), 1, SECOND).await;
+    let guard = locks.acquire_free("k", options()).await;
+    guard.release_held().await;
+    assert_eq!(primary.connections_of_managers(), 2);
+}
+
 #[tokio::test]
 async fn without_its_replicas_a_lock_does_not_count_and_is_gone() {
     let (primary, replica) = with_a_replica().await;

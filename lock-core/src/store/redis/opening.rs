@@ -92,6 +92,8 @@ impl RedisStore {
     pub(crate) fn greet_for_caller(&self) -> StoreFuture<()> {
         let store = self.clone();
         let requests = match &self.0.servers {
+            // Its locks are taken on the connection that waits for replicas.
+            RedisServers::One(server, _) if server.replica_acks.is_some() => None,
             RedisServers::One(server, _) => server.requests.for_caller(&self.0.executor),
             #[cfg(feature = "cluster")]
             RedisServers::Several(_) => None,
