@@ -870,8 +870,15 @@ async fn inspecting_counts_the_processes_and_tasks_that_wait() {
             >= 1
     })
     .await;
-    other.abort();
-    here.abort();
+    // Both have left before the release: else one could be granted the lock behind the check that nothing stays.
+    for waits in [other, here] {
+        waits.abort();
+        assert!(waits.await.is_err_and(|ended| ended.is_cancelled()));
+    }
+    eventually(HANG, "the queue is empty", async || {
+        queue_length(&server) == 0
+    })
+    .await;
     guard.release_held().await;
     nothing_stays(&server).await;
 }

@@ -96,6 +96,8 @@ async fn distributed_lock_redis_lets_two_writers_in_together() {
     assert!(refused.is_none(), "there is a reader");
     reading.expect("free").release().await.expect("an answer");
 
+    // New connections: an expiry that the reader still extends would be held back, with all that its connection sends later.
+    let (one, other) = (rig.theirs(0).await, rig.theirs(1).await);
     rig.hold_writes();
     let (first, second, ()) = join!(
         one.try_acquire_write(),
