@@ -128,9 +128,9 @@ async fn after_the_clock_was_set_back_a_place_ahead_of_it_is_given_up() {
 /// The first process in the queue also checks when the holder's lease must have ended, since it is the next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
-    const WAITING: u64 = 8;
+    const WAITING: usize = 8;
     let server = RedisServer::start();
-    let short = LockOptions::new(Duration::from_millis(300)).wait(HANG);
+    let short = LockOptions::new(Duration::from_millis(900)).wait(HANG);
     let guard = connect(&server.url())
         .await
         .acquire_free("k", short.clone())
@@ -150,15 +150,17 @@ async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
     };
     // Each check writes another beat.
     let (mut seen, since) = (BTreeSet::new(), Instant::now());
+    let mut queue = Vec::new();
     eventually(HANG, "each has checked a few times", async || {
         seen.extend(beats());
+        queue = server.queue(QUEUE);
         let of = |entry: &str| seen.iter().filter(|(other, _)| other == entry).count();
-        server.queue(QUEUE).iter().all(|entry| of(entry) >= 4)
+        queue.len() == WAITING && queue.iter().all(|entry| of(entry) >= 4)
     })
     .await;
     let seconds = since.elapsed().as_secs();
-    let first = &server.queue(QUEUE)[0];
-    for entry in &server.queue(QUEUE)[1..] {
+    let first = &queue[0];
+    for entry in &queue[1..] {
         let checks: Vec<u64> = seen
             .iter()
             .filter(|(other, _)| other == entry)
