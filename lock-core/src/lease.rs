@@ -155,7 +155,7 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn verify(&self) -> Result<(), LockError> {
-        let context = self.leases.first().context();
+        let context = &self.leases.first().context;
         context
             .check_process()
             .map_err(|error| error.about(self.key()))?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    guard::LockGuard, key::LockKey, lock::context::terms::Terms, options::OnLost,
+    guard::LockGuard, key::LockKey, lock::key_state::terms::Terms, options::OnLost,
     runtime::mutex::Mutex,
 };
 

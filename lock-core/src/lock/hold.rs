@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     error::{LeaseLost, LockError},
-    lock::lease_state::LeaseState,
+    lock::{lease_state::LeaseState, registry::Registry},
     telemetry::{self, WatchedHold},
 };
 
@@ -35,6 +35,7 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// Owns the leases of one guard. Guards that re-entered the leases share them.
 pub(crate) struct Hold {
+    registry: Arc<Registry>,
     leases: Leases,
 }
 
@@ -116,27 +117,30 @@ impl Leases {
 
 impl Hold {
     /// Makes the hold of a task that has just taken its grant.
-    pub(crate) fn first(lease: Arc<LeaseState>) -> Self {
+    pub(crate) fn first(registry: &Arc<Registry>, lease: Arc<LeaseState>) -> Self {
         Self {
+            registry: registry.clone(),
             leases: Leases::One(lease),
         }
     }
 
     /// Joins several holds with one lease each. The caller must look for an earlier loss afterwards.
-    pub(crate) fn joined(holds: Vec<Self>) -> Self {
+    pub(crate) fn joined(registry: &Arc<Registry>, holds: Vec<Self>) -> Self {
         // The share of each goes on in the joined one.
         let each = holds.into_iter().map(Self::into_leases);
         let leases = each.flat_map(|leases| leases.all().to_vec());
         Self {
+            registry: registry.clone(),
             leases: Leases::tied(leases.collect()),
         }
     }
 
     /// Shares leases that are held, if all of them still are.
-    pub(crate) fn again(leases: Vec<Arc<LeaseState>>) -> Option<Self> {
+    pub(crate) fn again(registry: &Arc<Registry>, leases: Vec<Arc<LeaseState>>) -> Option<Self> {
         let count = leases.len();
         let joined = leases.into_iter().take_while(|lease| lease.join());
         let hold = Self {
+            registry: registry.clone(),
             leases: Leases::Several(joined.collect()),
         };
         (hold.leases.all().len() == count).then_some(hold)
@@ -152,6 +156,13 @@ impl Hold {
         lease.watch(watch(lease));
     }
 
+    /// Its task has all the leases that it needs, and runs under them from now on.
+    pub(crate) fn begin(&self) {
+        for lease in self.leases.all() {
+            self.registry.begin(lease);
+        }
+    }
+
     /// Gives them up without releasing them.
     fn into_leases(mut self) -> Leases {
         mem::take(&mut self.leases)
@@ -160,16 +171,18 @@ impl Hold {
     /// Releases the leases that no other guard shares, all at the same time, and waits for the replies.
     ///
     /// Dropping the future leaves the releases in flight.
-    pub(crate) async fn release(self) -> Result<(), LockError> {
-        let leases = self.into_leases();
-        if let [one] = leases.all() {
-            return match one.leave() {
+    pub(crate) async fn release(mut self) -> Result<(), LockError> {
+        if let Leases::One(one) = &self.leases {
+            let releasing = self.registry.release(one);
+            self.leases = Leases::default();
+            return match releasing {
                 Some(releasing) => releasing.await,
                 None => Ok(()),
             };
         }
         // In a box, so that the future of one release stays small.
-        Box::pin(release_all(leases)).await
+        let leases = mem::take(&mut self.leases);
+        Box::pin(release_all(&self.registry, leases)).await
     }
 }
 
@@ -181,7 +194,7 @@ impl Drop for Hold {
         let at_once =
             first.filter(|lease| telemetry::hears_details() && lease.ends_unseen(AT_ONCE));
         for lease in self.leases.all() {
-            drop(lease.leave());
+            drop(self.registry.release(lease));
         }
         if let Some(lease) = at_once {
             telemetry::released_at_once(&lease.key);
@@ -189,11 +202,11 @@ impl Drop for Hold {
     }
 }
 
-async fn release_all(leases: Leases) -> Result<(), LockError> {
+async fn release_all(registry: &Arc<Registry>, leases: Leases) -> Result<(), LockError> {
     // Read before the release: the key that was lost is named, and not those that were lost with it.
     let mut result = leases.check();
     let each = leases.all().iter();
-    let mut waiting: Vec<_> = each.filter_map(|lease| lease.leave()).collect();
+    let mut waiting: Vec<_> = each.filter_map(|lease| registry.release(lease)).collect();
     poll_fn(|context| {
         waiting.retain_mut(|release| match Pin::new(release).poll(context) {
             Poll::Pending => true,

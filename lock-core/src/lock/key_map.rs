@@ -9,21 +9,23 @@ use std::{
 };
 
 use crate::{
-    key::LockKey,
+    key::{ErrorDetails, LockKey},
     lock::{
-        key_state::{Action, KeyState, Transition, server_lease::ServerLease},
+        key_state::{Action, KeyState, Outcome},
         lease_state::LeaseState,
         requests::{acquire_in_flight::AcquireInFlight, release_in_flight::ReleaseInFlight},
     },
     mode::LockMode,
-    runtime::{mutex::Mutex, tally::Open, timer_queue::TimerId},
-    store::owner::Owner,
+    runtime::{clock::Moment, mutex::Mutex, tally::Open, timer_queue::TimerId},
+    store::{
+        grants::{EntryNumber, HeldNow},
+        owner::Owner,
+    },
 };
 
-pub(super) type LiveLease = ServerLease<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
-pub(super) type StateTransition<'a> = Transition<'a, Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type LiveOutcome = Outcome<Arc<LeaseState>, Arc<Owner>>;
 
 pub(super) type Entries = HashMap<LockKey, Box<KeyEntry>, BuildHasherDefault<HashOfKey>>;
 
@@ -50,7 +52,10 @@ impl Hasher for HashOfKey {
 
 /// All keys, in parts with a mutex each, so that two threads with different keys seldom wait for each other.
 #[derive(Default)]
-pub(super) struct Keys([Mutex<KeyMap>; PARTS]);
+pub(crate) struct Keys([Mutex<KeyMap>; PARTS]);
+
+/// The most leases that are looked at for advice. Few processes that take locks inside locks hold more.
+const MOST_LOOKED_AT: usize = 64;
 
 /// More than the threads that a process has on most machines.
 const PARTS: usize = 32;
@@ -67,8 +72,116 @@ impl Keys {
         self.0.iter().map(Mutex::lock)
     }
 
+    /// All keys, sorted: the order of the maps differs from run to run.
+    pub(super) fn all(&self) -> Vec<(LockKey, LockMode)> {
+        let mut all = Vec::new();
+        for mut keys in self.each() {
+            for kind in LockMode::ALL {
+                all.extend(keys.of(kind).keys().map(|key| (key.clone(), kind)));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    /// Whether no task may wait any more. Not to be called in a forked child, in which the mutex may stay locked.
+    pub(crate) fn are_closed(&self) -> bool {
+        self.each().any(|keys| keys.is_closed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.each().all(|keys| keys.is_empty())
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_held(&self, key: &LockKey) -> bool {
+        self.of(key).each(key).any(|entry| entry.state.is_held())
+    }
+
+    /// How many tasks wait for a key, and in how many modes.
+    pub(crate) fn waiters(&self, key: &LockKey) -> (usize, usize) {
+        let keys = self.of(key);
+        let each = keys.each(key).map(|entry| entry.state.waiters());
+        let waiting = each.filter(|waiters| *waiters > 0);
+        waiting.fold((0, 0), |(tasks, modes), waiters| {
+            (tasks + waiters, modes + 1)
+        })
+    }
+
+    /// How many tasks wait for a key in one mode.
+    pub(super) fn waiters_in(&self, key: &LockKey, kind: LockMode) -> usize {
+        let mut keys = self.of(key);
+        let entry = keys.get_mut(key, kind);
+        entry.map_or(0, |entry| entry.state.waiters())
+    }
+
+    /// What this process knows of a lock that is busy.
+    pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> ErrorDetails {
+        let keys = self.of(key);
+        let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
+        let lease = leases.next();
+        drop(leases);
+        drop(keys);
+        ErrorDetails {
+            held_by: lease.map(|lease| lease.held_by(now)),
+            typical_hold: self.typical_hold(key),
+            ..ErrorDetails::default()
+        }
+    }
+
+    /// A key that the running task holds by a guard, beside those that it wants. Looks at some leases only, since it is for advice.
+    pub(crate) fn held_beside(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
+        let mut left = MOST_LOOKED_AT;
+        self.each().find_map(|mut keys| {
+            let leases = keys.all_mut().flat_map(|entry| entry.state.each_lease());
+            let mut others = leases.take(left).inspect(|_| left -= 1);
+            let found = others.find(|lease| lease.is_of_this_task() && !is_wanted(&lease.key));
+            found.map(|lease| lease.key.clone())
+        })
+    }
+
+    /// The owner token that a message names by its entry.
+    pub(super) fn owner(
+        &self,
+        key: &LockKey,
+        kind: LockMode,
+        entry: EntryNumber,
+    ) -> Option<Arc<Owner>> {
+        let mut keys = self.of(key);
+        let state = &keys.get_mut(key, kind)?.state;
+        let mut owners = state.holding_owners().chain(state.asking_owner());
+        owners.find(|owner| owner.entry.number() == entry).cloned()
+    }
+
+    /// The leases that tasks hold now.
+    pub(super) fn held(&self, now: Moment) -> HeldNow {
+        let mut held = HeldNow::default();
+        for mut keys in self.each() {
+            let ends = keys.all_mut().flat_map(|entry| entry.state.ends());
+            for end in ends.filter(|end| *end > now) {
+                let left = end.since(now);
+                held.count += 1;
+                held.first_ends_in = Some(held.first_ends_in.map_or(left, |first| first.min(left)));
+            }
+        }
+        held
+    }
+
+    /// Takes the wakers of all waiters. Also returns all leases that tasks hold.
+    pub(super) fn observers(&self) -> (Vec<Waker>, Vec<Arc<LeaseState>>) {
+        let (mut wakers, mut leases) = (Vec::new(), Vec::new());
+        for mut keys in self.each() {
+            for entry in keys.all_mut() {
+                wakers.extend(entry.state.take_wakers());
+                leases.extend(entry.state.leases());
+            }
+        }
+        (wakers, leases)
+    }
+
     /// How long the keys of this template were held lately, as far as it is known of a part: first of that of the key.
-    pub(super) fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
+    fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
         let template = key.template()?;
         let own = self.of(key).typical_holds.get(template).copied();
         own.or_else(|| {
@@ -93,6 +206,17 @@ pub(super) struct KeyMap {
 impl KeyMap {
     pub(super) fn of(&mut self, kind: LockMode) -> &mut Entries {
         &mut self.entries[kind as usize]
+    }
+
+    /// Makes the entry of a key, if there is none.
+    pub(super) fn begin(
+        &mut self,
+        key: &LockKey,
+        kind: LockMode,
+        begin: impl FnOnce() -> KeyEntry,
+    ) {
+        let entry = self.of(kind).entry(key.clone());
+        entry.or_insert_with(|| Box::new(begin()));
     }
 
     pub(super) fn get_mut(&mut self, key: &LockKey, kind: LockMode) -> Option<&mut KeyEntry> {

@@ -1,7 +1,7 @@
 //! What the holder of a lease and its observers share.
 //!
 //! The state machine decides, and publishes its decisions here. An observer also reads the clock: it sees at once that a lease has
-//! run out, whether or not a timer has fired.
+//! run out, whether or not a timer has fired. Reading is no event of the key: the state machine ends the lease by its own timer.
 
 use std::{
     sync::{
@@ -16,14 +16,9 @@ use crate::{
     fencing::{Fence, FencingToken},
     key::LockKey,
     lock::{
-        context::{Context, terms::Terms},
-        key_state::{
-            ReleaseAction, TaskId,
-            server_lease::{RenewalPlan, ServerLease},
-        },
+        context::Context,
+        key_state::{Event, NewLease, ReleaseAction, TaskId, terms::Terms},
         lease_end::LeaseEnd,
-        registry::Registry,
-        requests::release::Releasing,
         running_task::RunningTask,
     },
     mode::{LockMode, Mode},
@@ -33,7 +28,7 @@ use crate::{
 };
 
 pub(crate) struct LeaseState {
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) context: Arc<Context>,
     pub(crate) key: LockKey,
     pub(crate) id: TaskId,
     pub(crate) owner: Arc<Owner>,
@@ -69,28 +64,27 @@ struct HeldByGuards {
 
 impl LeaseState {
     /// Makes the lease of a task that takes its grant. One guard has it.
-    pub(crate) fn new<W, L>(
-        registry: &Arc<Registry>,
+    pub(crate) fn new(
+        context: &Arc<Context>,
         key: &LockKey,
-        server_lease: &ServerLease<W, L, Arc<Owner>>,
-        (id, terms, fencing): (TaskId, &Terms, FencingToken),
-        now: Moment,
+        taken: &NewLease<'_, Arc<Owner>>,
     ) -> Self {
-        let open = registry.context.held.open();
+        let terms = *taken.terms;
+        let open = context.held.open();
         Self {
-            registry: registry.clone(),
+            context: context.clone(),
             key: key.clone(),
-            id,
-            owner: server_lease.owner.clone(),
-            fencing,
-            permit: server_lease
+            id: taken.id,
+            owner: taken.owner.clone(),
+            fencing: taken.fencing,
+            permit: taken
                 .permit
                 .filter(|_| terms.mode.kind() == LockMode::Permits),
-            terms: *terms,
-            is_renewed: AtomicBool::new(server_lease.renewal != RenewalPlan::Off),
+            terms,
+            is_renewed: AtomicBool::new(taken.is_renewed),
             is_unseen: AtomicBool::new(false),
-            valid_until: AtomicU64::new(server_lease.valid_until.as_nanos()),
-            taken: (RunningTask::current(), now),
+            valid_until: AtomicU64::new(taken.valid_until.as_nanos()),
+            taken: (RunningTask::current(), taken.taken_at),
             began_at: OnceLock::new(),
             siblings: Mutex::new(None),
             end: LeaseEnd::default(),
@@ -100,10 +94,6 @@ impl LeaseState {
                 watch: WatchedHold::default(),
             }),
         }
-    }
-
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.registry.context
     }
 
     pub(crate) fn kind(&self) -> LockMode {
@@ -117,7 +107,7 @@ impl LeaseState {
             // All holders of a shared phase have the same token, in every process.
             holder: match self.terms.mode {
                 Mode::Shared => 0,
-                Mode::Exclusive | Mode::Permits(_) => self.context().owner_tokens.manager,
+                Mode::Exclusive | Mode::Permits(_) => self.context.owner_tokens.manager,
             },
             permit: self.permit,
         }
@@ -137,17 +127,16 @@ impl LeaseState {
         }
     }
 
-    /// Notes that its task has all the leases that it needs, and runs under this one from now on.
-    pub(crate) fn begin(&self) {
+    /// Notes that its task has all the leases that it needs, and runs under this one from now on. Returns the time if the state
+    /// machine has to know it.
+    pub(crate) fn begin(&self) -> Option<Moment> {
         self.is_unseen.store(true, Ordering::Relaxed);
         // Only these two limits need the time. A contended lock is passed on too often to read the clock without need.
         if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
-            return;
+            return None;
         }
-        let now = self.context().clock.now();
-        if self.began_at.set(now).is_ok() {
-            self.registry.begin(self, now);
-        }
+        let now = self.context.clock.now();
+        self.began_at.set(now).is_ok().then_some(now)
     }
 
     /// Notes that the user of its guard looks at it.
@@ -163,14 +152,13 @@ impl LeaseState {
     pub(crate) fn ends_unseen(&self, within: Duration) -> bool {
         self.is_unseen.load(Ordering::Relaxed)
             && self.guards.load(Ordering::Relaxed) == 1
-            && self.context().is_here()
-            && self.held_for(self.context().clock.now()) < within
+            && self.context.is_here()
+            && self.held_for(self.context.clock.now()) < within
     }
 
-    /// Stops renewing the lease. It then runs out, unless a renewal in flight extends it once more.
-    pub(crate) fn stop_renewing(&self) {
+    /// Notes that it is not renewed any more. It then runs out, unless a renewal in flight extends it once more.
+    pub(crate) fn note_unrenewed(&self) {
         self.is_renewed.store(false, Ordering::Relaxed);
-        self.registry.stop_renewing(self);
     }
 
     /// Makes the loss of one of these leases the loss of all. The caller must look for an earlier loss afterwards.
@@ -206,23 +194,24 @@ impl LeaseState {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
-    /// Moves the end later. A lease that has ended stays so, since readers look at `end` first.
-    pub(crate) fn extend(&self, valid_until: Moment) {
+    /// Moves the end later. Returns how it ended, if an observer has seen it end meanwhile: then it stays so.
+    pub(crate) fn extend(&self, valid_until: Moment) -> Option<LeaseLost> {
         self.valid_until
             .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
+        self.end.get()
     }
 
     /// How the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
     pub(crate) fn ended(&self) -> Option<LeaseLost> {
-        let now = self.context().clock.now();
+        let now = self.context.clock.now();
         // In a forked child nothing else changes: the lease is the parent's, and goes on there.
-        if !self.context().is_here_at(now) {
+        if !self.context.is_here_at(now) {
             return Some(LeaseLost::Forked);
         }
         self.ended_at(now)
     }
 
-    fn ended_at(&self, now: Moment) -> Option<LeaseLost> {
+    pub(super) fn ended_at(&self, now: Moment) -> Option<LeaseLost> {
         if let Some(reason) = self.end.get() {
             return Some(reason);
         }
@@ -237,39 +226,33 @@ impl LeaseState {
 
     /// Ends the lease, once. Returns how it ended: the reason of an earlier end stays.
     pub(crate) fn end(&self, reason: LeaseLost) -> LeaseLost {
-        if let Err(earlier) = self.end.set(reason) {
-            return earlier;
+        match self.end.set(reason) {
+            Ok(()) => reason,
+            Err(earlier) => earlier,
         }
-        if reason != LeaseLost::Released {
-            let failure = self.registry.context.outage.failure();
-            telemetry::lost(&self.key, self.kind(), reason, failure.as_deref());
-            // A guard of a lost lease keeps no other task from the lock.
-            self.registry.lose(self, reason);
-            self.end_siblings(reason);
-        }
-        reason
     }
 
-    /// The caller of `tie` looks for ends after it has tied, and an end looks for ties after it was set. So one of the two sees the
-    /// other.
-    fn end_siblings(&self, reason: LeaseLost) {
+    /// Reports that the state machine has ended the lease. Returns the leases that are lost with it.
+    ///
+    /// The caller of `tie` looks for ends after it has tied, and this looks for ties after the end was set. So one of the two sees
+    /// the other.
+    pub(crate) fn note_lost(&self, reason: LeaseLost) -> Option<Arc<[Arc<Self>]>> {
+        let reason = self.end(reason);
+        if reason != LeaseLost::Released {
+            let failure = self.context.outage.failure();
+            telemetry::lost(&self.key, self.kind(), reason, failure.as_deref());
+        }
         if reason == LeaseLost::OtherKey {
-            return;
+            return None;
         }
-        let tied = self.siblings.lock().clone();
-        if let Some(siblings) = tied.and_then(|tied| tied.upgrade()) {
-            for sibling in &*siblings {
-                sibling.end(LeaseLost::OtherKey);
-            }
-        }
+        self.siblings.lock().as_ref()?.upgrade()
     }
 
     pub(crate) async fn lost(&self) -> LeaseLost {
         let look = || {
             let ended = self.ended();
             if ended.is_none() {
-                // On the caller's runtimes, the task of the timers may have ended with the runtime that it ran on.
-                self.registry.keep_ticking();
+                self.context.keep_ticking();
             }
             ended
         };
@@ -284,28 +267,20 @@ impl LeaseState {
             .is_ok()
     }
 
-    /// Releases the share of one guard. The last guard releases the lock, and the future waits for the reply. Dropping the future
-    /// leaves the release in flight. `None`: there is nothing to wait for.
-    pub(crate) fn leave(&self) -> Option<Releasing> {
-        if self.guards.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return None;
-        }
-        let now = self.context().clock.now();
-        // Checked before a mutex is taken, which another thread may have held at the moment of a fork. The tasks that wait for the
-        // end are in the parent.
-        if !self.context().is_here_at(now) {
-            return Some(Releasing::forked(self.key.clone()));
-        }
-        // `held.open` is dropped after the release has begun. Else a shutdown could find nothing held and nothing in flight between
-        // the two.
+    /// Takes away the share of one guard. Returns whether it was the last one.
+    pub(super) fn leave(&self) -> bool {
+        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The last guard releases: ends the lease, before the next task has the lock. No clone of this lease may look valid beside the
+    /// next lease. Returns how it ended before, if it was lost, and what the caller drops when the release has begun. Else a shutdown
+    /// could find nothing held and nothing in flight between the two.
+    pub(super) fn release(&self, now: Moment) -> (Option<LeaseLost>, Option<Open>) {
         let held = std::mem::take(&mut *self.held.lock());
         let lost = self.ended_at(now);
-        // Ended before the next task has the lock: no clone of this lease may look valid beside the next lease.
         self.end(LeaseLost::Released);
         drop(held.watch);
-        let releasing = self.registry.release(self, now, lost);
-        drop(held.open);
-        releasing
+        (lost, held.open)
     }
 
     /// The action that releases the lease, when the state machine no longer has it.
@@ -322,7 +297,7 @@ impl LeaseState {
     pub(crate) fn remaining(&self) -> Duration {
         match self.ended() {
             Some(_) => Duration::ZERO,
-            None => self.deadline().since(self.context().clock.now()),
+            None => self.deadline().since(self.context.clock.now()),
         }
     }
 
@@ -331,12 +306,12 @@ impl LeaseState {
     pub(crate) fn certain_for(&self) -> Duration {
         match self.end.get() {
             Some(_) => Duration::ZERO,
-            None => self.deadline().since(self.context().clock.now()),
+            None => self.deadline().since(self.context.clock.now()),
         }
     }
 
     pub(crate) fn lost_error(&self, reason: LeaseLost) -> LockError {
-        LockError::lost(&self.key, reason, self.registry.context.outage.failure())
+        LockError::lost(&self.key, reason, self.context.outage.failure())
     }
 
     fn held_until(&self) -> Option<Moment> {
@@ -380,7 +355,13 @@ impl LeaseState {
     ) -> Result<(), LockError> {
         match result {
             Some(Ok(Renewed::Extended | Renewed::ExtendedAndContended)) => Ok(()),
-            Some(Ok(Renewed::NotOurs)) => Err(self.lost_error(self.end(LeaseLost::TakenAway))),
+            Some(Ok(Renewed::NotOurs)) => {
+                let reason = self.end(LeaseLost::TakenAway);
+                if let Some(driver) = self.context.ticking.driver() {
+                    driver.happened(&self.key, self.kind(), Event::Lose(self.id, reason));
+                }
+                Err(self.lost_error(reason))
+            }
             Some(Err(failure)) => Err(LockError::from(failure).about(&self.key)),
             None => Err(LockError::unavailable("the backend answered nothing").about(&self.key)),
         }

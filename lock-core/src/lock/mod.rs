@@ -1,13 +1,12 @@
 //! One key inside this process: which task holds it, which ones wait, and what is asked of the server.
 
-mod actions;
-mod advice;
 pub(crate) mod context;
-mod grant_listener;
+mod effects;
 pub(crate) mod hold;
+mod host;
 #[cfg(test)]
 mod interleavings;
-mod key_map;
+pub(crate) mod key_map;
 pub(crate) mod key_state;
 mod lease_end;
 pub(crate) mod lease_state;
@@ -15,5 +14,4 @@ pub(crate) mod reentry;
 pub(crate) mod registry;
 mod requests;
 mod running_task;
-mod transitions;
 pub(crate) mod waiting;

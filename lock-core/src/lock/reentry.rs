@@ -16,7 +16,6 @@ use std::{
     future::{Future, poll_fn},
     iter, mem,
     pin::pin,
-    ptr,
     sync::Arc,
 };
 
@@ -170,7 +169,7 @@ pub(crate) async fn take_turns(
             let left = find_with_body(registry, key).map(|(lease, _)| lease.remaining());
             let details = ErrorDetails {
                 held_by: Some(HeldBy::ThisBody),
-                ..registry.busy(key, registry.context.clock.now())
+                ..registry.keys.busy(key, registry.context.clock.now())
             };
             return Err(LockError::busy(key, left, details));
         };
@@ -212,23 +211,24 @@ fn find_with_body(
     key: &LockKey,
 ) -> Option<(Arc<LeaseState>, Arc<HeldByBody>)> {
     let found = all().filter_map(|held| Some((held.lease_of(key)?.clone(), held)));
-    let is_of_this =
-        |lease: &LeaseState| ptr::eq(&raw const *lease.registry, Arc::as_ptr(registry));
+    let is_of_this = |lease: &LeaseState| Arc::ptr_eq(&lease.context, &registry.context);
     let mut ours = found.filter(|(lease, _)| is_of_this(lease));
     ours.next()
 }
 
-/// A key that the running task holds by a body and this registry, other than those that it wants now.
-pub(crate) fn another_key(
+/// A key that the running task holds by this registry, by a body or a guard, other than those that it wants now. The error of a busy
+/// lock names it.
+pub(crate) fn held_beside(
     registry: &Arc<Registry>,
     is_wanted: impl Fn(&LockKey) -> bool,
 ) -> Option<LockKey> {
-    all().find_map(|held| {
-        let ours = |lease: &&Arc<LeaseState>| Arc::ptr_eq(&lease.registry, registry);
+    let by_body = all().find_map(|held| {
+        let ours = |lease: &&Arc<LeaseState>| Arc::ptr_eq(&lease.context, &registry.context);
         let mut others = held.leases.all().iter().filter(ours);
         let other = others.find(|lease| !is_wanted(&lease.key))?;
         held.leases.ended().is_none().then(|| other.key.clone())
-    })
+    });
+    by_body.or_else(|| registry.keys.held_beside(is_wanted))
 }
 
 /// The leases of the innermost body.

@@ -1,11 +1,11 @@
 //! All keys that this process wants or holds, and the driver of their state machines.
 //!
-//! Each function here is an event. It reads the clock, locks the mutex of the key, and has its state machine make the transition.
-//! After the mutex is free it carries out the actions. An event between the two finds the new state.
+//! Each event goes the same way, through `apply`: it locks the mutex of the key, and has the state machine make the transition. After
+//! the mutex is free it carries out what follows (`effects.rs`). An event between the two finds the new state.
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc, MutexGuard, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -14,23 +14,36 @@ use std::{
 
 use crate::{
     error::{LeaseLost, LockError},
-    fencing::FencingToken,
     key::{ErrorDetails, LockKey},
     lock::{
-        context::{Context, terms::Terms},
-        key_map::{KeyEntry, Keys, LiveLease, LiveState},
-        key_state::{AfterRelease, Limits, Polled, Refusal, TaskId},
+        context::{
+            Context,
+            driver::{Driver, LiveEvent, RenewalDue},
+        },
+        effects::{self, Effects},
+        host::OfKey,
+        key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, LiveState, StateAction},
+        key_state::{
+            AcquireAction, Action, AfterRelease, Event, Limits, Outcome, Refusal, TaskId,
+            Transition, terms::Terms,
+        },
         lease_state::LeaseState,
         requests::{
             acquire_in_flight::{AcquireInFlight, read_reply},
             release::{self, Releasing},
             release_in_flight::{ReleaseInFlight, ReleaseListener},
-            renewal::Renewal,
         },
     },
     mode::LockMode,
-    runtime::{catch_panic::SpareWaker, clock::Moment},
-    store::{Acquired, Failure, Renewed, grants::GrantListener, owner::Owner, owner_token::joined},
+    runtime::{
+        catch_panic::{SpareWaker, catch_panic},
+        clock::Moment,
+    },
+    store::{
+        Acquired, Failure, PushedGrant, Renewed,
+        grants::{EntryNumber, GrantListener, HeldNow},
+        owner_token::joined,
+    },
 };
 
 pub(crate) struct Registry {
@@ -39,9 +52,8 @@ pub(crate) struct Registry {
     pub(crate) prefix: String,
     /// How many tasks wait, for any key.
     pub(super) waiting: AtomicUsize,
-    pub(super) renewal: Arc<Renewal>,
     pub(super) limits: Limits,
-    pub(super) keys: Keys,
+    pub(crate) keys: Keys,
     last_task: AtomicU64,
 }
 
@@ -53,19 +65,23 @@ pub(crate) enum Waiting {
     InQueue(TaskId, Option<Arc<AcquireInFlight>>),
 }
 
+/// What an event means for the task that caused it, and the request that this task is to poll.
+type Applied = (LiveOutcome, Option<Arc<AcquireInFlight>>);
+
 impl Registry {
     pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
         let registry = Arc::new(Self {
             context,
             prefix,
             waiting: AtomicUsize::new(0),
-            renewal: Arc::new(Renewal::new()),
             limits,
             keys: Keys::default(),
             last_task: AtomicU64::new(0),
         });
         let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
         registry.context.grants.listen(listener);
+        let driver: Weak<dyn Driver> = Arc::<Self>::downgrade(&registry);
+        registry.context.ticking.drive(driver);
         registry
     }
 
@@ -73,7 +89,7 @@ impl Registry {
     pub(crate) fn wait(
         self: &Arc<Self>,
         key: &LockKey,
-        terms: Terms,
+        terms: &Terms,
         now: Moment,
         deadline: Option<Moment>,
         waker: &Waker,
@@ -85,97 +101,38 @@ impl Registry {
         if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
             drop(keys);
             // Done before the request is sent: the key is then free for the request if no task has the share.
-            self.close_shares(key);
+            self.event(key, LockMode::Shared, Event::CloseShares);
             keys = self.keys.of(key);
         }
         // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
         if keys.is_closed {
             return Err(Refusal::Closed.into_error(key, now, ErrorDetails::default()));
         }
-        let entry = keys.of(kind).entry(key.clone());
-        let entry = entry.or_insert_with(|| {
-            Box::new(KeyEntry {
-                state: LiveState::new(kind),
-                request: None,
-                releasing: None,
-                timer: None,
-                _in_progress: self.context.in_progress.open(),
-            })
-        });
-        let (waits, mut todo) = self.step(key, kind, now, entry, |entry, cx| {
-            let lease = self.lease_maker(key, now);
-            if kind == LockMode::Shared
-                && let Some(lease) = entry.state.join_share(id, &terms, lease, cx)
-            {
-                return Ok(Some(lease));
-            }
-            entry
-                .state
-                .wait(id, terms, deadline, waker.slot(), cx)
-                .map(|()| None)
-        });
-        todo.remove_ended(&mut keys, key, kind);
-        drop(keys);
-        let request = self.carry_out(key, kind, todo);
+        let event = Event::Wait {
+            id,
+            terms,
+            deadline,
+            waker: waker.slot(),
+        };
+        let begin = || KeyEntry {
+            state: LiveState::new(kind),
+            request: None,
+            releasing: None,
+            timer: None,
+            _in_progress: self.context.in_progress.open(),
+        };
+        keys.begin(key, kind, begin);
+        let waits = self.apply(keys, key, kind, now, event);
         match waits {
-            Ok(Some(lease)) => Ok(Waiting::Taken(lease)),
-            Ok(None) => Ok(Waiting::InQueue(id, request)),
-            Err(refusal) => Err(self.refused(key, refusal)),
+            Some((Outcome::Taken(lease), _)) => Ok(Waiting::Taken(lease)),
+            Some((Outcome::Refused(refusal), _)) => Err(self.refused(key, refusal)),
+            Some((_, request)) => Ok(Waiting::InQueue(id, request)),
+            None => Ok(Waiting::InQueue(id, None)),
         }
     }
 
-    /// No share that this process has of the key admits a further task from now on.
-    pub(crate) fn close_shares(self: &Arc<Self>, key: &LockKey) {
-        self.event(key, LockMode::Shared, |entry, cx| {
-            entry.state.close_shares(cx);
-        });
-    }
-
-    /// No share of this process admits a further task from now on. Returns whether there was a share.
-    pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
-        let mut shared = Vec::new();
-        for mut keys in self.keys.each() {
-            shared.extend(keys.of(LockMode::Shared).keys().cloned());
-        }
-        for key in &shared {
-            self.close_shares(key);
-        }
-        !shared.is_empty()
-    }
-
-    /// What observers see of a lease that a task takes now.
-    fn lease_maker(
-        self: &Arc<Self>,
-        key: &LockKey,
-        now: Moment,
-    ) -> impl FnOnce(&LiveLease, TaskId, &Terms, FencingToken) -> Arc<LeaseState> {
-        move |held, id, terms, fencing| {
-            Arc::new(LeaseState::new(self, key, held, (id, terms, fencing), now))
-        }
-    }
-
-    /// The error of a refusal. It names the holder in this process, if there is one by now.
-    pub(crate) fn refused(&self, key: &LockKey, refusal: Refusal) -> LockError {
-        let now = self.context.clock.now();
-        let busy = self.busy(key, now);
-        refusal.into_error(key, now, busy)
-    }
-
-    /// What this process knows of a lock that is busy.
-    pub(super) fn busy(&self, key: &LockKey, now: Moment) -> ErrorDetails {
-        let keys = self.keys.of(key);
-        let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
-        let lease = leases.next();
-        drop(leases);
-        drop(keys);
-        ErrorDetails {
-            held_by: lease.map(|lease| lease.held_by(now)),
-            typical_hold: self.keys.typical_hold(key),
-            ..ErrorDetails::default()
-        }
-    }
-
-    /// A task polls, perhaps with the reply to the request that it polled. Returns the request that the task is to poll next.
+    /// A task polls, perhaps with the reply to the request that it polled. A key that is not known is that of a manager that was shut
+    /// down.
     pub(crate) fn poll(
         self: &Arc<Self>,
         key: &LockKey,
@@ -183,190 +140,107 @@ impl Registry {
         id: TaskId,
         now: Moment,
         waker: &Waker,
-        reply: Option<(Arc<AcquireInFlight>, Result<Acquired, Failure>)>,
-    ) -> (Polled<Arc<LeaseState>>, Option<Arc<AcquireInFlight>>) {
+        reply: Option<(&AcquireInFlight, Result<Acquired, Failure>)>,
+    ) -> Applied {
         let mut waker = SpareWaker::new(waker);
         let reply = reply.map(|(request, result)| {
             let reply = read_reply(&self.context, &request.owner, result);
-            (request.owner.clone(), reply)
+            (&request.owner, reply)
         });
-        let polled = self.event_at(now, key, kind, |entry, cx| {
-            if let Some((owner, reply)) = reply {
-                entry.request = None;
-                // The task is being polled, and needs no wake-up for the result of this reply.
-                entry.state.take_waker(id, cx);
-                entry.state.acquired(&owner, reply, cx);
-            }
-            let lease = self.lease_maker(key, cx.now);
-            entry.state.poll(id, waker.slot(), lease, cx)
-        });
-        match polled {
-            Some((Polled::Pending, request)) => {
-                // On the caller's runtimes, the task of the timers may have ended with the runtime that it ran on.
-                self.keep_ticking();
-                (Polled::Pending, request)
-            }
-            Some(polled) => polled,
-            None => (Polled::Refused(Refusal::Closed), None),
+        let event = Event::Poll {
+            id,
+            waker: waker.slot(),
+            reply,
+        };
+        let applied = self.apply(self.keys.of(key), key, kind, now, event);
+        if matches!(applied, Some((Outcome::Pending, _))) {
+            self.context.keep_ticking();
+        }
+        applied.unwrap_or((Outcome::Refused(Refusal::Closed), None))
+    }
+
+    /// A task has all the leases that it needs, and runs under this one from now on.
+    pub(crate) fn begin(self: &Arc<Self>, lease: &LeaseState) {
+        if let Some(now) = lease.begin() {
+            let keys = self.keys.of(&lease.key);
+            self.apply(keys, &lease.key, lease.kind(), now, Event::Begin(lease.id));
         }
     }
 
-    /// A task that waits leaves.
-    pub(crate) fn leave(self: &Arc<Self>, key: &LockKey, kind: LockMode, id: TaskId) {
-        self.event(key, kind, |entry, cx| {
-            entry.state.leave(id, cx);
-        });
-    }
-
-    /// A task begins to run under its lease.
-    pub(crate) fn begin(self: &Arc<Self>, lease: &LeaseState, now: Moment) {
-        self.event(&lease.key, lease.kind(), |entry, cx| {
-            entry.state.begin(lease.id, now, cx);
-        });
-    }
-
-    /// From now on a lease is not renewed.
-    pub(crate) fn stop_renewing(self: &Arc<Self>, lease: &LeaseState) {
-        self.event(&lease.key, lease.kind(), |entry, cx| {
-            entry.state.stop_renewing(lease.id, cx);
-        });
-    }
-
-    /// A task releases. `None`: the lease stays in this process. The rest of a lost lease is given back, too.
-    pub(crate) fn release(
-        self: &Arc<Self>,
-        lease: &LeaseState,
-        now: Moment,
-        lost: Option<LeaseLost>,
-    ) -> Option<Releasing> {
-        let (key, kind) = (&lease.key, lease.kind());
+    /// A guard gives up its share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the future
+    /// leaves the release in flight. `None`: there is nothing to wait for, since the lease stays in this process. The rest of a lost
+    /// lease is given back, too.
+    pub(crate) fn release(self: &Arc<Self>, lease: &LeaseState) -> Option<Releasing> {
+        if !lease.leave() {
+            return None;
+        }
+        let (key, kind, now) = (&lease.key, lease.kind(), self.context.clock.now());
+        // Checked before a mutex is taken, which another thread may have held at the moment of a fork. The tasks that wait for the
+        // end are in the parent.
+        if !self.context.is_here_at(now) {
+            return Some(Releasing::forked(key.clone()));
+        }
+        let (lost, open) = lease.release(now);
         let mut keys = self.keys.of(key);
         keys.note_hold(key, lease.held_for(now));
-        let released = self.step_if_known(&mut keys, key, kind, now, |entry, cx| {
-            let after = entry.state.release(lease.id, &lease.owner, cx);
-            let unanswered = matches!(after, AfterRelease::GiveBack(_)).then(|| {
-                let releasing = entry.releasing.insert(ReleaseInFlight::default());
-                let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
-                releasing.begin(listener, key, kind)
-            });
-            (after, unanswered)
-        });
+        let event = Event::Release(lease.id, &lease.owner);
+        let (outcome, mut effects) = self
+            .step(&mut keys, key, kind, now, event)
+            .unwrap_or((Outcome::Pending, Effects::default()));
         drop(keys);
-        let (released, todo) = released.unzip();
-        let (after, unanswered) = released.unwrap_or((AfterRelease::NotHeld, None));
-        let asks = matches!(&todo, Some(todo) if todo.asks());
-        let carry_out = || todo.map(|todo| self.carry_out(key, kind, todo));
-        let action = match after {
-            AfterRelease::Passed => {
-                carry_out();
+        let action = match outcome {
+            Outcome::Released(AfterRelease::Passed) => {
+                effects.carry_out(&self.context, key, kind);
+                drop(open);
                 return lost.map(|reason| Releasing::lost(key.clone(), reason));
             }
-            AfterRelease::GiveBack(action) => action,
-            AfterRelease::NotHeld => lease.release_action(),
+            Outcome::Released(AfterRelease::GiveBack(action)) => action,
+            _ => lease.release_action(),
         };
+        let unanswered = effects.unanswered.take();
         let mut releasing = release::release(&self.context, key, action, now, lost, unanswered);
         // The release reaches the connection before the next request for the key.
-        if asks {
+        if effects.asks() {
             releasing.send();
         }
-        carry_out();
+        effects.carry_out(&self.context, key, kind);
+        drop(open);
         Some(releasing)
     }
 
-    /// A lease is lost.
-    pub(crate) fn lose(self: &Arc<Self>, lease: &LeaseState, reason: LeaseLost) {
-        self.event(&lease.key, lease.kind(), |entry, cx| {
-            entry.state.lose(lease.id, reason, cx);
-        });
+    /// The task of a request has left, and the executor goes on with the request.
+    pub(crate) fn finish_elsewhere(&self, key: &LockKey, request: &AcquireInFlight) {
+        // The in-memory backend executes a request when it is made. A reply that a test delays need not be waited for.
+        let is_in_memory = !self.context.executor.has_own_thread();
+        if is_in_memory && self.keys.waiters_in(key, request.owner.mode.kind()) == 0 {
+            effects::give_up(&self.context, key, request);
+        } else {
+            effects::finish_elsewhere(&self.context, key, request);
+        }
     }
 
-    /// The lease of a key is lost, whichever task has it. Returns whether there was a lease.
-    #[cfg(feature = "testing")]
-    pub(crate) fn lose_key(self: &Arc<Self>, key: &LockKey, reason: LeaseLost) -> bool {
-        let lost = LockMode::ALL.map(|kind| {
-            let lost = self.event(key, kind, |entry, cx| entry.state.lose_any(reason, cx));
-            lost.is_some_and(|(is_held, _)| is_held)
-        });
-        lost.contains(&true)
-    }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn is_held(&self, key: &LockKey) -> bool {
-        let keys = self.keys.of(key);
-        keys.each(key).any(|entry| entry.state.is_held())
-    }
-
-    /// The server replied to a renewal, or did not reply in time.
+    /// The caller had a lease renewed, and the server replied.
     pub(crate) fn renewed(
         self: &Arc<Self>,
-        key: &LockKey,
-        owner: &Arc<Owner>,
+        lease: &LeaseState,
         sent: Moment,
         result: &Result<Renewed, Failure>,
         retry_in: Duration,
     ) {
-        self.context.outage.note(result, &self.context.clock);
-        if let Err(failure) = result {
-            tracing::debug!(key = %key.shown(), ?failure, "a renewal failed");
-        }
-        self.event(key, owner.mode.kind(), |entry, cx| {
-            let state = &mut entry.state;
-            state.renewed(owner, sent, result, retry_in, cx);
-        });
+        effects::note_renewed(&self.context, &lease.key, result);
+        let event = Event::Renewed {
+            owner: &lease.owner,
+            sent,
+            result,
+            retry_in,
+        };
+        self.event(&lease.key, lease.kind(), event);
     }
 
-    /// A timer hint has fired.
-    pub(crate) fn tick(self: &Arc<Self>, key: &LockKey, kind: LockMode) {
-        self.event(key, kind, |entry, cx| {
-            entry.timer = None;
-            entry.state.tick(cx);
-        });
-    }
-
-    /// Whether no task may wait any more. Not to be called in a forked child, in which the mutex may stay locked.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.keys.each().any(|keys| keys.is_closed)
-    }
-
-    /// No task waits from now on.
-    pub(crate) fn close(self: &Arc<Self>) {
-        for mut keys in self.keys.each() {
-            keys.is_closed = true;
-        }
-        for (key, kind) in self.all_keys() {
-            self.event(&key, kind, |entry, cx| entry.state.close(cx));
-        }
-    }
-
-    /// All leases are lost.
-    pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
-        for (key, kind) in self.all_keys() {
-            self.event(&key, kind, |entry, cx| {
-                entry.state.lose_any(reason, cx);
-            });
-        }
-    }
-
-    /// How many tasks wait for a key, and in how many modes.
-    pub(crate) fn waiters(&self, key: &LockKey) -> (usize, usize) {
-        let keys = self.keys.of(key);
-        let each = keys.each(key).map(|entry| entry.state.waiters());
-        let waiting = each.filter(|waiters| *waiters > 0);
-        waiting.fold((0, 0), |(tasks, modes), waiters| {
-            (tasks + waiters, modes + 1)
-        })
-    }
-
-    /// How many tasks wait for a key in one mode.
-    pub(super) fn waiters_in(&self, key: &LockKey, kind: LockMode) -> usize {
-        let mut keys = self.keys.of(key);
-        let entry = keys.get_mut(key, kind);
-        entry.map_or(0, |entry| entry.state.waiters())
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.each().all(|keys| keys.is_empty())
+    /// The error of a refusal. It names the holder in this process, if there is one by now.
+    pub(crate) fn refused(&self, key: &LockKey, refusal: Refusal) -> LockError {
+        let now = self.context.clock.now();
+        refusal.into_error(key, now, self.keys.busy(key, now))
     }
 
     /// A key as the server knows it.
@@ -374,22 +248,214 @@ impl Registry {
         joined(&[&self.prefix, key.as_str()])
     }
 
-    /// All keys, sorted: the order of the maps differs from run to run.
-    fn all_keys(&self) -> Vec<(LockKey, LockMode)> {
-        let mut all = Vec::new();
+    /// An event of a key that no task waits for.
+    pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
+        let now = self.context.clock.now();
+        self.apply(self.keys.of(key), key, kind, now, event);
+    }
+
+    /// No share of this process admits a further task from now on. Returns whether there was a share.
+    pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
+        let mut all = self.keys.all();
+        all.retain(|(_, kind)| *kind == LockMode::Shared);
+        for (key, kind) in &all {
+            self.event(key, *kind, Event::CloseShares);
+        }
+        !all.is_empty()
+    }
+
+    /// No task waits from now on.
+    pub(crate) fn close(self: &Arc<Self>) {
         for mut keys in self.keys.each() {
-            for kind in LockMode::ALL {
-                all.extend(keys.of(kind).keys().map(|key| (key.clone(), kind)));
+            keys.is_closed = true;
+        }
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::Close);
+        }
+    }
+
+    /// All leases are lost.
+    pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::LoseAll(reason));
+        }
+    }
+
+    /// Makes the transition of an event, and carries out what follows. `None`: nothing is known of the key.
+    fn apply(
+        self: &Arc<Self>,
+        mut keys: MutexGuard<'_, KeyMap>,
+        key: &LockKey,
+        kind: LockMode,
+        now: Moment,
+        event: LiveEvent<'_>,
+    ) -> Option<Applied> {
+        let (outcome, effects) = self.step(&mut keys, key, kind, now, event)?;
+        drop(keys);
+        Some((outcome, effects.carry_out(&self.context, key, kind)))
+    }
+
+    /// Makes the transition of an event, and removes an entry that is over. Called with the mutex locked.
+    fn step(
+        self: &Arc<Self>,
+        keys: &mut KeyMap,
+        key: &LockKey,
+        kind: LockMode,
+        now: Moment,
+        event: LiveEvent<'_>,
+    ) -> Option<(LiveOutcome, Effects)> {
+        let entry = keys.get_mut(key, kind)?;
+        match &event {
+            Event::Tick => entry.timer = None,
+            // The request has its reply.
+            Event::Poll { reply: Some(_), .. } => entry.request = None,
+            _ => {}
+        }
+        let mut cx = Transition {
+            now,
+            limits: self.limits,
+            polling_pause: self.context.timing.polling_pause,
+            host: &OfKey {
+                context: &self.context,
+                prefix: &self.prefix,
+                key,
+            },
+            actions: Vec::new(),
+        };
+        let outcome = entry.state.apply(event, &mut cx);
+        let actions = cx.actions;
+        let mut effects = Effects::default();
+        if let Outcome::Released(AfterRelease::GiveBack(_)) = outcome {
+            let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
+            let releasing = entry.releasing.insert(ReleaseInFlight::default());
+            effects.unanswered = Some(releasing.begin(listener, key, kind));
+        }
+        self.settle(entry, actions, key, kind, &mut effects);
+        if entry.is_over() {
+            effects.ended = self.remove(keys, key, kind);
+        }
+        Some((outcome, effects))
+    }
+
+    /// Takes an entry that is over out of the map. Called with the mutex locked. The caller drops it when the mutex is free.
+    fn remove(&self, keys: &mut KeyMap, key: &LockKey, kind: LockMode) -> Option<Box<KeyEntry>> {
+        let mut ended = keys.of(kind).remove(key)?;
+        if let Some(timer) = ended.timer.take() {
+            self.context.ticking.timers.remove(timer);
+        }
+        Some(ended)
+    }
+
+    /// Sets the timer of the key, and notes which of its requests a task polls. Called with the mutex locked.
+    fn settle(
+        &self,
+        entry: &mut KeyEntry,
+        actions: Vec<StateAction>,
+        key: &LockKey,
+        kind: LockMode,
+        effects: &mut Effects,
+    ) {
+        let timers = &self.context.ticking.timers;
+        for action in &actions {
+            match action {
+                Action::Arm(at) => {
+                    let (timer, is_earlier) = timers.insert_quietly(*at, (key.clone(), kind));
+                    effects.wakes_timers |= is_earlier;
+                    if let Some(replaced) = entry.timer.replace(timer) {
+                        timers.remove(replaced);
+                    }
+                }
+                Action::Acquire(AcquireAction {
+                    owner, polled_by, ..
+                }) => {
+                    effects.behind.clone_from(&entry.releasing);
+                    if polled_by.is_some() {
+                        let request = Arc::new(AcquireInFlight::new(owner.clone()));
+                        entry.request = Some(request.clone());
+                        effects.to_poll = Some(request);
+                    }
+                }
+                Action::TakeOverRequest => effects.to_take_over = entry.request.take(),
+                Action::Release(_) => effects.releasing = Some(self.context.in_progress.open()),
+                _ => {}
             }
         }
-        all.sort();
-        all
+        effects.actions = actions;
+    }
+}
+
+impl Driver for Registry {
+    fn happened(self: Arc<Self>, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
+        self.event(key, kind, event);
+    }
+
+    fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration) {
+        effects::renew(&self.context.clone(), self, batch, within);
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.context.store.round_trip()
+    }
+
+    fn rouse_all(&self) {
+        let (wakers, leases) = self.keys.observers();
+        for waker in wakers {
+            catch_panic(|| waker.wake());
+        }
+        for lease in leases {
+            lease.rouse();
+        }
+    }
+}
+
+impl ReleaseListener for Registry {
+    fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight) {
+        let mut keys = self.keys.of(key);
+        let Some(entry) = keys.get_mut(key, kind) else {
+            return;
+        };
+        let is_last = entry.releasing.take_if(|last| last.is(release)).is_some();
+        let ended = (is_last && entry.is_over()).then(|| self.remove(&mut keys, key, kind));
+        drop(keys);
+        drop(ended);
+    }
+}
+
+impl GrantListener for Registry {
+    fn granted(
+        self: Arc<Self>,
+        key: &LockKey,
+        kind: LockMode,
+        entry: EntryNumber,
+        granted: PushedGrant,
+    ) {
+        if let Some(owner) = self.keys.owner(key, kind, entry) {
+            self.event(key, kind, Event::Pushed(&owner, granted));
+        }
+    }
+
+    fn contended(self: Arc<Self>, key: &LockKey, kind: LockMode, entry: EntryNumber) {
+        if let Some(owner) = self.keys.owner(key, kind, entry) {
+            self.event(key, kind, Event::Contended(&owner));
+        }
+    }
+
+    fn reconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment) {
+        self.event(key, kind, Event::Reconnected(since));
+    }
+
+    fn disconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment) {
+        self.event(key, kind, Event::Disconnected(since));
+    }
+
+    fn held(&self) -> HeldNow {
+        self.keys.held(self.context.clock.now())
     }
 }
 
 impl Drop for Registry {
     /// Ends the task of the timers.
     fn drop(&mut self) {
-        self.renewal.wake();
+        self.context.ticking.wake();
     }
 }

@@ -12,9 +12,9 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::{
-        context::{outage::Outage, terms::Terms},
+        context::outage::Outage,
         hold::Hold,
-        key_state::{Limits, Polled, TaskId},
+        key_state::{Event, Limits, Outcome, TaskId, terms::Terms},
         lease_state::LeaseState,
         registry::{Registry, Waiting},
         requests::acquire_in_flight::AcquireInFlight,
@@ -66,7 +66,7 @@ impl WaitFuture {
         check_limits(registry, key)?;
         Outage::check(&registry.context, terms.wait, || registry.full_key(key))
             .map_err(|error| error.about(key))?;
-        let (id, request, taken) = match registry.wait(key, terms, now, deadline, waker)? {
+        let (id, request, taken) = match registry.wait(key, &terms, now, deadline, waker)? {
             Waiting::InQueue(id, request) => (id, request, None),
             Waiting::Taken(lease) => (lease.id, None, Some(lease)),
         };
@@ -92,7 +92,7 @@ impl WaitFuture {
 
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Hold, LockError>> {
         if let Some(lease) = self.taken.take() {
-            return Poll::Ready(Ok(Hold::first(lease)));
+            return Poll::Ready(Ok(self.hold(lease)));
         }
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
@@ -105,30 +105,36 @@ impl WaitFuture {
                         self.now_in_this_process()?;
                     }
                     match request.poll(context) {
-                        Poll::Ready(reply) => self.request.take().map(|request| (request, reply)),
+                        Poll::Ready(reply) => Some(reply),
                         Poll::Pending => None,
                     }
                 }
                 None => None,
             };
             if has_joined && reply.is_none() {
-                self.registry.keep_ticking();
+                self.registry.context.keep_ticking();
                 return Poll::Pending;
             }
             // Read after the reply: a pause before it counts.
             let now = self.now_in_this_process()?;
+            let replied = self.request.take_if(|_| reply.is_some());
+            let reply = replied.as_deref().zip(reply);
             let (polled, request) =
                 self.registry
                     .poll(&self.key, self.kind, self.id, now, context.waker(), reply);
             match polled {
-                Polled::Taken(lease) => return Poll::Ready(Ok(Hold::first(lease))),
-                Polled::Refused(refusal) => {
+                Outcome::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
+                Outcome::Refused(refusal) => {
                     return Poll::Ready(Err(self.registry.refused(&self.key, refusal)));
                 }
-                Polled::Pending if request.is_some() => self.request = request,
-                Polled::Pending => return Poll::Pending,
+                _ if request.is_some() => self.request = request,
+                _ => return Poll::Pending,
             }
         }
+    }
+
+    fn hold(&self, lease: Arc<LeaseState>) -> Hold {
+        Hold::first(&self.registry, lease)
     }
 
     /// Called before a mutex is taken, which another thread may have held at the moment of a fork.
@@ -187,10 +193,11 @@ impl Drop for WaitFuture {
             return;
         }
         if let Some(lease) = self.taken.take() {
-            return drop(Hold::first(lease));
+            return drop(self.hold(lease));
         }
         if self.stage != Stage::Over {
-            self.registry.leave(&self.key, self.kind, self.id);
+            let leave = Event::Leave(self.id);
+            self.registry.event(&self.key, self.kind, leave);
         }
         if let Some(request) = self.request.take() {
             self.registry.finish_elsewhere(&self.key, &request);

@@ -14,7 +14,9 @@ use crate::{
     guard::LockGuard,
     key::LockKey,
     lock::{
-        context::terms::Terms, hold::Hold, key_state::wait_queue::deadline, reentry,
+        hold::Hold,
+        key_state::{terms::Terms, wait_queue::deadline},
+        reentry,
         waiting::WaitFuture,
     },
     manager::LockManager,
@@ -65,7 +67,7 @@ impl<'a> AcquireFuture<'a> {
             if let Some(reason) = lease.ended() {
                 return Err(lease.lost_error(reason));
             }
-            if let Some(hold) = Hold::again(vec![lease]) {
+            if let Some(hold) = Hold::again(registry, vec![lease]) {
                 return Ok(Some(LockGuard::new(hold)));
             }
         }
@@ -103,7 +105,7 @@ impl Future for AcquireFuture<'_> {
         this.state = AcquireState::Finished;
         Poll::Ready(match result {
             Ok(hold) => {
-                hold.leases().first().begin();
+                hold.begin();
                 Ok(LockGuard::new(hold))
             }
             Err(error) => Err(refused(this.manager, error)),
@@ -116,7 +118,7 @@ fn refused(manager: &LockManager, error: LockError) -> LockError {
     let registry = &manager.inner.registry;
     let error = manager
         .or_closed(error)
-        .beside(|key| registry.held_beside(|other| other == key));
+        .beside(|key| reentry::held_beside(registry, |other| other == key));
     manager.context().logged(error)
 }
 

@@ -16,7 +16,7 @@ use crate::{
 use crate::{
     error::LockError,
     key::LockKey,
-    lock::{context::terms::Defaults, key_state::Limits},
+    lock::key_state::{Limits, terms::Defaults},
     options::{ReleaseMode, Wait, check_key, check_prefix},
     store::timing::Timing,
 };

@@ -7,8 +7,9 @@ use crate::{
     guard::LockGuard,
     key::{IntoLockKey, KeyInMode, LockKey},
     lock::{
-        context::{
-            self, Context,
+        context::Context,
+        key_state::{
+            self,
             terms::{Defaults, Terms},
         },
         registry::Registry,
@@ -317,10 +318,10 @@ impl LockManager {
             LockError::Invalid { .. } | LockError::Unavailable { .. }
         );
         // In a forked child another thread may have locked the mutex.
-        if !is_refusal || !self.context().is_here() || !self.inner.registry.is_closed() {
+        if !is_refusal || !self.context().is_here() || !self.inner.registry.keys.are_closed() {
             return error;
         }
-        let closed = context::shut_down();
+        let closed = key_state::shut_down();
         match error.key() {
             Some(key) => closed.about(key),
             None => closed,

@@ -11,9 +11,8 @@ use crate::{
     key::{IntoLockKey, KeyInMode, LockKey},
     lease::Lease,
     lock::{
-        context::terms::Terms,
         hold::{Hold, Leases},
-        key_state::wait_queue::deadline,
+        key_state::{Event, terms::Terms, wait_queue::deadline},
         reentry,
     },
     manager::{LockManager, acquire::AcquireFuture, run::release_now},
@@ -186,7 +185,7 @@ impl LockManager {
         }
         let is_wanted = |other: &LockKey| keys.iter().any(|(key, _)| key == other);
         self.take_several(keys, terms).await.map_err(|error| {
-            let beside = |_: &LockKey| self.inner.registry.held_beside(is_wanted);
+            let beside = |_: &LockKey| reentry::held_beside(&self.inner.registry, is_wanted);
             self.or_closed(error).beside(beside)
         })
     }
@@ -216,15 +215,14 @@ impl LockManager {
         loop {
             // A lease that was lost before the leases were joined is noticed after the join.
             let taken = self.take_each(keys, &mut each, deadline).await;
-            let hold = Hold::joined(taken.map_err(|error| self.context().logged(error))?);
+            let taken = taken.map_err(|error| self.context().logged(error))?;
+            let hold = Hold::joined(&self.inner.registry, taken);
             let leases = hold.leases();
             if terms.renew == AutoRenew::Off {
                 self.renew_once(leases).await;
             }
             if leases.ended().is_none() {
-                for lease in leases.all() {
-                    lease.begin();
-                }
+                hold.begin();
                 return Ok(LockGuard::new(hold));
             }
             spend(&mut each, deadline, self.context().clock.now());
@@ -240,7 +238,9 @@ impl LockManager {
         let context = self.context();
         let sent = context.clock.now();
         for lease in leases.all() {
-            lease.stop_renewing();
+            lease.note_unrenewed();
+            let event = Event::StopRenewing(lease.id);
+            self.inner.registry.event(&lease.key, lease.kind(), event);
         }
         let all = leases.all().iter();
         let batch = all.map(|lease| lease.owner.renew_request(lease.terms.ttl));
@@ -251,7 +251,7 @@ impl LockManager {
         };
         for (lease, reply) in leases.all().iter().zip(replies) {
             let registry = &self.inner.registry;
-            registry.renewed(&lease.key, &lease.owner, sent, &reply, within);
+            registry.renewed(lease, sent, &reply, within);
         }
     }
 
@@ -301,7 +301,7 @@ impl LockManager {
             );
             return Err(refused.about(missing));
         }
-        let hold = Hold::again(leases);
+        let hold = Hold::again(&self.inner.registry, leases);
         if let Some(hold) = &hold {
             hold.leases().check()?;
         }

@@ -6,7 +6,9 @@ use crate::{
     error::{LeaseLost, LockError},
     inspect::{Health, Holder, LockInfo, Sighting},
     key::{IntoLockKey, LockKey},
+    lock::key_state::Event,
     manager::LockManager,
+    mode::LockMode,
     options::check_key,
 };
 
@@ -36,7 +38,7 @@ impl LockManager {
     }
 
     pub(super) fn info(&self, key: &LockKey, sighting: Sighting) -> LockInfo {
-        let (tasks, requests) = self.inner.registry.waiters(key);
+        let (tasks, requests) = self.inner.registry.keys.waiters(key);
         let mut named = sighting.leases.iter().map(|lease| lease.process.clone());
         LockInfo {
             remaining: sighting.remaining,
@@ -68,7 +70,9 @@ impl LockManager {
         check_key(&self.inner.registry.prefix, &key)?;
         let full_key = self.inner.registry.full_key(&key);
         // A share that is kept here would go on to serve tasks until its next renewal.
-        self.inner.registry.close_shares(&key);
+        self.inner
+            .registry
+            .event(&key, LockMode::Shared, Event::CloseShares);
         context
             .ask(|store| {
                 let known = context.known_tokens.of(store.clock_of(&full_key));

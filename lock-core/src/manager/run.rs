@@ -10,8 +10,8 @@ use crate::{
     key::{IntoLockKey, KeyInMode, LockKey},
     lease::Lease,
     lock::{
-        context::terms::Terms,
         hold::while_held,
+        key_state::terms::Terms,
         key_state::wait_queue::deadline,
         reentry::{self, Turns},
     },

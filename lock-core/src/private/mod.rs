@@ -16,7 +16,7 @@ use crate::{
     integrations::response::until_sent,
     key::{IntoLockKey, KeyInMode},
     lease::Lease,
-    lock::context::terms::Terms,
+    lock::key_state::terms::Terms,
     manager::{LockManager, LockSource, release_now},
     runtime::mutex::Mutex,
 };

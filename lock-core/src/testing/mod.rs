@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     error::LeaseLost,
     key::{IntoLockKey, LockKey},
-    lock::registry::Registry,
+    lock::{key_state::Event, registry::Registry},
+    mode::LockMode,
     testing::faulty_store::FaultyStore,
 };
 
@@ -210,21 +211,28 @@ impl Faults {
     #[track_caller]
     fn end(&self, key: &LockKey, reason: LeaseLost) {
         assert!(
-            self.registry.is_held(key),
+            self.registry.keys.is_held(key),
             "the lock `{key}` is not held through this manager"
         );
         let full_key = self.registry.full_key(key);
         // The lock is freed before the holder is notified, so that the next acquire finds it free. The waiters in the queue get it
-        // only after `lose_key`, which would else take it from them, too.
+        // only after the loss, which would else take it from them, too.
         self.store.take_away(&full_key);
-        self.registry.lose_key(key, reason);
+        self.end_leases(key, reason);
         self.store.serve(&full_key);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
         self.store.occupy(&self.registry.full_key(key), span);
         // After the store: a task that acquired the lock between the two calls loses it, too.
-        self.registry.lose_key(key, LeaseLost::TakenAway);
+        self.end_leases(key, LeaseLost::TakenAway);
+    }
+
+    /// The lease of the key is lost, whichever task has it.
+    fn end_leases(&self, key: &LockKey, reason: LeaseLost) {
+        for kind in LockMode::ALL {
+            self.registry.event(key, kind, Event::LoseAll(reason));
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     error::LockError,
-    lock::context::outage::Outage,
+    lock::context::{outage::Outage, ticking::Ticking},
     runtime::{
         clock::{Clock, Moment},
         executor::Executor,
@@ -28,8 +28,9 @@ use crate::{
     telemetry::Refusals,
 };
 
+pub(crate) mod driver;
 pub(crate) mod outage;
-pub(crate) mod terms;
+pub(crate) mod ticking;
 
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
@@ -50,6 +51,7 @@ pub(crate) struct Context {
     refusals: Refusals,
     /// The fencing tokens that this manager has seen; each new one must be larger.
     pub(crate) known_tokens: Arc<KnownTokens>,
+    pub(crate) ticking: Arc<Ticking>,
 }
 
 impl Context {
@@ -77,6 +79,7 @@ impl Context {
             in_background: Arc::default(),
             outage,
             refusals: Refusals::new(),
+            ticking: Arc::new(Ticking::new()),
         }
     }
 
@@ -154,6 +157,11 @@ impl Context {
         }
     }
 
+    /// Starts the task of the timers, if it does not run. On the caller's runtimes, it ends with the runtime that it ran on.
+    pub(crate) fn keep_ticking(&self) {
+        self.ticking.keep_on(&self.executor, &self.clock);
+    }
+
     /// Waits until nothing is held or in flight, if only for a moment.
     pub(crate) async fn emptied(&self) {
         // An acquire in flight may become a held lease, and a held lease a release in flight.
@@ -199,10 +207,6 @@ impl Drop for Context {
             mem::forget((self.store.clone(), self.executor.clone()));
         }
     }
-}
-
-pub(crate) fn shut_down() -> LockError {
-    LockError::unavailable("this lock manager was shut down")
 }
 
 pub(crate) fn forked() -> LockError {

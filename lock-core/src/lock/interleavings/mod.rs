@@ -18,14 +18,13 @@ use crate::{
     error::LeaseLost,
     key::LockKey,
     lock::{
-        context::{
-            Context,
-            outage::Outage,
-            terms::{Defaults, Terms},
-        },
+        context::{Context, driver::LiveEvent, outage::Outage},
         hold::Hold,
         interleavings::served_store::{Order, ServedStore},
-        key_state::Limits,
+        key_state::{
+            Event, Limits,
+            terms::{Defaults, Terms},
+        },
         registry::Registry,
         waiting::WaitFuture,
     },
@@ -79,6 +78,10 @@ impl Contended {
             readers: Arc::default(),
             last_token: Arc::default(),
         }
+    }
+
+    fn event(&self, kind: LockMode, event: LiveEvent<'_>) {
+        self.registry.event(&self.key, kind, event);
     }
 
     fn join(&self, options: &LockOptions, waker: &Waker) -> Option<WaitFuture> {
@@ -153,8 +156,8 @@ impl Contended {
     }
 
     fn nothing_is_left(&self) {
-        assert_eq!(self.registry.waiters(&self.key), (0, 0));
-        assert!(self.registry.is_empty(), "a state is left");
+        assert_eq!(self.registry.keys.waiters(&self.key), (0, 0));
+        assert!(self.registry.keys.is_empty(), "a state is left");
         assert_eq!(self.registry.context.held.count(), 0, "a lease is left");
         assert_eq!(self.registry.context.in_progress.count(), 0);
         assert!(self.store.is_empty(), "a lock is left");
@@ -203,7 +206,7 @@ fn tasks_that_acquire_release_and_leave_exclude_each_other_and_leave_nothing() {
                     drop(all.acquire().inspect(|hold| all.step_inside(hold)));
                 },
                 |all| (0..2).for_each(|_| all.give_up()),
-                |all| (0..2).for_each(|_| all.registry.tick(&all.key, LockMode::Exclusive)),
+                |all| (0..2).for_each(|_| all.event(LockMode::Exclusive, Event::Tick)),
             ],
         );
         contended.nothing_is_left();
@@ -244,11 +247,11 @@ fn shares_that_are_joined_and_closed_let_no_reader_in_beside_a_writer() {
                 |all| (0..2).for_each(|_| all.share_and_release()),
                 Contended::share_and_release,
                 Contended::acquire_and_release,
-                |all| (0..2).for_each(|_| all.registry.close_shares(&all.key)),
+                |all| (0..2).for_each(|_| all.event(LockMode::Shared, Event::CloseShares)),
             ],
         );
         // A share that no task uses is kept for a while.
-        contended.registry.close_shares(&contended.key);
+        contended.event(LockMode::Shared, Event::CloseShares);
         contended.nothing_is_left();
     });
 }

@@ -31,8 +31,7 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// The server replied to the request for the key.
-    pub(crate) fn acquired(
+    pub(super) fn acquired(
         &mut self,
         owner: &O,
         reply: AcquireReply,
@@ -84,12 +83,9 @@ where
                 }
             }
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
-    /// A message grants the lock.
-    pub(crate) fn pushed(
+    pub(super) fn pushed(
         &mut self,
         owner: &O,
         pushed: PushedGrant,
@@ -104,8 +100,6 @@ where
                 request.meanwhile = Meanwhile::Granted(pushed);
             }
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
     pub(super) fn ask(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
@@ -114,8 +108,8 @@ where
         };
         let terms = head.terms;
         let waits_for_one = self.kind != LockMode::Exclusive || self.queue.length() == 1;
-        let new_owner = cx.new_owner;
-        let new = || AcquireRequest::new(new_owner(terms.mode), terms.mode);
+        let host = cx.host;
+        let new = || AcquireRequest::new(host.new_owner(terms.mode), terms.mode);
         let request = self.request.get_or_insert_with(new);
         // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
@@ -128,7 +122,7 @@ where
             (_, Wait::For(_) | Wait::Forever) => QueueMode::JoinQueue,
         };
         let before = (request.may_hold, request.queue_mode);
-        let known_fencing = (cx.known_fencing)(&request.owner);
+        let known_fencing = host.known_fencing(&request.owner);
         if queue_mode == QueueMode::JoinQueue {
             // Only the first request that may queue puts an entry into the queue without looking for one.
             request.queue_mode = QueueMode::CheckPosition(None);
@@ -171,7 +165,7 @@ where
     fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = &mut self.request {
             request.may_hold = true;
-            let next = AcquireRequest::new((cx.new_owner)(request.mode), request.mode);
+            let next = AcquireRequest::new(cx.host.new_owner(request.mode), request.mode);
             let given_up = std::mem::replace(request, next);
             request.rivals = given_up.rivals;
             request.last_reply.clone_from(&given_up.last_reply);
@@ -252,7 +246,7 @@ where
         let pause = if meanwhile == Meanwhile::Reconnected && !failure.is_definite() {
             Duration::ZERO
         } else {
-            (cx.jitter)(pause)
+            cx.jitter(pause)
         };
         request.step = RequestStep::Waiting {
             until: cx.now.after(pause),
@@ -367,9 +361,9 @@ mod tests {
     use super::*;
     use crate::{
         fencing::FencingBlock,
-        lock::{
-            context::terms::{Defaults, Terms},
-            key_state::{Limits, Polled},
+        lock::key_state::{
+            Event, Host, Limits, NewLease, Outcome,
+            terms::{Defaults, Terms},
         },
         options::LockOptions,
     };
@@ -379,24 +373,59 @@ mod tests {
 
     type Key = KeyState<(), (), u64>;
 
-    /// Makes a transition at a second of the clock.
-    fn at<T>(second: u64, event: impl FnOnce(&mut Transition<'_, (), (), u64>) -> T) -> T {
-        event(&mut Transition {
+    struct Alone;
+
+    impl Host<(), (), u64> for Alone {
+        fn new_owner(&self, _: Mode) -> u64 {
+            7
+        }
+
+        fn new_lease(&self, _: NewLease<'_, u64>) {}
+
+        fn known_fencing(&self, _: &u64) -> u64 {
+            0
+        }
+
+        fn jitter(&self, span: Duration) -> Duration {
+            span
+        }
+    }
+
+    type Actions = Vec<Action<(), (), u64>>;
+
+    /// An event at a second of the clock.
+    fn at(key: &mut Key, second: u64, event: Event<'_, (), u64>) -> (Outcome<(), u64>, Actions) {
+        let mut cx = Transition {
             now: Moment::from_nanos(second * 1_000_000_000),
-            known_fencing: &|_| 0,
             limits: Limits::default(),
             polling_pause: Duration::from_millis(50),
-            jitter: &|span| span,
-            new_owner: &|_| 7,
+            host: &Alone,
             actions: Vec::new(),
-        })
+        };
+        let outcome = key.apply(event, &mut cx);
+        (outcome, cx.actions)
+    }
+
+    fn polled(key: &mut Key, second: u64) -> Outcome<(), u64> {
+        let poll = Event::Poll {
+            id: TASK,
+            waker: &mut Some(()),
+            reply: None,
+        };
+        at(key, second, poll).0
     }
 
     fn waiting() -> Key {
         let mut key = Key::new(LockMode::Exclusive);
         let options = LockOptions::new(TTL).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
-        at(10, |cx| key.wait(TASK, terms, None, &mut Some(()), cx)).expect("free");
+        let wait = Event::Wait {
+            id: TASK,
+            terms: &terms,
+            deadline: None,
+            waker: &mut Some(()),
+        };
+        at(&mut key, 10, wait);
         key
     }
 
@@ -416,7 +445,7 @@ mod tests {
             has_not_left: false,
             is_astray: false,
         };
-        at(second, |cx| key.acquired(&7, reply, cx));
+        at(key, second, Event::Acquired(&7, reply));
     }
 
     fn granting(fencing: u64) -> AcquireReply {
@@ -431,12 +460,7 @@ mod tests {
     }
 
     fn is_granted(key: &mut Key, second: u64) -> bool {
-        at(second, |cx| {
-            matches!(
-                key.poll(TASK, &mut Some(()), |_, _, _, _| (), cx),
-                Polled::Taken(())
-            )
-        })
+        matches!(polled(key, second), Outcome::Taken(()))
     }
 
     fn pushed(fencing: u64) -> PushedGrant {
@@ -453,13 +477,13 @@ mod tests {
         let mut key = waiting();
         told_to_wait(&mut key, 10, None);
         // A check is sent.
-        at(13, |cx| key.tick(cx));
+        at(&mut key, 13, Event::Tick);
         told_to_wait(&mut key, 13, Some(100));
-        at(13, |cx| key.pushed(&7, pushed(100), cx));
+        at(&mut key, 13, Event::Pushed(&7, pushed(100)));
         assert!(!is_granted(&mut key, 13));
         // The reply to the next check is the same.
         told_to_wait(&mut key, 13, Some(100));
-        at(13, |cx| key.pushed(&7, pushed(101), cx));
+        at(&mut key, 13, Event::Pushed(&7, pushed(101)));
         let held = key.leases.first();
         let held = held.expect("it is younger than the last reply");
         assert_eq!(
@@ -473,17 +497,12 @@ mod tests {
     #[test]
     fn a_ttl_that_is_too_short_for_the_server_is_refused_at_the_third_late_grant() {
         let mut key = waiting();
-        let polled = |key: &mut Key, second| {
-            at(second, |cx| {
-                key.poll(TASK, &mut Some(()), |_, _, _, _| (), cx)
-            })
-        };
         for second in [14, 19, 24] {
-            assert!(matches!(polled(&mut key, second), Polled::Pending));
-            at(second, |cx| key.acquired(&7, granting(second), cx));
-            at(second + 1, |cx| key.tick(cx));
+            assert!(matches!(polled(&mut key, second), Outcome::Pending));
+            at(&mut key, second, Event::Acquired(&7, granting(second)));
+            at(&mut key, second + 1, Event::Tick);
         }
-        let Polled::Refused(Refusal::TooSlow { took, ttl }) = polled(&mut key, 25) else {
+        let Outcome::Refused(Refusal::TooSlow { took, ttl }) = polled(&mut key, 25) else {
             panic!("it still waits");
         };
         assert!(took > ttl, "{took:?}");
@@ -493,14 +512,11 @@ mod tests {
     fn a_grant_that_may_be_too_old_is_asked_for_again_before_a_task_has_it() {
         let mut key = waiting();
         told_to_wait(&mut key, 10, None);
-        let actions = at(12, |cx| {
-            key.pushed(&7, pushed(5), cx);
-            std::mem::take(&mut cx.actions)
-        });
+        let (_, actions) = at(&mut key, 12, Event::Pushed(&7, pushed(5)));
         let asks = |action: &Action<(), (), u64>| matches!(action, Action::Acquire(asked) if asked.owner == 7);
         assert!(actions.iter().any(asks), "{actions:?}");
         assert!(!is_granted(&mut key, 12));
-        at(12, |cx| key.acquired(&7, granting(9), cx));
+        at(&mut key, 12, Event::Acquired(&7, granting(9)));
         assert!(is_granted(&mut key, 12));
         let held = key.leases.first().expect("it is granted");
         assert_eq!(u64::from(held.tokens.last()), 9, "the token of the reply");
@@ -509,9 +525,9 @@ mod tests {
     #[test]
     fn a_late_grant_is_asked_for_again() {
         let mut key = waiting();
-        at(12, |cx| key.acquired(&7, granting(5), cx));
+        at(&mut key, 12, Event::Acquired(&7, granting(5)));
         assert!(!is_granted(&mut key, 12));
-        at(13, |cx| key.acquired(&7, granting(9), cx));
+        at(&mut key, 13, Event::Acquired(&7, granting(9)));
         assert!(is_granted(&mut key, 13));
     }
 }

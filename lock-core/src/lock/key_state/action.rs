@@ -6,7 +6,7 @@ use crate::{
     error::{HeldBy, LeaseLost, LockError},
     fencing::FencingToken,
     key::{ErrorDetails, LockKey},
-    lock::context,
+    lock::key_state::terms::Terms,
     mode::Mode,
     runtime::clock::Moment,
     store::{Failure, QueueMode},
@@ -72,15 +72,44 @@ impl Default for Limits {
 /// One transition: its input besides the state, and its actions.
 pub(crate) struct Transition<'a, W, L, O> {
     pub(crate) now: Moment,
-    /// The largest fencing token that this process knows of the clock from which this owner's tokens come.
-    pub(crate) known_fencing: &'a dyn Fn(&O) -> u64,
     pub(crate) limits: Limits,
     pub(crate) polling_pause: Duration,
-    /// Returns a random time, between half of the span and one and a half of it.
-    pub(crate) jitter: &'a dyn Fn(Duration) -> Duration,
-    /// Makes a random owner token for this mode, with its entry number.
-    pub(crate) new_owner: &'a dyn Fn(Mode) -> O,
+    pub(crate) host: &'a dyn Host<W, L, O>,
     pub(crate) actions: Vec<Action<W, L, O>>,
+}
+
+impl<W, L, O> Transition<'_, W, L, O> {
+    pub(super) fn jitter(&self, span: Duration) -> Duration {
+        self.host.jitter(span)
+    }
+}
+
+/// The lease of a task that takes it now.
+#[derive(Debug)]
+pub(crate) struct NewLease<'a, O> {
+    pub(crate) id: TaskId,
+    pub(crate) owner: &'a O,
+    pub(crate) terms: &'a Terms,
+    pub(crate) fencing: FencingToken,
+    pub(crate) permit: Option<u16>,
+    pub(crate) valid_until: Moment,
+    pub(crate) is_renewed: bool,
+    pub(crate) taken_at: Moment,
+}
+
+/// What the state machine has made by its surroundings. Called with the mutex of the key locked.
+pub(crate) trait Host<W, L, O> {
+    /// Makes a random owner token for this mode.
+    fn new_owner(&self, mode: Mode) -> O;
+
+    /// Makes what observers see of a lease that a task takes now.
+    fn new_lease(&self, taken: NewLease<'_, O>) -> L;
+
+    /// The largest fencing token that this process knows of the clock from which this owner's tokens come.
+    fn known_fencing(&self, owner: &O) -> u64;
+
+    /// Returns a random time, between half of the span and one and a half of it.
+    fn jitter(&self, span: Duration) -> Duration;
 }
 
 /// What the registry does after the mutex is free, in the order of the list.
@@ -166,6 +195,11 @@ pub(crate) enum Refusal {
     Closed,
 }
 
+/// The error of a manager that was shut down.
+pub(crate) fn shut_down() -> LockError {
+    LockError::unavailable("this lock manager was shut down")
+}
+
 impl Refusal {
     /// The lock is busy until then, by what this process knows.
     pub(crate) fn busy_until(until: Moment) -> Self {
@@ -194,7 +228,7 @@ impl Refusal {
                 "a round trip to the backend took {took:?}, more than half of the ttl of {ttl:?}: choose a longer ttl"
             ))
             .about(key),
-            Self::Closed => context::shut_down().about(key),
+            Self::Closed => shut_down().about(key),
         }
     }
 }

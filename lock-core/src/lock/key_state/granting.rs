@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use crate::{
     fencing::FencingToken,
-    lock::{
-        context::terms::Terms,
-        key_state::{
-            KeyState,
-            action::{Action, POLL_WITHIN, Refusal, TaskId, Transition},
-            local_holders::{HolderStage, LocalHolder},
-            request::AcquireRequest,
-            server_lease::ServerLease,
-            wait_queue::Waiter,
-        },
+    lock::key_state::{
+        KeyState,
+        action::{Action, POLL_WITHIN, Refusal, TaskId, Transition},
+        local_holders::{HolderStage, LocalHolder},
+        request::AcquireRequest,
+        server_lease::ServerLease,
+        wait_queue::Waiter,
     },
     mode::Mode,
     runtime::clock::Moment,
@@ -25,19 +22,14 @@ where
     O: Clone + PartialEq,
 {
     /// The task takes its grant, if it has one. A task that polls late can take it as long as the lease lasts.
-    pub(super) fn take_grant(
-        &mut self,
-        id: TaskId,
-        lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
-        cx: &mut Transition<'_, W, L, O>,
-    ) -> Option<L> {
+    pub(super) fn take_grant(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) -> Option<L> {
         let at = self.granting_lease(id)?;
         let held = &mut self.leases[at];
         if cx.now >= held.valid_until {
             return None;
         }
         let holder = held.holders.get(id)?;
-        let lease = lease(held, id, &holder.terms, holder.fencing);
+        let lease = held.make_lease(id, &holder.terms, holder.fencing, cx);
         let taken = HolderStage::Taken {
             lease: lease.clone(),
             began: None,

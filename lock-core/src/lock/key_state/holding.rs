@@ -40,8 +40,7 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// The task begins to run under its lease: `max_hold` and `min_hold` count from here.
-    pub(crate) fn begin(&mut self, id: TaskId, now: Moment, cx: &mut Transition<'_, W, L, O>) {
+    pub(super) fn begin(&mut self, id: TaskId, now: Moment) {
         if let Some(at) = self.lease_of(id) {
             self.leases[at].holders.change(id, |holder| {
                 if let HolderStage::Taken { began, .. } = &mut holder.stage {
@@ -49,18 +48,16 @@ where
                 }
             });
         }
-        self.arm(cx);
     }
 
-    /// The task releases what it has by this owner token.
-    pub(crate) fn release(
+    pub(super) fn release(
         &mut self,
         id: TaskId,
         owner: &O,
         cx: &mut Transition<'_, W, L, O>,
     ) -> AfterRelease<O> {
         self.expire(cx);
-        let after = match self.lease_of(id) {
+        match self.lease_of(id) {
             Some(at) => {
                 let holder = self.leases[at].holders.remove(id);
                 let kept_until = holder.as_ref().and_then(kept_until);
@@ -69,14 +66,10 @@ where
             // Other tasks still have the share.
             None if self.position_of(owner).is_some() => AfterRelease::Passed,
             None => AfterRelease::NotHeld,
-        };
-        self.go_on(None, cx);
-        self.arm(cx);
-        after
+        }
     }
 
-    /// The lease of this task is lost, for a reason that this state does not see by itself.
-    pub(crate) fn lose(&mut self, id: TaskId, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
+    pub(super) fn lose(&mut self, id: TaskId, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.lease_of(id) {
             match reason {
                 // The reason is its own `max_hold`, or another key that it took. Other tasks keep the share.
@@ -84,24 +77,16 @@ where
                 _ => self.end_lease(at, reason, cx),
             }
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
-    /// All leases are lost, whichever tasks have them. Returns whether there was one.
-    pub(crate) fn lose_any(&mut self, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) -> bool {
-        let is_held = !self.leases.is_empty();
+    pub(super) fn lose_all(&mut self, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         // Bounded: each round takes one out.
         while !self.leases.is_empty() {
             self.end_lease(0, reason, cx);
         }
-        self.go_on(None, cx);
-        self.arm(cx);
-        is_held
     }
 
-    /// The server replied to a renewal. A late reply counts from when the renewal was sent.
-    pub(crate) fn renewed(
+    pub(super) fn renewed(
         &mut self,
         owner: &O,
         sent: Moment,
@@ -127,18 +112,15 @@ where
                 Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
                 // Retried until the lease ends.
                 Err(_) if is_awaited => {
-                    let pause = (cx.jitter)(retry_in);
+                    let pause = cx.jitter(retry_in);
                     held.renewal = RenewalPlan::At(cx.now.after(pause));
                 }
                 Err(_) => {}
             }
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
-    /// The server replied to a prefetch.
-    pub(crate) fn prefetched(
+    pub(super) fn prefetched(
         &mut self,
         owner: &O,
         result: &Result<Prefetched, Failure>,
@@ -166,24 +148,19 @@ where
                 self.go_on_without_holder(at, None, cx);
             }
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
-    /// From now on the lease of this task is not renewed. A share still is, since other tasks may have it: then this task loses
-    /// the share a ttl from now.
-    pub(crate) fn stop_renewing(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
+    pub(super) fn stop_renewing(&mut self, id: TaskId, now: Moment) {
         if let Some(at) = self.lease_of(id) {
             let held = &mut self.leases[at];
             if held.share.is_some() {
-                let until = validity(cx.now, held.ttl);
+                let until = validity(now, held.ttl);
                 held.holders
                     .change(id, |holder| holder.unrenewed_until = Some(until));
             } else {
                 held.renewal = RenewalPlan::Off;
             }
         }
-        self.arm(cx);
     }
 
     /// Ends what has run out: a lease, the time of `max_hold`, a grant that its task did not take.

@@ -3,10 +3,7 @@
 use crate::{
     error::LeaseLost,
     fencing::FencingToken,
-    lock::{
-        context::terms::Terms,
-        key_state::{action::TaskId, few::Few, wait_queue::Waiter},
-    },
+    lock::key_state::{action::TaskId, few::Few, terms::Terms, wait_queue::Waiter},
     runtime::clock::Moment,
 };
 

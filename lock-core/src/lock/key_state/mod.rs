@@ -1,7 +1,7 @@
 //! One key inside this process, as a state machine without I/O.
 //!
 //! One [`KeyState`] has all that the process knows of a key: the wait queue, the request to the server, the server leases, and
-//! their holders. An event and the time go in. The new state and a list of [`Action`]s come out, which `lock/actions.rs` performs
+//! their holders. An event and the time go in. The new state and a list of [`Action`]s come out, which `lock/effects.rs` performs
 //! after the registry's mutex is free. No waker, listener or destructor of the user runs in here.
 //!
 //! There is one state for each kind of mode in which tasks of this process take the key. The server decides between these states,
@@ -23,7 +23,7 @@
 //! A state without a request, a lease or a waiter carries nothing, and the registry removes it.
 //!
 //! Every deadline is part of the state: [`KeyState::due`] is the earliest. The timer queue holds hints (time, key). A hint that
-//! fires is the event [`KeyState::tick`]. It only changes what is due, so a late, stale or repeated hint does no harm.
+//! fires is the event [`Event::Tick`]. It only changes what is due, so a late, stale or repeated hint does no harm.
 //!
 //! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is what observers of a lease see, and `O` is an owner
 //! token with its bookkeeping.
@@ -31,15 +31,12 @@
 use std::{collections::BTreeMap, mem};
 
 use crate::{
-    fencing::FencingToken,
-    lock::{
-        context::terms::Terms,
-        key_state::{
-            request::{AcquireRequest, RequestStep},
-            server_lease::ServerLease,
-            share::Share,
-            wait_queue::{WaitQueue, Waiter},
-        },
+    lock::key_state::{
+        request::{AcquireRequest, RequestStep},
+        server_lease::ServerLease,
+        share::Share,
+        terms::Terms,
+        wait_queue::{WaitQueue, Waiter},
     },
     mode::LockMode,
     options::Wait,
@@ -49,6 +46,7 @@ use crate::{
 mod acquiring;
 mod action;
 mod batch;
+mod event;
 mod few;
 mod granting;
 mod holding;
@@ -59,11 +57,14 @@ pub(crate) mod request;
 pub(crate) mod server_lease;
 mod share;
 mod sharing;
+pub(crate) mod terms;
 pub(crate) mod wait_queue;
 
 pub(crate) use action::{
-    AcquireAction, Action, BATCHED_WITHIN, Limits, Refusal, ReleaseAction, TaskId, Transition,
+    AcquireAction, Action, BATCHED_WITHIN, Host, Limits, NewLease, Refusal, ReleaseAction, TaskId,
+    Transition, shut_down,
 };
+pub(crate) use event::{Event, Outcome};
 pub(crate) use holding::AfterRelease;
 
 #[derive(Clone, Debug)]
@@ -80,15 +81,6 @@ pub(crate) struct KeyState<W, L, O> {
     refused: BTreeMap<TaskId, Refusal>,
     /// The earliest timer hint that was given out and has not fired.
     armed: Option<Moment>,
-}
-
-/// The result for a task that polls.
-#[derive(Clone, Debug)]
-pub(crate) enum Polled<L> {
-    Pending,
-    /// It holds the lock by this lease.
-    Taken(L),
-    Refused(Refusal),
 }
 
 impl<W, L, O> KeyState<W, L, O>
@@ -135,76 +127,69 @@ where
         !self.queue.is_empty() && !self.request.as_ref().is_some_and(is_unanswered)
     }
 
-    /// A task takes an open share, without waiting. `None`: no share is open, or other tasks wait before this one.
-    pub(crate) fn join_share(
+    fn wait(
         &mut self,
         id: TaskId,
         terms: &Terms,
-        lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
+        deadline: Option<Moment>,
+        waker: &mut Option<W>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> Outcome<L, O> {
+        if let Some(lease) = self.join_share(id, terms, cx) {
+            return Outcome::Taken(lease);
+        }
+        if terms.wait == Wait::No && self.is_taken() {
+            return Outcome::Refused(self.refusal(terms.ttl, cx.now));
+        }
+        let waiter = Waiter {
+            terms: *terms,
+            deadline,
+            waker: waker.take(),
+        };
+        self.queue.insert(id, Box::new(waiter));
+        Outcome::Pending
+    }
+
+    /// A task takes an open share, without waiting. `None`: no share is open, or other tasks wait before this one.
+    fn join_share(
+        &mut self,
+        id: TaskId,
+        terms: &Terms,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Option<L> {
+        if self.kind != LockMode::Shared {
+            return None;
+        }
         self.expire(cx);
         self.let_go(cx);
         if !self.queue.is_empty() {
             return None;
         }
         let at = self.open_share(terms, cx)?;
-        let lease = self.leases[at].join(id, *terms, lease)?;
-        self.arm(cx);
-        Some(lease)
+        self.leases[at].join(id, terms, cx)
     }
 
-    /// A task that polls begins to wait, and leaves its waker. Refused at once if the lock is taken and the task does not wait.
-    pub(crate) fn wait(
-        &mut self,
-        id: TaskId,
-        terms: Terms,
-        deadline: Option<Moment>,
-        waker: &mut Option<W>,
-        cx: &mut Transition<'_, W, L, O>,
-    ) -> Result<(), Refusal> {
-        if terms.wait == Wait::No && self.is_taken() {
-            return Err(self.refusal(terms.ttl, cx.now));
-        }
-        let waiter = Waiter {
-            terms,
-            deadline,
-            waker: waker.take(),
-        };
-        self.queue.insert(id, Box::new(waiter));
-        self.go_on(Some(id), cx);
-        self.arm(cx);
-        Ok(())
-    }
-
-    /// The task polls. It takes its grant or its refusal, or leaves its waker in exchange for the one before. `lease` makes the value
-    /// that observers of the lease see.
-    pub(crate) fn poll(
+    fn poll(
         &mut self,
         id: TaskId,
         waker: &mut Option<W>,
-        lease: impl FnOnce(&ServerLease<W, L, O>, TaskId, &Terms, FencingToken) -> L,
         cx: &mut Transition<'_, W, L, O>,
-    ) -> Polled<L> {
+    ) -> Outcome<L, O> {
         if let Some(refusal) = self.refused.remove(&id) {
-            return Polled::Refused(refusal);
+            return Outcome::Refused(refusal);
         }
-        if let Some(taken) = self.take_grant(id, lease, cx) {
-            self.arm(cx);
-            return Polled::Taken(taken);
+        if let Some(taken) = self.take_grant(id, cx) {
+            return Outcome::Taken(taken);
         }
         self.expire(cx);
         if let Some(waiter) = self.queue.get_mut(id) {
             mem::swap(&mut waiter.waker, waker);
         }
         self.queue.mark_awake(id);
-        self.go_on(Some(id), cx);
-        self.arm(cx);
-        Polled::Pending
+        Outcome::Pending
     }
 
-    /// The task is about to poll, and needs no wake-up for what happens before.
-    pub(crate) fn take_waker(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
+    fn take_waker(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
         let waker = self
             .queue
             .get_mut(id)
@@ -212,8 +197,7 @@ where
         cx.actions.extend(waker.map(Action::Drop));
     }
 
-    /// The task stops waiting, in any state of its wait. The manager's executor goes on with the request that it polled.
-    pub(crate) fn leave(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
+    fn leave(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
         self.refused.remove(&id);
         if let Some(waiter) = self.queue.remove(id) {
             cx.actions.extend(waiter.waker.map(Action::Drop));
@@ -225,30 +209,25 @@ where
             cx.actions.extend(waiter.waker.map(Action::Drop));
             self.go_on_without_holder(at, None, cx);
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
-    /// There is a new connection, and messages may have been missed. Also called for a message that says that the lock may be ours.
-    pub(crate) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
+    fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = &mut self.request {
             // After an outage the waiters of all processes are told at about the same time.
             let spread = cx.polling_pause.saturating_mul(request.failures.min(10));
-            request.reconnected(cx.now.after((cx.jitter)(spread)));
+            request.reconnected(cx.now.after(cx.jitter(spread)));
         }
         self.disconnected(since, cx);
     }
 
-    /// A connection has ended. The next one may lead to another server: a lease that this server does not know is lost now.
-    pub(crate) fn disconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
+    fn disconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
         for held in &mut self.leases {
             held.renew_if_older_than(since, cx.now);
         }
         self.progress(cx);
     }
 
-    /// The manager shuts down: no task waits any more.
-    pub(crate) fn close(&mut self, cx: &mut Transition<'_, W, L, O>) {
+    fn close(&mut self, cx: &mut Transition<'_, W, L, O>) {
         self.refuse_those(|_| true, &Refusal::Closed, cx);
         for id in self.granted_tasks() {
             if let Some((at, waiter)) = self.withdraw_grant(id) {
@@ -257,18 +236,10 @@ where
             }
         }
         self.close_shares(cx);
-        self.go_on(None, cx);
-        self.arm(cx);
-    }
-
-    /// A timer hint has fired.
-    pub(crate) fn tick(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        self.armed = None;
-        self.progress(cx);
     }
 
     /// Does everything that is due.
-    pub(crate) fn progress(&mut self, cx: &mut Transition<'_, W, L, O>) {
+    fn progress(&mut self, cx: &mut Transition<'_, W, L, O>) {
         self.expire(cx);
         self.end_waits(cx);
         self.release_unused(cx);
@@ -280,12 +251,10 @@ where
         {
             cx.actions.push(Action::TakeOverRequest);
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
     /// When something is due next.
-    pub(crate) fn due(&self) -> Option<Moment> {
+    fn due(&self) -> Option<Moment> {
         let request = self.request.as_ref().and_then(AcquireRequest::due);
         let asks = self.asks_from().filter(|_| self.is_about_to_ask());
         let others = [self.queue.first_deadline(), request, asks];

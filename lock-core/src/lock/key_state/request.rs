@@ -232,19 +232,19 @@ impl<O> AcquireRequest<O> {
 /// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second for each process.
 /// The first process of the queue adds one check a ttl, or one a pause.
 pub(super) fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
-    let beat = BEAT + (cx.jitter)(BEAT / 20);
+    let beat = BEAT + cx.jitter(BEAT / 20);
     if !busy.is_next {
         return beat;
     }
     let pause = match (busy.wake_up, busy.expiry) {
-        (WakeUpMode::Push, Expiry::Unknown) => (cx.jitter)(FIRST_CHECK),
+        (WakeUpMode::Push, Expiry::Unknown) => cx.jitter(FIRST_CHECK),
         (WakeUpMode::Push, _) => beat,
-        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => (cx.jitter)(cx.polling_pause),
+        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => cx.jitter(cx.polling_pause),
     };
     match busy.expiry {
         // Two milliseconds later, with jitter, since the server counts in whole milliseconds.
         Expiry::In(left) => pause
-            .min(left + (cx.jitter)(Duration::from_millis(2)))
+            .min(left + cx.jitter(Duration::from_millis(2)))
             .max(SHORTEST_PAUSE),
         Expiry::Never | Expiry::Unknown => pause,
     }

@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use crate::{
     fencing::{FencingBlock, FencingToken},
-    lock::{
-        context::terms::Terms,
-        key_state::{
-            action::{Action, BATCHED_WITHIN, ReleaseAction, TaskId, Transition},
-            batch::Batch,
-            local_holders::{HolderStage, LocalHolder, LocalHolders},
-            request::{AcquireRequest, Granted, Rivals},
-            share::Share,
-        },
+    lock::key_state::{
+        action::{Action, BATCHED_WITHIN, NewLease, ReleaseAction, TaskId, Transition},
+        batch::Batch,
+        local_holders::{HolderStage, LocalHolder, LocalHolders},
+        request::{AcquireRequest, Granted, Rivals},
+        share::Share,
+        terms::Terms,
     },
     options::AutoRenew,
     runtime::clock::Moment,
@@ -162,7 +160,7 @@ where
     pub(super) fn plan_renewal(&mut self, cx: &Transition<'_, W, L, O>) {
         if self.renewal != RenewalPlan::Off {
             let third = self.valid_until.since(cx.now).min(self.ttl) / 3;
-            let pause = third * 4 / 5 + (cx.jitter)(third / 5);
+            let pause = third * 4 / 5 + cx.jitter(third / 5);
             self.renewal = RenewalPlan::At(cx.now.after(pause));
         }
     }
@@ -201,18 +199,18 @@ where
     pub(super) fn join(
         &mut self,
         id: TaskId,
-        terms: Terms,
-        lease: impl FnOnce(&Self, TaskId, &Terms, FencingToken) -> L,
+        terms: &Terms,
+        cx: &Transition<'_, W, L, O>,
     ) -> Option<L>
     where
         L: Clone,
     {
         self.share.as_mut()?.unused_until = None;
         let fencing = self.tokens.last();
-        let lease = lease(self, id, &terms, fencing);
+        let lease = self.make_lease(id, terms, fencing, cx);
         self.holders.insert(LocalHolder {
             id,
-            terms,
+            terms: *terms,
             fencing,
             unrenewed_until: None,
             stage: HolderStage::Taken {
@@ -221,6 +219,26 @@ where
             },
         });
         Some(lease)
+    }
+
+    /// Makes what observers see of the lease of a task.
+    pub(super) fn make_lease(
+        &self,
+        id: TaskId,
+        terms: &Terms,
+        fencing: FencingToken,
+        cx: &Transition<'_, W, L, O>,
+    ) -> L {
+        cx.host.new_lease(NewLease {
+            id,
+            owner: &self.owner,
+            terms,
+            fencing,
+            permit: self.permit,
+            valid_until: self.valid_until,
+            is_renewed: self.renewal != RenewalPlan::Off,
+            taken_at: cx.now,
+        })
     }
 
     pub(super) fn into_release(self, kept_until: Option<Moment>) -> ReleaseAction<O> {

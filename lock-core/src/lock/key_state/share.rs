@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::{
-    lock::context::terms::Terms,
+    lock::key_state::terms::Terms,
     mode::LockMode,
     options::{AutoRenew, Wait},
     runtime::clock::Moment,

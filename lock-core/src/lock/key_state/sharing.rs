@@ -1,15 +1,13 @@
 //! Sharing: the transitions of the shares that tasks of this process have together. See `share.rs`.
 
 use crate::{
-    lock::{
-        context::terms::Terms,
-        key_state::{
-            KeyState,
-            action::{Action, ReleaseAction, Transition},
-            holding::AfterRelease,
-            server_lease::RenewalPlan,
-            share::{Admits, KEPT},
-        },
+    lock::key_state::{
+        KeyState,
+        action::{Action, ReleaseAction, Transition},
+        holding::AfterRelease,
+        server_lease::RenewalPlan,
+        share::{Admits, KEPT},
+        terms::Terms,
     },
     mode::LockMode,
     options::AutoRenew,
@@ -21,18 +19,14 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// No share admits a further task: an exclusive request of this process comes, or the lock was taken from all its holders.
-    pub(crate) fn close_shares(&mut self, cx: &mut Transition<'_, W, L, O>) {
+    pub(super) fn close_shares(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // From the last to the first, since a released lease is taken out.
         for at in (0..self.leases.len()).rev() {
             self.close_share(at, cx);
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
-    /// An exclusive request of another process waits: the share of this owner token admits no further task.
-    pub(crate) fn contended(&mut self, owner: &O, cx: &mut Transition<'_, W, L, O>) {
+    pub(super) fn contended(&mut self, owner: &O, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.position_of(owner) {
             self.close_share(at, cx);
         } else if let Some(request) = &mut self.request
@@ -40,8 +34,6 @@ where
         {
             request.is_contended = true;
         }
-        self.go_on(None, cx);
-        self.arm(cx);
     }
 
     /// Gives a new share to all waiters that may have it beside the first one, whether or not the share stays open.
@@ -139,7 +131,7 @@ where
 
     /// Gives back a share that is let go. For two polling pauses the key is left to clients that poll.
     fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> ReleaseAction<O> {
-        let pause = (cx.jitter)(cx.polling_pause.saturating_mul(2));
+        let pause = cx.jitter(cx.polling_pause.saturating_mul(2));
         self.asks_from = Some(cx.now.after(pause));
         self.give_back(at, None)
     }

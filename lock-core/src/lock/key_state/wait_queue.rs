@@ -3,10 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    lock::{
-        context::terms::Terms,
-        key_state::{action::TaskId, few::Few},
-    },
+    lock::key_state::{action::TaskId, few::Few, terms::Terms},
     options::Wait,
     runtime::clock::Moment,
 };

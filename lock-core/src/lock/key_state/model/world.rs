@@ -9,13 +9,9 @@ use std::{
 use super::server::{NoReply, OTHER, OTHER_TTL, Reply, Request, Sent, Server, TTL};
 use crate::{
     error::LeaseLost,
-    fencing::FencingToken,
-    lock::{
-        context::terms::Terms,
-        key_state::{
-            Action, AfterRelease, KeyState, Limits, Polled, TaskId, Transition,
-            request::AcquireReply, server_lease::ServerLease, wait_queue::deadline,
-        },
+    lock::key_state::{
+        Action, AfterRelease, Event, Host, KeyState, Limits, NewLease, Outcome, TaskId, Transition,
+        request::AcquireReply, terms::Terms, wait_queue::deadline,
     },
     mode::Mode,
     options::{AutoRenew, OnLost, ReleaseMode, Wait},
@@ -26,7 +22,6 @@ use crate::{
 const GRID_NANOS: u64 = 500_000_000;
 
 pub(super) type Key = KeyState<u64, u64, u64>;
-type KeyTransition<'a> = Transition<'a, u64, u64, u64>;
 pub(super) type Found = Result<(), String>;
 
 /// The owner token, the fencing token and the permit of a lease, and until when it is certain.
@@ -173,13 +168,13 @@ impl World {
                 world.left.shutdowns -= 1;
                 world.rounds = [0, 0];
                 world.is_closing = true;
-                world.event(Key::close);
+                world.event(Event::Close);
             });
         }
         if self.is_closing {
             self.fork(reached, |world| {
                 world.is_closing = false;
-                world.event(|key, cx| key.lose_any(LeaseLost::Shutdown, cx));
+                world.event(Event::LoseAll(LeaseLost::Shutdown));
             });
         }
     }
@@ -188,7 +183,7 @@ impl World {
         if self.left.closings > 0 && !self.key.leases.is_empty() {
             self.fork(reached, |world| {
                 world.left.closings -= 1;
-                world.event(Key::close_shares);
+                world.event(Event::CloseShares);
             });
         }
     }
@@ -223,7 +218,7 @@ impl World {
                 }
                 let id = *id;
                 self.fork(reached, |world| {
-                    world.event(|key, cx| key.leave(TaskId(id), cx));
+                    world.event(Event::Leave(TaskId(id)));
                     world.tasks[index] = Task::Away;
                     world.go_on_elsewhere(id);
                 });
@@ -231,8 +226,8 @@ impl World {
             Task::Holding { id, owner, .. } => {
                 let (id, owner) = (*id, *owner);
                 self.fork(reached, |world| {
-                    let after = world.event(|key, cx| key.release(TaskId(id), &owner, cx));
-                    if !matches!(after, AfterRelease::Passed) {
+                    let after = world.event(Event::Release(TaskId(id), &owner));
+                    if !matches!(after, Outcome::Released(AfterRelease::Passed)) {
                         world.send(Request::Release(owner));
                     }
                     world.tasks[index] = Task::Away;
@@ -240,16 +235,14 @@ impl World {
                 if self.left.unrenewed > 0 {
                     self.fork(reached, |world| {
                         world.left.unrenewed -= 1;
-                        world.event(|key, cx| key.stop_renewing(TaskId(id), cx));
+                        world.event(Event::StopRenewing(TaskId(id)));
                     });
                 }
                 if self.left.ties > 0 {
                     self.fork(reached, |world| {
                         world.left.ties -= 1;
                         world.end(id);
-                        world.event(|key, cx| {
-                            key.lose(TaskId(id), LeaseLost::OtherKey, cx);
-                        });
+                        world.event(Event::Lose(TaskId(id), LeaseLost::OtherKey));
                     });
                 }
             }
@@ -362,7 +355,7 @@ impl World {
         if is_due || self.left.moments.is_none() {
             self.fork(reached, |world| {
                 world.timer = None;
-                world.event(Key::tick);
+                world.event(Event::Tick);
             });
         }
         let ends = self.server.holders.iter().map(|held| held.until);
@@ -415,30 +408,32 @@ impl World {
         }
     }
 
-    /// Makes one transition, and carries its actions out.
-    fn event<T>(&mut self, transition: impl FnOnce(&mut Key, &mut KeyTransition<'_>) -> T) -> T {
-        let next = Cell::new(self.next_owner);
-        let new_owner = |_: Mode| {
-            next.set(next.get() + 1);
-            next.get()
+    /// Makes the transition of an event, and carries its actions out.
+    fn event(&mut self, event: Event<'_, u64, u64>) -> Outcome<u64, u64> {
+        self.event_of_task(event).0
+    }
+
+    /// The same, for a task that may take a lease. Also returns the lease that was made for it.
+    fn event_of_task(&mut self, event: Event<'_, u64, u64>) -> (Outcome<u64, u64>, Option<Made>) {
+        let host = Hosting {
+            next_owner: Cell::new(self.next_owner),
+            known: self.known,
+            made: Cell::new(None),
         };
-        let known = self.known;
         let mut cx = Transition {
             now: self.now,
-            known_fencing: &|_| known,
             limits: Limits {
                 handoffs: Some(self.left.handoffs),
                 handoff_time: Duration::from_millis(20),
                 ..Limits::default()
             },
             polling_pause: Duration::from_millis(500),
-            jitter: &|span| span,
-            new_owner: &new_owner,
+            host: &host,
             actions: Vec::new(),
         };
-        let result = transition(&mut self.key, &mut cx);
+        let outcome = self.key.apply(event, &mut cx);
         let actions = cx.actions;
-        self.next_owner = next.get();
+        self.next_owner = host.next_owner.get();
         // As the registry does under its mutex: a new timer replaces the earlier one.
         for action in &actions {
             if let Action::Arm(at) = action {
@@ -452,7 +447,7 @@ impl World {
         for action in actions {
             self.act(action);
         }
-        result
+        (outcome, host.made.take())
     }
 
     fn act(&mut self, action: Action<u64, u64, u64>) {
@@ -531,30 +526,23 @@ impl World {
             mode: self.left.mode,
         };
         let deadline = deadline(wait, self.now);
-        if self.left.mode == Mode::Shared && self.join_share(index, id, &terms)? {
-            return Ok(());
-        }
         // The task leaves its waker, and its request has no reply yet.
         self.tasks[index] = Task::Waiting {
             id,
             is_woken: false,
         };
-        let waits = self.event(|key, cx| key.wait(TaskId(id), terms, deadline, &mut Some(id), cx));
-        if waits.is_err() {
-            self.tasks[index] = Task::Away;
+        let (outcome, made) = self.event_of_task(Event::Wait {
+            id: TaskId(id),
+            terms: &terms,
+            deadline,
+            waker: &mut Some(id),
+        });
+        match (outcome, made) {
+            (Outcome::Taken(_), Some(made)) => self.hold(index, id, made)?,
+            (Outcome::Refused(_), _) => self.tasks[index] = Task::Away,
+            _ => {}
         }
         Ok(())
-    }
-
-    /// The task takes an open share, without a request.
-    fn join_share(&mut self, index: usize, id: u64, terms: &Terms) -> Result<bool, String> {
-        let made = Cell::new(None);
-        let lease = making(id, &made);
-        self.event(|key, cx| key.join_share(TaskId(id), terms, lease, cx));
-        match made.take() {
-            Some(made) => self.hold(index, id, made).map(|()| true),
-            None => Ok(false),
-        }
     }
 
     /// The task takes a lease that was made for it. Fails if the fencing token is too old.
@@ -589,27 +577,24 @@ impl World {
             is_woken: false,
         };
         let reply = self.take_arrived(id);
-        let made = Cell::new(None);
-        let lease = making(id, &made);
-        let polled = self.event(|key, cx| {
-            if let Some((owner, reply)) = reply {
-                key.take_waker(TaskId(id), cx);
-                key.acquired(&owner, reply, cx);
-            }
-            key.poll(TaskId(id), &mut Some(id), lease, cx)
+        let reply = reply.as_ref().map(|(owner, reply)| (owner, reply.clone()));
+        let polled = self.event_of_task(Event::Poll {
+            id: TaskId(id),
+            waker: &mut Some(id),
+            reply,
         });
-        match (polled, made.take()) {
-            // The task may have been woken by its own poll.
-            (Polled::Pending, _) => {}
-            (Polled::Taken(_), Some(made)) => {
+        match polled {
+            (Outcome::Taken(_), Some(made)) => {
                 self.hold(index, id, made)?;
                 self.go_on_elsewhere(id);
             }
-            (Polled::Taken(_), None) => return Err("a lease that was not made".to_owned()),
-            (Polled::Refused(_), _) => {
+            (Outcome::Taken(_), None) => return Err("a lease that was not made".to_owned()),
+            (Outcome::Refused(_), _) => {
                 self.tasks[index] = Task::Away;
                 self.go_on_elsewhere(id);
             }
+            // The task may have been woken by its own poll.
+            _ => {}
         }
         Ok(())
     }
@@ -653,19 +638,27 @@ impl World {
                     return self.wake(by);
                 }
                 let reply = self.read(owner, outcome);
-                self.event(|key, cx| key.acquired(&owner, reply, cx));
+                self.event(Event::Acquired(&owner, reply));
             }
             Reply::Renewed(owner, sent, result) => {
                 let result = result.map_err(Failure::from);
-                let retry_in = Duration::from_millis(200);
-                self.event(|key, cx| key.renewed(&owner, sent, &result, retry_in, cx));
+                self.event(Event::Renewed {
+                    owner: &owner,
+                    sent,
+                    result: &result,
+                    retry_in: Duration::from_millis(200),
+                });
             }
             Reply::Prefetched(owner, result) => {
                 let result: Result<Prefetched, _> = result.map_err(Failure::from);
-                self.event(|key, cx| key.prefetched(&owner, &result, cx));
+                self.event(Event::Prefetched(&owner, &result));
             }
-            Reply::Pushed(owner, pushed) => self.event(|key, cx| key.pushed(&owner, pushed, cx)),
-            Reply::Contended(owner) => self.event(|key, cx| key.contended(&owner, cx)),
+            Reply::Pushed(owner, pushed) => {
+                self.event(Event::Pushed(&owner, pushed));
+            }
+            Reply::Contended(owner) => {
+                self.event(Event::Contended(&owner));
+            }
         }
     }
 
@@ -691,19 +684,36 @@ impl World {
             self.deliver(reply);
         }
         let now = self.now;
-        self.event(|key, cx| key.reconnected(now, cx));
+        self.event(Event::Reconnected(now));
     }
 }
 
-/// Makes the value that observers of a lease see, and notes the lease.
-fn making(
-    id: u64,
-    made: &Cell<Option<Made>>,
-) -> impl FnOnce(&ServerLease<u64, u64, u64>, TaskId, &Terms, FencingToken) -> u64 {
-    move |held, _, _, fencing| {
-        let permit = held.permit;
-        made.set(Some((held.owner, fencing.into(), permit, held.valid_until)));
-        id
+/// What the state machine has made: owner tokens are numbers, and what observers of a lease see is the number of its task.
+struct Hosting {
+    next_owner: Cell<u64>,
+    known: u64,
+    made: Cell<Option<Made>>,
+}
+
+impl Host<u64, u64, u64> for Hosting {
+    fn new_owner(&self, _: Mode) -> u64 {
+        self.next_owner.set(self.next_owner.get() + 1);
+        self.next_owner.get()
+    }
+
+    fn new_lease(&self, taken: NewLease<'_, u64>) -> u64 {
+        let fencing = taken.fencing.into();
+        let made = (*taken.owner, fencing, taken.permit, taken.valid_until);
+        self.made.set(Some(made));
+        taken.id.0
+    }
+
+    fn known_fencing(&self, _: &u64) -> u64 {
+        self.known
+    }
+
+    fn jitter(&self, span: Duration) -> Duration {
+        span
     }
 }
 

@@ -1,0 +1,176 @@
+//! The task of the timers of a manager: the hints of the state machines, and the renewals that they cause.
+//!
+//! Renewals leave in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs no
+//! more than those batches.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use crate::{
+    key::LockKey,
+    lock::{
+        context::driver::{Driver, RenewalDue},
+        key_state::{BATCHED_WITHIN, Event},
+    },
+    mode::LockMode,
+    runtime::{
+        clock::{Clock, Moment},
+        executor::Executor,
+        mutex::Mutex,
+        timer_queue::TimerQueue,
+    },
+    store::owner::Owner,
+};
+
+/// The most renewals in one message, so that the server stays responsive to others.
+const LARGEST_BATCH: usize = 512;
+
+/// The most batches in flight. Further renewals wait in `due`.
+const MOST_IN_FLIGHT: usize = 64;
+
+pub(crate) struct Ticking {
+    /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.
+    pub(crate) timers: TimerQueue<(LockKey, LockMode)>,
+    /// In the order in which their leases end.
+    due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
+    in_flight: AtomicUsize,
+    /// Signalled when a renewal is due, and when a batch has its reply.
+    changed: Notify,
+    /// Whether the task runs. On a runtime of the caller it ends with that runtime. The next poll or lease then starts another.
+    is_running: AtomicBool,
+    driver: OnceLock<Weak<dyn Driver>>,
+}
+
+impl Ticking {
+    pub(crate) fn new() -> Self {
+        Self {
+            timers: TimerQueue::new(),
+            due: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            changed: Notify::new(),
+            is_running: AtomicBool::new(false),
+            driver: OnceLock::new(),
+        }
+    }
+
+    /// Sets what the task calls. The task has no strong reference: the manager and its thread end with their last user.
+    pub(crate) fn drive(&self, driver: Weak<dyn Driver>) {
+        self.driver.get_or_init(|| driver);
+    }
+
+    /// The driver of the state machines, unless the manager has ended.
+    pub(crate) fn driver(&self) -> Option<Arc<dyn Driver>> {
+        self.driver.get()?.upgrade()
+    }
+
+    /// Queues the renewal of a lease that ends at `valid_until`.
+    pub(crate) fn push(
+        &self,
+        key: &LockKey,
+        owner: Arc<Owner>,
+        ttl: Duration,
+        valid_until: Moment,
+    ) {
+        let place = (valid_until, owner.entry.number());
+        let due = RenewalDue {
+            key: key.clone(),
+            owner,
+            ttl,
+        };
+        self.due.lock().insert(place, due);
+        self.changed.notify_one();
+    }
+
+    /// A batch has its reply.
+    pub(crate) fn note_reply(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.changed.notify_one();
+    }
+
+    /// Wakes the task, which ends if what it calls is gone.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Starts the task, if it does not run.
+    pub(crate) fn keep_on(self: &Arc<Self>, executor: &Executor, clock: &Clock) {
+        // Usually the task runs, and a write would take the flag from the caches of other threads.
+        if !self.is_running.load(Ordering::Acquire) && !self.is_running.swap(true, Ordering::AcqRel)
+        {
+            let (running, clock) = (Running(self.clone()), clock.clone());
+            executor.spawn(async move { running.0.run(&clock).await });
+        }
+    }
+
+    /// Runs until the manager ends, or the runtime that the task was started on.
+    async fn run(&self, clock: &Clock) {
+        loop {
+            let hints = tokio::select! {
+                biased;
+                // The timers are first: frequent changes must not delay them. Batches are sent after either branch.
+                hints = self.timers.due(clock, BATCHED_WITHIN) => hints,
+                () = self.changed.notified() => Vec::new(),
+            };
+            let Some(driver) = self.driver() else {
+                return;
+            };
+            for (key, kind) in hints {
+                driver.clone().happened(&key, kind, Event::Tick);
+            }
+            let round_trip = driver.round_trip();
+            while let Some((batch, within)) = self.next_batch(round_trip) {
+                driver.clone().renew(batch, within);
+            }
+        }
+    }
+
+    /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
+    fn next_batch(&self, round_trip: Duration) -> Option<(Vec<RenewalDue>, Duration)> {
+        let mut due = self.due.lock();
+        if self.in_flight.load(Ordering::Acquire) >= MOST_IN_FLIGHT {
+            return None;
+        }
+        let within = patience(due.first_key_value()?.1.ttl, round_trip);
+        let alike = due
+            .iter()
+            .filter(|(_, one)| patience(one.ttl, round_trip) == within);
+        let places: Vec<_> = alike.map(|(place, _)| *place).take(LARGEST_BATCH).collect();
+        let batch = places
+            .iter()
+            .filter_map(|place| due.remove(place))
+            .collect();
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        Some((batch, within))
+    }
+}
+
+/// Clears the flag when the task ends, for whatever reason.
+struct Running(Arc<Ticking>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, Ordering::Release);
+        if let Some(driver) = self.0.driver() {
+            driver.rouse_all();
+        }
+    }
+}
+
+/// How long one try may take: a tenth of the ttl, but time enough for a few round trips. On a slow network it is two round trips,
+/// but a third of the ttl at most. The first try is sent after a third of the ttl, so there is time for a second.
+fn patience(ttl: Duration, round_trip: Duration) -> Duration {
+    let enough = (round_trip * 4).max(Duration::from_millis(20));
+    let slow = (round_trip * 2).min(ttl / 3);
+    (ttl / 10)
+        .max(enough)
+        .min(Duration::from_millis(500))
+        .max(slow)
+}

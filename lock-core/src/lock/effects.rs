@@ -1,0 +1,288 @@
+//! What follows from a transition: carried out when no mutex is held.
+
+use std::{marker::PhantomData, sync::Arc, time::Duration};
+
+use crate::{
+    error::LeaseLost,
+    key::LockKey,
+    lock::{
+        context::{
+            Context,
+            driver::{Driver, LiveEvent, RenewalDue},
+        },
+        key_map::{KeyEntry, StateAction},
+        key_state::{AcquireAction, Action, Event},
+        requests::{
+            acquire_in_flight::{AcquireInFlight, read_reply},
+            release,
+            release_in_flight::{ReleaseInFlight, Unanswered},
+        },
+    },
+    mode::LockMode,
+    runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
+    store::{Acquire, Acquired, ENDED, Failure, Prefetch, Renewed, StoreFuture, owner::Owner},
+    telemetry,
+};
+
+#[derive(Default)]
+pub(super) struct Effects {
+    pub(super) actions: Vec<StateAction>,
+    /// The request that the polling task is to poll.
+    pub(super) to_poll: Option<Arc<AcquireInFlight>>,
+    /// The release of the key in flight, behind which a request is sent.
+    pub(super) behind: Option<ReleaseInFlight>,
+    /// The request that the executor is to go on with.
+    pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
+    pub(super) wakes_timers: bool,
+    /// Open for a release among the actions: a shutdown waits until that release has begun.
+    pub(super) releasing: Option<Open>,
+    /// The task gives the lease back: until its release has a reply, the next request is sent behind it.
+    pub(super) unanswered: Option<Unanswered>,
+    /// The entry that was removed from the map: dropping it may wake a shutdown.
+    pub(super) ended: Option<Box<KeyEntry>>,
+}
+
+impl Effects {
+    /// Whether a request for the key is among the actions.
+    pub(super) fn asks(&self) -> bool {
+        let mut actions = self.actions.iter();
+        actions.any(|action| matches!(action, Action::Acquire(_)))
+    }
+
+    /// Carries them out, in their order. Returns the request that the polling task is to poll.
+    pub(super) fn carry_out(
+        self,
+        context: &Arc<Context>,
+        key: &LockKey,
+        kind: LockMode,
+    ) -> Option<Arc<AcquireInFlight>> {
+        if self.wakes_timers {
+            context.ticking.timers.wake();
+            context.keep_ticking();
+        }
+        for action in self.actions {
+            #[cfg(test)]
+            crate::runtime::mutex::interleaved::point();
+            match action {
+                // A waker is the user's code, which may panic when it wakes or is dropped.
+                Action::Wake(waker) => catch_panic(|| waker.wake()),
+                Action::Drop(waker) => catch_panic(|| drop(waker)),
+                Action::Acquire(acquire) => {
+                    let to_poll = self.to_poll.as_deref();
+                    send(context, key, acquire, to_poll, self.behind.as_ref());
+                }
+                Action::Renew {
+                    owner,
+                    ttl,
+                    valid_until,
+                } => context.ticking.push(key, owner, ttl, valid_until),
+                Action::Prefetch { owner, ttl, tokens } => {
+                    prefetch(context, key, owner, ttl, tokens);
+                }
+                Action::Release(action) => {
+                    let now = context.clock.now();
+                    drop(release::release(context, key, action, now, None, None));
+                }
+                Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
+                Action::Extend { lease, valid_until } => {
+                    // A guard of a lost lease keeps no other task from the lock.
+                    if let Some(reason) = lease.extend(valid_until) {
+                        report(context, key, kind, Event::Lose(lease.id, reason));
+                    }
+                }
+                Action::End { lease, reason } => {
+                    let tied = lease.note_lost(reason);
+                    for other in tied.iter().flat_map(|tied| tied.iter()) {
+                        if other.id != lease.id
+                            && other.end(LeaseLost::OtherKey) == LeaseLost::OtherKey
+                        {
+                            let event = Event::Lose(other.id, LeaseLost::OtherKey);
+                            report(context, &other.key, other.kind(), event);
+                        }
+                    }
+                }
+                Action::HandedOn(how) => telemetry::handed_on(key, kind, how),
+                Action::Arm(_) | Action::TakeOverRequest => {}
+            }
+        }
+        if let Some(request) = self.to_take_over {
+            finish_elsewhere(context, key, &request);
+        }
+        drop((self.releasing, self.ended));
+        self.to_poll
+    }
+}
+
+/// Reports an event to the driver, unless the manager has ended: then nothing is left of the key.
+pub(super) fn report(context: &Context, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
+    if let Some(driver) = context.ticking.driver() {
+        driver.happened(key, kind, event);
+    }
+}
+
+fn send(
+    context: &Arc<Context>,
+    key: &LockKey,
+    action: AcquireAction<Arc<Owner>>,
+    to_poll: Option<&AcquireInFlight>,
+    behind: Option<&ReleaseInFlight>,
+) {
+    let owner = action.owner;
+    let request = Acquire {
+        full_key: owner.full_key.clone(),
+        token: owner.token.clone(),
+        ttl: action.ttl,
+        known_fencing: action.known_fencing,
+        tokens: action.tokens,
+        queue_mode: action.queue_mode,
+        entry: match action.queued_ttl {
+            Some(ttl) => owner.entry.join(ttl),
+            None => owner.entry.in_queue(),
+        },
+        behind: None,
+        in_flight: owner.in_flight.clone(),
+    };
+    let reply = match behind.filter(|release| !release.is_answered()) {
+        None => context.store.acquire(request),
+        Some(release) => {
+            let (context, owner) = (context.clone(), owner.clone());
+            Box::pin(release.clone().acquire_behind(context, owner, request))
+        }
+    };
+    match to_poll.filter(|_| action.polled_by.is_some()) {
+        Some(request) => {
+            if let Some(reply) = request.send(reply) {
+                finish(context, key, owner, reply);
+            }
+        }
+        None => finish(context, key, owner, reply),
+    }
+}
+
+/// Has the executor go on with a request, when its task has left or does not poll.
+pub(super) fn finish_elsewhere(context: &Arc<Context>, key: &LockKey, request: &AcquireInFlight) {
+    if let Some(reply) = request.take() {
+        finish(context, key, request.owner.clone(), reply);
+    }
+}
+
+/// Gives up a request whose reply no task needs. Its owner token is then released.
+pub(super) fn give_up(context: &Context, key: &LockKey, request: &AcquireInFlight) {
+    if let Some(reply) = request.take() {
+        drop(reply);
+        let left = Err(Failure::unanswered("its task has left"));
+        let reply = read_reply(context, &request.owner, left);
+        let kind = request.owner.mode.kind();
+        report(context, key, kind, Event::Acquired(&request.owner, reply));
+    }
+}
+
+/// Has the executor wait for the reply to a request.
+fn finish(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, reply: StoreFuture<Acquired>) {
+    let (driver, of_reply, key) = (context.ticking.driver(), context.clone(), key.clone());
+    tell_reply(&context.executor, reply, move |result| {
+        let reply = read_reply(&of_reply, &owner, result);
+        if let Some(driver) = driver {
+            driver.happened(&key, owner.mode.kind(), Event::Acquired(&owner, reply));
+        }
+    });
+}
+
+fn prefetch(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, ttl: Duration, tokens: u32) {
+    let reply = context.store.prefetch(Prefetch {
+        full_key: owner.full_key.clone(),
+        token: owner.token.clone(),
+        ttl,
+        known_fencing: context.known_tokens.of(owner.clock),
+        tokens,
+    });
+    let (driver, key) = (context.ticking.driver(), key.clone());
+    tell_reply(&context.executor, reply, move |result| {
+        if let Err(failure) = &result {
+            tracing::debug!(key = %key.shown(), ?failure, "no fencing tokens were prefetched");
+        }
+        if let Some(driver) = driver {
+            driver.happened(&key, owner.mode.kind(), Event::Prefetched(&owner, &result));
+        }
+    });
+}
+
+/// Sends a batch of renewals. The executor waits for the reply, not the task of the timers: a slow reply delays neither other renewals
+/// nor the end of a lease.
+pub(super) fn renew(
+    context: &Arc<Context>,
+    driver: Arc<dyn Driver>,
+    batch: Vec<RenewalDue>,
+    within: Duration,
+) {
+    // Read before the request is handed over: the server's time starts later than this, never earlier.
+    let sent = context.clock.now();
+    let requests = batch
+        .iter()
+        .map(|one| one.owner.renew_request(one.ttl))
+        .collect();
+    let reply = context.store.renew(requests, within);
+    let of_reply = context.clone();
+    tell_reply(&context.executor, reply, move |replies| {
+        of_reply.ticking.note_reply();
+        let mut replies = replies.map(Vec::into_iter);
+        for one in batch {
+            let reply = match &mut replies {
+                Ok(replies) => replies.next(),
+                Err(failure) => Some(Err(failure.clone())),
+            };
+            if let Some(result) = reply {
+                note_renewed(&of_reply, &one.key, &result);
+                let event = Event::Renewed {
+                    owner: &one.owner,
+                    sent,
+                    result: &result,
+                    retry_in: within / 2,
+                };
+                driver
+                    .clone()
+                    .happened(&one.key, one.owner.mode.kind(), event);
+            }
+        }
+    });
+}
+
+/// Notes what the reply to a renewal says about the server.
+pub(super) fn note_renewed(context: &Context, key: &LockKey, result: &Result<Renewed, Failure>) {
+    context.outage.note(result, &context.clock);
+    if let Err(failure) = result {
+        tracing::debug!(key = %key.shown(), ?failure, "a renewal failed");
+    }
+}
+
+/// Reports the reply once. If the runtime that waits for the reply ends first, reports a failure.
+struct TellOnce<T, F: FnOnce(Result<T, Failure>)> {
+    tell: Option<F>,
+    _reply: PhantomData<fn(T)>,
+}
+
+/// Starts a request, and calls `tell` with its reply.
+fn tell_reply<T, F>(executor: &Executor, reply: StoreFuture<T>, tell: F)
+where
+    T: Send + 'static,
+    F: FnOnce(Result<T, Failure>) + Send + 'static,
+{
+    let mut once = TellOnce {
+        tell: Some(tell),
+        _reply: PhantomData,
+    };
+    executor.start(async move {
+        let reply = reply.await;
+        if let Some(tell) = once.tell.take() {
+            tell(reply);
+        }
+    });
+}
+
+impl<T, F: FnOnce(Result<T, Failure>)> Drop for TellOnce<T, F> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            tell(Err(Failure::unanswered(ENDED)));
+        }
+    }
+}
