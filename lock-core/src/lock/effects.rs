@@ -136,7 +136,7 @@ fn send(
         tokens: action.tokens,
         queue_mode: action.queue_mode,
         entry: match action.queued_ttl {
-            Some(ttl) => owner.entry.join(ttl),
+            Some(ttl) => owner.entry.join(ttl, key, &owner.token),
             None => owner.entry.in_queue(),
         },
         behind: None,

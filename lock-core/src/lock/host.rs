@@ -27,7 +27,6 @@ impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
         Arc::new(Owner::new(
             &self.context.owner_tokens,
             &self.context.grants,
-            self.key,
             mode,
             full_key,
             clock,

@@ -194,11 +194,14 @@ impl LeaseState {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
-    /// Moves the end later. Returns how it ended, if an observer has seen it end meanwhile: then it stays so.
+    /// Moves the end later. Returns how it was lost, if an observer has seen it end meanwhile: then it stays so. A lease that its guard
+    /// has released is not lost, also if the state machine does not know of the release yet.
     pub(crate) fn extend(&self, valid_until: Moment) -> Option<LeaseLost> {
         self.valid_until
             .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
-        self.end.get()
+        self.end
+            .get()
+            .filter(|reason| *reason != LeaseLost::Released)
     }
 
     /// How the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
@@ -232,16 +235,18 @@ impl LeaseState {
         }
     }
 
-    /// Reports that the state machine has ended the lease. Returns the leases that are lost with it.
+    /// Reports that the state machine has ended the lease. Returns the leases that are lost with it: none, if the guard has released
+    /// them meanwhile.
     ///
     /// The caller of `tie` looks for ends after it has tied, and this looks for ties after the end was set. So one of the two sees
     /// the other.
     pub(crate) fn note_lost(&self, reason: LeaseLost) -> Option<Arc<[Arc<Self>]>> {
         let reason = self.end(reason);
-        if reason != LeaseLost::Released {
-            let failure = self.context.outage.failure();
-            telemetry::lost(&self.key, self.kind(), reason, failure.as_deref());
+        if reason == LeaseLost::Released {
+            return None;
         }
+        let failure = self.context.outage.failure();
+        telemetry::lost(&self.key, self.kind(), reason, failure.as_deref());
         if reason == LeaseLost::OtherKey {
             return None;
         }

@@ -440,12 +440,20 @@ impl GrantListener for Registry {
         }
     }
 
-    fn reconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment) {
-        self.event(key, kind, Event::Reconnected(since));
+    fn hinted(self: Arc<Self>, key: &LockKey, kind: LockMode, now: Moment) {
+        self.event(key, kind, Event::Reconnected(now));
     }
 
-    fn disconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment) {
-        self.event(key, kind, Event::Disconnected(since));
+    fn reconnected(self: Arc<Self>, since: Moment) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::Reconnected(since));
+        }
+    }
+
+    fn disconnected(self: Arc<Self>, since: Moment) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::Disconnected(since));
+        }
     }
 
     fn held(&self) -> HeldNow {

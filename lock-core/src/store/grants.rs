@@ -1,7 +1,7 @@
 //! Where grants arrive: the server grants a lock to a waiter directly, and notifies the waiter's process by a message.
 
 use std::{
-    collections::BTreeMap,
+    collections::HashMap,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -37,11 +37,14 @@ pub(crate) trait GrantListener: Send + Sync {
     /// An exclusive request waits for the share of this entry.
     fn contended(self: Arc<Self>, key: &LockKey, kind: LockMode, entry: EntryNumber);
 
-    /// A message may have been missed, or is no more than a hint: ask the server. The connection exists since then.
-    fn reconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment);
+    /// A message is no more than a hint that the lock was granted: ask the server.
+    fn hinted(self: Arc<Self>, key: &LockKey, kind: LockMode, now: Moment);
+
+    /// There is a new connection since then, and messages may have been missed.
+    fn reconnected(self: Arc<Self>, since: Moment);
 
     /// The connection ended then. A lease that the server of the next one does not know is lost.
-    fn disconnected(self: Arc<Self>, key: &LockKey, kind: LockMode, since: Moment);
+    fn disconnected(self: Arc<Self>, since: Moment);
 
     /// The leases that the manager holds now.
     fn held(&self) -> HeldNow;
@@ -60,8 +63,8 @@ pub(crate) struct Grants {
     /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should both ever use the
     /// same channel.
     last_number: AtomicU64,
-    /// In order of joining, so that all are told of a new connection in that order: first come, first served.
-    entries: Mutex<BTreeMap<EntryNumber, EntryRecord>>,
+    /// Those that may be in a queue, or hold a lock as an entry. A lock that is free is taken without an entry.
+    entries: Mutex<HashMap<EntryNumber, EntryRecord>>,
     listener: OnceLock<Weak<dyn GrantListener>>,
     /// Whether releases of this manager grant, as far as the last connection told. They do not where scripts may not run.
     gives: AtomicBool,
@@ -108,11 +111,11 @@ pub(crate) enum MessageKind {
     Hint,
 }
 
-/// One entry; forgotten when dropped.
+/// What is an entry as soon as it joins a queue; forgotten when dropped.
 pub(crate) struct QueueEntry {
     number: EntryNumber,
     mode: Mode,
-    /// The ttl with which it joined a queue.
+    /// The ttl with which it joined. Set before the first message of its grant can come.
     ttl: OnceLock<Duration>,
     grants: Arc<Grants>,
 }
@@ -158,23 +161,9 @@ impl Grants {
             .store(scheme == Scheme::Grants, Ordering::Relaxed);
     }
 
-    pub(crate) fn entry(
-        self: &Arc<Self>,
-        key: &LockKey,
-        mode: Mode,
-        token: &OwnerToken,
-    ) -> QueueEntry {
-        let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
-        let record = EntryRecord {
-            key: key.clone(),
-            mode,
-            token: token.clone(),
-            newest_grant: 0,
-            newest_contended: 0,
-        };
-        self.entries.lock().insert(number, record);
+    pub(crate) fn entry(self: &Arc<Self>, mode: Mode) -> QueueEntry {
         QueueEntry {
-            number,
+            number: self.last_number.fetch_add(1, Ordering::Relaxed) + 1,
             mode,
             ttl: OnceLock::new(),
             grants: self.clone(),
@@ -217,7 +206,7 @@ impl Grants {
                 listener.granted(&key, mode, message.number, granted);
             }
             (MessageKind::Hint, MessageContent::Granted(_)) => {
-                listener.reconnected(&key, mode, now);
+                listener.hinted(&key, mode, now);
             }
             (_, MessageContent::Contended(_)) => {
                 listener.contended(&key, mode, message.number);
@@ -263,27 +252,15 @@ impl Grants {
     /// There is a new connection, and messages may have been missed.
     #[cfg(feature = "redis")]
     pub(crate) fn note_connected(&self, now: Moment) {
-        self.tell_all(|listener, key, kind| listener.reconnected(key, kind, now));
+        if let Some(listener) = self.listener() {
+            listener.reconnected(now);
+        }
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn note_disconnected(&self, now: Moment) {
-        self.tell_all(|listener, key, kind| listener.disconnected(key, kind, now));
-    }
-
-    #[cfg(feature = "redis")]
-    fn tell_all(&self, tell: impl Fn(Arc<dyn GrantListener>, &LockKey, LockMode)) {
-        let Some(listener) = self.listener() else {
-            return;
-        };
-        let keys: Vec<_> = self
-            .entries
-            .lock()
-            .values()
-            .map(|record| (record.key.clone(), record.mode.kind()))
-            .collect();
-        for (key, kind) in &keys {
-            tell(listener.clone(), key, *kind);
+        if let Some(listener) = self.listener() {
+            listener.disconnected(now);
         }
     }
 
@@ -304,8 +281,18 @@ impl QueueEntry {
     }
 
     /// The entry for joining a queue with this ttl. An entry that joined before keeps its first ttl.
-    pub(crate) fn join(&self, ttl: Duration) -> Entry {
-        self.ttl.get_or_init(|| ttl);
+    pub(crate) fn join(&self, ttl: Duration, key: &LockKey, token: &OwnerToken) -> Entry {
+        self.ttl.get_or_init(|| {
+            let record = EntryRecord {
+                key: key.clone(),
+                mode: self.mode,
+                token: token.clone(),
+                newest_grant: 0,
+                newest_contended: 0,
+            };
+            self.grants.entries.lock().insert(self.number, record);
+            ttl
+        });
         self.in_queue()
     }
 
@@ -321,7 +308,9 @@ impl QueueEntry {
 
 impl Drop for QueueEntry {
     fn drop(&mut self) {
-        self.grants.entries.lock().remove(&self.number);
+        if self.ttl.get().is_some() {
+            self.grants.entries.lock().remove(&self.number);
+        }
     }
 }
 
@@ -342,11 +331,15 @@ mod tests {
             self.0.lock().push("contended");
         }
 
-        fn reconnected(self: Arc<Self>, _: &LockKey, _: LockMode, _: Moment) {
+        fn hinted(self: Arc<Self>, _: &LockKey, _: LockMode, _: Moment) {
+            self.0.lock().push("hinted");
+        }
+
+        fn reconnected(self: Arc<Self>, _: Moment) {
             self.0.lock().push("reconnected");
         }
 
-        fn disconnected(self: Arc<Self>, _: &LockKey, _: LockMode, _: Moment) {
+        fn disconnected(self: Arc<Self>, _: Moment) {
             self.0.lock().push("disconnected");
         }
 
@@ -363,7 +356,8 @@ mod tests {
         let listener: Weak<dyn GrantListener> = Arc::<Told>::downgrade(&told);
         grants.listen(listener);
         let token = OwnerTokens::of_this_process().next(Scheme::Grants);
-        let entry = grants.entry(&LockKey::new("k"), Mode::Shared, &token);
+        let entry = grants.entry(Mode::Shared);
+        entry.join(Duration::from_secs(1), &LockKey::new("k"), &token);
         let granted = PushedGrant {
             grant: FencingBlock::new(5, 1).into(),
             stamp: 5,

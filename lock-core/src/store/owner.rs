@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    key::LockKey,
     mode::Mode,
     store::{
         Acquired, Failure, Renew,
@@ -29,7 +28,6 @@ impl Owner {
     pub(crate) fn new(
         tokens: &OwnerTokens,
         grants: &Arc<Grants>,
-        key: &LockKey,
         mode: Mode,
         full_key: Arc<str>,
         clock: ClockIndex,
@@ -39,7 +37,7 @@ impl Owner {
             full_key,
             clock,
             mode,
-            entry: grants.entry(key, mode, &token),
+            entry: grants.entry(mode),
             token,
             in_flight: Arc::default(),
         }

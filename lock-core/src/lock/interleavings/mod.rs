@@ -36,7 +36,7 @@ use crate::{
         mutex::interleaved::{explore, point},
         timer::Timer,
     },
-    store::{Store, grants::Grants, memory::MemoryStore, timing::Timing},
+    store::{Renewed, Store, grants::Grants, memory::MemoryStore, timing::Timing},
 };
 
 const SCHEDULES: usize = 1500;
@@ -253,6 +253,31 @@ fn shares_that_are_joined_and_closed_let_no_reader_in_beside_a_writer() {
         // A share that no task uses is kept for a while.
         contended.event(LockMode::Shared, Event::CloseShares);
         contended.nothing_is_left();
+    });
+}
+
+/// A guard of two keys releases while the reply to a renewal of the first key is being noted: the second key is not lost by that.
+#[test]
+fn a_renewal_beside_the_release_of_several_keys_loses_none_of_them() {
+    explored(|| {
+        let first = Contended::new();
+        let second = Contended {
+            key: LockKey::new("other"),
+            ..first.clone()
+        };
+        let holds = [&first, &second].map(|one| one.acquire().expect("free"));
+        let hold = Hold::joined(&first.registry, holds.into());
+        let lease = hold.leases().first().clone();
+        let registry = first.registry.clone();
+        let renewing = shuttle::thread::spawn(move || {
+            let extended = Ok(Renewed::Extended);
+            let now = registry.context.clock.now();
+            registry.renewed(&lease, now, &extended, Duration::ZERO);
+        });
+        let released = shuttle::future::block_on(hold.release());
+        released.expect("both were held until then");
+        renewing.join().expect("no panic");
+        first.nothing_is_left();
     });
 }
 

@@ -431,7 +431,6 @@ mod tests {
         let owner = Owner::new(
             &context.owner_tokens,
             &context.grants,
-            &key,
             Mode::Exclusive,
             "lock:k".into(),
             0,
