@@ -47,18 +47,7 @@ async fn the_line_for_scripts_is_enough_and_has_nothing_too_many(server: &RedisS
 }
 
 async fn the_line_without_scripts_is_enough_and_has_nothing_too_many(server: &RedisServer) {
-    let rights = if knows(server, "DELIFEQ") {
-        rights_of("locks-delifeq")
-    } else {
-        rights_of("locks-watch")
-    };
-    each_right_counts(server, By::Commands, &rights).await;
-}
-
-/// Whether the server has a command.
-fn knows(server: &RedisServer, command: &str) -> bool {
-    let info = server.try_cli(&["COMMAND", "INFO", command]);
-    !matches!(info, Ok(redis::Value::Array(ref known)) if known.iter().all(|one| *one == redis::Value::Nil))
+    each_right_counts(server, By::Commands, &rights_of("locks-watch")).await;
 }
 
 async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
@@ -88,8 +77,7 @@ async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
             HANG,
             &format!("without {right}: nothing is left"),
             async || {
-                let mut tried = server.keys("__lock_core__:probe");
-                tried.extend(server.keys("__lock_core__:check:*"));
+                let mut tried = server.keys("__lock_core__:check:*");
                 tried.extend(server.keys("lock:__check__:*"));
                 tried.is_empty()
             },
@@ -99,13 +87,8 @@ async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
             paste(server, line);
             let locks = connect(server, &user).await;
             let locks = locks.unwrap_or_else(|failed| panic!("{right}, {line}: {failed}"));
-            // Without the command that compares, the line is for scripts.
-            let by = if line.contains("+eval") {
-                By::Scripts
-            } else {
-                by
-            };
-            operators_look_and_take_away(&locks, by)
+            // The first line is the one for scripts.
+            operators_look_and_take_away(&locks, By::Scripts)
                 .await
                 .unwrap_or_else(|failed| panic!("{right}, {line}: {failed}"));
         }
@@ -120,27 +103,55 @@ fn line_in(message: &str) -> Option<&str> {
     Some(&message[start..start + "ACL SETUSER ".len() + line.len()])
 }
 
-/// A message without that line, since the line names all rights.
+/// A message without its lines, since a line names all rights.
 fn beside_the_line(message: &str) -> String {
-    line_in(message).map_or(message.to_owned(), |line| message.replace(line, ""))
+    let mut message = message.to_owned();
+    while let Some(line) = line_in(&message) {
+        message = message.replace(line, "");
+    }
+    message
 }
 
 /// The line for scripts on one server that has selectors.
 fn whole_line(user: &str) -> String {
-    format!("ACL SETUSER {user} ( {} )", rights_of("locks").join(" "))
+    line_with(user, None)
 }
 
-/// Sends the line to the server, as an administrator does.
+/// The same, with the right to a command that only later servers have.
+fn line_with(user: &str, later: Option<&str>) -> String {
+    let mut rights = rights_of("locks");
+    let channels = rights.iter().position(|right| right.starts_with('&'));
+    let later = later.map(str::to_owned);
+    rights.splice(
+        channels.expect("a pattern")..channels.expect("a pattern"),
+        later,
+    );
+    format!("ACL SETUSER {user} ( {} )", rights.join(" "))
+}
+
+/// Sends the line to the server, as an administrator does. If the words are not in a selector, the message says to leave out the
+/// patterns that the server refuses.
 fn paste(server: &RedisServer, line: &str) {
-    server.cli(&line.split(' ').collect::<Vec<_>>());
+    let words: Vec<_> = line.split(' ').collect();
+    let is_refused = |word: &&str| {
+        word.starts_with(['~', '&'])
+            && server
+                .try_cli(&[words[0], words[1], words[2], word])
+                .is_err()
+    };
+    let is_plain = !words.contains(&"(");
+    let sent = words.iter().filter(|word| !(is_plain && is_refused(word)));
+    server.cli(&sent.copied().collect::<Vec<_>>());
 }
 
 async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
-    let is_old = server.info("server").contains("redis_version:6");
-    let mut without_scripts = "~lock:* ~__lock_core__:* +@all -@scripting -@transaction".to_owned();
-    if knows(server, "DELIFEQ") {
-        without_scripts.push_str(" -delifeq");
-    }
+    let info = server.info("server");
+    let is_old = info.contains("redis_version:6");
+    let later = [
+        ("redis_version:8.6", "+delex"),
+        ("valkey_version:9", "+delifeq"),
+    ];
+    let later = later.iter().find(|(version, _)| info.contains(version));
     let mut users = vec![
         "~lock:* +@all",
         "~__lock_core__:* &* +@all",
@@ -148,7 +159,7 @@ async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
         "~* &* +@all -set -psetex -del",
         "~* +@all",
         "~lock:* ~__lock_core__:* &* +@all -@sortedset",
-        &without_scripts,
+        "~lock:* ~__lock_core__:* +@all -@scripting -@transaction",
     ];
     // These lacks show in no command: a server reveals nothing about keys and channels to a user without a command for them.
     users.extend(if is_old {
@@ -179,7 +190,7 @@ async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
             "{rules}: {line}"
         );
         if rules.is_empty() {
-            assert_eq!(line, whole_line(&user));
+            assert_eq!(line, line_with(&user, later.map(|(_, right)| *right)));
         }
         server.cli(&["FLUSHALL"]);
         paste(server, line);
@@ -189,9 +200,7 @@ async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
             .await
             .unwrap_or_else(|failed| panic!("{rules}, {line}: {failed}"));
     }
-    for tried in ["__lock_core__:check:*", "__lock_core__:probe"] {
-        assert_eq!(server.keys(tried), Vec::<String>::new());
-    }
+    assert_eq!(server.keys("__lock_core__:check:*"), Vec::<String>::new());
 }
 
 /// Whether a message names a right: in the form that grants it, or as the command in the server's or the manual's spelling.

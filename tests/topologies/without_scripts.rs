@@ -444,6 +444,29 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
     }
 }
 
+#[tokio::test]
+async fn a_transaction_that_was_given_up_is_ended_by_the_next_one() {
+    let server = server(Kind::Distribution);
+    let proxy = Proxy::start(server.port());
+    let locks = LockManager::builder()
+        .command_timeout(Duration::from_secs(10))
+        .connect(&proxy.url_as("plain", "word"))
+        .await
+        .expect("up");
+    let begun = server.calls("multi");
+    proxy.delay(Direction::Replies, Duration::from_millis(700));
+    let dropped = locks.clone();
+    let check = tokio::spawn(async move { dropped.check().await.is_ok() });
+    eventually(HANG, "it renews its lock", async || {
+        server.calls("multi") > begun
+    })
+    .await;
+    check.abort();
+    drop(check.await);
+    proxy.delay(Direction::Replies, Duration::ZERO);
+    locks.check().await.expect("all works");
+}
+
 async fn operators_look_and_take_away(server: &RedisServer) {
     let locks = connect(server).await;
     assert!(locks.inspect("k").await.expect("an answer").is_none());

@@ -86,7 +86,7 @@ impl LockManager {
     ///
     /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under the
     /// prefix, or the builder's [`check_key`](crate::LockManagerBuilder::check_key). The check also reads the settings that can
-    /// harm locks. It costs five commands a server where scripts run. It leaves no key behind, and many processes may call it each
+    /// harm locks. It costs six commands a server where scripts run. It leaves no key behind, and many processes may call it each
     /// second. Conditions that work today but may cause trouble are in [`Health::warnings`].
     ///
     /// # Errors

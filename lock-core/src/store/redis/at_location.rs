@@ -90,12 +90,11 @@ impl RedisStore {
     ) -> Result<Acquired, Failure> {
         let server = &location.server;
         let acquired = match location.capabilities(self.within()).await? {
-            Capabilities::Commands(_) if request.entry.mode != Mode::Exclusive => {
+            Capabilities::Commands if request.entry.mode != Mode::Exclusive => {
                 return Err(needs_scripts());
             }
-            Capabilities::Commands(by) => {
-                let clock = &location.names.clock;
-                let acquired = server.commands.acquire(by, clock, request).await?;
+            Capabilities::Commands => {
+                let acquired = location.acquire_by_commands(request).await?;
                 let is_busy = !matches!(acquired.outcome, AcquireOutcome::Granted(_));
                 self.0.contention.of(&request.full_key).note(is_busy);
                 acquired
@@ -169,15 +168,8 @@ impl RedisStore {
     ) -> Result<Released, Failure> {
         let capabilities = location.capabilities(self.within()).await?;
         let connection = location.server.releasing(&request.acquire_in_flight);
-        if let Capabilities::Commands(by) = capabilities {
-            if request.entry.mode != Mode::Exclusive {
-                return Err(needs_scripts());
-            }
-            return location
-                .server
-                .commands
-                .release(by, &connection, request)
-                .await;
+        if capabilities == Capabilities::Commands {
+            return location.release_by_commands(&connection, request).await;
         }
         let (arguments, count) = location.release_arguments(request);
         let call = Call {
@@ -200,10 +192,8 @@ impl RedisStore {
         location: &KeyLocation,
         request: &Prefetch,
     ) -> Result<Prefetched, Failure> {
-        if let Capabilities::Commands(by) = location.capabilities(self.within()).await? {
-            let commands = &location.server.commands;
-            let clock = &location.names.clock;
-            return commands.prefetch(by, clock, request).await;
+        if location.capabilities(self.within()).await? == Capabilities::Commands {
+            return location.prefetch_by_commands(request).await;
         }
         let call = Call {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(Mode::Exclusive)],
@@ -251,8 +241,8 @@ impl RedisStore {
         full_key: &str,
         named: usize,
     ) -> Result<Option<Sighting>, Failure> {
-        if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
-            return location.server.commands.inspect(full_key).await;
+        if location.capabilities(self.within()).await? == Capabilities::Commands {
+            return location.inspect_by_commands(full_key).await;
         }
         let call = Call {
             keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
@@ -270,8 +260,8 @@ impl RedisStore {
         full_key: &str,
         known_fencing: u64,
     ) -> Result<(), Failure> {
-        if let Capabilities::Commands(_) = location.capabilities(self.within()).await? {
-            return location.server.commands.force_release(full_key).await;
+        if location.capabilities(self.within()).await? == Capabilities::Commands {
+            return location.force_release_by_commands(full_key).await;
         }
         let call = Call {
             keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],

@@ -51,7 +51,7 @@ impl RedisStore {
             Some(by) if is_plain => take_plainly(&location, &ready, request, by).await,
             Some(Capabilities::Scripts) => take_by_script(&location, &ready, request).await,
             // Without scripts, a key that may be busy takes more than one request.
-            Some(Capabilities::Commands(_)) | None => return Ok(None),
+            Some(Capabilities::Commands) | None => return Ok(None),
         };
         let outcome = acquired.as_ref().ok().and_then(Option::as_ref);
         let outcome = outcome.map(|acquired| &acquired.outcome);

@@ -25,7 +25,6 @@ use crate::{
             rights,
             topology::key_location::KeyLocation,
             trial,
-            without_scripts::read_micros,
         },
     },
 };
@@ -33,8 +32,8 @@ use crate::{
 /// A server's clock may differ from this process's by this much before it is mentioned.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
-/// Tries a lock on each server, and reads the settings that can hurt locks. That is five commands a server where scripts run,
-/// and three more if the server has forgotten the scripts.
+/// Tries a lock on each server, and reads the settings that can hurt locks. That is six commands a server where scripts run,
+/// and four more if the server has forgotten the scripts.
 pub(super) async fn check(
     store: &RedisStore,
     known_tokens: &KnownTokens,
@@ -73,7 +72,7 @@ async fn check_one(
     };
     let scripts = match location.capabilities(within).await? {
         Capabilities::Scripts => None,
-        Capabilities::Commands(_) => {
+        Capabilities::Commands => {
             Some(rights::without_scripts(&store.0.usage, location, within).await)
         }
     };
@@ -102,9 +101,9 @@ async fn clock_warning(
     within: Duration,
 ) -> Result<Option<String>, Failure> {
     let (_, answer) = connection.send(&[&[Text("TIME")]], within, None).await?;
-    let micros =
-        read_micros(&errors::of_value(answer)?).ok_or_else(|| errors::nonsense("the time"))?;
-    let theirs = Duration::from_micros(micros);
+    let time: (u64, u64) = redis::from_redis_value_ref(&errors::of_value(answer)?)
+        .map_err(|_| errors::nonsense("the time"))?;
+    let theirs = Duration::from_secs(time.0) + Duration::from_micros(time.1);
     let ours = wall_clock();
     let apart = theirs.abs_diff(ours);
     Ok((apart > CLOCK_TOLERANCE).then(|| {

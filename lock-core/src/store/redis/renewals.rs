@@ -90,9 +90,8 @@ async fn renew_at(
     batch: &[Renew],
     within: Duration,
 ) -> Result<Renewals, Failure> {
-    if let Capabilities::Commands(by) = location.capabilities(within).await? {
-        let commands = &location.server.commands;
-        return commands.renew(by, location.node_role, batch, within).await;
+    if location.capabilities(within).await? == Capabilities::Commands {
+        return location.renew_by_commands(batch, within).await;
     }
     // One message for the exclusive ones and one for the others. Both are sent before either reply is waited for, and each has a
     // failure of its own.

@@ -1,10 +1,10 @@
 //! The rights that locks need, as the line that grants them. It is made only after a refusal.
 //!
-//! The line grants all that a deployment needs, since granting a right twice does no harm. There is one exception: a server refuses
-//! a pattern for a user that has all keys, or all channels, already. So the words are in a selector, which is independent of the
-//! user's other rights. Two cases are left. A server before Redis 7 has no selectors. And if the line does not grant all keys under
-//! the prefix, locks need the user's own patterns, too. A selector excludes those: all keys of one command must be in one selector.
-//! In both cases, random names are tried to find out whether the user has all keys, and all channels.
+//! The line depends on the deployment and on the server's version alone. It grants all that locks need there, since granting a right
+//! twice does no harm. There is one exception: a server refuses a pattern for a user that has all keys, or all channels, already. So
+//! the words are in a selector, which is independent of the user's other rights. In two cases they are not, and the message says what
+//! to do. A server before Redis 7 has no selectors. And if the line does not grant all keys under the prefix, locks need the user's
+//! own patterns, too. A selector excludes those: all keys of one command must be in one selector.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,17 +15,10 @@ use crate::{
     options::RESERVED,
     store::{
         Failure,
-        owner_token::random_name,
         redis::{
             connection::{
-                capabilities::{Capabilities, Compare},
-                errors::{self, Denied},
-                pub_sub::GRANTS,
-                reconnecting::ReconnectingConnection,
-                wire::command::{
-                    Arg::{self, Text},
-                    command, pipeline,
-                },
+                capabilities::Capabilities, delete_if::DeleteIf, errors, pub_sub::GRANTS,
+                reconnecting::ReconnectingConnection, wire::command::Arg::Text,
             },
             topology::key_location::KeyLocation,
         },
@@ -84,7 +77,7 @@ impl Scope {
 /// In the order of `docs/operations.md`.
 const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +set +xadd +exists +pttl +pexpire +del +zadd +zrange +zrem +zcard \
                        +zpopmin +zscore +zremrangebyscore +zmscore +zcount +zrangebyscore +zrevrange +pexpireat";
-const COMMANDS: &str = "+ping +info +time +get +set +xadd +pttl +del";
+const COMMANDS: &str = "+ping +info +time +get +set +xadd +pttl +del +pexpire +watch +multi +exec";
 
 /// Extends a failure for lack of rights by the line that grants them.
 pub(super) async fn explained(
@@ -93,24 +86,26 @@ pub(super) async fn explained(
     failure: Failure,
     within: Duration,
 ) -> Failure {
-    let Some(Denied { reason, wanted }) = errors::lack_of_rights(&failure) else {
+    let Some(reason) = errors::lack_of_rights(&failure) else {
         return failure;
     };
     let connection = &location.server.connection;
     let known = connection.snapshot().and_then(|now| now.capabilities);
-    let wanted = match (wanted, known) {
-        _ if usage.is_one_of_several => Capabilities::Scripts,
-        (Capabilities::Scripts, Some(known)) => known,
-        _ => *wanted,
+    let scripts = line(usage, location, Capabilities::Scripts, within).await;
+    let (reason, lines) = match known {
+        Some(by @ Capabilities::Commands) if !usage.is_one_of_several => {
+            let commands = line(usage, location, by, within).await;
+            (
+                format!("neither `+eval +evalsha`, nor what locks without scripts need: {reason}"),
+                format!("{scripts}, or without scripts by {commands}"),
+            )
+        }
+        _ => (reason.to_owned(), scripts),
     };
-    let line = line(usage, location, wanted, within).await;
     let shown = connection.address().shown();
-    Failure::Invalid(
-        format!(
-            "this user of {shown} may not do all that locks need ({reason}): an administrator of the server grants it by `{line}`"
-        )
-        .into(),
-    )
+    Failure::invalid(format!(
+        "this user of {shown} may not do all that locks need ({reason}): an administrator of the server grants it by {lines}"
+    ))
 }
 
 /// The warning for a user without the right to run scripts: what is missing, and the line that grants it.
@@ -123,101 +118,54 @@ pub(super) async fn without_scripts(
     let line = line(usage, location, Capabilities::Scripts, within).await;
     format!(
         "this user may not run scripts, so there is no queue: waiters poll, about every {pause:?} each, and are served in no order; \
-         an administrator of the server grants what a queue takes by `{line}`"
+         an administrator of the server grants what a queue takes by {line}"
     )
 }
 
-/// The line that grants all that locks need.
-async fn line(
-    usage: &Usage,
-    location: &KeyLocation,
-    wanted: Capabilities,
-    within: Duration,
-) -> String {
+/// The line that grants all that locks need, and what to do if the server refuses it.
+async fn line(usage: &Usage, location: &KeyLocation, by: Capabilities, within: Duration) -> String {
     let connection = &location.server.connection;
-    let connection = if connection.is_up() {
+    let asked = if connection.is_up() {
         connection.clone()
     } else {
         connection.for_rights()
     };
-    let asked = Account::find_out(&connection, &usage.scope, within);
-    let account = tokio::time::timeout(within, asked).await;
-    let account = account.unwrap_or_default();
-    let mut words = Vec::new();
-    if !account.has_all_keys {
-        words.extend(usage.scope.pattern());
-        words.push(format!("~{RESERVED}*"));
-    }
-    words.push(commands(usage, location, wanted));
-    let delivery = match (wanted, usage.are_several) {
-        (Capabilities::Commands(_), _) => None,
-        (Capabilities::Scripts, false) => Some("+subscribe +publish"),
+    let greeting = asked.greeting(within).await;
+    let is_old = greeting.is_before(7);
+    let (scripts, several) = (by == Capabilities::Scripts, usage.are_several);
+    let deletes = greeting.delete_if().filter(|_| !usage.is_one_of_several);
+    let (pattern, own) = (usage.scope.pattern(), format!("~{RESERVED}*"));
+    let channels = format!("&{GRANTS}*");
+    let words = [
+        (pattern.as_deref(), true),
+        (Some(&*own), true),
+        (Some(SCRIPTS), scripts),
+        (Some(COMMANDS), !scripts),
+        (Some("+select"), connection.address().database() != 0),
+        (Some("+role"), connection.sentinels().is_some()),
+        (Some("+wait"), location.server.replica_acks.is_some()),
+        (Some("+cluster|slots +asking"), several),
+        (Some("+delex"), deletes == Some(DeleteIf::Delex)),
+        (Some("+delifeq"), deletes == Some(DeleteIf::Delifeq)),
         // Before Redis 7 there are no channels of a slot.
-        (Capabilities::Scripts, true) => (!account.is_old).then_some("+ssubscribe +spublish"),
-    };
-    let in_a_selector = |words: &[String]| format!("( {} )", words.join(" "));
-    if let Some(delivery) = delivery {
-        let channel = (!account.has_all_channels).then(|| format!("&{GRANTS}*"));
-        let delivery: Vec<_> = channel.into_iter().chain([delivery.to_owned()]).collect();
-        if account.is_old || usage.scope.is_a_prefix() {
-            words.extend(delivery);
-        } else {
-            words.push(in_a_selector(&delivery));
-        }
-    }
-    let words = if usage.scope.is_a_prefix() && !account.is_old {
-        in_a_selector(&words)
+        (Some(&*channels), scripts && !(several && is_old)),
+        (Some("+subscribe +publish"), scripts && !several),
+        (Some("+ssubscribe +spublish"), scripts && several && !is_old),
+    ];
+    let words = words
+        .iter()
+        .filter_map(|(word, is_needed)| word.filter(|_| *is_needed));
+    let words = words.collect::<Vec<_>>().join(" ");
+    let name = name(&asked, within).await;
+    let name = name.as_deref().or(connection.address().user());
+    let name = name.unwrap_or("default");
+    if usage.scope.is_a_prefix() && !is_old {
+        format!("`ACL SETUSER {name} ( {words} )`")
     } else {
-        words.join(" ")
-    };
-    let name = account.name.as_deref().or(connection.address().user());
-    format!("ACL SETUSER {} {words}", name.unwrap_or("default"))
-}
-
-/// What is known of a user, as far as the form of the line depends on it.
-#[derive(Default)]
-struct Account {
-    /// The user's name on the server, if the user may ask for it.
-    name: Option<String>,
-    /// Whether the server has no selectors: before Redis 7.
-    is_old: bool,
-    has_all_keys: bool,
-    /// Without selectors.
-    has_all_channels: bool,
-}
-
-impl Account {
-    async fn find_out(
-        connection: &Arc<ReconnectingConnection>,
-        scope: &Scope,
-        within: Duration,
-    ) -> Self {
-        let mut account = Self {
-            name: name(connection, within).await,
-            is_old: connection.greeting(within).await.is_before(7),
-            ..Self::default()
-        };
-        if scope.is_a_prefix() && !account.is_old {
-            return account;
-        }
-        // Random names: only a user with all keys, or all channels, may use them. Nothing is changed.
-        let name = random_name();
-        let words: [&[Arg<'_>]; 4] = [
-            &[Text("GET"), Text(&name)],
-            &[Text("PTTL"), Text(&name)],
-            &[Text("DEL"), Text(&name)],
-            &[Text("PUBLISH"), Text(&name), Text("")],
-        ];
-        let tried = pipeline(words.map(|words| command(&[words])));
-        if let Ok((_, answers)) = connection.send_all(tried, within, None).await
-            && let [keys @ .., channel] = &answers[..]
-        {
-            account.has_all_keys = keys.iter().any(|answer| refusal(answer).is_none());
-            // A refusal of the command itself says nothing about channels: before Redis 7 a new user has all channels, and no keys.
-            account.has_all_channels = account.is_old
-                && refusal(channel).is_none_or(|details| !details.contains("channel"));
-        }
-        account
+        format!(
+            "`ACL SETUSER {name} {words}` (leave out a pattern that the server refuses: the user has all keys, or all channels, \
+             already)"
+        )
     }
 }
 
@@ -236,7 +184,9 @@ pub(super) async fn without_scan(
     answer: &Value,
     within: Duration,
 ) -> Option<Failure> {
-    refusal(answer)?;
+    if !matches!(answer, Value::ServerError(error) if error.code() == "NOPERM") {
+        return None;
+    }
     let name = name(connection, within).await;
     let name = name.as_deref().or(connection.address().user());
     Some(Failure::invalid(format!(
@@ -244,36 +194,6 @@ pub(super) async fn without_scan(
         connection.address().shown(),
         name.unwrap_or("default")
     )))
-}
-
-/// The details of a refusal for lack of rights.
-fn refusal(answer: &Value) -> Option<&str> {
-    match answer {
-        Value::ServerError(error) if error.code() == "NOPERM" => Some(errors::details_of(error)),
-        _ => None,
-    }
-}
-
-/// The commands to grant, without those for messages.
-fn commands(usage: &Usage, location: &KeyLocation, wanted: Capabilities) -> String {
-    let connection = &location.server.connection;
-    let all = match wanted {
-        Capabilities::Scripts => SCRIPTS.to_owned(),
-        Capabilities::Commands(Compare::Delifeq) => format!("{COMMANDS} +delifeq"),
-        Capabilities::Commands(Compare::Watch) => {
-            format!("{COMMANDS} +pexpire +watch +unwatch +multi +exec +discard")
-        }
-    };
-    let of_the_deployment = [
-        (" +select", connection.address().database() != 0),
-        (" +role", connection.sentinels().is_some()),
-        (" +wait", location.server.replica_acks.is_some()),
-        (" +cluster|slots +asking", usage.are_several),
-    ];
-    let needed = of_the_deployment
-        .into_iter()
-        .filter(|(_, is_needed)| *is_needed);
-    needed.fold(all, |all, (command, _)| all + command)
 }
 
 /// A text as a pattern that matches it, in one word of a line: a character that would split the word becomes `?`.

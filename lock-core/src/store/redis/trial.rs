@@ -8,6 +8,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
     mode::Mode,
+    options::RESERVED,
     runtime::clock::Clock,
     store::{
         Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
@@ -16,8 +17,15 @@ use crate::{
         owner_token::{OwnerToken, OwnerTokens, Scheme, random_name},
         redis::{
             Acked, RedisStore,
-            connection::{capabilities::Capabilities, errors, handshake::CurrentConnection},
+            connection::{
+                capabilities::Capabilities,
+                errors,
+                handshake::CurrentConnection,
+                pub_sub::GRANTS,
+                wire::command::Arg::{Joined, Text},
+            },
             rights::{self, CHECK},
+            scripts::{Call, TRIAL},
             topology::{
                 key_location::KeyLocation,
                 slots::{has_tag, tag_in},
@@ -52,7 +60,7 @@ pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), 
             continue;
         };
         announce(store, location, &current, left()).await;
-        if matches!(current.capabilities, Some(Capabilities::Commands(_))) && !is_warned {
+        if matches!(current.capabilities, Some(Capabilities::Commands)) && !is_warned {
             let server = location.server.connection.address().shown();
             let warning = rights::without_scripts(&store.0.usage, location, left()).await;
             tracing::warn!(server, "{warning}");
@@ -104,13 +112,15 @@ pub(super) async fn try_a_lock(
     acked: Acked,
     known_tokens: &KnownTokens,
 ) -> Result<Option<String>, Failure> {
-    if store.0.usage.is_one_of_several
-        && location.capabilities(store.within()).await? != Capabilities::Scripts
-    {
-        return Err(errors::denied(
-            "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
-                .to_owned(),
-        ));
+    match location.capabilities(store.within()).await? {
+        Capabilities::Scripts => expect_rights(store, location).await?,
+        Capabilities::Commands if store.0.usage.is_one_of_several => {
+            return Err(errors::denied(
+                "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
+                    .to_owned(),
+            ));
+        }
+        Capabilities::Commands => {}
     }
     let key = key_on(store, location);
     let given = store.0.usage.scope.check_key.as_deref();
@@ -124,6 +134,40 @@ pub(super) async fn try_a_lock(
         }
         (other, _) => other,
     })
+}
+
+/// Verifies that scripts may call all that they call, also for a lock that others wait for or share. In the middle of a script a
+/// refusal would leave the lock half done.
+async fn expect_rights(store: &RedisStore, location: &KeyLocation) -> Result<(), Failure> {
+    let (names, random) = (&location.names, random_name());
+    let publish = if store.0.servers.are_several() {
+        "SPUBLISH"
+    } else {
+        "PUBLISH"
+    };
+    let call = Call {
+        keys: &[],
+        arguments: &[
+            Joined(&names.check, &random),
+            Text(publish),
+            Joined(&names.grants, ":check"),
+        ],
+    };
+    let connection = &location.server.connection;
+    let (_, reply) = location.run(connection, &TRIAL, call, None).await?;
+    let refused: Option<(String, String)> = redis::from_redis_value_ref(&reply).ok().flatten();
+    let Some((name, words)) = refused else {
+        return Ok(());
+    };
+    let name = name.to_ascii_lowercase();
+    let object = match &*name {
+        "time" => String::new(),
+        "publish" | "spublish" => format!(" &{GRANTS}*"),
+        _ => format!(" ~{RESERVED}*"),
+    };
+    Err(errors::denied(format!(
+        "scripts need `+{name}{object}`: {words}"
+    )))
 }
 
 /// The key of the trial lock on a server: a key that stands for those of the locks, if there is one here.
@@ -178,7 +222,8 @@ async fn lock_and_unlock(
     let renewal = Renew {
         full_key: full_key.clone(),
         token: token.clone(),
-        ttl: CHECK_TTL,
+        // Longer than what is left at any time, so that the renewal has to change the key.
+        ttl: CHECK_TTL + Duration::from_millis(1),
         entry: request.entry,
         acquire_in_flight: Arc::default(),
     };

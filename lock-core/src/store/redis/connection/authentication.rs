@@ -111,7 +111,7 @@ async fn authenticate(
     credentials: &Credentials,
 ) -> Result<(), Failure> {
     let auth = auth(credentials);
-    let discard = [Arg::Text("DISCARD")];
+    let exec = [Arg::Text("EXEC")];
     let mut commands: Vec<&[Arg<'_>]> = vec![&auth];
     // Twice at most: a transaction that was given up half way is still open, and is ended first.
     loop {
@@ -121,7 +121,7 @@ async fn authenticate(
             Some(Value::Okay) => return Ok(()),
             Some(Value::ServerError(error)) => return Err(errors::refused(error, address)),
             Some(queued) if is_queued(queued) && commands.len() == 1 => {
-                commands.insert(0, &discard);
+                commands.insert(0, &exec);
             }
             _ => return Err(errors::nonsense("AUTH")),
         }
@@ -193,10 +193,10 @@ mod tests {
     async fn a_transaction_that_was_given_up_is_ended_before_its_connection_is_authenticated() {
         let (done, last) = authenticated(&["+QUEUED\r\n", "+OK\r\n+OK\r\n"]).await;
         done.expect("authenticated");
-        assert!(last.contains("DISCARD"), "{last:?}");
+        assert!(last.contains("EXEC"), "{last:?}");
         let (done, last) = authenticated(&["+OK\r\n"]).await;
         done.expect("authenticated");
-        assert!(!last.contains("DISCARD"), "{last:?}");
+        assert!(!last.contains("EXEC"), "{last:?}");
     }
 
     #[tokio::test]

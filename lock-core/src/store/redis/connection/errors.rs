@@ -13,10 +13,7 @@ use crate::{
         owner_token::redact,
         redis::{
             address::{Address, Endpoint, transport::Transport},
-            connection::{
-                capabilities::Capabilities,
-                wire::{redirect::Redirect, traffic::NoReply},
-            },
+            connection::wire::{redirect::Redirect, traffic::NoReply},
         },
     },
 };
@@ -42,35 +39,28 @@ pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
 
 /// The server refuses something to this user.
 #[derive(Debug)]
-pub(crate) struct Denied {
-    pub(crate) reason: String,
-    /// How locks would be kept with that right.
-    pub(crate) wanted: Capabilities,
-}
+struct Denied(String);
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
+        f.write_str(&self.0)
     }
 }
 
 impl Error for Denied {}
 
-/// The failure for lack of a right, where locks would be kept by scripts.
+/// The failure for lack of a right.
 pub(crate) fn denied(reason: String) -> Failure {
-    denied_for(Capabilities::Scripts, reason)
+    Failure::Refused(Arc::new(Denied(reason)))
 }
 
-/// The same where locks would be kept by `wanted`.
-pub(crate) fn denied_for(wanted: Capabilities, reason: String) -> Failure {
-    Failure::Refused(Arc::new(Denied { reason, wanted }))
-}
-
-/// What the server denies, if the failure is for lack of a right.
-pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&Denied> {
+/// What the server refuses, if the failure is for lack of a right.
+pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
     match failure {
-        Failure::Refused(source) => source.downcast_ref(),
-        _ => None,
+        Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+            source.downcast_ref::<Denied>().map(|denied| &*denied.0)
+        }
+        Failure::Invalid(_) => None,
     }
 }
 
@@ -197,7 +187,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
         return Failure::invalid(OTHER_MODE);
     }
     let advice = if code == "NOPERM" && details.contains("access") && details.contains("key") {
-        ": grant this user the keys that begin with the manager's prefix, as in `~lock:*`"
+        ": grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
     } else {
         ""
     };

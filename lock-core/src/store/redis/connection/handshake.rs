@@ -139,7 +139,7 @@ impl Greeting {
     }
 
     /// The command by which such a server deletes a key that holds a value. The user may lack the right to it.
-    pub(super) fn delete_if(&self) -> Option<DeleteIf> {
+    pub(crate) fn delete_if(&self) -> Option<DeleteIf> {
         let version = self.version.as_deref().unwrap_or_default();
         let mut numbers = version.split('.').map_while(|number| number.parse().ok());
         let version: (u32, u32) = (numbers.next()?, numbers.next()?);

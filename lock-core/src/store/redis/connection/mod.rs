@@ -54,7 +54,6 @@ pub(crate) mod exchange;
 pub(crate) mod handshake;
 mod known_primary;
 pub(crate) mod opening;
-pub(crate) mod permissions;
 pub(crate) mod pub_sub;
 pub(crate) mod reachability;
 pub(crate) mod reconnecting;

@@ -25,10 +25,9 @@ use crate::{
             connection::{
                 CLOCK, Connection,
                 authentication::{auth, credentials_for, due, keep_authenticated},
-                capabilities::Capabilities,
+                capabilities::{Capabilities, capabilities},
                 errors,
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
-                permissions::capabilities,
                 reconnecting::ReconnectingConnection,
                 sentinel::Need,
                 shared_driver::SharedDriver,
@@ -85,12 +84,12 @@ pub(crate) async fn open(
         #[cfg(feature = "cluster")]
         Purpose::Grants => current.grants = true,
         Purpose::LocksOnly | Purpose::Requests => {
-            current.capabilities = Some(capabilities(&current, None).await?);
+            current.capabilities = Some(capabilities(&current).await?);
         }
         Purpose::Locks => {
             let channel = &*reconnecting.dispatch.channel;
             let heard = hear(reconnecting, &mut current, channel).await?;
-            let known = capabilities(&current, Some(channel)).await?;
+            let known = capabilities(&current).await?;
             current.capabilities = Some(known);
             // Without scripts there is no queue.
             current.grants = heard.is_ok() && known == Capabilities::Scripts;

@@ -94,7 +94,7 @@ impl PubSubDispatch {
     pub(crate) fn note_capabilities(&self, capabilities: Capabilities) {
         self.grants.note_scheme(match capabilities {
             Capabilities::Scripts => Scheme::Grants,
-            Capabilities::Commands(_) => Scheme::Deletes,
+            Capabilities::Commands => Scheme::Deletes,
         });
     }
 

@@ -55,6 +55,8 @@ pub(super) static RELEASE_BESIDE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "release_beside.lua");
 pub(super) static RENEW_BESIDE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "renew_beside.lua");
+/// Those of a lock that is only tried.
+pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
 #[cfg(feature = "redlock")]
 pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
 #[cfg(feature = "redlock")]

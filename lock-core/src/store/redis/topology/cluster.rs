@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use redis::Value;
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
@@ -23,10 +22,7 @@ use crate::{
         redis::{
             address::{Address, Endpoint},
             connection::{
-                capabilities::Capabilities,
-                errors, permissions,
-                reconnecting::ReconnectingConnection,
-                wire::command::Arg::{Number, Text},
+                errors,
                 wire::redirect::{Redirect, RedirectScope, SLOTS},
             },
             scripts::NodeRole,
@@ -47,10 +43,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// After this long without a reply, the next node is asked, too.
 const LOOK_PATIENCE: Duration = Duration::from_millis(250);
-
-/// Checks whether scripts may publish on a channel in the slot of a lock. A server before Redis 7 has no such channels.
-const SPUBLISH: &str = "if not redis.acl_check_cmd or redis.acl_check_cmd('SPUBLISH', ARGV[1], '') then return 1 end \
-                        return 0";
 
 /// The nodes of a cluster.
 pub(crate) struct Cluster {
@@ -154,19 +146,6 @@ impl Cluster {
     pub(crate) async fn greet(self: &Arc<Self>, within: Duration) -> Result<(), Failure> {
         let server = self.look(within).await?;
         server.connection.capabilities(within).await?;
-        // A replica has no slots: then another node is checked instead.
-        let owners = self.owners();
-        let own = owners
-            .iter()
-            .find(|location| Arc::ptr_eq(&location.server, &server))
-            .or(owners.first());
-        if let Some(location) = own
-            && let Err(failure) =
-                publishing(&location.server.connection, &location.names.grants, within).await
-            && !failure.is_transient()
-        {
-            return Err(failure);
-        }
         match &server.replica_acks {
             Some(replica_acks) => replica_acks.try_out().await,
             None => Ok(()),
@@ -316,22 +295,5 @@ impl Cluster {
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.seeds.shown.fmt(f)
-    }
-}
-
-/// Verifies that scripts may publish on a channel of a cluster node. A node that is too old has no such channels.
-async fn publishing(
-    connection: &Arc<ReconnectingConnection>,
-    channel: &str,
-    within: Duration,
-) -> Result<(), Failure> {
-    let eval = [Text("EVAL"), Text(SPUBLISH), Number(0), Text(channel)];
-    match connection.send(&[&eval], within, None).await? {
-        (_, Value::Int(0)) => {
-            let missing = std::iter::once("spublish");
-            permissions::expect_all(connection.address(), Capabilities::Scripts, missing)?;
-            Ok(())
-        }
-        _ => Ok(()),
     }
 }

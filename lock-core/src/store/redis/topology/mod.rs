@@ -28,6 +28,7 @@ pub(crate) mod sharded_subscription;
 #[cfg(feature = "cluster")]
 mod slot_ranges;
 pub(crate) mod slots;
+pub(crate) mod transactions;
 
 /// Which servers keep the locks.
 #[derive(Clone, Debug)]

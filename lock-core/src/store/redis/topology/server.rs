@@ -24,9 +24,8 @@ use crate::store::{
         },
         topology::{
             replica_acks::ReplicaAcks, request_connections::RequestConnections,
-            settings::ServerSettings,
+            settings::ServerSettings, transactions::Transactions,
         },
-        without_scripts::Commands,
     },
 };
 
@@ -40,8 +39,8 @@ pub(crate) struct RedisServer {
     pub(crate) connection: Arc<ReconnectingConnection>,
     /// The connections of users' runtimes.
     pub(crate) requests: RequestConnections,
-    /// Keeps the locks of users without the right to run scripts.
-    pub(crate) commands: Commands,
+    /// For users without the right to run scripts.
+    pub(crate) transactions: Transactions,
     /// The subscriptions to grants at this node, in a cluster.
     #[cfg(feature = "cluster")]
     pub(crate) subscription: Option<ShardedSubscription>,
@@ -90,12 +89,8 @@ impl RedisServer {
         let replica_acks = server_settings
             .replicas
             .map(|replicas| ReplicaAcks::new(&connection, replicas));
-        let holding = replica_acks
-            .as_ref()
-            .map_or(&connection, ReplicaAcks::connection)
-            .clone();
         Self {
-            commands: Commands::new(connection.clone(), holding),
+            transactions: Transactions::new(&connection),
             replica_acks,
             requests: RequestConnections::new(connection.clone()),
             connection,
@@ -109,7 +104,7 @@ impl RedisServer {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);
         let fixed = replica_acks
             .chain([&self.connection])
-            .chain(self.commands.connections());
+            .chain(self.transactions.connections());
         fixed.cloned().chain(self.requests.all()).collect()
     }
 

@@ -1,0 +1,24 @@
+-- Calls each command that the other scripts call, once, and finds the first one that the server refuses to this user.
+--
+-- ARGV[1]  an unused key of the reserved name space, in a slot of this server. It is not declared: so a refusal of the key comes from
+--          the command, and not from this call.
+-- ARGV[2]  PUBLISH or SPUBLISH. A server that does not have it refuses nothing.
+-- ARGV[3]  a channel of the asking process, to which it does not listen.
+--
+-- Returns that command and the server's words, or nothing. Only SET makes the key, which expires at once if it is not deleted.
+local key = ARGV[1]
+
+for _, call in ipairs({
+  {'XADD', key, 'NOMKSTREAM', 'MAXLEN', 0, '*', '', ''}, {'ZADD', key, 'XX', 0, ''}, {'ZRANGE', key, 0, 0}, {'ZREM', key, ''},
+  {'ZCARD', key}, {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0}, {'ZMSCORE', key, ''},
+  {'ZCOUNT', key, 0, 0}, {'ZRANGEBYSCORE', key, 0, 0}, {'ZREVRANGE', key, 0, 0}, {'PEXPIREAT', key, 1},
+  {'SET', key, '', 'PX', 1000}, {'GET', key}, {'EXISTS', key}, {'PTTL', key}, {'PEXPIRE', key, 1000}, {'DEL', key},
+  {'TIME'}, {ARGV[2], ARGV[3], ''},
+}) do
+  local reply = redis.pcall(unpack(call))
+  local refusal = type(reply) == 'table' and reply.err or ''
+  -- As servers before Redis 7.2 say it, and as later ones do.
+  if string.find(refusal, 'user executing the script', 1, true) or string.find(refusal, 'ACL failure', 1, true) then
+    return {call[1], refusal}
+  end
+end

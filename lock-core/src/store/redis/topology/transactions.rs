@@ -1,0 +1,281 @@
+//! Changes of keys on the condition that they hold given values, in transactions on a connection that nothing else uses.
+//!
+//! The first message of a transaction watches the keys and looks at them. The second one changes those that hold their values, if no
+//! other client changed a key in between. It is all or nothing: it ends the transaction, also if a change is refused.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+use tokio::sync::Mutex;
+
+use crate::store::{
+    Failure,
+    redis::{
+        connection::{
+            CLOCK, errors,
+            handshake::Purpose,
+            reconnecting::ReconnectingConnection,
+            wire::command::{
+                Arg::{Joined, Number, Text},
+                command, pipeline,
+            },
+        },
+        scripts::{NodeRole, send_to},
+    },
+};
+
+/// How often a change is tried while other clients disturb it.
+pub(crate) const MOST_TRIES: u32 = 8;
+
+/// A change of one key.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    pub(crate) key: &'a str,
+    /// The value that the key must hold: otherwise it is left alone.
+    pub(crate) holds: &'a str,
+    pub(crate) becomes: Becomes,
+}
+
+/// What a key is changed into. Times are in milliseconds.
+#[derive(Clone, Copy)]
+pub(crate) enum Becomes {
+    Nothing,
+    /// The same value, for this long at least.
+    Same(u64),
+    /// Another value, which no renewal prolongs, for this long.
+    Ended(u64),
+}
+
+/// Whether the key held its value, and was changed if a change was due.
+pub(crate) type Changed = Result<bool, Failure>;
+
+impl Change<'_> {
+    fn command(&self) -> Cmd {
+        let key = Text(self.key);
+        match self.becomes {
+            Becomes::Nothing => command(&[&[Text("DEL"), key]]),
+            Becomes::Same(ttl) => command(&[&[Text("PEXPIRE"), key, Number(ttl)]]),
+            Becomes::Ended(ttl) => {
+                let value = Joined(self.holds, ".");
+                command(&[&[Text("SET"), key, value, Text("PX"), Number(ttl)]])
+            }
+        }
+    }
+
+    /// Reads the replies to GET and PTTL: whether the key holds the value, and whether the change is due.
+    fn read(&self, seen: &[Value]) -> Result<(bool, bool), Failure> {
+        match seen {
+            [Value::BulkString(holder), Value::Int(left)] if **holder == *self.holds.as_bytes() => {
+                // Never shortened: a renewal that only verifies the lease asks for the remaining time. If another client removed the
+                // expiry, `left` is negative, and the key gets one again.
+                let lasts = |ttl| u64::try_from(*left).is_ok_and(|left| left >= ttl);
+                Ok((
+                    true,
+                    !matches!(self.becomes, Becomes::Same(ttl) if lasts(ttl)),
+                ))
+            }
+            [Value::BulkString(_) | Value::Nil, Value::Int(_)] => Ok((false, false)),
+            [Value::ServerError(error), _] if errors::code_of(error) == "WRONGTYPE" => {
+                Ok((false, false))
+            }
+            [Value::ServerError(error), _] | [_, Value::ServerError(error)] => {
+                Err(errors::answered(error))
+            }
+            _ => Err(errors::nonsense("a look at a key")),
+        }
+    }
+}
+
+/// The connections of transactions to a server.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    pub(crate) changes: Changes,
+    /// Hundreds of releases, one after the other, must not let a lease run out.
+    pub(crate) renewals: Changes,
+}
+
+impl Transactions {
+    pub(crate) fn new(connection: &ReconnectingConnection) -> Self {
+        Self {
+            changes: Changes::to(connection),
+            renewals: Changes::to(connection),
+        }
+    }
+
+    pub(crate) fn connections(&self) -> [&Arc<ReconnectingConnection>; 2] {
+        [&self.changes.connection, &self.renewals.connection]
+    }
+}
+
+/// A connection for changes, of which there is one batch at a time.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    connection: Arc<ReconnectingConnection>,
+    turn: Mutex<()>,
+}
+
+impl Changes {
+    /// To the server of another connection. Connects with the first change.
+    fn to(connection: &ReconnectingConnection) -> Self {
+        let another = connection.another(Purpose::OtherCommands, connection.timing());
+        Self {
+            connection: Arc::new(another),
+            turn: Mutex::default(),
+        }
+    }
+
+    /// Changes one key.
+    pub(crate) async fn make(&self, change: Change<'_>) -> Changed {
+        let within = self.connection.reply_within();
+        let changes = [change];
+        let made = self.make_all(NodeRole::SlotOwner, &changes, within);
+        let none = || Err(errors::nonsense("a change"));
+        made.await?.pop().unwrap_or_else(none)
+    }
+
+    /// Changes keys, in one transaction if there can be one about all of them.
+    pub(crate) async fn make_all(
+        &self,
+        node_role: NodeRole,
+        changes: &[Change<'_>],
+        within: Duration,
+    ) -> Result<Vec<Changed>, Failure> {
+        let _turn = self.turn.lock().await;
+        let started = CLOCK.now();
+        if let Some(made) = self.together(node_role, changes, within).await? {
+            return Ok(made);
+        }
+        let mut all = Vec::with_capacity(changes.len());
+        for one in changes.chunks(1) {
+            let left = within.saturating_sub(CLOCK.now().since(started));
+            match self.together(node_role, one, left).await {
+                Ok(made) => all.extend(made.into_iter().flatten()),
+                Err(failure) => all.push(Err(failure)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Called with `turn` locked. Returns `None` if one transaction cannot contain all the keys: they have several slots, or some
+    /// keys of their slot are being moved.
+    async fn together(
+        &self,
+        node_role: NodeRole,
+        changes: &[Change<'_>],
+        within: Duration,
+    ) -> Result<Option<Vec<Changed>>, Failure> {
+        let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
+        let word = |word| command(&[&[Text(word)]]);
+        for _ in 0..MOST_TRIES {
+            // For one try only: the connection is not to wait for all of them until it is authenticated anew.
+            let _transaction = self.connection.transaction.lock().await;
+            // Ends an earlier transaction that was given up half way. Nothing was changed in it.
+            let begin = [word("EXEC"), command(&[&[Text("WATCH")], &keys])];
+            let look = |look, key| command(&[&[Text(look), key]]);
+            let looks = keys
+                .iter()
+                .flat_map(|key| [look("GET", *key), look("PTTL", *key)]);
+            let first = begin.into_iter().chain(looks).chain([word("MULTI")]);
+            let sent = send_to(&self.connection, node_role, first, within, None);
+            let (connection, replies) = sent.await?;
+            let [_, watch, seen @ .., multi] = &replies[..] else {
+                return Err(errors::nonsense("the begin of a transaction"));
+            };
+            let is_split = matches!(watch, Value::ServerError(error)
+                if matches!(error.code(), "TRYAGAIN" | "CROSSSLOT"));
+            if is_split && changes.len() > 1 {
+                return Ok(None);
+            }
+            // A key that is not watched may get another holder before it is changed. Outside a transaction, the changes would be made
+            // on any value.
+            for begun in [watch, multi] {
+                errors::of_value(begun.clone())?;
+            }
+            let (mut results, mut due) = (Vec::with_capacity(changes.len()), Vec::new());
+            for (number, (change, seen)) in changes.iter().zip(seen.chunks(2)).enumerate() {
+                let read = change.read(seen);
+                if let Ok((_, true)) = read {
+                    due.push(number);
+                }
+                results.push(read.map(|(holds, _)| holds));
+            }
+            if due.is_empty() {
+                return Ok(Some(results));
+            }
+            // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING is
+            // about a slot in migration until its end.
+            let commands = due.iter().map(|number| changes[*number].command());
+            let second = pipeline(commands.chain([word("EXEC")]));
+            let sent = self.connection.send_all_on(connection, second, within);
+            match outcome(sent.await?) {
+                // A key that the transaction watched was changed.
+                Some(Value::Nil) => {}
+                Some(Value::ServerError(error)) => return Err(errors::answered(&error)),
+                made => {
+                    // What is wrong with its replies may be wrong with the next ones, too.
+                    let made = taken_in(results, &due, made);
+                    return made
+                        .map(Some)
+                        .inspect_err(|_| self.connection.forget(connection));
+                }
+            }
+        }
+        Err(Failure::not_now(
+            "other clients changed the keys at each try",
+        ))
+    }
+}
+
+/// The reply to the end of a transaction, or to the command in it that was refused: that one says more.
+fn outcome(replies: Vec<Value>) -> Option<Value> {
+    let is_refused = |reply: &Value| matches!(reply, Value::ServerError(_));
+    let refused = replies.iter().position(is_refused);
+    let last = replies.len().saturating_sub(1);
+    replies.into_iter().nth(refused.unwrap_or(last))
+}
+
+/// Takes in the replies to the changes that were due: one each. Otherwise a reply would count for another change.
+fn taken_in(
+    mut results: Vec<Changed>,
+    due: &[usize],
+    replies: Option<Value>,
+) -> Result<Vec<Changed>, Failure> {
+    let replies = match replies {
+        Some(Value::Array(replies)) if replies.len() == due.len() => replies,
+        _ => return Err(errors::nonsense("a transaction")),
+    };
+    for (number, reply) in due.iter().zip(replies) {
+        results[*number] = match errors::of_value(reply) {
+            Ok(Value::Int(1) | Value::Okay) => Ok(true),
+            // The key expired in the meantime.
+            Ok(Value::Int(0)) => Ok(false),
+            Ok(_) => Err(errors::nonsense("a change")),
+            Err(failure) => Err(failure),
+        };
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reply_counts_for_its_own_change() {
+        let made = |replies| {
+            let results = vec![Ok(true), Ok(false), Ok(true)];
+            taken_in(results, &[0, 2], Some(Value::Array(replies)))
+        };
+        let all = made(vec![Value::Okay, Value::Int(0)]).expect("one each");
+        let all: Vec<_> = all.into_iter().flatten().collect();
+        assert_eq!(all, [true, false, false]);
+        for wrong in [
+            vec![],
+            vec![Value::Okay],
+            vec![Value::Okay, Value::Okay, Value::Int(0)],
+        ] {
+            let failure = made(wrong).expect_err("it is unknown which is which");
+            assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
+        }
+    }
+}
