@@ -22,7 +22,7 @@ use crate::{
             address::{Address, Named},
             connection::{errors, sentinel::Sentinels, wire::command::Arg::Text},
             health,
-            rights::{self, Usage},
+            rights::Usage,
             topology::{
                 Topology,
                 server::{RedisServer, watch_sentinels},
@@ -30,7 +30,6 @@ use crate::{
                 settings::ServerSettings,
                 slots::Names,
             },
-            trial,
         },
     },
 };
@@ -123,20 +122,6 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Verifies that the user of a server that was reached has the rights that locks need. If the server was not reached because
-    /// rights are missing, names all of them.
-    pub(crate) async fn try_out(
-        &self,
-        reached: Result<(), Failure>,
-        within: Duration,
-    ) -> Result<(), Failure> {
-        let Err(failure) = reached else {
-            return trial::try_out(self, within).await;
-        };
-        let location = self.0.servers.any();
-        Err(rights::explained(&self.0.usage, &location, failure, within).await)
-    }
-
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let server = match &self.0.servers {
             RedisServers::One(server, _) => server,
@@ -148,18 +133,12 @@ impl RedisStore {
             spawn_beside(watch_sentinels(Arc::downgrade(server)));
         }
         match connection.send(&[&[Text("PING")]], within, None).await? {
-            (_, Value::SimpleString(pong)) if pong == "PONG" => {}
-            (_, Value::ServerError(error)) => {
-                return Err(match error.code() {
-                    "NOAUTH" | "NOPERM" => errors::refused(&error, connection.address()),
-                    _ => errors::answered(&error),
-                });
-            }
-            _ => return Err(errors::no_redis(connection.address().shown())),
-        }
-        match &server.replica_acks {
-            Some(replica_acks) => replica_acks.try_out().await,
-            None => Ok(()),
+            (_, Value::SimpleString(pong)) if pong == "PONG" => Ok(()),
+            (_, Value::ServerError(error)) => Err(match error.code() {
+                "NOAUTH" | "NOPERM" => errors::refused(&error, connection.address()),
+                _ => errors::answered(&error),
+            }),
+            _ => Err(errors::no_redis(connection.address().shown())),
         }
     }
 }

@@ -37,37 +37,48 @@ use crate::{
 /// How long the lock of a check lasts if it is not released.
 const CHECK_TTL: Duration = Duration::from_secs(1);
 
-/// Tries a lock on each server while a manager connects, and logs the server that was found.
-///
-/// Only permanent errors are a failure: a missing right, or a key that holds something else. In all other cases the locks
-/// themselves retry.
-pub(super) async fn try_out(store: &RedisStore, within: Duration) -> Result<(), Failure> {
-    let started = Clock::Boot.now();
-    let left = || within.saturating_sub(Clock::Boot.now().since(started));
-    let homes = store.0.servers.each();
-    match timeout(within, try_all(store, &homes)).await {
-        Ok(Ok(())) => {}
-        Ok(Err((location, failure))) => {
-            return Err(rights::explained(&store.0.usage, &location, failure, left()).await);
-        }
-        Err(_) => {
-            tracing::warn!(server = ?store, "no lock could be tried in time; the locks themselves retry");
-        }
-    }
-    let mut is_warned = false;
-    for location in &homes {
-        let Some(current) = location.server.connection.snapshot() else {
-            continue;
+impl RedisStore {
+    /// Tries a lock on each server while a manager connects, and logs the server that was found. If no server was `reached`, that is
+    /// the failure.
+    ///
+    /// Only permanent errors are a failure: a missing right, or a key that holds something else. In all other cases the locks
+    /// themselves retry.
+    pub(crate) async fn try_out(
+        &self,
+        reached: Result<(), Failure>,
+        within: Duration,
+    ) -> Result<(), Failure> {
+        let started = Clock::Boot.now();
+        let left = || within.saturating_sub(Clock::Boot.now().since(started));
+        let (homes, usage) = (self.0.servers.each(), &self.0.usage);
+        let tried = match reached {
+            Ok(()) => timeout(within, try_all(self, &homes)).await,
+            Err(failure) => Ok(Err((self.0.servers.any(), failure))),
         };
-        announce(store, location, &current, left()).await;
-        if matches!(current.capabilities, Some(Capabilities::Commands)) && !is_warned {
-            let server = location.server.connection.address().shown();
-            let warning = rights::without_scripts(&store.0.usage, location, left()).await;
-            tracing::warn!(server, "{warning}");
-            is_warned = true;
+        match tried {
+            Ok(Ok(())) => {}
+            Ok(Err((location, failure))) => {
+                return Err(rights::explained(usage, &location, failure, left()).await);
+            }
+            Err(_) => {
+                tracing::warn!(server = ?self, "no lock could be tried in time; the locks themselves retry");
+            }
         }
+        let mut is_warned = false;
+        for location in &homes {
+            let Some(current) = location.server.connection.snapshot() else {
+                continue;
+            };
+            announce(self, location, &current, left()).await;
+            if current.capabilities == Some(Capabilities::Commands) && !is_warned {
+                let server = location.server.connection.address().shown();
+                let warning = rights::without_scripts(usage, location, left()).await;
+                tracing::warn!(server, "{warning}");
+                is_warned = true;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Tries all servers at the same time; returns the first permanent failure.
@@ -121,6 +132,9 @@ pub(super) async fn try_a_lock(
             ));
         }
         Capabilities::Commands => {}
+    }
+    if let (Some(replica_acks), Acked::NeedNot) = (&location.server.replica_acks, acked) {
+        replica_acks.try_out().await?;
     }
     let key = key_on(store, location);
     let given = store.0.usage.scope.check_key.as_deref();

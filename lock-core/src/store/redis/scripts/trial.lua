@@ -17,8 +17,10 @@ for _, call in ipairs({
 }) do
   local reply = redis.pcall(unpack(call))
   local refusal = type(reply) == 'table' and reply.err or ''
-  -- As servers before Redis 7.2 say it, and as later ones do.
-  if string.find(refusal, 'user executing the script', 1, true) or string.find(refusal, 'ACL failure', 1, true) then
-    return {call[1], refusal}
+  -- As servers before Redis 7.2 say it, as later ones do, and as commands outside a script are refused.
+  for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM'}) do
+    if string.find(refusal, words, 1, true) then
+      return {call[1], refusal}
+    end
   end
 end

@@ -98,28 +98,22 @@ impl ReplicaAcks {
         }
     }
 
-    /// Checks that the server knows `WAIT`, and that this user may run it.
+    /// Checks that the server knows `WAIT`, and that this user may run it. A replica refuses it for another reason, which shows nothing
+    /// about the rights on its primary.
     pub(crate) async fn try_out(&self) -> Result<(), Failure> {
         let words = [Text("WAIT"), Number(0), Number(1)];
         let within = self.connection.timing().command_timeout;
         match self.connection.send(&[&words], within, None).await? {
-            // A replica refuses `WAIT` for another reason, which shows nothing about the rights on its primary.
             (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
-                Err(errors::denied(format!(
-                    "{} does not let this user wait for replicas (min_replicas_acked): grant it `+wait`",
-                    self.connection.address().shown()
-                )))
+                Err(errors::answered(&error))
             }
             (_, Value::ServerError(error))
                 if errors::details_of(&error).contains("unknown command") =>
             {
-                Err(Failure::Invalid(
-                    format!(
-                        "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",
-                        self.connection.address().shown()
-                    )
-                    .into(),
-                ))
+                Err(Failure::invalid(format!(
+                    "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",
+                    self.connection.address().shown()
+                )))
             }
             _ => Ok(()),
         }
