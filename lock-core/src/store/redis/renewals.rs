@@ -91,7 +91,7 @@ async fn renew_at(
     within: Duration,
 ) -> Result<Renewals, Failure> {
     if location.capabilities(within).await? == Capabilities::Commands {
-        return location.renew_by_commands(batch, within).await;
+        return Ok(location.renew_by_commands(batch, within).await);
     }
     // One message for the exclusive ones and one for the others. Both are sent before either reply is waited for, and each has a
     // failure of its own.

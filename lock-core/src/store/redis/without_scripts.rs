@@ -23,14 +23,14 @@ use crate::{
                 errors,
                 reconnecting::ReconnectingConnection,
                 wire::command::{
-                    Arg::{self, Number, Text},
+                    Arg::{self, Joined, Number, Text},
                     Outgoing, command, millis, pipeline,
                 },
             },
-            scripts::replies::{read_acquired, read_id, read_sighting},
+            scripts::replies::{read_acquired, read_id, read_sighting, token},
             topology::{
                 key_location::KeyLocation,
-                transactions::{Becomes, Change, MOST_TRIES},
+                transactions::{Change, MOST_TRIES},
             },
         },
     },
@@ -94,20 +94,20 @@ impl KeyLocation {
         })
     }
 
-    /// Renews all leases in two messages, however many there are.
+    /// Renews all leases in two messages, however many there are. In a cluster, all keys of a transaction must have one slot.
     pub(super) async fn renew_by_commands(
         &self,
         batch: &[Renew],
         within: Duration,
-    ) -> Result<Vec<Result<Renewed, Failure>>, Failure> {
+    ) -> Vec<Result<Renewed, Failure>> {
         let changes = batch
             .iter()
             .map(|request| prolonged(&request.full_key, &request.token, request.ttl));
-        let (changes, renewals) = (
-            changes.collect::<Vec<_>>(),
-            &self.server.transactions.renewals,
-        );
-        let made = renewals.make_all(self.node_role, &changes, within).await?;
+        let changes: Vec<_> = changes.collect();
+        let is_in_a_cluster = self.names.channel.starts_with('{');
+        let at_once = if is_in_a_cluster { 1 } else { batch.len() };
+        let (renewals, role) = (&self.server.renewals, self.node_role);
+        let made = renewals.make_all(role, &changes, at_once, within).await;
         let renewed = |holds| {
             if holds {
                 Renewed::Extended
@@ -115,7 +115,7 @@ impl KeyLocation {
                 Renewed::NotOurs
             }
         };
-        Ok(made.into_iter().map(|made| made.map(renewed)).collect())
+        made.into_iter().map(|made| made.map(renewed)).collect()
     }
 
     pub(super) async fn release_by_commands(
@@ -137,19 +137,24 @@ impl KeyLocation {
         let is_released = match (delete_if, replies.pop()) {
             (Some(_), Some(Value::Int(deleted))) => deleted == 1,
             (_, reply) => {
-                if let Some(Value::ServerError(error)) = &reply {
+                if let (Some(_), Some(Value::ServerError(error))) = (delete_if, &reply) {
                     connection.delete_if.note(error);
                 }
-                let becomes = match request.keep {
-                    None => Becomes::Nothing,
-                    Some(keep) => Becomes::Ended(millis(keep)),
+                let words = match request.keep {
+                    None => command(&[&[Text("DEL"), Text(key)]]),
+                    // Another value, so that no renewal prolongs it.
+                    Some(keep) => command(&[
+                        &[Text("SET"), Text(key), Joined(token, ".")],
+                        &[Text("PX"), Number(millis(keep))],
+                    ]),
                 };
                 let change = Change {
                     key,
                     holds: token,
-                    becomes,
+                    command: words,
+                    unless_it_lasts: u64::MAX,
                 };
-                self.server.transactions.changes.make(change).await?
+                self.server.changes.make(change).await?
             }
         };
         Ok(Released {
@@ -199,61 +204,49 @@ impl KeyLocation {
         token: &OwnerToken,
         ttl: Duration,
     ) -> Result<bool, Failure> {
-        let changes = &self.server.transactions.changes;
+        let changes = &self.server.changes;
         changes.make(prolonged(full_key, token, ttl)).await
     }
 
     /// The fencing token of a lock that was just taken: the next id of the fencing clock. If the process knows a larger token, or the
     /// sequence number is too large, the clock is moved on.
     async fn token(&self, known: u64) -> Result<u64, Failure> {
-        let clock = &*self.names.clock;
-        for _ in 0..MOST_TRIES {
-            let Some((millis, sequence)) = self.move_clock("*").await? else {
-                return Err(errors::nonsense("a fencing clock"));
-            };
-            let first = millis.saturating_mul(PER_MILLI);
-            let first = first.saturating_add(sequence.min(PER_MILLI));
+        let (clock, connection) = (&*self.names.clock, &self.server.connection);
+        let mut next = "*".to_owned();
+        // Each second try moves the clock on.
+        for _ in 0..2 * MOST_TRIES {
+            let (words, within) = (move_to(Text(clock), &next), connection.reply_within());
+            let (_, reply) = connection.send(&[&words], within, None).await?;
+            if let Value::ServerError(error) = &reply {
+                let details = errors::details_of(error);
+                if errors::code_of(error) == "WRONGTYPE" || details.contains("exhausted") {
+                    return Err(errors::no_clock(clock));
+                }
+                if !details.contains("equal or smaller") {
+                    return Err(errors::answered(error));
+                }
+                // Another client has moved it there, or beyond.
+                "*".clone_into(&mut next);
+                continue;
+            }
+            let id = read_id(&reply).ok_or_else(|| errors::nonsense("a fencing clock"))?;
+            if let Some(token) = token(id).filter(|token| *token > known) {
+                return Ok(token);
+            }
+            let first = id.0.saturating_mul(PER_MILLI);
+            let first = first.saturating_add(id.1.min(PER_MILLI));
             if known > first.saturating_add(LARGEST_LEAD) {
                 return Err(errors::far_behind(clock, known));
             }
-            let token = first.max(known.saturating_add(1));
-            if token >= LARGEST_TOKEN {
+            let least = first.max(known.saturating_add(1));
+            if least >= LARGEST_TOKEN {
                 return Err(errors::no_clock(clock));
             }
-            if token == first && sequence < PER_MILLI {
-                return Ok(token);
-            }
-            let id = format!("{}-{}", token / PER_MILLI, token % PER_MILLI);
-            if self.move_clock(&id).await?.is_some() {
-                return Ok(token);
-            }
-            // Another client has moved it there, or beyond.
+            next = format!("{}-{}", least / PER_MILLI, least % PER_MILLI);
         }
         Err(Failure::not_now(
             "other clients moved the fencing clock all the time",
         ))
-    }
-
-    /// Moves the fencing clock to an id. Returns the id; nothing if the clock is there already, or beyond.
-    async fn move_clock(&self, id: &str) -> Result<Option<(u64, u64)>, Failure> {
-        let (clock, connection) = (&*self.names.clock, &self.server.connection);
-        let (move_on, within) = (move_to(Text(clock), id), connection.reply_within());
-        let (_, reply) = connection.send(&[&move_on], within, None).await?;
-        let error = match reply {
-            Value::ServerError(error) => error,
-            id => {
-                let none = || errors::nonsense("a fencing clock");
-                return read_id(&id).map(Some).ok_or_else(none);
-            }
-        };
-        let details = errors::details_of(&error);
-        if details.contains("equal or smaller") {
-            Ok(None)
-        } else if errors::code_of(&error) == "WRONGTYPE" || details.contains("exhausted") {
-            Err(errors::no_clock(clock))
-        } else {
-            Err(errors::answered(&error))
-        }
     }
 }
 
@@ -280,10 +273,12 @@ pub(super) fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {
 
 /// The change that makes a lease last for its ttl from now on.
 fn prolonged<'a>(full_key: &'a str, token: &'a OwnerToken, ttl: Duration) -> Change<'a> {
+    let ttl = millis(ttl);
     Change {
         key: full_key,
         holds: token.expose(),
-        becomes: Becomes::Same(millis(ttl)),
+        command: command(&[&[Text("PEXPIRE"), Text(full_key), Number(ttl)]]),
+        unless_it_lasts: ttl,
     }
 }
 

@@ -24,7 +24,7 @@ use crate::store::{
         },
         topology::{
             replica_acks::ReplicaAcks, request_connections::RequestConnections,
-            settings::ServerSettings, transactions::Transactions,
+            settings::ServerSettings, transactions::Changes,
         },
     },
 };
@@ -40,7 +40,9 @@ pub(crate) struct RedisServer {
     /// The connections of users' runtimes.
     pub(crate) requests: RequestConnections,
     /// For users without the right to run scripts.
-    pub(crate) transactions: Transactions,
+    pub(crate) changes: Changes,
+    /// Hundreds of releases, one after the other, must not let a lease run out.
+    pub(crate) renewals: Changes,
     /// The subscriptions to grants at this node, in a cluster.
     #[cfg(feature = "cluster")]
     pub(crate) subscription: Option<ShardedSubscription>,
@@ -90,7 +92,8 @@ impl RedisServer {
             .replicas
             .map(|replicas| ReplicaAcks::new(&connection, replicas));
         Self {
-            transactions: Transactions::new(&connection),
+            changes: Changes::to(&connection),
+            renewals: Changes::to(&connection),
             replica_acks,
             requests: RequestConnections::new(connection.clone()),
             connection,
@@ -102,9 +105,11 @@ impl RedisServer {
     /// All connections to it, except those on which only grants arrive.
     pub(crate) fn connections(&self) -> Vec<Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);
-        let fixed = replica_acks
-            .chain([&self.connection])
-            .chain(self.transactions.connections());
+        let fixed = replica_acks.chain([
+            &self.connection,
+            &self.changes.connection,
+            &self.renewals.connection,
+        ]);
         fixed.cloned().chain(self.requests.all()).collect()
     }
 

@@ -15,10 +15,7 @@ use crate::store::{
             CLOCK, errors,
             handshake::Purpose,
             reconnecting::ReconnectingConnection,
-            wire::command::{
-                Arg::{Joined, Number, Text},
-                command, pipeline,
-            },
+            wire::command::{Arg::Text, command, pipeline},
         },
         scripts::{NodeRole, send_to},
     },
@@ -28,51 +25,27 @@ use crate::store::{
 pub(crate) const MOST_TRIES: u32 = 8;
 
 /// A change of one key.
-#[derive(Clone, Copy)]
 pub(crate) struct Change<'a> {
     pub(crate) key: &'a str,
     /// The value that the key must hold: otherwise it is left alone.
     pub(crate) holds: &'a str,
-    pub(crate) becomes: Becomes,
-}
-
-/// What a key is changed into. Times are in milliseconds.
-#[derive(Clone, Copy)]
-pub(crate) enum Becomes {
-    Nothing,
-    /// The same value, for this long at least.
-    Same(u64),
-    /// Another value, which no renewal prolongs, for this long.
-    Ended(u64),
+    pub(crate) command: Cmd,
+    /// The key is also left alone if it lasts for so many milliseconds more. A renewal never shortens a lease: one that only verifies
+    /// it asks for the remaining time.
+    pub(crate) unless_it_lasts: u64,
 }
 
 /// Whether the key held its value, and was changed if a change was due.
 pub(crate) type Changed = Result<bool, Failure>;
 
 impl Change<'_> {
-    fn command(&self) -> Cmd {
-        let key = Text(self.key);
-        match self.becomes {
-            Becomes::Nothing => command(&[&[Text("DEL"), key]]),
-            Becomes::Same(ttl) => command(&[&[Text("PEXPIRE"), key, Number(ttl)]]),
-            Becomes::Ended(ttl) => {
-                let value = Joined(self.holds, ".");
-                command(&[&[Text("SET"), key, value, Text("PX"), Number(ttl)]])
-            }
-        }
-    }
-
     /// Reads the replies to GET and PTTL: whether the key holds the value, and whether the change is due.
     fn read(&self, seen: &[Value]) -> Result<(bool, bool), Failure> {
         match seen {
             [Value::BulkString(holder), Value::Int(left)] if **holder == *self.holds.as_bytes() => {
-                // Never shortened: a renewal that only verifies the lease asks for the remaining time. If another client removed the
-                // expiry, `left` is negative, and the key gets one again.
-                let lasts = |ttl| u64::try_from(*left).is_ok_and(|left| left >= ttl);
-                Ok((
-                    true,
-                    !matches!(self.becomes, Becomes::Same(ttl) if lasts(ttl)),
-                ))
+                // If another client removed the expiry, `left` is negative, and the key gets one again.
+                let lasts = u64::try_from(*left).is_ok_and(|left| left >= self.unless_it_lasts);
+                Ok((true, !lasts))
             }
             [Value::BulkString(_) | Value::Nil, Value::Int(_)] => Ok((false, false)),
             [Value::ServerError(error), _] if errors::code_of(error) == "WRONGTYPE" => {
@@ -86,37 +59,16 @@ impl Change<'_> {
     }
 }
 
-/// The connections of transactions to a server.
-#[derive(Debug)]
-pub(crate) struct Transactions {
-    pub(crate) changes: Changes,
-    /// Hundreds of releases, one after the other, must not let a lease run out.
-    pub(crate) renewals: Changes,
-}
-
-impl Transactions {
-    pub(crate) fn new(connection: &ReconnectingConnection) -> Self {
-        Self {
-            changes: Changes::to(connection),
-            renewals: Changes::to(connection),
-        }
-    }
-
-    pub(crate) fn connections(&self) -> [&Arc<ReconnectingConnection>; 2] {
-        [&self.changes.connection, &self.renewals.connection]
-    }
-}
-
 /// A connection for changes, of which there is one batch at a time.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    connection: Arc<ReconnectingConnection>,
+    pub(crate) connection: Arc<ReconnectingConnection>,
     turn: Mutex<()>,
 }
 
 impl Changes {
     /// To the server of another connection. Connects with the first change.
-    fn to(connection: &ReconnectingConnection) -> Self {
+    pub(crate) fn to(connection: &ReconnectingConnection) -> Self {
         let another = connection.another(Purpose::OtherCommands, connection.timing());
         Self {
             connection: Arc::new(another),
@@ -128,42 +80,39 @@ impl Changes {
     pub(crate) async fn make(&self, change: Change<'_>) -> Changed {
         let within = self.connection.reply_within();
         let changes = [change];
-        let made = self.make_all(NodeRole::SlotOwner, &changes, within);
+        let made = self.make_all(NodeRole::SlotOwner, &changes, 1, within);
         let none = || Err(errors::nonsense("a change"));
-        made.await?.pop().unwrap_or_else(none)
+        made.await.pop().unwrap_or_else(none)
     }
 
-    /// Changes keys, in one transaction if there can be one about all of them.
+    /// Changes keys, so many in one transaction. One result each.
     pub(crate) async fn make_all(
         &self,
         node_role: NodeRole,
         changes: &[Change<'_>],
+        at_once: usize,
         within: Duration,
-    ) -> Result<Vec<Changed>, Failure> {
+    ) -> Vec<Changed> {
         let _turn = self.turn.lock().await;
         let started = CLOCK.now();
-        if let Some(made) = self.together(node_role, changes, within).await? {
-            return Ok(made);
-        }
         let mut all = Vec::with_capacity(changes.len());
-        for one in changes.chunks(1) {
+        for some in changes.chunks(at_once.max(1)) {
             let left = within.saturating_sub(CLOCK.now().since(started));
-            match self.together(node_role, one, left).await {
-                Ok(made) => all.extend(made.into_iter().flatten()),
-                Err(failure) => all.push(Err(failure)),
+            match self.together(node_role, some, left).await {
+                Ok(made) => all.extend(made),
+                Err(failure) => all.resize(all.len() + some.len(), Err(failure)),
             }
         }
-        Ok(all)
+        all
     }
 
-    /// Called with `turn` locked. Returns `None` if one transaction cannot contain all the keys: they have several slots, or some
-    /// keys of their slot are being moved.
+    /// Changes keys in one transaction. Called with `turn` locked.
     async fn together(
         &self,
         node_role: NodeRole,
         changes: &[Change<'_>],
         within: Duration,
-    ) -> Result<Option<Vec<Changed>>, Failure> {
+    ) -> Result<Vec<Changed>, Failure> {
         let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
         let word = |word| command(&[&[Text(word)]]);
         for _ in 0..MOST_TRIES {
@@ -181,10 +130,8 @@ impl Changes {
             let [_, watch, seen @ .., multi] = &replies[..] else {
                 return Err(errors::nonsense("the begin of a transaction"));
             };
-            let is_split = matches!(watch, Value::ServerError(error)
-                if matches!(error.code(), "TRYAGAIN" | "CROSSSLOT"));
-            if is_split && changes.len() > 1 {
-                return Ok(None);
+            if seen.len() != 2 * changes.len() {
+                return Err(errors::nonsense("a look at some keys"));
             }
             // A key that is not watched may get another holder before it is changed. Outside a transaction, the changes would be made
             // on any value.
@@ -200,11 +147,11 @@ impl Changes {
                 results.push(read.map(|(holds, _)| holds));
             }
             if due.is_empty() {
-                return Ok(Some(results));
+                return Ok(results);
             }
             // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING is
             // about a slot in migration until its end.
-            let commands = due.iter().map(|number| changes[*number].command());
+            let commands = due.iter().map(|number| changes[*number].command.clone());
             let second = pipeline(commands.chain([word("EXEC")]));
             let sent = self.connection.send_all_on(connection, second, within);
             match outcome(sent.await?) {
@@ -214,9 +161,7 @@ impl Changes {
                 made => {
                     // What is wrong with its replies may be wrong with the next ones, too.
                     let made = taken_in(results, &due, made);
-                    return made
-                        .map(Some)
-                        .inspect_err(|_| self.connection.forget(connection));
+                    return made.inspect_err(|_| self.connection.forget(connection));
                 }
             }
         }
