@@ -212,9 +212,6 @@ impl Server {
                     reply => reply,
                 }
             }
-            "SET" if words.iter().any(|word| **word == *b"IFEQ") && !self.compares() => {
-                Reply::error("ERR syntax error")
-            }
             _ => self.execute_in_script(all, now_us),
         }
     }
@@ -223,22 +220,18 @@ impl Server {
         self.clients.get_mut(&client).expect("it asks right now")
     }
 
-    fn compares(&self) -> bool {
-        self.dialect == Dialect::Delifeq
-    }
-
     fn hello(&mut self, client: u64) -> Reply {
         if self.dialect == Dialect::Resp2 {
             return unknown("HELLO");
         }
         self.client(client).resp3 = true;
-        let version = if self.dialect == Dialect::Delex {
-            "8.4.0"
-        } else {
-            "7.0.15"
+        let (server, version) = match self.dialect {
+            Dialect::Delex => ("redis", "8.4.0"),
+            Dialect::Delifeq => ("valkey", "9.0.0"),
+            _ => ("redis", "7.0.15"),
         };
         Reply::Map(vec![
-            (Reply::text("server"), Reply::text("redis")),
+            (Reply::text("server"), Reply::text(server)),
             (Reply::text("version"), Reply::text(version)),
             (Reply::text("proto"), Reply::Int(3)),
             (Reply::text("mode"), Reply::text("standalone")),

@@ -165,7 +165,7 @@ impl Store {
 
     fn set(&mut self, words: &[Bytes], now_us: i64) -> Result<Reply, &'static str> {
         let (key, value, mut options) = (&words[0], &words[1], words[2..].iter());
-        let (mut only_new, mut keeps, mut until, mut equal) = (false, false, None, None);
+        let (mut only_new, mut keeps, mut until) = (false, false, None);
         while let Some(option) = options.next() {
             match option.to_ascii_uppercase().as_slice() {
                 b"NX" => only_new = true,
@@ -184,16 +184,10 @@ impl Store {
                     }
                     until = Some(end);
                 }
-                b"IFEQ" => equal = Some(options.next().ok_or(SYNTAX)?),
                 _ => return Err(SYNTAX),
             }
         }
         if only_new && self.keys.contains_key(key) {
-            return Ok(Reply::Nil);
-        }
-        if let Some(equal) = equal
-            && self.text(key)? != Some(equal)
-        {
             return Ok(Reply::Nil);
         }
         if keeps {
