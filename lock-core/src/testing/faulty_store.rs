@@ -90,7 +90,10 @@ impl FaultyStore {
 
     pub(crate) fn heal(&self) {
         let plan = std::mem::take(&mut *self.lock());
-        for full_key in plan.elsewhere.into_keys() {
+        for (full_key, until) in plan.elsewhere {
+            if self.clock.now() < until {
+                self.memory.evict(&full_key, None);
+            }
             self.memory.serve(&full_key);
         }
     }

@@ -3,17 +3,12 @@
 //! `lock_table.rs` decides, for one key, which of the requests of this process have it. Here is the map of the keys, and what the
 //! tables cannot do: reading the clock, and telling entries what became of them.
 
-use std::{
-    collections::{HashMap, hash_map},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
     inspect::{Health, NAMED, Sighting},
     runtime::{
-        clock::{Clock, Moment},
+        clock::{Clock, Moment, wall_clock},
         mutex::Mutex,
     },
     store::{
@@ -23,14 +18,14 @@ use crate::{
         in_flight::ConnectionId,
         known_tokens::KnownTokens,
         memory::{
-            counters::MemoryCounters,
             lock_table::{LockTable, Notice, TableUpdate},
+            memory_clock::MemoryClock,
         },
     },
 };
 
-mod counters;
 mod lock_table;
+mod memory_clock;
 
 pub(crate) struct MemoryStore {
     clock: Clock,
@@ -38,12 +33,11 @@ pub(crate) struct MemoryStore {
     locks: Mutex<Locks>,
 }
 
-#[derive(Default)]
 struct Locks {
     tables: HashMap<Arc<str>, LockTable>,
     /// Expired entries are swept when the map has grown to this size, so it holds at most twice what is alive.
     sweep_at: usize,
-    counters: MemoryCounters,
+    clock: MemoryClock,
 }
 
 const SMALLEST_SWEEP: usize = 64;
@@ -51,7 +45,7 @@ const SMALLEST_SWEEP: usize = 64;
 /// Never shows what is locked: the entries hold owner tokens.
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryBackend").finish_non_exhaustive()
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
     }
 }
 
@@ -60,7 +54,11 @@ impl MemoryStore {
         Self {
             clock,
             grants,
-            locks: Mutex::default(),
+            locks: Mutex::new(Locks {
+                tables: HashMap::new(),
+                sweep_at: SMALLEST_SWEEP,
+                clock: MemoryClock::new(wall_clock),
+            }),
         }
     }
 
@@ -70,7 +68,7 @@ impl MemoryStore {
         self.update(full_key, 0, |table, _| table.evict(elsewhere_until));
     }
 
-    /// Takes the key from a holder elsewhere. Lets the waiters in that may enter now.
+    /// Lets the waiters in that may enter now.
     #[cfg(feature = "testing")]
     pub(crate) fn serve(&self, full_key: &Arc<str>) {
         self.update(full_key, 0, LockTable::serve);
@@ -120,33 +118,19 @@ impl MemoryStore {
         let is_alive = |number| self.grants.is_alive(number);
         let mut locks = self.locks.lock();
         locks.sweep(now, &is_alive);
-        let Locks {
-            tables, counters, ..
-        } = &mut *locks;
+        let Locks { tables, clock, .. } = &mut *locks;
         let mut update = TableUpdate {
             now,
             known_fencing,
-            counters,
+            clock,
             is_alive: &is_alive,
             notices: Vec::new(),
         };
-        let result = match tables.entry(full_key.clone()) {
-            hash_map::Entry::Occupied(mut table) => {
-                let result = operation(table.get_mut(), &mut update);
-                if table.get().is_empty() {
-                    table.remove();
-                }
-                result
-            }
-            hash_map::Entry::Vacant(vacant) => {
-                let mut table = LockTable::default();
-                let result = operation(&mut table, &mut update);
-                if !table.is_empty() {
-                    vacant.insert(table);
-                }
-                result
-            }
-        };
+        let table = tables.entry(full_key.clone()).or_default();
+        let result = operation(table, &mut update);
+        if table.is_empty() {
+            tables.remove(full_key);
+        }
         let notices = update.notices;
         drop(locks);
         self.deliver(notices);
@@ -174,12 +158,12 @@ impl MemoryStore {
 
 impl Locks {
     fn sweep(&mut self, now: Moment, is_alive: &dyn Fn(EntryNumber) -> bool) {
-        if self.tables.len() >= self.sweep_at.max(SMALLEST_SWEEP) {
+        if self.tables.len() >= self.sweep_at {
             self.tables.retain(|_, table| {
                 table.sweep(now, is_alive);
                 !table.is_empty()
             });
-            self.sweep_at = self.tables.len() * 2;
+            self.sweep_at = SMALLEST_SWEEP.max(self.tables.len() * 2);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Random operations on one table, and what is promised of all of them. The promises are checked on what is seen from outside: replies,
-//! notices and time. More entries of a kind ask than one process has.
+//! notices and time.
+//!
+//! At a time, one entry in each kind of mode waits, as in one process. Others that the process gave up may stay without a release.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -74,7 +76,8 @@ struct Actor {
 struct Asking {
     token: OwnerToken,
     entry: Entry,
-    position: Option<NonZeroU64>,
+    /// Whether it has asked to wait.
+    has_joined: bool,
 }
 
 /// What an observer knows of a holder.
@@ -92,24 +95,22 @@ struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     entry: Entry,
-    place: u64,
-    /// How many phases began before it joined: exclusive ones, shared ones.
+    /// How many phases were over when it joined: exclusive ones, shared ones.
     phases: (u32, u32),
-    /// How many exclusive ones stood before it. `None`: one came back to a place before it.
-    before: Option<u32>,
+    /// Whether an exclusive one held the lock then.
+    is_behind_exclusive: bool,
 }
 
 struct World {
     table: LockTable,
-    counters: MemoryCounters,
+    clock: MemoryClock,
     now: Moment,
     actors: Vec<Actor>,
     last_number: EntryNumber,
     alive: BTreeSet<EntryNumber>,
     held: Vec<Seen>,
+    /// In the order in which they came.
     queue: Vec<Waits>,
-    /// The running request was refused, and has left the queue.
-    is_refused: bool,
     /// How many began: exclusive ones, shared ones.
     phases: (u32, u32),
     largest_token: u64,
@@ -129,14 +130,13 @@ impl World {
         };
         Self {
             table: LockTable::default(),
-            counters: MemoryCounters::default(),
+            clock: MemoryClock::new(|| Duration::ZERO),
             now: Moment::from_nanos(0),
             actors: modes.iter().map(actor).collect(),
             last_number: 0,
             alive: BTreeSet::new(),
             held: Vec::new(),
             queue: Vec::new(),
-            is_refused: false,
             phases: (0, 0),
             largest_token: 0,
             stamps: BTreeMap::new(),
@@ -151,7 +151,7 @@ impl World {
         let mut update = TableUpdate {
             now: self.now,
             known_fencing: self.largest_token,
-            counters: &mut self.counters,
+            clock: &mut self.clock,
             is_alive: &|number| alive.contains(&number),
             notices: Vec::new(),
         };
@@ -169,13 +169,12 @@ impl World {
         let new = || Asking {
             token: OwnerTokens::of_this_process().next(Scheme::Grants),
             entry: Entry { number, ttl, mode },
-            position: None,
+            has_joined: false,
         };
         self.actors[actor].owner.get_or_insert_with(new).clone()
     }
 
     fn step(&mut self, op: Op) {
-        self.is_refused = false;
         self.held.retain(|seen| seen.expires > self.now);
         match op {
             Op::Acquire(actor, wait, ttl) => self.acquire(actor, wait, TTLS[ttl]),
@@ -208,26 +207,18 @@ impl World {
         let owner = self.owner(actor, ttl);
         let own = owner.entry;
         let was_held = self.holder(own.number);
-        let was_queued = self
-            .queue
-            .iter()
-            .any(|waits| waits.entry.number == own.number);
-        let queue_mode = match (wait, owner.position) {
-            (_, Some(position)) => QueueMode::CheckPosition(Some(position)),
-            (Wait::Yes, None) => QueueMode::JoinQueue,
-            (Wait::No, None) => QueueMode::DoNotQueue,
-        };
-        if let Some(position) = owner.position
-            && !was_queued
-            && was_held.is_none()
-        {
-            // It comes back after a grant that has ended.
-            self.queue.iter_mut().for_each(|waits| waits.before = None);
-            self.queued(own, position.get());
-            let mine = self.queue.iter_mut().find(|waits| waits.entry == own);
-            mine.expect("just queued").before = None;
+        let mut queue = self.queue.iter();
+        let was_queued = queue.any(|waits| waits.entry.number == own.number);
+        if was_held.is_none() && !was_queued && self.waits(own.mode.kind()) {
+            return;
         }
-        let was_newcomer = !was_queued && owner.position.is_none() && was_held.is_none();
+        let queue_mode = match (wait, owner.has_joined) {
+            (_, true) => QueueMode::CheckPosition(None),
+            (Wait::Yes, false) => QueueMode::JoinQueue,
+            (Wait::No, false) => QueueMode::DoNotQueue,
+        };
+        // Also one that comes back after a grant that has ended.
+        let was_newcomer = !was_queued && was_held.is_none();
         let request = Acquire {
             full_key: "k".into(),
             token: owner.token.clone(),
@@ -246,9 +237,7 @@ impl World {
         };
         if let Err(failure) = &reply {
             assert!(matches!(failure, Failure::Invalid(reason) if **reason == *OTHER_MODE));
-            // Those behind it are let in after it has left.
-            self.left(own.number);
-            self.is_refused = true;
+            assert!(!was_queued, "refused while it waits");
             assert!(self.is_in_other_mode(own.mode), "refused for no reason");
         }
         self.read(&notices, mine);
@@ -285,15 +274,10 @@ impl World {
         assert_eq!(busy.expiry, Expiry::In(left));
         self.stamps.insert(own.number, busy.stamp.expect("a stamp"));
         if queue_mode == QueueMode::DoNotQueue {
-            assert_eq!(busy.position, None);
             self.actors[actor].owner = None;
         } else {
-            let place = busy.position.expect("it is in the queue");
-            self.queued(own, place.get());
-            let first = self.first(own.mode == Mode::Shared);
-            let is_first = first.is_some_and(|first| first.entry == own);
-            assert_eq!(busy.is_next, is_first);
-            self.actors[actor].owner.as_mut().expect("asks").position = busy.position;
+            self.queued(own);
+            self.actors[actor].owner.as_mut().expect("asks").has_joined = true;
         }
         let told = notices.iter().filter_map(|notice| match notice {
             Notice::Contended(number) => Some(*number),
@@ -301,7 +285,7 @@ impl World {
         });
         let told: BTreeSet<_> = told.collect();
         let mut shares: BTreeSet<_> = BTreeSet::new();
-        if own.mode == Mode::Exclusive && busy.is_next {
+        if own.mode == Mode::Exclusive {
             let owned = self
                 .held
                 .iter()
@@ -378,7 +362,7 @@ impl World {
         self.nothing_waits_in_vain();
     }
 
-    /// Grants come in the order of the places. The grant of the asking entry, which has no notice, is among them.
+    /// Grants come in the order in which the entries enter. The grant of the asking entry, which has no notice, is among them.
     fn read(&mut self, notices: &[Notice], mine: Option<(Entry, Grant, Duration, Option<Seen>)>) {
         let mut grants = Vec::new();
         for notice in notices {
@@ -398,11 +382,6 @@ impl World {
             }
         }
         grants.extend(mine);
-        let place = |entry: &Entry| {
-            let waits = self.queue.iter().find(|waits| waits.entry == *entry);
-            waits.map_or(u64::MAX, |waits| waits.place)
-        };
-        grants.sort_by_key(|(entry, ..)| place(entry));
         for (entry, grant, ttl, was_held) in grants {
             self.granted(entry, grant, ttl, was_held);
         }
@@ -454,12 +433,7 @@ impl World {
             expires,
             is_kept: false,
         });
-        if entry.mode == Mode::Shared {
-            // A request that was refused was still queued when this one was let in.
-            let was_contended = self.is_contended(entry.mode) || self.is_refused;
-            assert!(grant.is_contended || !self.is_contended(entry.mode));
-            assert!(was_contended || !grant.is_contended);
-        }
+        assert_eq!(grant.is_contended, self.is_contended(entry.mode));
     }
 
     /// S2 to S4 for an entry that waited.
@@ -468,27 +442,23 @@ impl World {
         let Some(own) = queue.find(|waits| waits.entry == entry) else {
             return;
         };
-        let is_shared = entry.mode == Mode::Shared;
-        let first = self.first(is_shared).expect("it waits");
-        assert_eq!(first.entry, entry, "S2: not the first of its kind");
-        let Some(before) = own.before else {
-            return;
-        };
-        let exclusive = self.phases.0 - own.phases.0;
-        let shared = self.phases.1 - own.phases.1;
-        if is_shared
-            && let Some(other) = self.first(false)
+        if let Some(other) = self.first(entry.mode != Mode::Shared)
+            && entry.mode == Mode::Shared
             && self.held.iter().any(|seen| seen.mode == Mode::Shared)
         {
             // It joins a phase that an exclusive entry waits for.
-            let is_before = own.place < other.place || own.phases.1 < self.phases.1;
-            assert!(is_before, "S3: it came behind the cut, and goes first");
+            let mut queue = self.queue.iter().map(|waits| waits.entry);
+            let first = queue.find(|one| [entry, other.entry].contains(one));
+            assert_eq!(first, Some(entry), "S3: it came later, and goes first");
         }
+        let exclusive = self.phases.0 - own.phases.0;
+        let shared = self.phases.1 - own.phases.1;
+        let before = u32::from(own.is_behind_exclusive);
         match entry.mode {
-            Mode::Shared => assert!(exclusive <= 1 && shared <= 1, "S3: {exclusive}, {shared}"),
+            Mode::Shared => assert!(exclusive <= 1 && shared <= 1, "S4: {exclusive}, {shared}"),
             Mode::Exclusive => assert!(
                 exclusive <= before && shared <= before + 1,
-                "S3: {exclusive}, {shared} with {before} before it"
+                "S4: {exclusive}, {shared} with {before} before it"
             ),
             Mode::Permits(_) => {}
         }
@@ -498,7 +468,10 @@ impl World {
         let (shared, other) = (self.first(true), self.first(false));
         let can_enter = match (self.held.first().map(|seen| seen.mode), other) {
             (None, _) => shared.or(other).is_some(),
-            (Some(Mode::Shared), None) => shared.is_some(),
+            (Some(Mode::Shared), _) => {
+                let first = self.queue.first();
+                first.is_some_and(|waits| waits.entry.mode == Mode::Shared)
+            }
             (Some(Mode::Permits(_)), Some(Waits { entry, .. })) => {
                 matches!(entry.mode, Mode::Permits(n) if self.held.len() < usize::from(n))
             }
@@ -538,14 +511,12 @@ impl World {
                 shown.collect::<BTreeSet<_>>(),
                 seats.collect::<BTreeSet<_>>()
             );
-            let mut queue = self.queue.clone();
-            queue.sort_by_key(|waits| waits.place);
             // Those that died stay until the next operation.
             let mut seen = sighting.queue.iter();
-            let is_in_order = queue
-                .iter()
-                .all(|waits| seen.any(|waiter| waiter.mode == waits.entry.mode.kind()));
-            assert!(is_in_order, "{queue:?}, {:?}", sighting.queue);
+            let mut queue = self.queue.iter();
+            let is_in_order =
+                queue.all(|waits| seen.any(|waiter| waiter.mode == waits.entry.mode.kind()));
+            assert!(is_in_order, "{:?}, {:?}", self.queue, sighting.queue);
         }
         let seen = sighting.map(|sighting| (sighting.mode, sighting.holders, sighting.remaining));
         let longest = self.held.iter().max_by_key(|seen| seen.expires);
@@ -563,17 +534,17 @@ impl World {
     }
 
     fn first(&self, is_shared: bool) -> Option<&Waits> {
-        let queue = self.queue.iter();
-        let alike = queue.filter(|waits| (waits.entry.mode == Mode::Shared) == is_shared);
-        alike.min_by_key(|waits| waits.place)
+        let mut queue = self.queue.iter();
+        queue.find(|waits| (waits.entry.mode == Mode::Shared) == is_shared)
+    }
+
+    fn waits(&self, kind: LockMode) -> bool {
+        let mut queue = self.queue.iter();
+        queue.any(|waits| waits.entry.mode.kind() == kind)
     }
 
     fn is_contended(&self, mode: Mode) -> bool {
-        match mode {
-            Mode::Exclusive => false,
-            Mode::Shared => self.first(false).is_some(),
-            Mode::Permits(_) => !self.queue.is_empty(),
-        }
+        mode == Mode::Shared && self.first(false).is_some()
     }
 
     fn is_in_other_mode(&self, mode: Mode) -> bool {
@@ -582,20 +553,20 @@ impl World {
         modes.any(|other| has_permits(other) != has_permits(mode))
     }
 
-    fn queued(&mut self, entry: Entry, place: u64) {
+    fn queued(&mut self, entry: Entry) {
         if self.queue.iter().any(|waits| waits.entry == entry) {
             return;
         }
-        let alike = self
-            .queue
-            .iter()
-            .filter(|waits| waits.entry.mode == entry.mode);
-        let before = u32::try_from(alike.count()).expect("few");
+        let running = self.held.first().map(|seen| seen.mode.kind());
+        let is_running = |kind| u32::from(running == Some(kind));
+        let (exclusive, shared) = self.phases;
         self.queue.push(Waits {
             entry,
-            place,
-            phases: self.phases,
-            before: Some(before),
+            phases: (
+                exclusive - is_running(LockMode::Exclusive),
+                shared - is_running(LockMode::Shared),
+            ),
+            is_behind_exclusive: running == Some(LockMode::Exclusive),
         });
     }
 
@@ -661,26 +632,4 @@ proptest! {
     fn permits_and_the_other_modes_refuse_each_other(ops in proptest::collection::vec(any_op(6), 0..80)) {
         run(&WITH_ALL, &ops);
     }
-}
-
-/// An exclusive entry that is refused, since the lock has permits by now, stood before one of permits.
-#[test]
-fn what_stood_behind_a_refused_entry_enters() {
-    use Op::{Acquire, ForceRelease, Pass};
-    let ops = [
-        Acquire(0, Wait::No, 0),
-        Pass(100),
-        Acquire(1, Wait::No, 0),
-        Acquire(0, Wait::Yes, 0),
-        ForceRelease,
-        Pass(100),
-        Acquire(5, Wait::No, 1),
-        Acquire(3, Wait::No, 2),
-        Pass(56),
-        Pass(85),
-        Acquire(4, Wait::Yes, 0),
-        Pass(109),
-        Acquire(0, Wait::No, 0),
-    ];
-    run(&WITH_ALL, &ops);
 }
