@@ -43,6 +43,12 @@ impl OwnerToken {
         Self("".into())
     }
 
+    /// A token with this number instead of a secret.
+    #[cfg(all(test, feature = "redis"))]
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self(number.to_string().into())
+    }
+
     /// The value itself, for the backend only.
     pub(crate) fn expose(&self) -> &str {
         &self.0

@@ -37,11 +37,11 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockTable {
     /// In the order of their seats, which count in permits mode only.
-    holders: Vec<EntryHolder>,
+    pub(crate) holders: Vec<EntryHolder>,
     /// In the order in which they came.
-    queue: Vec<QueuedEntry>,
+    pub(crate) queue: Vec<QueuedEntry>,
     /// Whether the last entry that entered was an exclusive one.
-    is_shared_next: bool,
+    pub(crate) is_shared_next: bool,
 }
 
 /// What an operation reads besides the table, and what comes out of it besides its reply.
@@ -64,21 +64,21 @@ pub(crate) enum Notice {
 }
 
 #[derive(Clone, Debug)]
-struct EntryHolder {
+pub(crate) struct EntryHolder {
     /// `None`: it has no owner, since it is kept for `min_hold` or is elsewhere. No request prolongs or ends its lease.
-    number: Option<EntryNumber>,
+    pub(crate) number: Option<EntryNumber>,
     kind: LockMode,
     token: OwnerToken,
-    expires: Moment,
+    pub(crate) expires: Moment,
     /// The number of its permit.
-    seat: u16,
-    /// The fencing token of its phase, if it is a shared holder.
-    tokens: FencingBlock,
+    pub(crate) seat: u16,
+    /// The fencing tokens that it got when it entered. Shared holders have that of their phase.
+    pub(crate) tokens: FencingBlock,
 }
 
 #[derive(Clone, Debug)]
-struct QueuedEntry {
-    entry: Entry,
+pub(crate) struct QueuedEntry {
+    pub(crate) entry: Entry,
     token: OwnerToken,
 }
 

@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-mod lock_table;
-mod memory_clock;
+pub(crate) mod lock_table;
+pub(crate) mod memory_clock;
 
 pub(crate) struct MemoryStore {
     clock: Clock,

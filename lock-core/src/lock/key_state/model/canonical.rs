@@ -84,7 +84,7 @@ fn rank(names: &BTreeSet<u64>, name: u64) -> u64 {
     rank
 }
 
-fn first_of(block: FencingBlock) -> u64 {
+pub(super) fn first_of(block: FencingBlock) -> u64 {
     u64::from(block.last()) + 1 - u64::from(block.left())
 }
 
@@ -123,12 +123,12 @@ impl World {
 
     fn names(&self) -> Names {
         let mut owners = BTreeSet::from([OTHER]);
-        let phase = self.server.phase().0;
-        let mut tokens = BTreeSet::from([self.server.clock, self.known, self.largest_taken, phase]);
+        let mut tokens = BTreeSet::from([self.server.last_token(), self.known, self.largest_taken]);
         let mut tasks = BTreeSet::new();
-        owners.extend(self.server.queue.iter().map(|(owner, _)| *owner));
-        owners.extend(self.server.holders.iter().map(|held| held.owner));
-        tokens.extend(self.server.holders.iter().map(|held| held.floor));
+        let table = &self.server.table;
+        owners.extend(table.queue.iter().map(|queued| queued.entry.number));
+        owners.extend(table.holders.iter().filter_map(|held| held.number));
+        tokens.extend(table.holders.iter().map(|held| first_of(held.tokens)));
         owners.extend(self.requests().map(|(request, _)| request.owner()));
         owners.extend(self.down.iter().map(Reply::owner));
         owners.extend(self.polled.iter().map(|polled| polled.owner));
@@ -195,20 +195,20 @@ impl World {
     }
 
     fn write_surroundings(&self, names: &Names, text: &mut String) -> fmt::Result {
-        let tokens = [self.server.clock, self.known, self.largest_taken];
-        let holders = self.server.holders.iter();
+        let tokens = [self.server.last_token(), self.known, self.largest_taken];
+        let table = &self.server.table;
+        let holders = table.holders.iter();
         let holder: Vec<_> = holders
             .map(|held| {
-                let (owner, floor) = (names.owner(held.owner), names.token(held.floor));
-                (owner, names.due(held.until), held.permit, floor)
+                let owner = names.owner(held.number.unwrap_or(OTHER));
+                let first = names.token(first_of(held.tokens));
+                (owner, names.due(held.expires), held.seat, first)
             })
             .collect();
-        let (phase, was_shared) = self.server.phase();
-        let queue: Vec<_> = self
-            .server
+        let queue: Vec<_> = table
             .queue
             .iter()
-            .map(|(owner, ttl)| (names.owner(*owner), *ttl))
+            .map(|queued| (names.owner(queued.entry.number), queued.entry.ttl))
             .collect();
         let astray = self
             .astray
@@ -217,9 +217,9 @@ impl World {
         let astray: Vec<_> = astray.map(|owner| names.owner(*owner)).collect();
         write!(
             text,
-            "{:?} {holder:?} {queue:?} {astray:?} {} {was_shared} {} {} {} {:?} {:?} {:?}",
+            "{:?} {holder:?} {queue:?} {astray:?} {} {} {} {} {:?} {:?} {:?}",
             tokens.map(|token| names.token(token)),
-            if was_shared { names.token(phase) } else { 0 },
+            table.is_shared_next,
             self.has_lost_messages,
             !self.astray.is_empty(),
             self.is_closing,

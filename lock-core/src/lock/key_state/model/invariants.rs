@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    server::{Held, OTHER, Reply, Request},
+    canonical::first_of,
+    server::{OTHER, Reply, Request},
     world::{Found, Task, World},
 };
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
         share::Admits,
     },
     mode::Mode,
+    store::memory::lock_table::EntryHolder,
 };
 
 fn must(holds: bool, otherwise: &str) -> Found {
@@ -56,7 +58,9 @@ impl World {
             else {
                 return Ok(());
             };
-            let is_known = |held: &Held| held.permit == *permit && held.floor < *token;
+            let is_known = |held: &EntryHolder| {
+                permit.is_none_or(|permit| permit == held.seat) && first_of(held.tokens) <= *token
+            };
             must(
                 self.server.held(*owner).is_some_and(is_known),
                 "a lease that the server does not know, or with another permit, or with an older token",
@@ -260,12 +264,12 @@ impl World {
         if !self.astray.is_empty() {
             return Ok(());
         }
-        let mut holders = self.server.holders.iter();
-        let is_left = holders.any(|held| held.owner != OTHER);
+        let mut holders = self.server.table.holders.iter();
+        let is_left = holders.any(|held| held.number != Some(OTHER));
         must(!is_left, "the lock is left on the server")?;
-        let mut entries = self.server.queue.iter();
+        let mut entries = self.server.table.queue.iter();
         must(
-            entries.all(|(one, _)| *one == OTHER),
+            entries.all(|queued| queued.entry.number == OTHER),
             "an entry is left in the queue",
         )
     }

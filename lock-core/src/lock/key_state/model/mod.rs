@@ -1,6 +1,7 @@
 //! Explores every state that two tasks of this process, one other process and the timer can bring a key into.
 //!
-//! The transition function is the shipped one. The server is a model of the scripts: holders with an expiry, a queue, a fencing clock.
+//! The transition function is the shipped one. So is the table of the server, which is that of the locks in memory. Its replies are
+//! changed to those of a script, which tells less.
 //! Requests and replies travel in order on one connection. Time moves to the next moment at which something is due. It moves on a
 //! grid of half a second, so each timer is late by up to that. The registry is part of the model: it removes a state that is over
 //! with its timer, and begins with a fresh state.

@@ -1,15 +1,19 @@
 //! The server of the model, and its requests and replies.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    fencing::FencingBlock,
     lock::key_state::AcquireAction,
     mode::Mode,
     runtime::clock::Moment,
     store::{
-        AcquireOutcome, Busy, Contended, Expiry, Grant, Prefetched, PushedGrant, QueueMode,
-        Renewed, WakeUpMode,
+        Acquire, AcquireOutcome, Busy, Entry, Expiry, Prefetch, Prefetched, PushedGrant, QueueMode,
+        Release, Renew, Renewed, WakeUpMode,
+        memory::{
+            lock_table::{EntryHolder, LockTable, Notice, TableUpdate},
+            memory_clock::MemoryClock,
+        },
+        owner_token::OwnerToken,
     },
 };
 
@@ -100,91 +104,42 @@ impl Reply {
     }
 }
 
-/// A lease on the server.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
-    pub(super) owner: u64,
-    pub(super) until: Moment,
-    /// The number of its permit, in the mode with permits.
-    pub(super) permit: Option<u16>,
-    /// The largest fencing token that was given out before it. Its own tokens are larger.
-    pub(super) floor: u64,
-}
-
+/// The shipped table of the locks in memory, with the replies of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     /// The mode in which the tasks of this process take the key. The other process takes it exclusively, or with permits if the
     /// tasks do.
-    pub(super) mode: Mode,
-    pub(super) holders: Vec<Held>,
-    /// The owner tokens that wait, and the ttl that each is to get.
-    pub(super) queue: Vec<(u64, Duration)>,
-    /// The fencing clock: the last token or stamp. A reply takes no number here, since only the order of its stamp and those of grants
-    /// counts.
-    pub(super) clock: u64,
-    /// The token of the shared phase that runs, or ran last.
-    phase: u64,
-    was_shared: bool,
+    mode: Mode,
+    pub(super) table: LockTable,
+    clock: MemoryClock,
 }
 
 impl Server {
     pub(super) fn new(mode: Mode) -> Self {
         Self {
             mode,
-            holders: Vec::new(),
-            queue: Vec::new(),
-            clock: 100,
-            phase: 0,
-            was_shared: false,
+            table: LockTable::default(),
+            clock: MemoryClock::new(|| Duration::ZERO),
         }
     }
 
     pub(super) fn expire(&mut self, now: Moment) {
-        self.holders.retain(|held| now < held.until);
+        self.table.sweep(now, &|_| true);
+        self.forget_if_empty();
     }
 
-    pub(super) fn held(&self, owner: u64) -> Option<&Held> {
-        self.holders.iter().find(|held| held.owner == owner)
+    pub(super) fn held(&self, owner: u64) -> Option<&EntryHolder> {
+        let mut holders = self.table.holders.iter();
+        holders.find(|held| held.number == Some(owner))
     }
 
     pub(super) fn has(&self, owner: u64) -> bool {
         self.held(owner).is_some()
     }
 
-    pub(super) fn let_go(&mut self, owner: u64) {
-        self.holders.retain(|held| held.owner != owner);
-    }
-
     pub(super) fn is_queued(&self, owner: u64) -> bool {
-        self.queue.iter().any(|(one, _)| *one == owner)
-    }
-
-    pub(super) fn is_shared(&self, owner: u64) -> bool {
-        self.mode == Mode::Shared && owner != OTHER
-    }
-
-    /// Whether this owner may have the lock beside its holders.
-    fn admits(&self, owner: u64) -> bool {
-        match self.mode {
-            Mode::Permits(permits) => self.holders.len() < usize::from(permits),
-            Mode::Shared if owner != OTHER => !self.has(OTHER),
-            Mode::Exclusive | Mode::Shared => self.holders.is_empty(),
-        }
-    }
-
-    /// The waiter that is next.
-    fn next(&self) -> Option<(u64, Duration)> {
-        let of_kind = |shared: bool| {
-            let mut queue = self.queue.iter().copied();
-            queue.find(|(owner, _)| self.is_shared(*owner) == shared)
-        };
-        let (shared, other) = (of_kind(true), of_kind(false));
-        let next = if other.is_some() && (self.was_shared || shared.is_none()) {
-            other
-        } else {
-            shared
-        };
-        next.filter(|(owner, _)| self.admits(*owner))
+        let mut queue = self.table.queue.iter();
+        queue.any(|queued| queued.entry.number == owner)
     }
 
     /// Whether an exclusive request waits for shared ones to end.
@@ -192,172 +147,169 @@ impl Server {
         self.mode == Mode::Shared && self.is_queued(OTHER)
     }
 
-    fn enter(&mut self, owner: u64, ttl: Duration, tokens: FencingBlock, now: Moment) -> Grant {
-        self.leave(owner);
-        let tokens = if self.is_shared(owner) && !self.holders.is_empty() {
-            FencingBlock::new(self.phase, 1)
-        } else {
-            tokens
-        };
-        self.was_shared = self.is_shared(owner);
-        self.phase = tokens.last().into();
-        let is_taken = |permit: &u16| {
-            let mut holders = self.holders.iter();
-            holders.any(|held| held.permit == Some(*permit))
-        };
-        let is_seated = matches!(self.mode, Mode::Permits(_));
-        let permit = (0..=u16::MAX).find(|permit| !is_taken(permit));
-        let permit = permit.filter(|_| is_seated);
-        self.holders.push(Held {
-            owner,
-            until: now.after(ttl),
-            permit,
-            floor: u64::from(tokens.last()) - u64::from(tokens.left()),
-        });
-        self.grant_of(tokens, permit)
+    /// The last fencing token, or stamp. A reply takes no number here, since only the order of its stamp and those of grants counts.
+    pub(super) fn last_token(&self) -> u64 {
+        self.clock.last()
     }
 
-    fn grant_of(&self, tokens: FencingBlock, permit: Option<u16>) -> Grant {
-        Grant {
-            is_contended: self.is_contended(),
-            permit,
-            ..tokens.into()
-        }
-    }
-
-    fn leave(&mut self, owner: u64) {
-        self.queue.retain(|(one, _)| *one != owner);
-    }
-
-    /// Grants the lock to the waiters in the queue that are next, and tells their process.
-    pub(super) fn grant(&mut self, now: Moment) -> Vec<Reply> {
-        let mut told = Vec::new();
-        while let Some((next, ttl)) = self.next() {
-            let tokens = self.take_tokens(0, 1);
-            let grant = self.enter(next, ttl, tokens, now);
-            let stamp = match self.mode {
-                Mode::Shared => self.take_tokens(0, 1).last().into(),
-                Mode::Exclusive | Mode::Permits(_) => self.clock,
-            };
-            let pushed = PushedGrant { grant, stamp };
-            told.extend((next != OTHER).then_some(Reply::Pushed(next, pushed)));
-        }
-        told
-    }
-
-    /// Tells the holders of a share that an exclusive request waits.
-    pub(super) fn tell_contended(&self) -> Vec<Reply> {
-        let holders = self.holders.iter().map(|held| held.owner);
-        let shared = holders.filter(|owner| self.is_contended() && *owner != OTHER);
-        shared.map(Reply::Contended).collect()
+    /// The other process takes the key, or checks its entry. Returns the messages that the server sends.
+    pub(super) fn acquire_for_other(&mut self, queue_mode: QueueMode, now: Moment) -> Vec<Reply> {
+        let (_, messages) = self.acquire(
+            &AcquireAction {
+                owner: OTHER,
+                ttl: TTL,
+                tokens: 1,
+                queue_mode,
+                queued_ttl: None,
+                known_fencing: 0,
+                polled_by: None,
+            },
+            now,
+        );
+        messages
     }
 
     /// Executes a request. Returns what the server sends, in order. `known`: the largest fencing token that the process knows.
     pub(super) fn execute(&mut self, request: &Request, known: u64, now: Moment) -> Vec<Reply> {
-        let mut sent = Vec::new();
-        match request {
-            Request::Acquire(acquire) => {
-                let owner = acquire.owner;
-                if self.queue.first().is_some_and(|(first, _)| *first != owner) {
-                    sent.extend(self.grant(now));
-                }
-                sent.push(Reply::Acquired(owner, Ok(self.acquire(acquire, now))));
-            }
+        let (full_key, entry) = ("k".into(), self.entry(request.owner(), TTL));
+        let token = OwnerToken::numbered(request.owner());
+        let (reply, mut sent) = match request {
+            Request::Acquire(acquire) => self.acquire(acquire, now),
             Request::Renew(owner, ttl, at) => {
-                let renewed = self.renew(*owner, *ttl, now);
-                sent.push(Reply::Renewed(*owner, *at, Ok(renewed)));
+                let renew = Renew {
+                    full_key,
+                    token,
+                    ttl: *ttl,
+                    entry,
+                    acquire_in_flight: Arc::default(),
+                };
+                let (renewed, messages) =
+                    self.update(known, now, |table, update| table.renew(&renew, update));
+                let reply = Reply::Renewed(*owner, *at, Ok(renewed));
+                (Some(reply), messages)
             }
             Request::Prefetch(owner, ttl) => {
-                let prefetched = match self.renew(*owner, *ttl, now) {
-                    Renewed::NotOurs => Prefetched::NotOurs,
-                    Renewed::Extended | Renewed::ExtendedAndContended => Prefetched::Tokens {
-                        tokens: self.take_tokens(known, 2),
-                        contended: if self.queue.is_empty() {
-                            Contended::NoneWaiting
-                        } else {
-                            Contended::OthersQueued
-                        },
-                    },
+                let prefetch = Prefetch {
+                    full_key,
+                    token,
+                    ttl: *ttl,
+                    known_fencing: known,
+                    tokens: 2,
                 };
-                sent.push(Reply::Prefetched(*owner, Ok(prefetched)));
+                let (prefetched, messages) = self.update(known, now, |table, update| {
+                    table.prefetch(&prefetch, update)
+                });
+                (Some(Reply::Prefetched(*owner, Ok(prefetched))), messages)
             }
-            Request::Release(owner) => {
-                self.leave(*owner);
-                self.let_go(*owner);
-                sent.extend(self.grant(now));
+            Request::Release(_) => {
+                let release = Release {
+                    full_key,
+                    token,
+                    keep: None,
+                    known_fencing: known,
+                    entry,
+                    may_be_queued: true,
+                    in_flight: Arc::default(),
+                    acquire_in_flight: Arc::default(),
+                };
+                let (_, messages) =
+                    self.update(known, now, |table, update| table.release(&release, update));
+                (None, messages)
             }
-        }
+        };
+        sent.extend(reply);
         sent
     }
 
-    fn acquire(&mut self, acquire: &AcquireAction<u64>, now: Moment) -> AcquireOutcome {
+    fn acquire(
+        &mut self,
+        acquire: &AcquireAction<u64>,
+        now: Moment,
+    ) -> (Option<Reply>, Vec<Reply>) {
         let owner = acquire.owner;
-        if let Some(permit) = self.held(owner).map(|held| held.permit) {
-            self.leave(owner);
-            self.renew(owner, acquire.ttl, now);
-            let tokens = if self.is_shared(owner) {
-                FencingBlock::new(self.phase, 1)
-            } else {
-                self.take_tokens(acquire.known_fencing, acquire.tokens.min(3))
-            };
-            return AcquireOutcome::Granted(self.grant_of(tokens, permit));
-        }
-        let is_next = |next: (u64, Duration)| next.0 == owner;
-        let is_first =
-            self.queue.iter().all(|one| is_next(*one)) || self.next().is_some_and(is_next);
-        if is_first && self.admits(owner) {
-            let tokens = self.take_tokens(acquire.known_fencing, acquire.tokens.min(3));
-            return AcquireOutcome::Granted(self.enter(owner, acquire.ttl, tokens, now));
-        }
-        if acquire.queue_mode != QueueMode::DoNotQueue && !self.is_queued(owner) {
-            let ttl = acquire.queued_ttl.unwrap_or(acquire.ttl);
-            self.queue.push((owner, ttl));
-        }
-        let ends = self.holders.iter().map(|held| held.until).max();
-        let left = ends.map_or(Duration::ZERO, |at| at.since(now));
-        let is_check = matches!(acquire.queue_mode, QueueMode::CheckPosition(_));
-        AcquireOutcome::Busy(Busy {
-            expiry: if is_check {
-                Expiry::In(left)
-            } else {
-                Expiry::Unknown
+        let request = Acquire {
+            full_key: "k".into(),
+            token: OwnerToken::numbered(owner),
+            ttl: acquire.ttl,
+            known_fencing: acquire.known_fencing,
+            // Enough for the hand-offs of two tasks.
+            tokens: acquire.tokens.min(3),
+            queue_mode: acquire.queue_mode,
+            entry: self.entry(owner, acquire.queued_ttl.unwrap_or(acquire.ttl)),
+            behind: None,
+            in_flight: Arc::default(),
+        };
+        let known = acquire.known_fencing;
+        let (outcome, messages) =
+            self.update(known, now, |table, update| table.acquire(&request, update));
+        let outcome = match outcome.expect("all are in modes that go together") {
+            AcquireOutcome::Busy(busy) => AcquireOutcome::Busy(self.as_by_a_script(busy, &request)),
+            other => other,
+        };
+        (Some(Reply::Acquired(owner, Ok(outcome))), messages)
+    }
+
+    /// A script tells only a check when the lock ends, which stamp is the last one, and that an entry is not the first.
+    fn as_by_a_script(&self, busy: Busy, request: &Acquire) -> Busy {
+        let mut queue = self.table.queue.iter();
+        let is_first = queue
+            .next()
+            .is_some_and(|first| first.entry.number == request.entry.number);
+        match request.queue_mode {
+            QueueMode::CheckPosition(_) => Busy {
+                is_next: is_first,
+                ..busy
             },
-            position: None,
-            wake_up: if acquire.queue_mode == QueueMode::DoNotQueue {
-                WakeUpMode::Poll
-            } else {
-                WakeUpMode::Push
+            QueueMode::JoinQueue => Busy {
+                expiry: Expiry::Unknown,
+                stamp: None,
+                ..busy
             },
-            is_next: !is_check || self.queue.first().copied().is_some_and(is_next),
-            stamp: is_check.then_some(self.clock),
-            holder: None,
-        })
-    }
-
-    fn renew(&mut self, owner: u64, ttl: Duration, now: Moment) -> Renewed {
-        let is_contended = self.is_contended();
-        let mut holders = self.holders.iter_mut();
-        match holders.find(|held| held.owner == owner) {
-            Some(held) => {
-                held.until = held.until.max(now.after(ttl));
-                if is_contended {
-                    Renewed::ExtendedAndContended
-                } else {
-                    Renewed::Extended
-                }
-            }
-            None => Renewed::NotOurs,
+            QueueMode::DoNotQueue => Busy {
+                expiry: Expiry::Unknown,
+                stamp: None,
+                wake_up: WakeUpMode::Poll,
+                ..busy
+            },
         }
     }
 
-    fn take_tokens(&mut self, known: u64, count: u32) -> FencingBlock {
-        let first = self.clock.max(known) + 1;
-        self.clock = first + u64::from(count) - 1;
-        FencingBlock::new(first, count)
+    fn entry(&self, number: u64, ttl: Duration) -> Entry {
+        let mode = match self.mode {
+            Mode::Shared if number == OTHER => Mode::Exclusive,
+            mode => mode,
+        };
+        Entry { number, ttl, mode }
     }
 
-    /// The private fields that a comparison of states needs.
-    pub(super) fn phase(&self) -> (u64, bool) {
-        (self.phase, self.was_shared)
+    fn update<T>(
+        &mut self,
+        known_fencing: u64,
+        now: Moment,
+        operation: impl FnOnce(&mut LockTable, &mut TableUpdate<'_>) -> T,
+    ) -> (T, Vec<Reply>) {
+        let mut update = TableUpdate {
+            now,
+            known_fencing,
+            clock: &mut self.clock,
+            is_alive: &|_| true,
+            notices: Vec::new(),
+        };
+        let result = operation(&mut self.table, &mut update);
+        let messages = update.notices.into_iter().map(|notice| match notice {
+            Notice::Granted(owner, pushed) => Reply::Pushed(owner, pushed),
+            Notice::Contended(owner) => Reply::Contended(owner),
+        });
+        let messages = messages.filter(|message| message.owner() != OTHER);
+        let messages = messages.collect();
+        self.forget_if_empty();
+        (result, messages)
+    }
+
+    /// As the store does.
+    fn forget_if_empty(&mut self) {
+        if self.table.is_empty() {
+            self.table = LockTable::default();
+        }
     }
 }

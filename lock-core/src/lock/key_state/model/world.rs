@@ -16,7 +16,7 @@ use crate::{
     mode::Mode,
     options::{AutoRenew, OnLost, ReleaseMode, Wait},
     runtime::clock::Moment,
-    store::{AcquireOutcome, Failure, Prefetched},
+    store::{AcquireOutcome, Failure, Prefetched, QueueMode},
 };
 
 const GRID_NANOS: u64 = 500_000_000;
@@ -358,7 +358,7 @@ impl World {
                 world.event(Event::Tick);
             });
         }
-        let ends = self.server.holders.iter().map(|held| held.until);
+        let ends = self.server.table.holders.iter().map(|held| held.expires);
         let next = self
             .timer
             .into_iter()
@@ -387,25 +387,28 @@ impl World {
     fn other_steps(&self, reached: &mut Vec<Self>) {
         let holds = self.server.has(OTHER);
         let waits = self.server.is_queued(OTHER);
-        let mut step = |act: &dyn Fn(&mut Self)| {
-            self.fork(reached, |world| {
-                act(world);
-                let granted = world.server.grant(world.now);
-                world.down.extend(granted);
-                world.down.extend(world.server.tell_contended());
-            });
-        };
         if holds {
-            step(&|world| world.server.let_go(OTHER));
-        } else if waits && self.server.holders.is_empty() {
+            self.fork(reached, |world| {
+                let release = Request::Release(OTHER);
+                let messages = world.server.execute(&release, 0, world.now);
+                world.down.extend(messages);
+            });
+        } else if waits && self.server.table.holders.is_empty() {
             // The other process checks its entry.
-            step(&|_| {});
+            self.fork(reached, |world| {
+                world.other_asks(QueueMode::CheckPosition(None));
+            });
         } else if !waits && self.left.other_rounds > 0 {
-            step(&|world| {
+            self.fork(reached, |world| {
                 world.left.other_rounds -= 1;
-                world.server.queue.push((OTHER, TTL));
+                world.other_asks(QueueMode::JoinQueue);
             });
         }
+    }
+
+    fn other_asks(&mut self, queue_mode: QueueMode) {
+        let messages = self.server.acquire_for_other(queue_mode, self.now);
+        self.down.extend(messages);
     }
 
     /// Makes the transition of an event, and carries its actions out.
