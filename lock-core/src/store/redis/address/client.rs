@@ -3,64 +3,17 @@
 use std::{fmt, sync::Arc};
 
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ProtocolVersion, RedisConnectionInfo,
-    RedisResult, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisResult, aio::MultiplexedConnection,
 };
 
 use crate::{
-    credentials::Credentials,
-    error::LockError,
-    store::redis::address::{Address, Endpoint, transport::Transport, url::in_brackets},
+    credentials::Credentials, error::LockError, store::redis::address::endpoint::Endpoint,
 };
 
 /// The client, and the settings of each connection that it opens.
 #[derive(Clone)]
 pub(crate) struct OwnClient(Arc<(Client, AsyncConnectionConfig)>);
-
-impl Address {
-    /// The address to which a user's own client connects.
-    pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
-        let info = client.0.0.get_connection_info();
-        let tcp = |scheme: &str, host: &String, port: u16| {
-            let shown = format!("{scheme}://{}:{port}", in_brackets(host));
-            let host = host.clone();
-            (Endpoint::Tcp { host, port }, shown)
-        };
-        let (endpoint, shown) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => tcp("redis", host, *port),
-            ConnectionAddr::TcpTls { host, port, .. } => tcp("rediss", host, *port),
-            ConnectionAddr::Unix(path) => {
-                let shown = format!("redis+unix://{}", path.display());
-                (Endpoint::Unix(path.clone()), shown)
-            }
-            _ => {
-                return Err(LockError::invalid(
-                    "this version of lock-core does not know the address of this `redis::Client`: use a url",
-                ));
-            }
-        };
-        let settings = info.redis_settings();
-        let credentials = settings.password().map(|password| {
-            let user = settings.username().unwrap_or_default();
-            Arc::new(Credentials::new(user, password)) as _
-        });
-        let number = settings.db();
-        let database = u32::try_from(number).map_err(|_| {
-            LockError::invalid(format!(
-                "the client's database {number} is not a number that a server has"
-            ))
-        })?;
-        Ok(Self {
-            endpoint,
-            credentials,
-            database,
-            pushes: true,
-            shown,
-            spoke: Arc::default(),
-            transport: Transport::Client(client),
-        })
-    }
-}
 
 impl fmt::Debug for OwnClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +28,7 @@ impl OwnClient {
 
     /// Checks that the client can open the connections of a url. The servers, user, password and database are those of the url.
     pub(super) fn check_for(&self, over_tls: bool, shown: &str) -> Result<(), LockError> {
-        let info = self.0.0.get_connection_info();
+        let info = self.info();
         let why = match info.addr() {
             ConnectionAddr::TcpTls { .. } if !over_tls => {
                 "opens connections through TLS: write `rediss`, or `valkeys`, in the url"
@@ -97,6 +50,11 @@ impl OwnClient {
         )))
     }
 
+    /// Where the client connects, and with which settings.
+    pub(super) fn info(&self) -> &ConnectionInfo {
+        self.0.0.get_connection_info()
+    }
+
     /// The settings to which those of this crate are added.
     pub(crate) fn config(&self) -> AsyncConnectionConfig {
         self.0.1.clone()
@@ -105,21 +63,20 @@ impl OwnClient {
     /// Opens a connection. Its driver runs on the caller's runtime, and ends when the last handle is dropped.
     pub(crate) async fn open(
         &self,
-        address: &Address,
+        endpoint: &Endpoint,
+        database: u32,
         credentials: Option<&Credentials>,
         protocol: ProtocolVersion,
         config: &AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection> {
-        let info = self.0.0.get_connection_info();
+        let info = self.info();
         let settings = info.redis_settings().clone();
-        let settings = settings
-            .set_protocol(protocol)
-            .set_db(address.database.into());
+        let settings = settings.set_protocol(protocol).set_db(database.into());
         let mut place = info.addr().clone();
         if let (
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. },
             Endpoint::Tcp { host: at, port: on },
-        ) = (&mut place, &address.endpoint)
+        ) = (&mut place, endpoint)
         {
             host.clone_from(at);
             *port = *on;

@@ -1,9 +1,11 @@
 //! From a url to the data that a connection needs, and to a form of the url that may be shown.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
+
+use redis::ConnectionAddr;
 
 use crate::{
-    credentials::CredentialsProvider,
+    credentials::{Credentials, CredentialsProvider},
     error::LockError,
     runtime::mutex::Mutex,
     store::redis::address::{
@@ -15,6 +17,7 @@ use crate::{
 };
 
 pub(crate) mod client;
+mod endpoint;
 mod parts;
 pub(crate) mod scheme;
 pub(crate) mod transport;
@@ -41,12 +44,7 @@ pub(crate) struct Address {
     spoke: Arc<Mutex<HashSet<Endpoint>>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Endpoint {
-    Tcp { host: String, port: u16 },
-    Unix(PathBuf),
-}
-
+pub(crate) use endpoint::Endpoint;
 pub(crate) use scheme::DEFAULT_PORT;
 
 impl Address {
@@ -90,6 +88,49 @@ impl Address {
             pushes: url.pushes()?,
             shown: url.shown(),
             spoke: Arc::default(),
+        })
+    }
+
+    /// The address to which a user's own client connects.
+    pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
+        let info = client.info();
+        let tcp = |scheme: &str, host: &String, port: u16| {
+            let shown = format!("{scheme}://{}:{port}", in_brackets(host));
+            let host = host.clone();
+            (Endpoint::Tcp { host, port }, shown)
+        };
+        let (endpoint, shown) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => tcp("redis", host, *port),
+            ConnectionAddr::TcpTls { host, port, .. } => tcp("rediss", host, *port),
+            ConnectionAddr::Unix(path) => {
+                let shown = format!("redis+unix://{}", path.display());
+                (Endpoint::Unix(path.clone()), shown)
+            }
+            _ => {
+                return Err(LockError::invalid(
+                    "this version of lock-core does not know the address of this `redis::Client`: use a url",
+                ));
+            }
+        };
+        let settings = info.redis_settings();
+        let credentials = settings.password().map(|password| {
+            let user = settings.username().unwrap_or_default();
+            Arc::new(Credentials::new(user, password)) as _
+        });
+        let number = settings.db();
+        let database = u32::try_from(number).map_err(|_| {
+            LockError::invalid(format!(
+                "the client's database {number} is not a number that a server has"
+            ))
+        })?;
+        Ok(Self {
+            endpoint,
+            credentials,
+            database,
+            pushes: true,
+            shown,
+            spoke: Arc::default(),
+            transport: Transport::Client(client),
         })
     }
 

@@ -246,7 +246,15 @@ async fn start(
     }
     let mut registrations = None;
     let made = if let Some(client) = client {
-        let opened = client.open(address, credentials, protocol, &config).await;
+        let opened = client
+            .open(
+                address.endpoint(),
+                address.database(),
+                credentials,
+                protocol,
+                &config,
+            )
+            .await;
         // The client's driver runs already. In the second version of the protocol, the next request notices the end of the
         // connection.
         let driver: Driver = Box::pin(async move { gone.notified().await });
