@@ -25,7 +25,7 @@ use crate::{
                 Call, FORCE_RELEASE, INSPECT, PREFETCH,
                 replies::{read_acquired, read_prefetched, read_released, read_sighting},
             },
-            topology::key_location::{GrantDelivery, KeyLocation},
+            topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
         },
     },
 };

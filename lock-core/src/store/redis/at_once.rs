@@ -18,7 +18,7 @@ use crate::store::{
             Call,
             replies::{read_acquired, read_plain, read_released},
         },
-        topology::key_location::{GrantDelivery, KeyLocation},
+        topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
         without_scripts::{next_id, set_if_free},
     },
 };

@@ -18,7 +18,7 @@ use crate::store::{
             },
         },
         scripts::{Call, Lua, NodeRole},
-        topology::{server::RedisServer, slots::Names},
+        topology::{grant_delivery::GrantDelivery, server::RedisServer, slots::Names},
     },
 };
 
@@ -30,15 +30,6 @@ pub(crate) struct KeyLocation {
     /// The slot of the key in a cluster; otherwise zero.
     pub(crate) slot: u16,
     pub(crate) node_role: NodeRole,
-}
-
-/// Whether grants will arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GrantDelivery {
-    Pushed,
-    /// Not now: the reply has not come yet, or the connection broke.
-    NotSubscribedYet,
-    Unsupported,
 }
 
 impl KeyLocation {

@@ -17,6 +17,7 @@ use crate::{
 
 #[cfg(feature = "cluster")]
 pub(crate) mod cluster;
+pub(crate) mod grant_delivery;
 pub(crate) mod key_location;
 pub(crate) mod replica_acks;
 pub(crate) mod request_connections;

@@ -28,7 +28,7 @@ use crate::{
                 subscribed_channels::{SubscribedChannels, Subscription},
                 wire::{command::Arg::Text, reply},
             },
-            topology::{key_location::GrantDelivery, settings::ServerSettings},
+            topology::{grant_delivery::GrantDelivery, settings::ServerSettings},
         },
     },
 };
