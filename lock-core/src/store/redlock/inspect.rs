@@ -11,10 +11,9 @@ use crate::{
         owner_token::sighting_of,
         redis::voting_server::SeenLock,
         redlock::{
-            ballot::quorum::{self, reached_by_majority},
+            ballot::quorum::{self, reached_by_majority, reason},
             server::RedlockServer,
             servers::RedlockServers,
-            voting_round::reason,
         },
     },
 };

@@ -6,11 +6,10 @@ use crate::store::{
     Failure, Release, ReleaseOutcome, Released, Store,
     in_flight::ConnectionId,
     redlock::{
-        ballot::quorum::Verdict,
+        ballot::quorum::{Verdict, no_majority},
         in_flight::{ReleaseDuty, ServerInFlight, of_servers},
         server::RedlockServer,
         servers::RedlockServers,
-        voting_round::no_majority,
     },
 };
 

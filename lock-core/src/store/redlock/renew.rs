@@ -7,10 +7,9 @@ use tokio::sync::oneshot;
 use crate::store::{
     Failure, Renew, Renewed, Store,
     redlock::{
-        ballot::quorum::{Verdict, VoteCount},
+        ballot::quorum::{Verdict, VoteCount, no_majority},
         in_flight::of_servers,
         servers::RedlockServers,
-        voting_round::no_majority,
     },
 };
 

@@ -17,9 +17,8 @@ use crate::{
         redis::{Scope, Settings},
         redlock::{
             back_off::BackOff,
-            ballot::quorum::{VoteCount, majority, reached_by_majority},
+            ballot::quorum::{VoteCount, majority, no_majority, reached_by_majority},
             server::RedlockServer,
-            voting_round::no_majority,
         },
         timing::Timing,
     },

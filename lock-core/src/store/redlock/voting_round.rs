@@ -11,7 +11,7 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::voting_server::{Proposal, Vote},
         redlock::{
-            ballot::{Ballot, BallotStep, NoMajority},
+            ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority},
             in_flight::{ServerInFlight, of_servers},
             servers::{CLOCK, RedlockServers},
         },
@@ -209,26 +209,6 @@ impl RoundLost {
         } else {
             ConnectionId::ALL
         }
-    }
-}
-
-/// The message if too few servers replied.
-pub(super) fn no_majority(servers: usize, failures: &[Failure]) -> String {
-    let mut reasons: Vec<String> = failures.iter().map(reason).collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    format!(
-        "no majority of the {servers} servers answered: {}",
-        reasons.join("; ")
-    )
-}
-
-pub(super) fn reason(failure: &Failure) -> String {
-    match failure {
-        Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
-            source.to_string()
-        }
-        Failure::Invalid(reason) => reason.to_string(),
     }
 }
 

@@ -103,6 +103,26 @@ pub(crate) fn whose(
     (most + open + silent < needed).then_some(None)
 }
 
+/// The message if too few servers replied.
+pub(crate) fn no_majority(servers: usize, failures: &[Failure]) -> String {
+    let mut reasons: Vec<String> = failures.iter().map(reason).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    format!(
+        "no majority of the {servers} servers answered: {}",
+        reasons.join("; ")
+    )
+}
+
+pub(crate) fn reason(failure: &Failure) -> String {
+    match failure {
+        Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+            source.to_string()
+        }
+        Failure::Invalid(reason) => reason.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
