@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
-use crate::key::{ErrorDetails, LockKey};
+use crate::key::LockKey;
 
 /// Why a lock was not acquired, or is no longer held.
 ///
@@ -22,6 +22,7 @@ pub enum LockError {
     ///
     /// If the task holds another key already, the text proposes to take both in one list. Tasks that take locks inside locks may
     /// wait for each other.
+    #[non_exhaustive]
     Busy {
         /// What is locked.
         key: LockKey,
@@ -29,13 +30,20 @@ pub enum LockError {
         /// client took the key without an expiry. Then only
         /// [`LockManager::force_release`](crate::LockManager::force_release) frees the lock.
         retry_after: Option<Duration>,
+        /// What holds it, as far as the call knew without an extra request.
+        held_by: Option<HeldBy>,
+        /// Another key that the task holds already.
+        beside: Option<LockKey>,
     },
     /// The lease ended before it was released.
+    #[non_exhaustive]
     Lost {
         /// What was locked.
         key: LockKey,
         /// How it ended.
         reason: LeaseLost,
+        /// Why it was not renewed: the last failure of a backend that did not reply.
+        failure: Option<Arc<str>>,
     },
     /// The backend did not reply, or replied that it cannot serve now. Whether the lock is free is unknown.
     Unavailable {
@@ -85,7 +93,7 @@ impl LockError {
     #[must_use]
     pub fn held_by(&self) -> Option<HeldBy> {
         match self {
-            Self::Busy { key, .. } => key.details().held_by,
+            Self::Busy { held_by, .. } => held_by.clone(),
             _ => None,
         }
     }
@@ -135,38 +143,30 @@ impl LockError {
     }
 
     /// `left` is what the holder's lease has left; `None` if it has no expiry.
-    pub(crate) fn busy(key: &LockKey, left: Option<Duration>, details: ErrorDetails) -> Self {
-        let retry_after = left.map(|left| pause(details.typical_hold.unwrap_or(left)));
+    pub(crate) fn busy(key: &LockKey, left: Option<Duration>, known: KnownHolder) -> Self {
         Self::Busy {
-            key: key.with_details(details),
-            retry_after,
+            key: key.clone(),
+            retry_after: left.map(|left| pause(known.typical_hold.unwrap_or(left))),
+            held_by: known.held_by,
+            beside: None,
         }
     }
 
     /// Adds to a busy error another key that the task holds.
-    pub(crate) fn beside(self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
-        match self {
-            Self::Busy { key, retry_after } => {
-                let details = ErrorDetails {
-                    beside: held(&key),
-                    ..key.details()
-                };
-                Self::busy(&key, retry_after, details)
-            }
-            other => other,
+    pub(crate) fn beside(mut self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
+        if let Self::Busy { key, beside, .. } = &mut self {
+            *beside = held(key);
         }
+        self
     }
 
     /// `failure`: the last one of the backend, if it does not reply.
     pub(crate) fn lost(key: &LockKey, reason: LeaseLost, failure: Option<Arc<str>>) -> Self {
-        let key = match failure.filter(|_| reason == LeaseLost::Expired) {
-            None => key.clone(),
-            failure => key.with_details(ErrorDetails {
-                failure,
-                ..key.details()
-            }),
-        };
-        Self::Lost { key, reason }
+        Self::Lost {
+            key: key.clone(),
+            reason,
+            failure: failure.filter(|_| reason == LeaseLost::Expired),
+        }
     }
 
     pub(crate) fn invalid(reason: impl Into<Arc<str>>) -> Self {
@@ -186,17 +186,13 @@ impl LockError {
     /// Whether the log has this error already, or counts it.
     #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
     pub(crate) fn is_logged(&self) -> bool {
-        self.key().is_some_and(|key| key.details().is_logged)
+        matches!(self, Self::Unavailable { source, .. } if source.is::<LoggedSource>())
     }
 
     /// Notes that the log has this error, so that its conversion to a response is not logged, too.
     pub(crate) fn logged(mut self) -> Self {
-        if let Self::Unavailable { key: Some(key), .. } = &mut self {
-            let details = ErrorDetails {
-                is_logged: true,
-                ..key.details()
-            };
-            *key = key.with_details(details);
+        if let Self::Unavailable { source, .. } = &mut self {
+            *source = Arc::new(LoggedSource(source.clone()));
         }
         self
     }
@@ -216,29 +212,28 @@ impl fmt::Display for LockError {
             Self::Busy {
                 key,
                 retry_after: Some(_),
+                held_by,
+                beside,
             } => {
-                let ErrorDetails {
-                    held_by, beside, ..
-                } = key.details();
                 write!(f, "the lock `{}` is busy", key.shown())?;
                 if let Some(held_by) = held_by {
                     write!(f, ": {held_by}")?;
                 }
-                beside.map_or(Ok(()), |other| one_list(f, &other))
+                beside.as_ref().map_or(Ok(()), |other| one_list(f, other))
             }
             Self::Busy {
                 key,
                 retry_after: None,
+                ..
             } => write!(
                 f,
                 "the lock `{}` is busy and has no expiry: another client took it without one; \
                  `force_release` frees it",
                 key.shown()
             ),
-            Self::Lost { key, reason } => {
+            Self::Lost { key, reason, failure } => {
                 write!(f, "the lock `{}` was lost: {reason}", key.shown())?;
-                let failure = key.details().failure;
-                failure.map_or(Ok(()), |failure| write!(f, " (the last failure: {failure})"))
+                failure.as_ref().map_or(Ok(()), |failure| write!(f, " (the last failure: {failure})"))
             }
             Self::Unavailable { key: Some(key), .. } => {
                 write!(f, "the lock `{}` is unavailable: no usable answer from the backend", key.shown())
@@ -265,6 +260,35 @@ fn one_list(f: &mut fmt::Formatter<'_>, held: &LockKey) -> fmt::Result {
          each other",
         held.shown()
     )
+}
+
+/// What this process knows of a lock that is busy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownHolder {
+    pub(crate) held_by: Option<HeldBy>,
+    /// How long the holders in this process lately held keys of the template.
+    pub(crate) typical_hold: Option<Duration>,
+}
+
+/// The source of an error that the log has already. It looks like the source inside.
+struct LoggedSource(Arc<dyn Error + Send + Sync>);
+
+impl fmt::Debug for LoggedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for LoggedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Error for LoggedSource {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
 }
 
 /// What holds a lock that is busy: see [`LockError::held_by`].
@@ -450,11 +474,20 @@ mod tests {
     }
 
     #[test]
+    fn an_error_looks_the_same_when_it_is_logged() {
+        let error = LockError::unavailable("the inner text").about(&LockKey::new("k"));
+        let logged = error.clone().logged();
+        assert_eq!(logged.to_string(), error.to_string());
+        assert_eq!(format!("{logged:?}"), format!("{error:?}"));
+        let source = logged.source().expect("has a source");
+        assert_eq!(source.to_string(), "the inner text");
+        assert!(source.source().is_none(), "it is told once");
+    }
+
+    #[test]
     fn a_key_in_a_message_cannot_forge_a_line_of_a_log() {
-        let error = LockError::Busy {
-            key: LockKey::new("a\nERROR all is lost"),
-            retry_after: Some(Duration::ZERO),
-        };
+        let key = LockKey::new("a\nERROR all is lost");
+        let error = LockError::busy(&key, Some(Duration::ZERO), KnownHolder::default());
         assert_eq!(
             error.to_string(),
             "the lock `a\\nERROR all is lost` is busy"
@@ -465,7 +498,7 @@ mod tests {
     fn a_pause_is_in_whole_seconds_rounded_up_and_1_to_10() {
         let key = LockKey::new("k");
         let after = |left| {
-            let error = LockError::busy(&key, left, ErrorDetails::default());
+            let error = LockError::busy(&key, left, KnownHolder::default());
             let LockError::Busy { retry_after, .. } = error else {
                 panic!("not busy: {error:?}");
             };
@@ -491,9 +524,9 @@ mod tests {
     #[test]
     fn a_busy_lock_is_worth_another_try_when_its_holders_are_typically_done() {
         let after = |left| {
-            let typically = ErrorDetails {
+            let typically = KnownHolder {
+                held_by: None,
                 typical_hold: Some(Duration::from_secs(2)),
-                ..ErrorDetails::default()
             };
             LockError::busy(&LockKey::new("order:7"), left, typically).retry_after()
         };
@@ -506,10 +539,7 @@ mod tests {
     #[test]
     fn what_passes_by_itself_says_when_to_try_again() {
         let key = LockKey::new("k");
-        let lost = LockError::Lost {
-            key,
-            reason: LeaseLost::Expired,
-        };
+        let lost = LockError::lost(&key, LeaseLost::Expired, None);
         let seconds = |error: LockError| error.retry_after().map(|pause| pause.as_secs());
         assert_eq!(seconds(lost), Some(1));
         assert_eq!(seconds(LockError::unavailable("down")), Some(5));
@@ -519,10 +549,7 @@ mod tests {
 
     #[test]
     fn a_lock_without_an_expiry_says_so() {
-        let error = LockError::Busy {
-            key: LockKey::new("k"),
-            retry_after: None,
-        };
+        let error = LockError::busy(&LockKey::new("k"), None, KnownHolder::default());
         assert!(error.to_string().contains("no expiry"), "{error}");
     }
 }

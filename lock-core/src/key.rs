@@ -6,11 +6,9 @@ use std::{
     fmt::{self, Display, Write as _},
     hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{Arc, LazyLock},
-    time::Duration,
 };
 
 use crate::{
-    error::HeldBy,
     mode::{Mode, PermitCount},
     template::Template,
 };
@@ -39,23 +37,6 @@ struct Made {
     hash: u64,
     /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
     from: Option<&'static Template>,
-    /// Set only in the key of an error. A third field of a variant would break programs that name its two fields in patterns.
-    /// Boxed, since each waiter has a key.
-    details: Option<Box<ErrorDetails>>,
-}
-
-/// What an error says beside its fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ErrorDetails {
-    pub(crate) held_by: Option<HeldBy>,
-    /// How long the holders in this process lately held keys of the template.
-    pub(crate) typical_hold: Option<Duration>,
-    /// Whether the log has the error already, or counts it.
-    pub(crate) is_logged: bool,
-    /// Why a lease that was lost was not renewed.
-    pub(crate) failure: Option<Arc<str>>,
-    /// Another key that the task holds already.
-    pub(crate) beside: Option<LockKey>,
 }
 
 impl LockKey {
@@ -69,7 +50,6 @@ impl LockKey {
             hash: hashed(&text),
             text,
             from: None,
-            details: None,
         }))
     }
 
@@ -134,20 +114,6 @@ impl LockKey {
     /// The text, escaped and cut for one line of a log.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(self.as_str())
-    }
-
-    pub(crate) fn details(&self) -> ErrorDetails {
-        self.0.details.as_deref().cloned().unwrap_or_default()
-    }
-
-    /// The same key, for an error.
-    pub(crate) fn with_details(&self, details: ErrorDetails) -> Self {
-        Self(Arc::new(Made {
-            text: self.0.text.clone(),
-            hash: self.0.hash,
-            from: self.0.from,
-            details: Some(Box::new(details)),
-        }))
     }
 
     #[cfg(feature = "metrics")]
@@ -378,7 +344,6 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
         hash: hashed(&encoder.key),
         text: encoder.key.into(),
         from: Some(template),
-        details: None,
     }))
 }
 

@@ -75,7 +75,7 @@ async fn strike(way: Way, fault: impl FnOnce(&Faults)) -> (Result<(), LockError>
 
 fn reason(held: &Result<(), LockError>) -> Option<LeaseLost> {
     match held {
-        Err(LockError::Lost { key, reason }) if key.as_str() == "k" => Some(*reason),
+        Err(LockError::Lost { key, reason, .. }) if key.as_str() == "k" => Some(*reason),
         _ => None,
     }
 }
@@ -152,7 +152,10 @@ async fn a_lock_that_is_busy_elsewhere_is_waited_for_and_no_longer() {
         faults.busy("k");
         let start = Instant::now();
         let held = hold(way, &locks, SECOND).await;
-        let Err(LockError::Busy { key, retry_after }) = held else {
+        let Err(LockError::Busy {
+            key, retry_after, ..
+        }) = held
+        else {
             panic!("{way:?}: {held:?}");
         };
         assert_eq!(key.as_str(), "k");

@@ -105,6 +105,7 @@ async fn a_wait_ends_on_time_and_says_how_long_the_holder_has() {
     let LockError::Busy {
         key,
         retry_after: Some(retry_after),
+        ..
     } = error
     else {
         panic!("not busy: {error:?}");
@@ -166,6 +167,7 @@ async fn without_renewal_the_lease_ends_at_its_ttl_and_the_body_with_it() {
     let Err(LockError::Lost {
         key,
         reason: LeaseLost::Expired,
+        ..
     }) = result
     else {
         panic!("not expired: {result:?}");

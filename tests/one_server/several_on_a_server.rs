@@ -178,7 +178,7 @@ async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
     // The check reports the loss sooner than the next renewal would.
     lease.verify().await.expect_err("one is another's");
     let result = running.await.expect("ends");
-    let Err(LockError::Lost { key, reason }) = &result else {
+    let Err(LockError::Lost { key, reason, .. }) = &result else {
         panic!("not lost: {result:?}");
     };
     assert_eq!((key.as_str(), *reason), ("b", LeaseLost::TakenAway));

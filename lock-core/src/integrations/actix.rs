@@ -256,14 +256,12 @@ impl<T: LockSource + ?Sized> LockSource for Data<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LockKey;
+    use crate::{LockKey, error::KnownHolder};
 
     #[test]
     fn a_failure_is_actixs_status_in_each_way_to_ask() {
-        let busy = || LockError::Busy {
-            key: LockKey::new("secret-key"),
-            retry_after: None,
-        };
+        let key = LockKey::new("secret-key");
+        let busy = || LockError::busy(&key, None, KnownHolder::default());
         assert_eq!(StatusCode::from(busy()), StatusCode::CONFLICT);
         assert_eq!(busy().status_code(), StatusCode::CONFLICT);
         let response = HttpResponse::from(busy());

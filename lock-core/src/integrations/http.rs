@@ -76,13 +76,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::LockKey;
+    use crate::{LockKey, error::KnownHolder};
 
     fn busy() -> LockError {
-        LockError::Busy {
-            key: LockKey::new("secret-key"),
-            retry_after: Some(Duration::from_millis(1500)),
-        }
+        let left = Some(Duration::from_millis(1500));
+        LockError::busy(&LockKey::new("secret-key"), left, KnownHolder::default())
     }
 
     #[test]

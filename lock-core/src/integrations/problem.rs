@@ -107,13 +107,14 @@ impl Problem {
 #[cfg(all(test, any(feature = "http", feature = "actix")))]
 mod tests {
     use super::*;
-    use crate::{error::LeaseLost, key::LockKey};
+    use crate::{
+        error::{KnownHolder, LeaseLost},
+        key::LockKey,
+    };
 
     fn busy(retry_after: Option<Duration>) -> LockError {
-        LockError::Busy {
-            key: LockKey::new("secret-key"),
-            retry_after,
-        }
+        let key = LockKey::new("secret-key");
+        LockError::busy(&key, retry_after, KnownHolder::default())
     }
 
     #[test]
@@ -129,10 +130,7 @@ mod tests {
         let key = LockKey::new("secret-key");
         [
             busy(Some(Duration::from_secs(3))),
-            LockError::Lost {
-                key: key.clone(),
-                reason: LeaseLost::TakenAway,
-            },
+            LockError::lost(&key, LeaseLost::TakenAway, None),
             LockError::unavailable("secret-source").about(&key),
             LockError::invalid("secret-reason").about(&key),
             LockError::NotConfigured,

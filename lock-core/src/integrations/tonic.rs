@@ -66,13 +66,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{error::LeaseLost, key::LockKey};
+    use crate::{
+        error::{KnownHolder, LeaseLost},
+        key::LockKey,
+    };
 
     fn busy(retry_after: Option<Duration>) -> Status {
-        Status::from(LockError::Busy {
-            key: LockKey::new("secret-key"),
-            retry_after,
-        })
+        let key = LockKey::new("secret-key");
+        Status::from(LockError::busy(&key, retry_after, KnownHolder::default()))
     }
 
     #[test]
@@ -80,10 +81,7 @@ mod tests {
         let key = LockKey::new("secret-key");
         let statuses = [
             busy(None),
-            Status::from(LockError::Lost {
-                key: key.clone(),
-                reason: LeaseLost::Expired,
-            }),
+            Status::from(LockError::lost(&key, LeaseLost::Expired, None)),
             Status::from(LockError::unavailable("secret-source").about(&key)),
             Status::from(LockError::invalid("secret-reason").about(&key)),
             Status::from(LockError::NotConfigured),

@@ -9,7 +9,8 @@ use std::{
 };
 
 use crate::{
-    key::{ErrorDetails, LockKey},
+    error::KnownHolder,
+    key::LockKey,
     lock::{
         key_state::{Action, KeyState, Outcome},
         lease_state::LeaseState,
@@ -117,16 +118,15 @@ impl Keys {
     }
 
     /// What this process knows of a lock that is busy.
-    pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> ErrorDetails {
+    pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
         let keys = self.of(key);
         let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
         let lease = leases.next();
         drop(leases);
         drop(keys);
-        ErrorDetails {
+        KnownHolder {
             held_by: lease.map(|lease| lease.held_by(now)),
             typical_hold: self.typical_hold(key),
-            ..ErrorDetails::default()
         }
     }
 

@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
-    error::{HeldBy, LockError},
-    key::{ErrorDetails, IntoLockKey, LockKey},
+    error::{HeldBy, KnownHolder, LockError},
+    key::{IntoLockKey, LockKey},
     lock::{hold::Leases, lease_state::LeaseState, registry::Registry},
     mode::Mode,
     options::Wait,
@@ -167,7 +167,7 @@ pub(crate) async fn take_turns(
         };
         let Some(permit) = permit else {
             let left = find_with_body(registry, key).map(|(lease, _)| lease.remaining());
-            let details = ErrorDetails {
+            let details = KnownHolder {
                 held_by: Some(HeldBy::ThisBody),
                 ..registry.keys.busy(key, registry.context.clock.now())
             };

@@ -13,8 +13,8 @@ use std::{
 };
 
 use crate::{
-    error::{LeaseLost, LockError},
-    key::{ErrorDetails, LockKey},
+    error::{KnownHolder, LeaseLost, LockError},
+    key::LockKey,
     lock::{
         context::{
             Context,
@@ -106,7 +106,7 @@ impl Registry {
         }
         // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
         if keys.is_closed {
-            return Err(Refusal::Closed.into_error(key, now, ErrorDetails::default()));
+            return Err(Refusal::Closed.into_error(key, now, KnownHolder::default()));
         }
         let event = Event::Wait {
             id,

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    error::{HeldBy, LeaseLost, LockError},
+    error::{HeldBy, KnownHolder, LeaseLost, LockError},
     fencing::FencingToken,
-    key::{ErrorDetails, LockKey},
+    key::LockKey,
     lock::key_state::terms::Terms,
     mode::Mode,
     runtime::clock::Moment,
@@ -210,12 +210,7 @@ impl Refusal {
     }
 
     /// `busy`: what the process knows of a busy lock.
-    pub(crate) fn into_error(
-        self,
-        key: &LockKey,
-        now: Moment,
-        mut busy: ErrorDetails,
-    ) -> LockError {
+    pub(crate) fn into_error(self, key: &LockKey, now: Moment, mut busy: KnownHolder) -> LockError {
         match self {
             Self::Busy { until, holder } => {
                 // What is known of a holder in this process is newer than the reply of the server.

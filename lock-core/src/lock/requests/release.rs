@@ -170,8 +170,7 @@ impl Future for Releasing {
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if let Some(reason) = this.lost {
-            let key = this.key.clone();
-            return Poll::Ready(Err(LockError::Lost { key, reason }));
+            return Poll::Ready(Err(LockError::lost(&this.key, reason, None)));
         }
         let here = this.context.as_ref().filter(|context| context.is_here());
         // In a child that was forked after the first poll the reply never comes.

@@ -11,7 +11,7 @@
 //! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest seat that is free. Permits and the
 //!   other modes refuse each other.
 //!
-//! What a server needs because messages can be lost is not here: an entry has no place and no beats, and a batch is not granted in
+//! What a server needs because messages can be lost is not here. An entry has no place and no beats, and a batch is not granted in
 //! parts. An entry that its process gave up is released. An entry that lost its owner without a release is passed over.
 //!
 //! There is no timer. Each operation first takes out the holders with a lease that has ended, and lets the entries in that may
