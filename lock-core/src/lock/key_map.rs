@@ -18,10 +18,7 @@ use crate::{
     },
     mode::LockMode,
     runtime::{clock::Moment, mutex::Mutex, tally::Open, timer_queue::TimerId},
-    store::{
-        grants::{EntryNumber, HeldNow},
-        owner::Owner,
-    },
+    store::{EntryNumber, grants::HeldNow, owner::Owner},
 };
 
 pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;

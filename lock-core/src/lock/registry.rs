@@ -40,8 +40,8 @@ use crate::{
         clock::Moment,
     },
     store::{
-        Acquired, Failure, PushedGrant, Renewed,
-        grants::{EntryNumber, GrantListener, HeldNow},
+        Acquired, EntryNumber, Failure, PushedGrant, Renewed,
+        grants::{GrantListener, HeldNow},
         owner_token::joined,
     },
 };

@@ -14,13 +14,10 @@ use crate::{
     mode::{LockMode, Mode},
     runtime::{clock::Moment, mutex::Mutex},
     store::{
-        Entry, PushedGrant,
+        Entry, EntryNumber, PushedGrant,
         owner_token::{OwnerToken, Scheme, random_number},
     },
 };
-
-/// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
-pub(crate) type EntryNumber = u64;
 
 /// Receives the messages and connection changes of a store. Called with no mutex held, on the manager's thread. In memory: on the
 /// thread of the request that caused the message, and within that request.

@@ -14,7 +14,6 @@ use crate::{
     inspect::{Health, Sighting},
     mode::Mode,
     store::{
-        grants::EntryNumber,
         in_flight::{ConnectionId, InFlight},
         known_tokens::{ClockIndex, KnownTokens},
         owner_token::OwnerToken,
@@ -139,6 +138,9 @@ pub(crate) struct Acquire {
     /// Where the backend notes each connection that the request leaves on, before the first byte is sent.
     pub(crate) in_flight: Arc<InFlight>,
 }
+
+/// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
+pub(crate) type EntryNumber = u64;
 
 /// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as requests
 /// use its owner token.

@@ -25,10 +25,9 @@ use crate::{
     mode::{LockMode, Mode},
     runtime::clock::Moment,
     store::{
-        Acquire, AcquireOutcome, Busy, Contended, Entry, Expiry, Failure, Grant, OTHER_MODE,
-        Prefetch, Prefetched, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
-        WakeUpMode,
-        grants::EntryNumber,
+        Acquire, AcquireOutcome, Busy, Contended, Entry, EntryNumber, Expiry, Failure, Grant,
+        OTHER_MODE, Prefetch, Prefetched, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew,
+        Renewed, WakeUpMode,
         memory::memory_clock::MemoryClock,
         owner_token::{OwnerToken, holder_of},
     },

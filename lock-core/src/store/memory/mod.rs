@@ -12,9 +12,9 @@ use crate::{
         mutex::Mutex,
     },
     store::{
-        Acquire, Acquired, Failure, Page, PagePosition, Prefetch, Prefetched, Release, Released,
-        Renew, Renewed, Store, StoreFuture,
-        grants::{EntryNumber, Grants},
+        Acquire, Acquired, EntryNumber, Failure, Page, PagePosition, Prefetch, Prefetched, Release,
+        Released, Renew, Renewed, Store, StoreFuture,
+        grants::Grants,
         in_flight::ConnectionId,
         known_tokens::KnownTokens,
         memory::{

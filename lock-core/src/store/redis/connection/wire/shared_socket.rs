@@ -26,7 +26,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{runtime::mutex::Mutex, store::redis::connection::wire::stream::Stream};
+use crate::{runtime::mutex::Mutex, store::redis::connection::wire::Stream};
 
 /// How many reads one poll of a driver may make. A task of the user must not work for a fast server for ever.
 const MOST_READS: u32 = 32;

@@ -25,16 +25,12 @@ use crate::{
     store::redis::{
         address::{Address, Endpoint, transport::Transport},
         connection::wire::{
+            Stream,
             shared_socket::{Registrations, SharedSocket},
             traffic::{NoReply, Traffic},
         },
     },
 };
-
-/// Bytes to a server and back.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Connects. A host name is resolved each time. `is_shared`: several runtimes are to read the socket, which is then returned, too.
 pub(crate) async fn connect(

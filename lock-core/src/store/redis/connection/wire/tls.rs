@@ -5,7 +5,7 @@ use std::io;
 use rustls::{AlertDescription, CertificateError, Error};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{store::redis::connection::wire::stream::Stream, tls::Trust};
+use crate::{store::redis::connection::wire::Stream, tls::Trust};
 
 /// Does the TLS handshake on a new stream. Its caller bounds the time.
 ///
