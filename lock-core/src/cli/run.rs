@@ -36,7 +36,7 @@ pub(crate) struct Run {
 
     /// How long to wait for a busy lock: for example `5s`, or `forever`
     #[arg(long, default_value = "0s", value_parser = wait)]
-    wait: Wait,
+    wait: WaitArgument,
 
     /// Acquire the lock shared
     #[arg(long, conflicts_with = "permits")]
@@ -56,17 +56,17 @@ pub(crate) struct Run {
 }
 
 #[derive(Clone, Copy)]
-enum Wait {
+enum WaitArgument {
     For(Duration),
     Forever,
 }
 
-fn wait(text: &str) -> Result<Wait, String> {
+fn wait(text: &str) -> Result<WaitArgument, String> {
     if text == "forever" {
-        return Ok(Wait::Forever);
+        return Ok(WaitArgument::Forever);
     }
     let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    Ok(Wait::For(span))
+    Ok(WaitArgument::For(span))
 }
 
 /// The default of `--kill-after`.
@@ -172,9 +172,9 @@ fn code_of_signal(signal: i32) -> u8 {
 fn options(order: &Run) -> LockOptions {
     let options = LockOptions::new(order.ttl);
     let options = match order.wait {
-        Wait::Forever => options.wait_forever(),
-        Wait::For(Duration::ZERO) => options.no_wait(),
-        Wait::For(span) => options.wait(span),
+        WaitArgument::Forever => options.wait_forever(),
+        WaitArgument::For(Duration::ZERO) => options.no_wait(),
+        WaitArgument::For(span) => options.wait(span),
     };
     match order.permits {
         Some(permits) => options.permits(permits),
@@ -336,8 +336,10 @@ mod tests {
 
     #[test]
     fn a_wait_is_a_span_or_forever() {
-        assert!(matches!(wait("forever"), Ok(Wait::Forever)));
-        assert!(matches!(wait("1m30s"), Ok(Wait::For(span)) if span == Duration::from_secs(90)));
+        assert!(matches!(wait("forever"), Ok(WaitArgument::Forever)));
+        assert!(
+            matches!(wait("1m30s"), Ok(WaitArgument::For(span)) if span == Duration::from_secs(90))
+        );
         assert!(wait("soon").is_err());
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     guard::LockGuard,
     integrations::{
         problem::Problem,
-        response::{Released, Rest, SentLater},
+        response::{ReleasedLock, Rest, SentLater},
         stream::Held,
     },
     manager::{LockManager, LockSource},
@@ -93,7 +93,7 @@ pub enum Responding<R, F> {
     /// The responder of the body, with the lock. If its response is a stream, the lock is held until the response has been sent.
     Held(R, LockGuard),
     /// The responder of the body, without the lock. If its response is a stream, there is a warning.
-    Released(R, Released),
+    Released(R, ReleasedLock),
     /// The responder of a failed lock.
     Failed(F),
 }
@@ -164,7 +164,7 @@ impl<R, F> SentLater for Responding<R, F> {
         }
     }
 
-    fn released(self, released: Released) -> Self {
+    fn released(self, released: ReleasedLock) -> Self {
         match self {
             Self::Body(responder) => Self::Released(responder, released),
             other => other,
@@ -207,7 +207,7 @@ impl<R: SentLater> SentLater for (R, StatusCode) {
         (self.0.hold(guard), self.1)
     }
 
-    fn released(self, released: Released) -> Self {
+    fn released(self, released: ReleasedLock) -> Self {
         (self.0.released(released), self.1)
     }
 }

@@ -21,7 +21,7 @@ pub trait SentLater: Sized {
 
     /// Notes that the lock has been released. A value that is [`Rest::NotKnownYet`] warns if it becomes a stream.
     #[must_use]
-    fn released(self, _: Released) -> Self {
+    fn released(self, _: ReleasedLock) -> Self {
         self
     }
 }
@@ -39,9 +39,9 @@ pub enum Rest {
 
 /// A lock that was released before the value was sent.
 #[derive(Debug)]
-pub struct Released(LockKey);
+pub struct ReleasedLock(LockKey);
 
-impl Released {
+impl ReleasedLock {
     /// Warns once for each template. The set is bounded by the number of templates in the program.
     pub(super) fn warn(&self) {
         static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -70,7 +70,7 @@ pub(crate) fn until_sent<T: SentLater>(
     if terms.max_hold.is_some() && terms.on_lost == OnLost::Cancel {
         return (value.hold(guard), None);
     }
-    let released = Released(guard.key().clone());
+    let released = ReleasedLock(guard.key().clone());
     if rest == Rest::Stream {
         released.warn();
         return (value, Some(guard));
@@ -93,7 +93,7 @@ impl<T: SentLater, E> SentLater for Result<T, E> {
         self.map(|value| value.hold(guard))
     }
 
-    fn released(self, released: Released) -> Self {
+    fn released(self, released: ReleasedLock) -> Self {
         self.map(|value| value.released(released))
     }
 }
@@ -110,7 +110,7 @@ impl<T: SentLater> SentLater for Option<T> {
         self.map(|value| value.hold(guard))
     }
 
-    fn released(self, released: Released) -> Self {
+    fn released(self, released: ReleasedLock) -> Self {
         self.map(|value| value.released(released))
     }
 }
@@ -133,7 +133,7 @@ macro_rules! behind {
             }
 
             #[expect(non_snake_case, reason = "a part has the name of its type")]
-            fn released(self, released: Released) -> Self {
+            fn released(self, released: ReleasedLock) -> Self {
                 let ($($part,)+ value) = self;
                 ($($part,)+ value.released(released))
             }

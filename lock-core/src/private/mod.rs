@@ -31,7 +31,7 @@ pub use keys::*;
 
 pub use crate::{
     error::{FromLockError, Skipped},
-    integrations::response::{Released, Rest, SentLater},
+    integrations::response::{ReleasedLock, Rest, SentLater},
     key::Part,
     options::{LockOptions, OnLost},
     template::Template,

@@ -40,16 +40,16 @@ pub(crate) enum HandOff {
 
 /// A task that waits.
 #[derive(Default)]
-pub(crate) struct WatchedWait(Watched);
+pub(crate) struct WatchedWait(Observed);
 
 /// A task that holds a lock.
 #[derive(Default)]
-pub(crate) struct WatchedHold(Watched);
+pub(crate) struct WatchedHold(Observed);
 
 /// In a box, since thousands of tasks may wait. `None` without a subscriber, or after the wait or the hold has ended.
-type Watched = Option<Box<Watch>>;
+type Observed = Option<Box<ObservedSpan>>;
 
-struct Watch {
+struct ObservedSpan {
     key: LockKey,
     mode: LockMode,
     span: Span,
@@ -57,13 +57,13 @@ struct Watch {
     clock: Clock,
 }
 
-impl Watch {
+impl ObservedSpan {
     fn so_far(&self) -> Duration {
         self.clock.now().since(self.since)
     }
 }
 
-fn span(watched: &Watched) -> Span {
+fn span(watched: &Observed) -> Span {
     match watched {
         Some(watch) => watch.span.clone(),
         None => Span::none(),
@@ -81,7 +81,7 @@ impl WatchedWait {
             return Self(None);
         }
         figures::wait_begins(key, mode);
-        Self(Some(Box::new(Watch {
+        Self(Some(Box::new(ObservedSpan {
             key: key.clone(),
             mode,
             span: tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template(), mode = mode.label()),
@@ -104,12 +104,12 @@ impl WatchedWait {
         watch.span.in_scope(
             || tracing::debug!(key = %watch.key.shown(), ?waited, fencing_token, "acquired"),
         );
-        let Watch {
+        let ObservedSpan {
             key, mode, clock, ..
         } = *watch;
         figures::wait_ends(&key, mode, waited);
         figures::hold_begins(&key, mode);
-        WatchedHold(Some(Box::new(Watch {
+        WatchedHold(Some(Box::new(ObservedSpan {
             span: tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), mode = mode.label(), fencing_token),
             since: clock.now(),
             key,

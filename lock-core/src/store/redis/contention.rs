@@ -36,16 +36,16 @@ impl Default for Contention {
 }
 
 impl Contention {
-    pub(super) fn of(&self, full_key: &str) -> Mark<'_> {
+    pub(super) fn of(&self, full_key: &str) -> KeyMark<'_> {
         let hash = usize::try_from(self.hasher.hash_one(full_key) % MARKS as u64);
-        Mark(&self.marks[hash.unwrap_or(0)])
+        KeyMark(&self.marks[hash.unwrap_or(0)])
     }
 }
 
 /// What is known of a key.
-pub(super) struct Mark<'a>(&'a AtomicBool);
+pub(super) struct KeyMark<'a>(&'a AtomicBool);
 
-impl Mark<'_> {
+impl KeyMark<'_> {
     pub(super) fn is_expected(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

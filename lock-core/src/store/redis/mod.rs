@@ -27,6 +27,7 @@ use crate::{
 mod address;
 mod at_location;
 mod at_once;
+mod connecting;
 mod connection;
 mod contention;
 #[cfg(all(test, unix))]
@@ -34,7 +35,6 @@ mod crate_facts;
 mod health;
 mod listing;
 mod native_release;
-mod opening;
 mod renewals;
 mod rights;
 mod scripts;
