@@ -7,6 +7,7 @@ mod exported;
 mod language;
 mod links;
 mod manifests;
+mod names;
 mod public_interface;
 mod reliability;
 mod rooms;

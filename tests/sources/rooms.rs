@@ -686,9 +686,9 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
     for (files, side_by_side) in folders.values() {
         for (circle, arrows) in files.circles() {
             if !CIRCLES.contains(&&circle[..]) {
-                arrows
-                    .iter()
-                    .for_each(|arrow| note(arrow, "files in a circle"));
+                for arrow in arrows {
+                    note(arrow, "files in a circle");
+                }
             }
             circles.insert(circle);
         }

@@ -1,0 +1,130 @@
+//! One name for each type of lock-core, and for each file of its stores.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use syn::{Ident, Item, ItemMod, visit::Visit};
+
+/// The types of two files that still have one name.
+const DOUBLED_TYPES: &[&str] = &[
+    // Where a connection begins, in a simulation and in a record of a connection.
+    "Connecting",
+    // What the attribute's output hands over, and what the port has.
+    "Entry",
+    "Keys",
+    "Request",
+    // Bytes to a server, in a simulation and on a socket.
+    "Stream",
+    // A task in the queue of a key, and what `inspect` shows of an entry.
+    "Waiter",
+];
+
+/// The files of the stores that still have one name.
+const DOUBLED_FILES: &[&str] = &["in_flight.rs", "server.rs", "servers.rs"];
+
+/// The names of files that say what the file is for its folder.
+const ROLES: &[&str] = &["mod.rs", "model.rs", "tests.rs"];
+
+/// Collects the types that a file defines for more than its tests.
+#[derive(Default)]
+struct Types(BTreeSet<String>);
+
+impl<'ast> Visit<'ast> for Types {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let name: &Ident = match item {
+            Item::Enum(item) => &item.ident,
+            Item::Struct(item) => &item.ident,
+            Item::Trait(item) => &item.ident,
+            Item::Type(item) => &item.ident,
+            Item::Union(item) => &item.ident,
+            Item::Mod(item) => return self.visit_item_mod(item),
+            _ => return,
+        };
+        self.0.insert(name.to_string());
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if item.ident != "tests" && item.ident != "model" {
+            syn::visit::visit_item_mod(self, item);
+        }
+    }
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path.to_str().expect("a name of ours").to_owned());
+        }
+    }
+    found
+}
+
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn is_for_tests(path: &str) -> bool {
+    let folders = ["/model/", "/interleavings/"];
+    let files = ["model.rs", "tests.rs", "crate_facts.rs"];
+    folders.iter().any(|folder| path.contains(folder)) || files.contains(&name(path))
+}
+
+/// The names that stand in two places, and are not in the list; and those of the list that do not any more.
+fn wrong(places: &BTreeMap<String, Vec<String>>, known: &[&str]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let doubled = places.iter().filter(|(_, places)| places.len() > 1);
+    for (name, places) in doubled.clone() {
+        if !known.contains(&&**name) {
+            wrong.push(format!("{name}: {}", places.join(", ")));
+        }
+    }
+    let doubled: BTreeSet<_> = doubled.map(|(name, _)| &**name).collect();
+    let gone = known.iter().filter(|name| !doubled.contains(*name));
+    wrong.extend(gone.map(|name| format!("{name} stands in one place: take it out of the list")));
+    wrong
+}
+
+fn sources() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
+    let mut files = files(&folder);
+    files.retain(|path| !is_for_tests(path));
+    files
+}
+
+#[test]
+fn no_two_types_have_one_name() {
+    let mut places = BTreeMap::<String, Vec<String>>::new();
+    let is_rust = |path: &str| Path::new(path).extension().is_some_and(|end| end == "rs");
+    for path in sources().into_iter().filter(|path| is_rust(path)) {
+        let text = fs::read_to_string(&path).expect("a source");
+        let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let mut types = Types::default();
+        types.visit_file(&parsed);
+        for name in types.0 {
+            places.entry(name).or_default().push(path.clone());
+        }
+    }
+    let wrong = wrong(&places, DOUBLED_TYPES);
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_two_files_of_the_stores_have_one_name() {
+    let mut places = BTreeMap::<String, Vec<String>>::new();
+    let stores = sources().into_iter();
+    for path in stores.filter(|path| path.contains("/src/store/")) {
+        if !ROLES.contains(&name(&path)) {
+            places.entry(name(&path).to_owned()).or_default().push(path);
+        }
+    }
+    let wrong = wrong(&places, DOUBLED_FILES);
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
