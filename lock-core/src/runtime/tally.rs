@@ -76,6 +76,13 @@ impl Wake for Unpark {
     }
 }
 
+/// Opens another one.
+impl Clone for Open {
+    fn clone(&self) -> Self {
+        self.0.open()
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {

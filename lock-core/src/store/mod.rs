@@ -13,6 +13,10 @@ use crate::{
     fencing::FencingBlock,
     inspect::{Health, Sighting},
     mode::Mode,
+    runtime::{
+        clock::Moment,
+        tally::{Open, Tally},
+    },
     store::{
         in_flight::{ConnectionId, InFlight},
         known_tokens::{ClockIndex, KnownTokens},
@@ -31,6 +35,8 @@ pub(crate) mod redis;
 #[cfg(feature = "redlock")]
 pub(crate) mod redlock;
 pub(crate) mod timing;
+#[cfg(any(feature = "redis", feature = "testing"))]
+pub(crate) mod until_certain;
 
 /// The future of a backend's reply.
 pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
@@ -58,8 +64,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Renews one lease and prefetches fencing tokens, for tasks to which the lease is handed without a message.
     fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched>;
 
-    /// Releases the key if it holds this token, and removes the entry in its queue; grants the key to the next waiter.
-    fn release(&self, request: Release) -> StoreFuture<Released>;
+    /// Releases the key if it holds this token, and removes the entry in its queue; grants the key to the next waiter. The result
+    /// is there as soon as it is known. What is still needed then until the release is certain, the store does by itself.
+    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome>;
 
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
@@ -318,6 +325,38 @@ pub(crate) struct Release {
     pub(crate) in_flight: Arc<InFlight>,
     /// The record of the acquire.
     pub(crate) acquire_in_flight: Arc<InFlight>,
+}
+
+/// A release that goes on until it is certain that the key is not ours and will not be.
+#[derive(Debug)]
+#[cfg_attr(feature = "redlock", derive(Clone))]
+pub(crate) struct CertainRelease {
+    /// A try, but for what it takes from the fields below.
+    pub(crate) request: Release,
+    /// Until when `min_hold` keeps the key.
+    pub(crate) kept_until: Option<Moment>,
+    pub(crate) started: Moment,
+    /// For how long a copy of the acquire may block others.
+    pub(crate) ttl: Duration,
+    /// Until when the lease is certain to be ours.
+    pub(crate) valid_until: Moment,
+    pub(crate) clock: ClockIndex,
+    pub(crate) known_tokens: Arc<KnownTokens>,
+    /// A shutdown waits for it.
+    pub(crate) _open: Open,
+    /// Where a release is open whose result is known, and that the drop of the last manager waits for.
+    pub(crate) in_background: Arc<Tally>,
+}
+
+impl CertainRelease {
+    /// The next try, as it is sent now.
+    pub(crate) fn next_try(&mut self, now: impl FnOnce() -> Moment) -> &Release {
+        if let Some(until) = self.kept_until {
+            self.request.keep = Some(until.since(now())).filter(|keep| !keep.is_zero());
+        }
+        self.request.known_fencing = self.known_tokens.of(self.clock);
+        &self.request
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

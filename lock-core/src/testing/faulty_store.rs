@@ -14,24 +14,30 @@ use crate::{
     mode::LockMode,
     runtime::{
         clock::{Clock, Moment},
+        executor::Executor,
         mutex::Mutex,
     },
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Page, PagePosition, Prefetch,
-        Prefetched, Release, Released, Renew, Renewed, Source, Store, StoreFuture, WakeUpMode,
-        grants::Grants, in_flight::ConnectionId, known_tokens::KnownTokens, memory::MemoryStore,
+        Acquire, AcquireOutcome, Acquired, Busy, CertainRelease, Expiry, Failure, Page,
+        PagePosition, Prefetch, Prefetched, Release, ReleaseOutcome, Released, Renew, Renewed,
+        Source, Store, StoreFuture, WakeUpMode,
+        grants::Grants,
+        in_flight::ConnectionId,
+        known_tokens::KnownTokens,
+        memory::{MemoryStore, at_once},
+        until_certain::{self, OneServer},
     },
 };
 
 /// The ttl to which the holder elsewhere renews its lease, if no end was set.
 const LEASE_ELSEWHERE: Duration = Duration::from_secs(10);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FaultyStore {
-    memory: MemoryStore,
+    memory: Arc<MemoryStore>,
     clock: Clock,
     command_timeout: Duration,
-    plan: Mutex<Plan>,
+    plan: Arc<Mutex<Plan>>,
 }
 
 /// The faults that are switched on.
@@ -53,10 +59,10 @@ enum Fate {
 impl FaultyStore {
     pub(crate) fn new(clock: Clock, command_timeout: Duration, grants: Arc<Grants>) -> Self {
         Self {
-            memory: MemoryStore::new(clock.clone(), grants),
+            memory: Arc::new(MemoryStore::new(clock.clone(), grants)),
             clock,
             command_timeout,
-            plan: Mutex::default(),
+            plan: Arc::default(),
         }
     }
 
@@ -145,10 +151,10 @@ impl FaultyStore {
             holder: None,
             stamp: None,
         };
-        Box::pin(std::future::ready(Ok(Acquired {
+        at_once(Ok(Acquired {
             outcome: AcquireOutcome::Busy(busy),
             connection: ConnectionId::LOCAL,
-        })))
+        }))
     }
 
     /// Sends the request, and delays its reply as planned.
@@ -160,7 +166,7 @@ impl FaultyStore {
         match self.fate() {
             Fate::Served => ask(),
             Fate::Late(delay) => late(ask(), delay, within),
-            Fate::Refused(failure) => Box::pin(std::future::ready(Err(failure))),
+            Fate::Refused(failure) => at_once(Err(failure)),
         }
     }
 
@@ -188,6 +194,32 @@ fn told(reason: &'static str) -> Source {
     Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(reason))
 }
 
+impl OneServer for FaultyStore {
+    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
+        let release = || {
+            let outcome = self.memory.let_go(request);
+            let connection = ConnectionId::LOCAL;
+            at_once(Ok(Released {
+                outcome,
+                connection,
+            }))
+        };
+        self.answer(self.command_timeout, release).await
+    }
+
+    fn executor(&self) -> Executor {
+        Executor::Caller
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+}
+
 impl Store for FaultyStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         self.answer(self.command_timeout, || self.take(request))
@@ -205,8 +237,8 @@ impl Store for FaultyStore {
         self.answer(self.command_timeout, || self.memory.prefetch(request))
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Released> {
-        self.answer(self.command_timeout, || self.memory.release(request))
+    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
+        Box::pin(until_certain::release(self.clone(), release))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
@@ -226,7 +258,7 @@ impl Store for FaultyStore {
                 }],
                 queue: Vec::new(),
             };
-            Box::pin(std::future::ready(Ok(Some(sighting))))
+            at_once(Ok(Some(sighting)))
         })
     }
 

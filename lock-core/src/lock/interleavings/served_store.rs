@@ -14,9 +14,9 @@ use crate::{
     inspect::{Health, Sighting},
     runtime::mutex::Mutex,
     store::{
-        Acquire, Acquired, Failure, Page, PagePosition, Prefetch, Prefetched, Release, Released,
-        Renew, Renewed, Store, StoreFuture, in_flight::ConnectionId, known_tokens::KnownTokens,
-        memory::MemoryStore,
+        Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, Prefetch, Prefetched,
+        ReleaseOutcome, Renew, Renewed, Store, StoreFuture, in_flight::ConnectionId,
+        known_tokens::KnownTokens, memory::MemoryStore,
     },
 };
 
@@ -108,11 +108,12 @@ impl Store for ServedStore {
         self.send(move |memory| memory.prefetch(request))
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Released> {
+    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
         if self.order == Order::First {
-            request.in_flight.note_sent_on(ConnectionId::LOCAL);
+            let in_flight = &release.request.in_flight;
+            in_flight.note_sent_on(ConnectionId::LOCAL);
         }
-        self.send(move |memory| memory.release(request))
+        self.send(move |memory| memory.release(release))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -12,8 +12,8 @@ use crate::{
         mutex::Mutex,
     },
     store::{
-        Acquire, Acquired, EntryNumber, Failure, Page, PagePosition, Prefetch, Prefetched, Release,
-        Released, Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, EntryNumber, Failure, Page, PagePosition, Prefetch,
+        Prefetched, Release, ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
         grants::Grants,
         in_flight::ConnectionId,
         known_tokens::KnownTokens,
@@ -95,15 +95,12 @@ impl MemoryStore {
         })
     }
 
-    fn let_go(&self, request: &Release) -> Released {
+    pub(crate) fn let_go(&self, request: &Release) -> ReleaseOutcome {
         request.in_flight.note_sent_on(ConnectionId::LOCAL);
         let known = request.known_fencing;
-        Released {
-            outcome: self.update(&request.full_key, known, |table, update| {
-                table.release(request, update)
-            }),
-            connection: ConnectionId::LOCAL,
-        }
+        self.update(&request.full_key, known, |table, update| {
+            table.release(request, update)
+        })
     }
 
     /// Makes one operation on the table of a key, and delivers its notices. A table with nothing in it is not kept.
@@ -169,7 +166,7 @@ impl Locks {
 }
 
 /// Every reply is ready at once.
-fn at_once<T: Send + 'static>(answer: Result<T, Failure>) -> StoreFuture<T> {
+pub(crate) fn at_once<T: Send + 'static>(answer: Result<T, Failure>) -> StoreFuture<T> {
     Box::pin(std::future::ready(answer))
 }
 
@@ -200,8 +197,8 @@ impl Store for MemoryStore {
         )))
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Released> {
-        at_once(Ok(self.let_go(&request)))
+    fn release(&self, mut release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
+        at_once(Ok(self.let_go(release.next_try(|| self.clock.now()))))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -9,10 +9,10 @@ use std::{
 use crate::{
     inspect::{Health, NAMED, Sighting},
     mode::Mode,
-    runtime::executor::Executor,
+    runtime::{clock::Clock, executor::Executor},
     store::{
-        Acquire, Acquired, Failure, Page, PagePosition, Prefetch, Prefetched, Release, Released,
-        Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, Prefetch, Prefetched,
+        Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
         known_tokens::{ClockIndex, KnownTokens},
         redis::{
             contention::Contention,
@@ -21,6 +21,7 @@ use crate::{
             topology::{key_location::KeyLocation, servers::RedisServers},
         },
         timing::Timing,
+        until_certain::{self, OneServer},
     },
 };
 
@@ -126,6 +127,29 @@ impl fmt::Debug for RedisStore {
     }
 }
 
+impl OneServer for RedisStore {
+    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
+        match self.release_at_once(request).await {
+            Ok(Some(released)) => Ok(released),
+            Err(failure) if !failure.is_definite() => Err(failure),
+            // For example, the server does not know the script yet.
+            Ok(None) | Err(_) => self.let_go_on_the_manager(request.clone()).await,
+        }
+    }
+
+    fn executor(&self) -> Executor {
+        self.0.executor.clone()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Boot
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.within()
+    }
+}
+
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         let store = self.clone();
@@ -171,17 +195,8 @@ impl Store for RedisStore {
         Box::pin(async move { Ok(renewals::renew(&store.0.servers, &batch, within).await) })
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Released> {
-        let store = self.clone();
-        Box::pin(async move {
-            match store.release_at_once(&request).await {
-                Ok(Some(released)) => Ok(released),
-                Ok(None) => store.let_go_on_the_manager(request).await,
-                // For example, the server does not know the script yet.
-                Err(failure) if failure.is_definite() => store.let_go_on_the_manager(request).await,
-                Err(failure) => Err(failure),
-            }
-        })
+    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
+        Box::pin(until_certain::release(self.clone(), release))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -19,13 +19,17 @@ use tokio::sync::oneshot;
 use crate::{
     error::LockError,
     inspect::{Health, Sighting},
-    runtime::executor::spawn_beside,
+    runtime::{
+        clock::Clock,
+        executor::{Executor, spawn_beside},
+    },
     store::{
-        Acquire, Acquired, ENDED, Failure, Page, PagePosition, Prefetch, Prefetched, Release,
-        Released, Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, ENDED, Failure, Page, PagePosition, Prefetch,
+        Prefetched, Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
         known_tokens::KnownTokens,
         redis::{Named, Settings},
         redlock::{server::RedlockServer, servers::RedlockServers},
+        until_certain::{self, OneServer},
     },
 };
 
@@ -137,6 +141,25 @@ impl fmt::Debug for RedlockStore {
     }
 }
 
+impl OneServer for RedlockStore {
+    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
+        self.run(release::release(self.0.clone(), request.clone()))
+            .await
+    }
+
+    fn executor(&self) -> Executor {
+        self.0.executor.clone()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Boot
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.0.timing.command_timeout
+    }
+}
+
 impl Store for RedlockStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         self.run(acquire::acquire(self.0.clone(), request))
@@ -161,8 +184,8 @@ impl Store for RedlockStore {
         Box::pin(acquire::prefetch(self.0.clone(), request))
     }
 
-    fn release(&self, request: Release) -> StoreFuture<Released> {
-        self.run(release::release(self.0.clone(), request))
+    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
+        Box::pin(until_certain::release(self.clone(), release))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::store::{
-    Failure, Release, ReleaseOutcome, Released, Store,
+    Failure, Release, ReleaseOutcome, Released,
     in_flight::ConnectionId,
     redlock::{
         ballot::quorum::{Verdict, no_majority},
@@ -11,6 +11,7 @@ use crate::store::{
         server::RedlockServer,
         servers::RedlockServers,
     },
+    until_certain::OneServer,
 };
 
 /// Sends a release to all servers that may have the lock and have no final reply, and returns as soon as a majority released it.
@@ -84,7 +85,7 @@ async fn release_at(
         in_flight: Arc::default(),
         ..request
     };
-    let released = member.node.release(request).await;
+    let released = member.node.release_once(&request).await;
     Some(released.map(|released| {
         let record = &of_servers(&acquired, count)[server];
         record.note_released(duty, released.connection, released.outcome);

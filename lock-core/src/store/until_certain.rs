@@ -1,0 +1,309 @@
+//! Repeats a release at one server, whatever fails meanwhile, until it is certain.
+//!
+//! The first try is part of the caller's future. The next ones run on the manager's executor, also when the caller has its result
+//! or has gone. The release is repeated until the server has replied on the very connection that carried every acquire with this
+//! token. The tries end at the latest when the lease must have ended by itself.
+
+use std::{future::Future, time::Duration};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    key::Shown,
+    runtime::{
+        clock::{Clock, Moment},
+        executor::Executor,
+        jitter::jittered,
+        tally::Open,
+    },
+    store::{CertainRelease, Failure, Release, ReleaseOutcome, Released},
+};
+
+/// The first pause between two tries; it doubles up to the longest one.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest pause once the server has replied.
+const LONGEST_CLEAN_UP_PAUSE: Duration = Duration::from_secs(60);
+
+/// After so many replies that refuse the release, no further try is of use.
+const MOST_REFUSALS: u32 = 3;
+
+/// One server that keeps locks.
+pub(crate) trait OneServer: Clone + Send + Sync + 'static {
+    /// Sends a release once. The future contains nothing of a runtime.
+    fn release_once(
+        &self,
+        request: &Release,
+    ) -> impl Future<Output = Result<Released, Failure>> + Send;
+
+    /// Where the next tries run.
+    fn executor(&self) -> Executor;
+
+    fn clock(&self) -> Clock;
+
+    fn command_timeout(&self) -> Duration;
+}
+
+/// Releases a key. The result is there as soon as it is known; the tries that are still needed go on without the caller.
+pub(crate) async fn release(
+    server: impl OneServer,
+    release: CertainRelease,
+) -> Result<ReleaseOutcome, Failure> {
+    let mut repeated = RepeatedRelease {
+        server,
+        release,
+        tries: Tries::default(),
+        pause: FIRST_PAUSE,
+        answered: None,
+        unserved: None,
+        is_over: false,
+    };
+    let result = repeated.try_once().await;
+    if repeated.is_over
+        && let Some(result) = result
+    {
+        return result;
+    }
+    let (tell, told) = oneshot::channel();
+    repeated.server.executor().start(repeated.go_on(tell));
+    match result {
+        Some(result) => result,
+        None => told.await.unwrap_or_else(|_| {
+            let none = "no certain reply before the lease ended by itself";
+            Err(Failure::unanswered(none))
+        }),
+    }
+}
+
+struct RepeatedRelease<S> {
+    server: S,
+    release: CertainRelease,
+    tries: Tries,
+    pause: Duration,
+    /// When the server had replied for the first time.
+    answered: Option<Moment>,
+    /// Set if the lock is free, and its queue is still to be served. The drop of the last manager waits for it.
+    unserved: Option<Open>,
+    is_over: bool,
+}
+
+/// What came of the tries so far.
+#[derive(Default)]
+struct Tries {
+    all: u32,
+    refused: u32,
+    /// Whether one of them was sent and has no reply.
+    may_have_done_it: bool,
+}
+
+impl<S: OneServer> RepeatedRelease<S> {
+    /// Bounded: see `may_go_on`. The receiver is gone if the caller has its result, or does not wait for one.
+    async fn go_on(mut self, tell: oneshot::Sender<Result<ReleaseOutcome, Failure>>) {
+        let mut tell = Some(tell);
+        while !self.is_over && self.may_go_on().await {
+            if let Some(result) = self.try_once().await
+                && let Some(tell) = tell.take()
+            {
+                drop(tell.send(result));
+            }
+        }
+    }
+
+    /// Waits until the next try is due. Returns whether there is to be one.
+    ///
+    /// A request may sit in a socket of a server that hangs, and a last renewal as well. The time until it can take the key no more
+    /// bounds the tries: one a second while the server does not reply, and 80 for a ttl of an hour after it has.
+    async fn may_go_on(&mut self) -> bool {
+        if self.unserved.is_some() && self.tries.all == 0 {
+            return true;
+        }
+        let clock = self.server.clock();
+        let (now, patience) = (clock.now(), self.server.command_timeout().saturating_mul(5));
+        let give_up = self.release.started.after(self.release.ttl + patience);
+        if now >= give_up {
+            if self.answered.is_none() {
+                let key = Shown(&self.release.request.full_key);
+                tracing::warn!(%key, "the release got no certain reply before the lease ended by itself");
+            }
+            return false;
+        }
+        let longest = self.answered.map_or(LONGEST_PAUSE, |answered| {
+            clean_up_pause(now.since(answered))
+        });
+        self.pause = self.pause.min(longest);
+        // The last try is at the end: a copy of the acquire that arrives just before then would otherwise stay for its ttl.
+        clock
+            .sleep_until(now.after(jittered(self.pause)).min(give_up))
+            .await;
+        self.pause = self.pause.saturating_mul(2);
+        true
+    }
+
+    /// Returns the result for the caller, as far as this try shows it, and notes whether there is nothing more to do.
+    async fn try_once(&mut self) -> Option<Result<ReleaseOutcome, Failure>> {
+        let request = self.release.next_try(|| self.server.clock().now());
+        match self.server.release_once(request).await {
+            Ok(released) => Some(Ok(self.released(released))),
+            Err(failure) => self.failed(failure).map(Err),
+        }
+    }
+
+    /// If the key is not held any more, an earlier try deleted it, or it was taken away. A try deleted it if one was sent without a
+    /// reply and the lease cannot have run out.
+    ///
+    /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone. The
+    /// reply is the same if an operator freed the lock while only this process was cut off, or another holder took and released it.
+    fn released(&mut self, released: Released) -> ReleaseOutcome {
+        let acquire_in_flight = &self.release.request.acquire_in_flight;
+        self.is_over = acquire_in_flight.is_settled_by(released.connection);
+        if !self.is_over && released.connection.is_of_all_servers() {
+            self.answered
+                .get_or_insert_with(|| self.server.clock().now());
+        }
+        match released.outcome {
+            ReleaseOutcome::ReleasedUnserved => {
+                // The tries that serve the queue are counted anew.
+                self.tries = Tries::default();
+                self.unserved = Some(self.release.in_background.open());
+                self.is_over = false;
+                ReleaseOutcome::Released
+            }
+            ReleaseOutcome::NotOurs
+                if self.tries.may_have_done_it
+                    && self.server.clock().now() < self.release.valid_until =>
+            {
+                ReleaseOutcome::Released
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Returns the failure if the caller has waited long enough.
+    fn failed(&mut self, failure: Failure) -> Option<Failure> {
+        let request = &self.release.request;
+        tracing::debug!(key = %Shown(&request.full_key), ?failure, tries = self.tries.all, "a release got no answer");
+        let tries = &mut self.tries;
+        tries.all += 1;
+        tries.may_have_done_it |= !failure.is_definite() && !request.in_flight.is_empty();
+        tries.refused += u32::from(!failure.is_transient());
+        self.is_over = tries.refused >= MOST_REFUSALS;
+        // A connection that was closed while idle fails at once, and the next try repairs it. A failure that passes by itself (a
+        // slot of a cluster that is being moved) may be over at the next try, too. After a time-out the task has waited long
+        // enough.
+        let may_pass = failure.is_definite() && failure.is_transient();
+        let waited = self.server.clock().now().since(self.release.started);
+        let was_enough = tries.all > 1 && !may_pass;
+        (was_enough || self.is_over || waited >= self.server.command_timeout()).then_some(failure)
+    }
+}
+
+/// The longest pause before the next try. `since`: the time since the first try that had a reply.
+///
+/// By then the key is not ours. Only a copy of the acquire can still take it, from the socket of a connection that broke. This gets
+/// less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in flight.
+fn clean_up_pause(since: Duration) -> Duration {
+    (since / 4).clamp(LONGEST_PAUSE, LONGEST_CLEAN_UP_PAUSE)
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use crate::{
+        mode::Mode,
+        runtime::tally::Tally,
+        store::{
+            Entry,
+            in_flight::{ConnectionId, InFlight},
+            known_tokens::KnownTokens,
+            owner_token::{OwnerTokens, Scheme},
+        },
+    };
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn clean_ups_grow_rarer_up_to_one_a_minute() {
+        for (since, pause) in [(0, 1), (4, 1), (8, 2), (60, 15), (240, 60), (3600, 60)] {
+            let clean_up = clean_up_pause(SECOND * since);
+            assert_eq!(clean_up, SECOND * pause, "after {since} s");
+        }
+    }
+
+    /// Replies to releases, all on one connection, and counts them.
+    #[derive(Clone)]
+    struct Counting(Arc<AtomicU32>, Clock);
+
+    impl OneServer for Counting {
+        async fn release_once(&self, _: &Release) -> Result<Released, Failure> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Released {
+                outcome: ReleaseOutcome::Released,
+                connection: ConnectionId::new(2),
+            })
+        }
+
+        fn executor(&self) -> Executor {
+            Executor::Caller
+        }
+
+        fn clock(&self) -> Clock {
+            self.1.clone()
+        }
+
+        fn command_timeout(&self) -> Duration {
+            SECOND
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_of_an_hour_from_a_connection_that_broke_is_cleaned_up_a_hundred_times_at_most()
+    {
+        let (count, clock) = (Arc::<AtomicU32>::default(), Clock::tokio());
+        let acquire_in_flight = InFlight::default();
+        acquire_in_flight.note_sent_on(ConnectionId::new(1));
+        acquire_in_flight.note_sent_on(ConnectionId::new(2));
+        let started = clock.now();
+        let open = Arc::<Tally>::default();
+        let of_an_hour = CertainRelease {
+            request: Release {
+                full_key: "lock:k".into(),
+                token: OwnerTokens::of_this_process().next(Scheme::Deletes),
+                keep: None,
+                known_fencing: 0,
+                entry: Entry {
+                    number: 0,
+                    ttl: HOUR,
+                    mode: Mode::Exclusive,
+                },
+                may_be_queued: false,
+                in_flight: Arc::default(),
+                acquire_in_flight: Arc::new(acquire_in_flight),
+            },
+            kept_until: None,
+            started,
+            ttl: HOUR,
+            valid_until: started.after(HOUR),
+            clock: 0,
+            known_tokens: Arc::new(KnownTokens::of_clocks(1)),
+            _open: open.open(),
+            in_background: Arc::default(),
+        };
+        let server = Counting(count.clone(), clock.clone());
+        let outcome = release(server, of_an_hour).await;
+        assert_eq!(outcome.ok(), Some(ReleaseOutcome::Released), "the first");
+        assert_eq!(open.count(), 1, "a shutdown waits for the others");
+        open.emptied().await;
+        let (sent, took) = (count.load(Ordering::Relaxed), clock.now().since(started));
+        assert!((60..=100).contains(&sent), "{sent} were sent");
+        assert!(took >= HOUR, "a copy may come until then");
+        assert!(took < HOUR + SECOND * 10, "no copy comes then");
+    }
+}
