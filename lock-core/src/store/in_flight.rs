@@ -6,7 +6,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "redlock")]
-use std::{any::Any, sync::OnceLock};
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+
+#[cfg(feature = "redlock")]
+use crate::runtime::tally::{Open, Tally};
 
 /// One connection to the backend, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,33 +19,12 @@ impl ConnectionId {
     /// The only "connection" of a backend inside this process.
     pub(crate) const LOCAL: Self = Self(1);
 
-    /// The connections to all servers of a backend that has several: each server has replied on its own, and no copy is in flight.
-    #[cfg(feature = "redlock")]
-    pub(crate) const ALL: Self = Self(u64::MAX - 1);
-
-    /// The connections to some of the servers: on the others a request may still be in flight, or have been executed.
-    #[cfg(feature = "redlock")]
-    pub(crate) const SOME: Self = Self(u64::MAX - 2);
-
     /// A number that no other connection of this process has, to whatever server, inherited connections after a fork included.
     #[cfg(feature = "redis")]
     pub(crate) fn next() -> Self {
         // The first ones are those of tests and of backends inside the process.
         static LAST: AtomicU64 = AtomicU64::new(1 << 16);
         Self(LAST.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Whether a reply on it is the reply of every server that may have a part of the lock.
-    #[cfg_attr(
-        not(feature = "redlock"),
-        expect(clippy::unused_self, reason = "the other build needs it")
-    )]
-    pub(crate) fn is_of_all_servers(self) -> bool {
-        #[cfg(feature = "redlock")]
-        if self == Self::SOME {
-            return false;
-        }
-        true
     }
 
     /// `number` must be small, and not zero.
@@ -56,9 +38,9 @@ impl ConnectionId {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     connection: AtomicU64,
-    /// What a store with several servers records for each of them.
+    /// Those to each of several servers.
     #[cfg(feature = "redlock")]
-    beside: OnceLock<Box<dyn Any + Send + Sync>>,
+    servers: OnceLock<Box<[Arc<ServerInFlight>]>>,
 }
 
 const NONE: u64 = 0;
@@ -99,31 +81,97 @@ impl InFlight {
         self.connection.load(Ordering::Acquire) != SEVERAL
     }
 
-    /// Whether the requests left on one connection to one server, which executes later what is sent there later.
-    pub(crate) fn is_ordered(&self) -> bool {
-        let connection = self.connection.load(Ordering::Acquire);
-        #[cfg(feature = "redlock")]
-        if [ConnectionId::ALL, ConnectionId::SOME].contains(&ConnectionId(connection)) {
-            return false;
-        }
-        connection != NONE && connection != SEVERAL
-    }
-
     /// Whether a reply on `connection` means that every request that left was executed or never will be.
     pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
-        #[cfg(feature = "redlock")]
-        if connection == ConnectionId::SOME {
-            return false;
-        }
         let in_flight = self.connection.load(Ordering::Acquire);
         in_flight == NONE || in_flight == connection.0
     }
 
-    /// The record of a store with several servers. A store has one type of record.
+    /// The records of this many servers: always as many.
     #[cfg(feature = "redlock")]
-    pub(crate) fn beside<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
-        let beside = self.beside.get_or_init(|| Box::new(make()));
-        beside.downcast_ref().expect("a store notes one kind")
+    pub(crate) fn servers(&self, count: usize) -> &[Arc<ServerInFlight>] {
+        self.servers
+            .get_or_init(|| (0..count).map(|_| Arc::default()).collect())
+    }
+}
+
+/// What is in flight to one of several servers.
+///
+/// A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may take the key there later. So
+/// each of them is [`UnderWay`] until its reply, or its time-out. The release at a server begins when none is under way any more.
+///
+/// All of it runs on the manager's thread.
+#[cfg(feature = "redlock")]
+#[derive(Debug, Default)]
+pub(crate) struct ServerInFlight {
+    /// The connections of requests that are over, and had no reply.
+    pub(crate) in_flight: Arc<InFlight>,
+    under_way: Arc<Tally>,
+    /// Whether the server took the key for a request that is over, or may have done so.
+    took: AtomicBool,
+    is_closed: AtomicBool,
+}
+
+/// A request that may take the key at one of several servers.
+#[cfg(feature = "redlock")]
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    server: Arc<ServerInFlight>,
+    pub(crate) in_flight: InFlight,
+    _open: Open,
+}
+
+#[cfg(feature = "redlock")]
+impl ServerInFlight {
+    pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
+        UnderWay {
+            server: self.clone(),
+            in_flight: InFlight::default(),
+            _open: self.under_way.open(),
+        }
+    }
+
+    /// Whether the server has the key, may have it, or may take it.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.took.load(Ordering::Acquire) || self.under_way.count() > 0
+    }
+
+    /// Begins the release: no request leaves from now on. Waits for those that have left, until their time-outs at the longest.
+    /// Returns whether there is anything to release.
+    pub(crate) async fn close(&self) -> bool {
+        self.is_closed.store(true, Ordering::Release);
+        self.under_way.emptied().await;
+        self.may_hold()
+    }
+}
+
+#[cfg(feature = "redlock")]
+impl UnderWay {
+    /// Whether the request may be sent: not after the release has begun.
+    pub(crate) fn may_leave(&self) -> bool {
+        !self.server.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Notes the reply, and whether the server took the key.
+    pub(crate) fn answered(self, connection: ConnectionId, took: bool) {
+        self.in_flight.note_all_answered();
+        self.server.took.fetch_or(took, Ordering::AcqRel);
+        // It also settles earlier requests on the same connection. Another one that is in flight waits for its own reply.
+        let in_flight = &self.server.in_flight;
+        if self.server.under_way.count() == 1 && in_flight.is_settled_by(connection) {
+            in_flight.note_all_answered();
+        }
+    }
+}
+
+#[cfg(feature = "redlock")]
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.in_flight.is_empty() {
+            let left_on = self.in_flight.connection.load(Ordering::Acquire);
+            self.server.in_flight.note_sent_on(ConnectionId(left_on));
+            self.server.took.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -141,5 +189,50 @@ mod tests {
         assert!(in_flight.is_settled_by(first) && !in_flight.is_settled_by(second));
         in_flight.note_sent_on(second);
         assert!(!in_flight.is_settled_by(first) && !in_flight.is_settled_by(second));
+    }
+
+    #[cfg(feature = "redlock")]
+    #[tokio::test]
+    async fn nothing_is_released_at_a_server_to_which_nothing_left() {
+        let server = Arc::<ServerInFlight>::default();
+        drop(server.begin());
+        assert!(!server.may_hold() && !server.close().await);
+        assert!(!server.begin().may_leave(), "the release has begun");
+    }
+
+    #[cfg(feature = "redlock")]
+    #[tokio::test]
+    async fn a_release_at_a_server_waits_for_what_is_under_way_there() {
+        let server = Arc::<ServerInFlight>::default();
+        let under_way = server.begin();
+        under_way.in_flight.note_sent_on(ConnectionId(1));
+        assert!(server.may_hold());
+        let closed = tokio::spawn({
+            let server = server.clone();
+            async move { server.close().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!closed.is_finished() && !server.begin().may_leave());
+        under_way.answered(ConnectionId(1), true);
+        assert!(closed.await.expect("no panic"));
+        assert!(server.in_flight.is_empty());
+    }
+
+    #[cfg(feature = "redlock")]
+    #[tokio::test]
+    async fn the_answer_to_one_request_says_nothing_of_another_one() {
+        let (server, first) = (Arc::<ServerInFlight>::default(), ConnectionId(1));
+        let (refused, lost) = (server.begin(), server.begin());
+        refused.in_flight.note_sent_on(first);
+        lost.in_flight.note_sent_on(first);
+        refused.answered(first, false);
+        drop(lost);
+        assert!(server.close().await);
+        assert!(!server.in_flight.is_empty() && server.in_flight.is_settled_by(first));
+        // The next one on that connection is executed behind it.
+        let next = server.begin();
+        next.in_flight.note_sent_on(first);
+        next.answered(first, false);
+        assert!(server.in_flight.is_empty() && server.may_hold());
     }
 }

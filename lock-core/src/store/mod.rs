@@ -14,7 +14,8 @@ use crate::{
     inspect::{Health, Sighting},
     mode::Mode,
     runtime::{
-        clock::Moment,
+        clock::{Clock, Moment},
+        executor::Executor,
         tally::{Open, Tally},
     },
     store::{
@@ -328,8 +329,7 @@ pub(crate) struct Release {
 }
 
 /// A release that goes on until it is certain that the key is not ours and will not be.
-#[derive(Debug)]
-#[cfg_attr(feature = "redlock", derive(Clone))]
+#[derive(Clone, Debug)]
 pub(crate) struct CertainRelease {
     /// A try, but for what it takes from the fields below.
     pub(crate) request: Release,
@@ -340,8 +340,12 @@ pub(crate) struct CertainRelease {
     pub(crate) ttl: Duration,
     /// Until when the lease is certain to be ours.
     pub(crate) valid_until: Moment,
-    pub(crate) clock: ClockIndex,
+    pub(crate) fencing_clock: ClockIndex,
     pub(crate) known_tokens: Arc<KnownTokens>,
+    /// Where the tries run that the caller does not wait for.
+    pub(crate) executor: Executor,
+    pub(crate) clock: Clock,
+    pub(crate) command_timeout: Duration,
     /// A shutdown waits for it.
     pub(crate) _open: Open,
     /// Where a release is open whose result is known, and that the drop of the last manager waits for.
@@ -350,11 +354,10 @@ pub(crate) struct CertainRelease {
 
 impl CertainRelease {
     /// The next try, as it is sent now.
-    pub(crate) fn next_try(&mut self, now: impl FnOnce() -> Moment) -> &Release {
-        if let Some(until) = self.kept_until {
-            self.request.keep = Some(until.since(now())).filter(|keep| !keep.is_zero());
-        }
-        self.request.known_fencing = self.known_tokens.of(self.clock);
+    pub(crate) fn next_try(&mut self) -> &Release {
+        let kept_for = |until: Moment| until.since(self.clock.now());
+        self.request.keep = (self.kept_until.map(kept_for)).filter(|keep| !keep.is_zero());
+        self.request.known_fencing = self.known_tokens.of(self.fencing_clock);
         &self.request
     }
 }

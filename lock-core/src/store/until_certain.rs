@@ -10,12 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     key::Shown,
-    runtime::{
-        clock::{Clock, Moment},
-        executor::Executor,
-        jitter::jittered,
-        tally::Open,
-    },
+    runtime::{clock::Moment, jitter::jittered, tally::Open},
     store::{CertainRelease, Failure, Release, ReleaseOutcome, Released},
 };
 
@@ -36,13 +31,6 @@ pub(crate) trait OneServer: Clone + Send + Sync + 'static {
         &self,
         request: &Release,
     ) -> impl Future<Output = Result<Released, Failure>> + Send;
-
-    /// Where the next tries run.
-    fn executor(&self) -> Executor;
-
-    fn clock(&self) -> Clock;
-
-    fn command_timeout(&self) -> Duration;
 }
 
 /// Releases a key. The result is there as soon as it is known; the tries that are still needed go on without the caller.
@@ -66,7 +54,8 @@ pub(crate) async fn release(
         return result;
     }
     let (tell, told) = oneshot::channel();
-    repeated.server.executor().start(repeated.go_on(tell));
+    let executor = repeated.release.executor.clone();
+    executor.start(repeated.go_on(tell));
     match result {
         Some(result) => result,
         None => told.await.unwrap_or_else(|_| {
@@ -118,8 +107,10 @@ impl<S: OneServer> RepeatedRelease<S> {
         if self.unserved.is_some() && self.tries.all == 0 {
             return true;
         }
-        let clock = self.server.clock();
-        let (now, patience) = (clock.now(), self.server.command_timeout().saturating_mul(5));
+        let (now, patience) = (
+            self.release.clock.now(),
+            self.release.command_timeout.saturating_mul(5),
+        );
         let give_up = self.release.started.after(self.release.ttl + patience);
         if now >= give_up {
             if self.answered.is_none() {
@@ -133,16 +124,15 @@ impl<S: OneServer> RepeatedRelease<S> {
         });
         self.pause = self.pause.min(longest);
         // The last try is at the end: a copy of the acquire that arrives just before then would otherwise stay for its ttl.
-        clock
-            .sleep_until(now.after(jittered(self.pause)).min(give_up))
-            .await;
+        let until = now.after(jittered(self.pause)).min(give_up);
+        self.release.clock.sleep_until(until).await;
         self.pause = self.pause.saturating_mul(2);
         true
     }
 
     /// Returns the result for the caller, as far as this try shows it, and notes whether there is nothing more to do.
     async fn try_once(&mut self) -> Option<Result<ReleaseOutcome, Failure>> {
-        let request = self.release.next_try(|| self.server.clock().now());
+        let request = self.release.next_try();
         match self.server.release_once(request).await {
             Ok(released) => Some(Ok(self.released(released))),
             Err(failure) => self.failed(failure).map(Err),
@@ -157,9 +147,9 @@ impl<S: OneServer> RepeatedRelease<S> {
     fn released(&mut self, released: Released) -> ReleaseOutcome {
         let acquire_in_flight = &self.release.request.acquire_in_flight;
         self.is_over = acquire_in_flight.is_settled_by(released.connection);
-        if !self.is_over && released.connection.is_of_all_servers() {
-            self.answered
-                .get_or_insert_with(|| self.server.clock().now());
+        if !self.is_over {
+            let now = || self.release.clock.now();
+            self.answered.get_or_insert_with(now);
         }
         match released.outcome {
             ReleaseOutcome::ReleasedUnserved => {
@@ -171,7 +161,7 @@ impl<S: OneServer> RepeatedRelease<S> {
             }
             ReleaseOutcome::NotOurs
                 if self.tries.may_have_done_it
-                    && self.server.clock().now() < self.release.valid_until =>
+                    && self.release.clock.now() < self.release.valid_until =>
             {
                 ReleaseOutcome::Released
             }
@@ -192,9 +182,9 @@ impl<S: OneServer> RepeatedRelease<S> {
         // slot of a cluster that is being moved) may be over at the next try, too. After a time-out the task has waited long
         // enough.
         let may_pass = failure.is_definite() && failure.is_transient();
-        let waited = self.server.clock().now().since(self.release.started);
+        let waited = self.release.clock.now().since(self.release.started);
         let was_enough = tries.all > 1 && !may_pass;
-        (was_enough || self.is_over || waited >= self.server.command_timeout()).then_some(failure)
+        (was_enough || self.is_over || waited >= self.release.command_timeout).then_some(failure)
     }
 }
 
@@ -215,7 +205,7 @@ mod tests {
 
     use crate::{
         mode::Mode,
-        runtime::tally::Tally,
+        runtime::{clock::Clock, executor::Executor, tally::Tally},
         store::{
             Entry,
             in_flight::{ConnectionId, InFlight},
@@ -239,7 +229,7 @@ mod tests {
 
     /// Replies to releases, all on one connection, and counts them.
     #[derive(Clone)]
-    struct Counting(Arc<AtomicU32>, Clock);
+    struct Counting(Arc<AtomicU32>);
 
     impl OneServer for Counting {
         async fn release_once(&self, _: &Release) -> Result<Released, Failure> {
@@ -248,18 +238,6 @@ mod tests {
                 outcome: ReleaseOutcome::Released,
                 connection: ConnectionId::new(2),
             })
-        }
-
-        fn executor(&self) -> Executor {
-            Executor::Caller
-        }
-
-        fn clock(&self) -> Clock {
-            self.1.clone()
-        }
-
-        fn command_timeout(&self) -> Duration {
-            SECOND
         }
     }
 
@@ -291,12 +269,15 @@ mod tests {
             started,
             ttl: HOUR,
             valid_until: started.after(HOUR),
-            clock: 0,
+            fencing_clock: 0,
             known_tokens: Arc::new(KnownTokens::of_clocks(1)),
+            executor: Executor::Caller,
+            clock: clock.clone(),
+            command_timeout: SECOND,
             _open: open.open(),
             in_background: Arc::default(),
         };
-        let server = Counting(count.clone(), clock.clone());
+        let server = Counting(count.clone());
         let outcome = release(server, of_an_hour).await;
         assert_eq!(outcome.ok(), Some(ReleaseOutcome::Released), "the first");
         assert_eq!(open.count(), 1, "a shutdown waits for the others");

@@ -14,7 +14,6 @@ use crate::{
     mode::LockMode,
     runtime::{
         clock::{Clock, Moment},
-        executor::Executor,
         mutex::Mutex,
     },
     store::{
@@ -205,18 +204,6 @@ impl OneServer for FaultyStore {
             }))
         };
         self.answer(self.command_timeout, release).await
-    }
-
-    fn executor(&self) -> Executor {
-        Executor::Caller
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock.clone()
-    }
-
-    fn command_timeout(&self) -> Duration {
-        self.command_timeout
     }
 }
 

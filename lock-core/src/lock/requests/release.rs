@@ -62,8 +62,11 @@ pub(crate) fn release(
         started,
         ttl: action.ttl,
         valid_until,
-        clock: owner.clock,
+        fencing_clock: owner.clock,
         known_tokens: context.known_tokens.clone(),
+        executor: context.executor.clone(),
+        clock: context.clock.clone(),
+        command_timeout: context.timing.command_timeout,
         _open: context.in_progress.open(),
         in_background: context.in_background.clone(),
     };

@@ -80,9 +80,8 @@ impl ReleaseInFlight {
         mut request: Acquire,
     ) -> Result<Acquired, Failure> {
         let until = context.clock.now().after(context.timing.command_timeout);
-        if self.connections.is_ordered() {
-            request.behind = self.connections.only_connection();
-        } else {
+        request.behind = self.connections.only_connection();
+        if request.behind.is_none() {
             self.answered(&context, until).await;
         }
         let reply = context.store.acquire(request.clone()).await;

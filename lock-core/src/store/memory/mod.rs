@@ -198,7 +198,7 @@ impl Store for MemoryStore {
     }
 
     fn release(&self, mut release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        at_once(Ok(self.let_go(release.next_try(|| self.clock.now()))))
+        at_once(Ok(self.let_go(release.next_try())))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     inspect::{Health, NAMED, Sighting},
     mode::Mode,
-    runtime::{clock::Clock, executor::Executor},
+    runtime::executor::Executor,
     store::{
         Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, Prefetch, Prefetched,
         Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
@@ -135,18 +135,6 @@ impl OneServer for RedisStore {
             // For example, the server does not know the script yet.
             Ok(None) | Err(_) => self.let_go_on_the_manager(request.clone()).await,
         }
-    }
-
-    fn executor(&self) -> Executor {
-        self.0.executor.clone()
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Boot
-    }
-
-    fn command_timeout(&self) -> Duration {
-        self.within()
     }
 }
 

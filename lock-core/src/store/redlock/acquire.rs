@@ -12,7 +12,7 @@ use crate::{
         redlock::{
             ballot::NoMajority,
             servers::{CLOCK, RedlockServers},
-            voting_round::run_voting_round,
+            voting_round::{RoundLost, run_voting_round},
         },
     },
 };
@@ -44,36 +44,24 @@ pub(super) async fn acquire(
         asker: servers.name.clone(),
         mark: servers.mark(request.queue_mode),
     };
-    let outcome = run_voting_round(
-        &servers,
-        proposal,
-        request.known_fencing,
-        Some(in_flight.clone()),
-    )
-    .await;
-    let lost = match outcome {
-        Ok(won) => {
-            in_flight.note_sent_on(ConnectionId::ALL);
-            return Ok(Acquired {
-                outcome: AcquireOutcome::Granted(won.tokens.into()),
-                connection: ConnectionId::SOME,
-            });
-        }
-        Err(lost) => lost,
+    // For the caller, all servers count as one connection. What is in flight to each of them is in the record of that server.
+    in_flight.note_sent_on(ConnectionId::LOCAL);
+    let round = run_voting_round(&servers, proposal, request.known_fencing, Some(&in_flight));
+    let outcome = match round.await {
+        Ok(won) => AcquireOutcome::Granted(won.tokens.into()),
+        Err(RoundLost {
+            loss: NoMajority::Busy(expiry),
+            ..
+        }) => AcquireOutcome::Busy(busy(expiry)),
+        Err(lost) => return Err(lost.failure(&servers)),
     };
-    if lost.leaves_traces {
-        in_flight.note_sent_on(ConnectionId::ALL);
-    }
-    match lost.loss {
-        NoMajority::Busy(expiry) => Ok(Acquired {
-            outcome: AcquireOutcome::Busy(busy(expiry)),
-            connection: lost.connection(),
-        }),
-        NoMajority::Silence | NoMajority::Overtaken => Err(lost.failure(&servers)),
-    }
+    Ok(Acquired {
+        outcome,
+        connection: ConnectionId::LOCAL,
+    })
 }
 
-/// There is no queue: each waiter asks again, with a new owner token.
+/// There is no queue: each waiter asks again, with a new owner token. The caller releases this one: a minority may have accepted it.
 fn busy(expiry: Expiry) -> Busy {
     Busy {
         expiry,

@@ -2,13 +2,12 @@
 //! tokens that grow.
 //!
 //! Every request goes to all servers at the same time, and is decided as soon as a majority has replied. So a server that is down
-//! or hangs delays no caller. Requests still in flight then go on. They are noted in the in-flight record of the request, so that a
-//! release knows what it has to undo. There is no queue: waiters poll.
+//! or hangs delays no caller. Requests still in flight then go on. Each server has an in-flight record of its own, and each lock is
+//! released there as on a single server. There is no queue: waiters poll.
 //!
 //! - `ballot`: which fencing token to propose, and what the votes add up to;
 //! - `voting_round`: a ballot with real servers;
 //! - `server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `servers`: all of them;
-//! - `in_flight`: which requests left for one of them;
 //! - `back_off`: letting other processes in;
 //! - `acquire`, `renew`, `release`, `inspect`: the requests of the port.
 
@@ -19,24 +18,19 @@ use tokio::sync::oneshot;
 use crate::{
     error::LockError,
     inspect::{Health, Sighting},
-    runtime::{
-        clock::Clock,
-        executor::{Executor, spawn_beside},
-    },
+    runtime::executor::spawn_beside,
     store::{
         Acquire, Acquired, CertainRelease, ENDED, Failure, Page, PagePosition, Prefetch,
-        Prefetched, Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
+        Prefetched, ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
         known_tokens::KnownTokens,
         redis::{Named, Settings},
         redlock::{server::RedlockServer, servers::RedlockServers},
-        until_certain::{self, OneServer},
     },
 };
 
 mod acquire;
 mod back_off;
 mod ballot;
-pub(crate) mod in_flight;
 mod inspect;
 mod release;
 mod renew;
@@ -141,25 +135,6 @@ impl fmt::Debug for RedlockStore {
     }
 }
 
-impl OneServer for RedlockStore {
-    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
-        self.run(release::release(self.0.clone(), request.clone()))
-            .await
-    }
-
-    fn executor(&self) -> Executor {
-        self.0.executor.clone()
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::Boot
-    }
-
-    fn command_timeout(&self) -> Duration {
-        self.0.timing.command_timeout
-    }
-}
-
 impl Store for RedlockStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         self.run(acquire::acquire(self.0.clone(), request))
@@ -185,7 +160,7 @@ impl Store for RedlockStore {
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        Box::pin(until_certain::release(self.clone(), release))
+        self.run(release::release(self.0.clone(), release))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

@@ -8,7 +8,6 @@ use crate::store::{
     Failure, Renew, Renewed, Store,
     redlock::{
         ballot::quorum::{Verdict, VoteCount, no_majority},
-        in_flight::of_servers,
         servers::RedlockServers,
     },
 };
@@ -64,15 +63,17 @@ pub(super) async fn renew(
 /// Restores a key at a server that lost it, or was not reached before. A majority has just renewed the lease, so no other client
 /// can have the lock. The server counts for it from the next renewal on.
 async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) {
-    let record = &of_servers(&request.acquire_in_flight, servers.servers.len())[server];
+    let records = (request.acquire_in_flight).servers(servers.servers.len());
+    let under_way = records[server].begin();
     // Not after its release has begun: the restored key would never be released.
-    let Some(pending) = record.begin_request() else {
+    if !under_way.may_leave() {
         return;
-    };
+    }
     let node = &servers.servers[server].node;
     let within = servers.patience(request.ttl);
-    match node.restore_key(request, within, &record.in_flight).await {
-        Ok(connection) => pending.answered(connection),
+    let restored = node.restore_key(request, within, &under_way.in_flight);
+    match restored.await {
+        Ok(connection) => under_way.answered(connection, true),
         Err(failure) => {
             tracing::debug!(server = node.shown(), ?failure, "a key was not made anew");
         }

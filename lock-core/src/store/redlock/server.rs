@@ -17,15 +17,12 @@ use crate::{
     },
     store::{
         Failure,
-        in_flight::ConnectionId,
+        in_flight::{ConnectionId, UnderWay},
         redis::{
             Named, RedisStore, Settings,
             voting_server::{Proposal, ServerIdentity, Vote},
         },
-        redlock::{
-            in_flight::ServerInFlight,
-            restart_quarantine::{RunIds, Watch},
-        },
+        redlock::restart_quarantine::{RunIds, Watch},
         timing::Timing,
     },
 };
@@ -110,12 +107,12 @@ impl RedlockServer {
     ///
     /// # Cancel safety
     ///
-    /// The in-flight record, if there is one, knows which requests may have been executed.
+    /// The record of the server, if there is one, knows which requests may have been executed.
     pub(super) async fn vote(
         &self,
         proposal: &Proposal,
         within: Duration,
-        record: Option<&ServerInFlight>,
+        under_way: Option<UnderWay>,
     ) -> Result<Vote, Failure> {
         let started = CLOCK.now();
         let left = || within.saturating_sub(CLOCK.now().since(started));
@@ -125,14 +122,12 @@ impl RedlockServer {
             _ => self.ask_voting_right(within).await?,
         };
         self.require_vote(&voting_right, CLOCK.now())?;
-        let pending = match record {
-            Some(record) => Some(record.begin_request().ok_or_else(|| {
-                Failure::no_answer("this request was released before it was sent")
-            })?),
-            None => None,
-        };
+        if matches!(&under_way, Some(under_way) if !under_way.may_leave()) {
+            let released = "this request was released before it was sent";
+            return Err(Failure::no_answer(released));
+        }
         let sent = CLOCK.now();
-        let in_flight = record.map(|record| &record.in_flight);
+        let in_flight = under_way.as_ref().map(|under_way| &under_way.in_flight);
         let marker = &voting_right.watch.name;
         let answer = self.node.propose(proposal, marker, left(), in_flight).await;
         let (connection, vote) = match answer {
@@ -145,8 +140,8 @@ impl RedlockServer {
                 return Err(failure);
             }
         };
-        if let Some(pending) = pending {
-            pending.answered(connection);
+        if let Some(under_way) = under_way {
+            under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
         let Some(vote) = vote else {
             self.forget_voting_right(&voting_right);

@@ -8,11 +8,10 @@ use crate::{
     fencing::FencingBlock,
     store::{
         Contended, Failure,
-        in_flight::{ConnectionId, InFlight},
+        in_flight::{InFlight, ServerInFlight},
         redis::voting_server::{Proposal, Vote},
         redlock::{
             ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority},
-            in_flight::{ServerInFlight, of_servers},
             servers::{CLOCK, RedlockServers},
         },
     },
@@ -34,22 +33,23 @@ pub(super) struct RoundLost {
     pub(super) is_definitely_not_ours: bool,
     failures: Vec<Failure>,
     /// Whether some server may have taken the lock for us.
-    pub(super) leaves_traces: bool,
+    leaves_traces: bool,
 }
 
-/// Proposes until the round is decided. Later replies are noted in the in-flight record, and have no other effect.
+/// Proposes until the round is decided. Later replies are noted in the record of their server, and have no other effect.
 ///
 /// # Cancel safety
 ///
-/// Requests in flight go on. They are in the in-flight record, so that a release finds them.
+/// Requests in flight go on. They are in the records of the servers, so that a release finds them.
 pub(super) async fn run_voting_round(
     servers: &Arc<RedlockServers>,
     proposal: Proposal,
     known: u64,
-    in_flight: Option<Arc<InFlight>>,
+    in_flight: Option<&InFlight>,
 ) -> Result<RoundWon, RoundLost> {
     let first = servers.next_number(known, proposal.count);
     let count = servers.servers.len();
+    let records = in_flight.map(|in_flight| in_flight.servers(count));
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (tell, mut answers) = mpsc::unbounded_channel();
     let mut heard = Heard::default();
@@ -62,8 +62,7 @@ pub(super) async fn run_voting_round(
                     number,
                     ..proposal.clone()
                 };
-                propose(servers, &tell, place, &proposal, in_flight.as_ref());
-                heard.unanswered += count;
+                propose(servers, &tell, place, &proposal, records);
                 BallotStep::Wait
             }
             BallotStep::Wait => match answers.recv().await {
@@ -91,7 +90,8 @@ pub(super) async fn run_voting_round(
     Err(RoundLost {
         loss,
         is_definitely_not_ours: ballot.is_definitely_held(),
-        leaves_traces: in_flight.is_some_and(|record| heard.leaves_traces(&record, count)),
+        leaves_traces: records
+            .is_some_and(|records| records.iter().any(|record| record.may_hold())),
         failures: heard.failures,
     })
 }
@@ -102,28 +102,22 @@ fn propose(
     tell: &UnboundedSender<VoteOfServer>,
     place: usize,
     proposal: &Proposal,
-    in_flight: Option<&Arc<InFlight>>,
+    records: Option<&[Arc<ServerInFlight>]>,
 ) {
     let within = servers.patience(proposal.ttl);
-    let count = servers.servers.len();
     servers.send_to_all(tell, |server, member| {
-        let (proposal, in_flight) = (proposal.clone(), in_flight.cloned());
-        async move {
-            let in_flight = in_flight.as_ref();
-            let record = in_flight.map(|record| &of_servers(record, count)[server]);
-            (place, member.vote(&proposal, within, record).await)
-        }
+        let proposal = proposal.clone();
+        let under_way = records.map(|records| records[server].begin());
+        async move { (place, member.vote(&proposal, within, under_way).await) }
     });
 }
 
 /// The replies of one round.
 #[derive(Default)]
 struct Heard {
-    accepted: bool,
     /// Whether a server said that others want the lock.
     wanted: bool,
     failures: Vec<Failure>,
-    unanswered: usize,
 }
 
 impl Heard {
@@ -134,13 +128,9 @@ impl Heard {
         place: usize,
         reply: Result<Vote, Failure>,
     ) -> BallotStep {
-        self.unanswered -= 1;
         match reply {
             Ok(vote) => {
-                if let Vote::Accepted { wanted, .. } = vote {
-                    self.accepted = true;
-                    self.wanted |= wanted;
-                }
+                self.wanted |= matches!(vote, Vote::Accepted { wanted: true, .. });
                 ballot.hear(server, place, vote)
             }
             Err(failure) => {
@@ -148,17 +138,6 @@ impl Heard {
                 ballot.miss(server, place)
             }
         }
-    }
-
-    /// Whether a server may have the owner token: by a request of an earlier round, or of this one. A request without a reply may
-    /// not even have left, and will leave unless the release forbids it.
-    fn leaves_traces(&self, in_flight: &Arc<InFlight>, count: usize) -> bool {
-        let records = of_servers(in_flight, count);
-        !in_flight.is_empty()
-            || self.accepted
-            || self.unanswered > 0
-            || records.iter().any(|record| !record.is_settled())
-            || !self.failures.is_empty() && records.iter().any(ServerInFlight::was_used)
     }
 }
 
@@ -200,15 +179,6 @@ impl RoundLost {
             return Failure::Refused(Arc::from(Box::<dyn Error + Send + Sync>::from(what)));
         }
         Failure::not_now(what)
-    }
-
-    /// The connections that the replies came on.
-    pub(super) fn connection(&self) -> ConnectionId {
-        if self.leaves_traces {
-            ConnectionId::SOME
-        } else {
-            ConnectionId::ALL
-        }
     }
 }
 
