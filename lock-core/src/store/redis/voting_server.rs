@@ -113,6 +113,12 @@ impl RedisStore {
         self.0.servers.address().shown()
     }
 
+    /// Whether this is the connection on which the next request leaves.
+    pub(crate) fn is_connected_by(&self, connection: ConnectionId) -> bool {
+        let ready = self.place().server.connection.ready();
+        ready.is_some_and(|ready| ready.id() == connection)
+    }
+
     /// Connects, if need be, and verifies which server it is.
     pub(crate) async fn identify(&self, within: Duration) -> Result<ServerIdentity, Failure> {
         let place = self.place();

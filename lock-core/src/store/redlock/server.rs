@@ -102,8 +102,8 @@ impl RedlockServer {
 
     /// Asks the server to vote, if its vote counts.
     ///
-    /// A vote counts only on a connection on which the server was identified, before or after, as one that may vote. A connection
-    /// leads to the same process from its beginning to its end. The vote itself tells whether the server still has its data.
+    /// A vote counts only on a connection on which the server was identified before as one that may vote. A connection leads to the
+    /// same process from its beginning to its end. The vote itself tells whether the server still has its data.
     ///
     /// # Cancel safety
     ///
@@ -118,28 +118,25 @@ impl RedlockServer {
         let left = || within.saturating_sub(CLOCK.now().since(started));
         let known = self.voting_right.lock().clone();
         let voting_right = match known {
-            Some(known) if CLOCK.now() < known.ask_again => known,
+            Some(known)
+                if CLOCK.now() < known.ask_again && self.node.is_connected_by(known.connection) =>
+            {
+                known
+            }
             _ => self.ask_voting_right(within).await?,
         };
-        self.require_vote(&voting_right, CLOCK.now())?;
+        let waits = voting_right.watch.votes_from.since(CLOCK.now());
+        if !waits.is_zero() {
+            return Err(Failure::not_now(self.forgetful(waits)));
+        }
         if matches!(&under_way, Some(under_way) if !under_way.may_leave()) {
             let released = "this request was released before it was sent";
             return Err(Failure::no_answer(released));
         }
-        let sent = CLOCK.now();
         let in_flight = under_way.as_ref().map(|under_way| &under_way.in_flight);
         let marker = &voting_right.watch.name;
         let answer = self.node.propose(proposal, marker, left(), in_flight).await;
-        let (connection, vote) = match answer {
-            Ok(answer) => answer,
-            Err(failure) => {
-                // The next connection is not the one that was greeted.
-                if !failure.is_definite() {
-                    self.forget_voting_right(&voting_right);
-                }
-                return Err(failure);
-            }
-        };
+        let (connection, vote) = answer?;
         if let Some(under_way) = under_way {
             under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
@@ -157,26 +154,12 @@ impl RedlockServer {
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            self.require_vote_on(connection, sent, left()).await?;
-        }
-        Ok(vote)
-    }
-
-    /// Fails unless the server might vote at that time, on this connection, on which it was not identified before.
-    async fn require_vote_on(
-        &self,
-        connection: ConnectionId,
-        sent: Moment,
-        within: Duration,
-    ) -> Result<(), Failure> {
-        let voting_right = self.ask_voting_right(within).await?;
-        if connection != voting_right.connection {
             return Err(Failure::no_answer(format!(
                 "{} was connected to anew while it voted",
                 self.node.shown()
             )));
         }
-        self.require_vote(&voting_right, sent)
+        Ok(vote)
     }
 
     /// The current time of its clock, in tokens, if that is known.
@@ -262,14 +245,6 @@ impl RedlockServer {
             watch,
             ask_again,
         })
-    }
-
-    fn require_vote(&self, voting_right: &VotingRight, at: Moment) -> Result<(), Failure> {
-        let votes_from = voting_right.watch.votes_from;
-        if votes_from <= at {
-            return Ok(());
-        }
-        Err(Failure::not_now(self.forgetful(votes_from.since(at))))
     }
 
     /// The message that the server does not vote for this long.
