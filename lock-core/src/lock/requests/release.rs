@@ -27,8 +27,6 @@ use crate::{
 pub(crate) struct Releasing {
     context: Option<Arc<Context>>,
     key: LockKey,
-    /// Set for a lease that was lost, and is not to be released.
-    lost: Option<LeaseLost>,
     /// The release, until its result is known.
     work: Option<Work>,
 }
@@ -74,7 +72,6 @@ pub(crate) fn release(
     Releasing {
         context: Some(context.clone()),
         key: key.clone(),
-        lost: None,
         work: Some(Box::pin(async move {
             let answer = manager.store.release(release).await;
             manager.outage.note(&answer, &manager.clock);
@@ -90,18 +87,17 @@ impl Releasing {
         Self {
             context: None,
             key,
-            lost: None,
             work: None,
         }
     }
 
     /// For a lease that its task lost, and that other tasks still have.
     pub(crate) fn lost(key: LockKey, reason: LeaseLost) -> Self {
+        let lost = LockError::lost(&key, reason, None);
         Self {
             context: None,
             key,
-            lost: Some(reason),
-            work: None,
+            work: Some(Box::pin(std::future::ready(Err(lost)))),
         }
     }
 
@@ -123,13 +119,7 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Some(reason) = this.lost {
-            return Poll::Ready(Err(LockError::lost(&this.key, reason, None)));
-        }
-        let is_here = this
-            .context
-            .as_ref()
-            .is_some_and(|manager| manager.is_here());
+        let is_here = (this.context.as_ref()).is_none_or(|manager| manager.is_here());
         // In a child that was forked after the first poll the reply never comes.
         let (true, Some(work)) = (is_here, &mut this.work) else {
             return Poll::Ready(Err(forked().about(&this.key)));

@@ -48,7 +48,7 @@ pub(super) async fn acquire(
     in_flight.note_sent_on(ConnectionId::LOCAL);
     let round = run_voting_round(&servers, proposal, request.known_fencing, Some(&in_flight));
     let outcome = match round.await {
-        Ok(won) => AcquireOutcome::Granted(won.tokens.into()),
+        Ok((tokens, _)) => AcquireOutcome::Granted(tokens.into()),
         Err(RoundLost {
             loss: NoMajority::Busy(expiry),
             ..
@@ -88,10 +88,7 @@ pub(super) async fn prefetch(
         mark: Duration::ZERO,
     };
     match run_voting_round(&servers, proposal, request.known_fencing, None).await {
-        Ok(won) => Ok(Prefetched::Tokens {
-            tokens: won.tokens,
-            contended: won.contended,
-        }),
+        Ok((tokens, contended)) => Ok(Prefetched::Tokens { tokens, contended }),
         Err(lost) if lost.is_definitely_not_ours => Ok(Prefetched::NotOurs),
         Err(lost) => Err(lost.failure(&servers)),
     }

@@ -9,9 +9,8 @@ use crate::{
         Failure, Store,
         known_tokens::KnownTokens,
         owner_token::sighting_of,
-        redis::voting_server::SeenLock,
         redlock::{
-            ballot::quorum::{self, reached_by_majority, reason},
+            ballot::quorum::{self, reached_by_majority},
             server::RedlockServer,
             servers::RedlockServers,
         },
@@ -25,15 +24,22 @@ pub(super) async fn inspect(
     servers: Arc<RedlockServers>,
     full_key: Arc<str>,
 ) -> Result<Option<Sighting>, Failure> {
-    let look = |member: Arc<RedlockServer>| {
+    let count = servers.servers.len();
+    let mut answers = servers.ask_all(|_, member| {
         let full_key = full_key.clone();
         async move { member.node.see(full_key).await }
-    };
-    let whose = |seen: &[SeenLock], failures: &[Failure]| {
-        let found = quorum::whose(servers.servers.len(), seen, failures.len())?;
-        Some(found.map(|(token, left)| sighting_of(token, left, 0)))
-    };
-    servers.ask_until(look, whose).await
+    });
+    let (mut seen, mut failures) = (Vec::new(), Vec::new());
+    while let Some((_, answer)) = answers.recv().await {
+        match answer {
+            Ok(lock) => seen.push(lock),
+            Err(failure) => failures.push(failure),
+        }
+        if let Some(found) = quorum::whose(count, &seen, failures.len()) {
+            return Ok(found.map(|(token, left)| sighting_of(token, left, 0)));
+        }
+    }
+    Err(quorum::no_majority(count, &failures))
 }
 
 /// A minority that does not work is worth a warning, since one more failure is an outage.
@@ -63,7 +69,7 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
                 }
             }
             Err(failure) => {
-                let silent = format!("{name} does not vote: {}", reason(&failure));
+                let silent = format!("{name} does not vote: {}", failure.text());
                 warnings.push(Topic::Votes.warning(silent));
                 failures.push(failure);
             }

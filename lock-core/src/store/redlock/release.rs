@@ -3,11 +3,8 @@
 use std::sync::Arc;
 
 use crate::store::{
-    CertainRelease, Failure, Release, ReleaseOutcome, Store,
-    redlock::{
-        ballot::quorum::{Verdict, no_majority},
-        servers::RedlockServers,
-    },
+    CertainRelease, ENDED, Failure, Release, ReleaseOutcome, Store,
+    redlock::{ballot::quorum::Replies, servers::RedlockServers},
 };
 
 /// Releases at all servers that may have the lock, and returns as soon as a majority has replied. Each server has a release of its
@@ -37,17 +34,12 @@ pub(super) async fn release(
             }
         }
     });
-    let (mut tally, mut failures) = (servers.tally(), Vec::new());
-    while tally.verdict().is_none()
-        && let Some((_, answer)) = answers.recv().await
-    {
-        let outcome = answer.as_ref();
-        tally.count(outcome.map(|outcome| *outcome == ReleaseOutcome::Released));
-        failures.extend(answer.err());
+    let mut replies = Replies::of(count);
+    while let Some((_, reply)) = answers.recv().await {
+        replies.count(reply);
+        if let Some(result) = replies.result() {
+            return result;
+        }
     }
-    match tally.verdict() {
-        Some(Verdict::Yes) => Ok(ReleaseOutcome::Released),
-        Some(Verdict::No) => Ok(ReleaseOutcome::NotOurs),
-        _ => Err(Failure::no_answer(no_majority(count, &failures))),
-    }
+    Err(Failure::unanswered(ENDED))
 }

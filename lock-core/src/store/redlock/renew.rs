@@ -6,10 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::store::{
     Failure, Renew, Renewed, Store,
-    redlock::{
-        ballot::quorum::{Verdict, VoteCount, no_majority},
-        servers::RedlockServers,
-    },
+    redlock::{ballot::quorum::Replies, servers::RedlockServers},
 };
 
 /// Reports the majorities' results as soon as there is one for each lease; then restores the keys at servers that have lost them.
@@ -23,38 +20,27 @@ pub(super) async fn renew(
         let batch = batch.clone();
         async move { member.node.renew(batch, within).await }
     });
-    let mut tallies = vec![servers.tally(); batch.len()];
+    let mut leases = vec![Replies::of(servers.servers.len()); batch.len()];
     let mut missing = Vec::new();
-    let mut failures = Vec::new();
     let mut tell = Some(tell);
     while let Some((server, answer)) = answers.recv().await {
-        let said = answer.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
-        for (index, (tally, said)) in tallies.iter_mut().zip(said).enumerate() {
-            let extended = said.as_ref().map(|renewed| *renewed == Renewed::Extended);
-            tally.count(extended);
-            match said {
-                Ok(Renewed::Extended | Renewed::ExtendedAndContended) => {}
-                Ok(Renewed::NotOurs) => missing.push((server, index)),
-                Err(failure) => failures.push(failure),
+        let answer = answer.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
+        for (index, (lease, renewed)) in leases.iter_mut().zip(answer).enumerate() {
+            if matches!(renewed, Ok(Renewed::NotOurs)) {
+                missing.push((server, index));
             }
+            lease.count(renewed);
         }
-        if tallies.iter().all(|tally| tally.verdict().is_some())
+        if tell.is_some()
+            && let Some(results) = leases.iter().map(Replies::result).collect()
             && let Some(tell) = tell.take()
         {
-            let word = |tally: &VoteCount| match tally.verdict() {
-                Some(Verdict::Yes) => Ok(Renewed::Extended),
-                Some(Verdict::No) => Ok(Renewed::NotOurs),
-                _ => Err(Failure::no_answer(no_majority(
-                    servers.servers.len(),
-                    &failures,
-                ))),
-            };
             // The receiver is gone if the manager ended.
-            drop(tell.send(tallies.iter().map(word).collect()));
+            drop(tell.send(results));
         }
     }
     for (server, index) in missing {
-        if tallies[index].verdict() == Some(Verdict::Yes) {
+        if let Some(Ok(Renewed::Extended)) = leases[index].result() {
             restore_key(&servers, server, &batch[index]).await;
         }
     }

@@ -12,12 +12,12 @@ use crate::{
         mutex::Mutex,
     },
     store::{
-        Failure, QueueMode, Store,
+        ENDED, Failure, QueueMode, Store,
         owner_token::random_name,
         redis::{Scope, Settings},
         redlock::{
             back_off::BackOff,
-            ballot::quorum::{VoteCount, majority, no_majority, reached_by_majority},
+            ballot::quorum::{Replies, reached_by_majority},
             server::RedlockServer,
         },
         timing::Timing,
@@ -59,14 +59,6 @@ impl RedlockServers {
         }
     }
 
-    pub(super) fn majority(&self) -> usize {
-        majority(self.servers.len())
-    }
-
-    pub(super) fn tally(&self) -> VoteCount {
-        VoteCount::of(self.servers.len())
-    }
-
     /// Sends a request to every server, each apart from the others. The requests go on when no caller waits for the replies any
     /// more.
     pub(super) fn ask_all<T, F>(
@@ -100,34 +92,6 @@ impl RedlockServers {
         }
     }
 
-    /// Asks all servers until `decide` has a result, by the replies and the failures so far.
-    pub(super) async fn ask_until<T, F, R>(
-        &self,
-        question: impl Fn(Arc<RedlockServer>) -> F,
-        decide: impl Fn(&[T], &[Failure]) -> Option<R>,
-    ) -> Result<R, Failure>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
-        let mut answers = self.ask_all(|_, member| question(member));
-        let (mut replies, mut failures) = (Vec::new(), Vec::new());
-        while let Some((_, answer)) = answers.recv().await {
-            match answer {
-                Ok(reply) => replies.push(reply),
-                Err(failure) => failures.push(failure),
-            }
-            if let Some(decided) = decide(&replies, &failures) {
-                return Ok(decided);
-            }
-        }
-        let invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
-        Err(match failures.iter().find(invalid) {
-            Some(failure) => failure.clone(),
-            None => Failure::no_answer(no_majority(self.servers.len(), &failures)),
-        })
-    }
-
     /// Asks all servers, and waits for all replies: a majority must succeed. A request that one server finds wrong fails at once.
     pub(super) async fn have_done<F>(
         &self,
@@ -136,14 +100,16 @@ impl RedlockServers {
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
     {
-        let decide = |done: &[()], failures: &[Failure]| {
-            let all = done.len() + failures.len() == self.servers.len();
-            match failures.last() {
-                Some(failure @ Failure::Invalid(_)) => Some(Err(failure.clone())),
-                _ => (all && done.len() >= self.majority()).then_some(Ok(())),
+        let mut answers = self.ask_all(|_, member| question(member));
+        let mut replies = Replies::of(self.servers.len());
+        while let Some((_, reply)) = answers.recv().await {
+            if let Err(failure @ Failure::Invalid(_)) = reply {
+                return Err(failure);
             }
-        };
-        self.ask_until(question, decide).await?
+            replies.count(reply);
+        }
+        let none = || Err(Failure::unanswered(ENDED));
+        replies.result().unwrap_or_else(none)
     }
 
     /// The first number to propose, for the last of `count` tokens. It is the time at which the servers will receive it, but above

@@ -11,7 +11,7 @@ use crate::{
         in_flight::{InFlight, ServerInFlight},
         redis::voting_server::{Proposal, Vote},
         redlock::{
-            ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority},
+            ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority_text},
             servers::{CLOCK, RedlockServers},
         },
     },
@@ -19,12 +19,6 @@ use crate::{
 
 /// A server, the place of the proposal that it was sent, and its reply.
 type VoteOfServer = (usize, (usize, Result<Vote, Failure>));
-
-/// What a majority accepted.
-pub(super) struct RoundWon {
-    pub(super) tokens: FencingBlock,
-    pub(super) contended: Contended,
-}
 
 /// Why there was no majority, and what the servers without a vote reported.
 pub(super) struct RoundLost {
@@ -46,13 +40,13 @@ pub(super) async fn run_voting_round(
     proposal: Proposal,
     known: u64,
     in_flight: Option<&InFlight>,
-) -> Result<RoundWon, RoundLost> {
+) -> Result<(FencingBlock, Contended), RoundLost> {
     let first = servers.next_number(known, proposal.count);
     let count = servers.servers.len();
     let records = in_flight.map(|in_flight| in_flight.servers(count));
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (tell, mut answers) = mpsc::unbounded_channel();
-    let mut heard = Heard::default();
+    let (mut contended, mut failures) = (Contended::NoneWaiting, Vec::new());
     let mut step = ballot.begin();
     // Bounded by the ballot: a few proposals, and a reply or a time-out of each server to each.
     let loss = loop {
@@ -66,7 +60,16 @@ pub(super) async fn run_voting_round(
                 BallotStep::Wait
             }
             BallotStep::Wait => match answers.recv().await {
-                Some((server, (place, reply))) => heard.note(&mut ballot, server, place, reply),
+                Some((server, (place, Ok(vote)))) => {
+                    if let Vote::Accepted { wanted: true, .. } = vote {
+                        contended = Contended::OthersWaiting;
+                    }
+                    ballot.hear(server, place, vote)
+                }
+                Some((server, (place, Err(failure)))) => {
+                    failures.push(failure);
+                    ballot.miss(server, place)
+                }
                 // This cannot happen: `tell` keeps the channel open.
                 None => break NoMajority::Silence,
             },
@@ -75,14 +78,10 @@ pub(super) async fn run_voting_round(
                 break NoMajority::Overtaken;
             }
             BallotStep::Won { number } => {
-                let contended = if heard.wanted {
+                if contended == Contended::OthersWaiting {
                     servers.back_off.note(&proposal.full_key, CLOCK.now());
-                    Contended::OthersWaiting
-                } else {
-                    Contended::NoneWaiting
-                };
-                let tokens = block(number, proposal.count);
-                return Ok(RoundWon { tokens, contended });
+                }
+                return Ok((block(number, proposal.count), contended));
             }
             BallotStep::Lost(loss) => break loss,
         };
@@ -92,7 +91,7 @@ pub(super) async fn run_voting_round(
         is_definitely_not_ours: ballot.is_definitely_held(),
         leaves_traces: records
             .is_some_and(|records| records.iter().any(|record| record.may_hold())),
-        failures: heard.failures,
+        failures,
     })
 }
 
@@ -110,35 +109,6 @@ fn propose(
         let under_way = records.map(|records| records[server].begin());
         async move { (place, member.vote(&proposal, within, under_way).await) }
     });
-}
-
-/// The replies of one round.
-#[derive(Default)]
-struct Heard {
-    /// Whether a server said that others want the lock.
-    wanted: bool,
-    failures: Vec<Failure>,
-}
-
-impl Heard {
-    fn note(
-        &mut self,
-        ballot: &mut Ballot,
-        server: usize,
-        place: usize,
-        reply: Result<Vote, Failure>,
-    ) -> BallotStep {
-        match reply {
-            Ok(vote) => {
-                self.wanted |= matches!(vote, Vote::Accepted { wanted: true, .. });
-                ballot.hear(server, place, vote)
-            }
-            Err(failure) => {
-                self.failures.push(failure);
-                ballot.miss(server, place)
-            }
-        }
-    }
 }
 
 /// The fencing tokens that an accepted number stands for; the number is the last of them. A majority accepted all of them together,
@@ -164,7 +134,7 @@ impl RoundLost {
                     .join("; ")
             }
             NoMajority::Silence | NoMajority::Busy(_) => {
-                no_majority(servers.servers.len(), &self.failures)
+                no_majority_text(servers.servers.len(), &self.failures)
             }
         };
         if self.leaves_traces {

@@ -9,58 +9,58 @@ pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-/// The replies to one request so far.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct VoteCount {
+/// The replies of several servers to one request so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Replies<T> {
     servers: usize,
-    yes: usize,
-    no: usize,
-    silent: usize,
+    said: Vec<T>,
+    failures: Vec<Failure>,
 }
 
-/// What the replies add up to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// A majority said so.
-    Yes,
-    No,
-    /// Neither can have a majority any more.
-    Nobody,
-}
-
-impl VoteCount {
+impl<T: Copy + PartialEq> Replies<T> {
     pub(crate) fn of(servers: usize) -> Self {
         Self {
             servers,
-            yes: 0,
-            no: 0,
-            silent: 0,
+            said: Vec::new(),
+            failures: Vec::new(),
         }
     }
 
-    /// A server said yes or no; a failure is no reply, or none that counts.
-    pub(crate) fn count(&mut self, said: Result<bool, &Failure>) {
-        match said {
-            Ok(true) => self.yes += 1,
-            Ok(false) => self.no += 1,
-            Err(_) => self.silent += 1,
+    /// A failure is no reply, or none that counts.
+    pub(crate) fn count(&mut self, reply: Result<T, Failure>) {
+        match reply {
+            Ok(said) => self.said.push(said),
+            Err(failure) => self.failures.push(failure),
         }
     }
 
-    /// `None` while missing replies may decide.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
-        let needed = majority(self.servers);
-        let open = self.servers - self.yes - self.no - self.silent;
-        if self.yes >= needed {
-            Some(Verdict::Yes)
-        } else if self.no >= needed {
-            Some(Verdict::No)
-        } else if self.yes + open < needed && self.no + open < needed {
-            Some(Verdict::Nobody)
-        } else {
-            None
+    /// What a majority said, or that nothing can be what a majority says. `None` while missing replies may decide.
+    pub(crate) fn result(&self) -> Option<Result<T, Failure>> {
+        let count = |one: &T| self.said.iter().filter(|other| *other == one).count();
+        let most = self.said.iter().copied().max_by_key(count);
+        let agreed = most.as_ref().map_or(0, count);
+        let (needed, silent) = (majority(self.servers), self.failures.len());
+        if agreed >= needed {
+            return most.map(Ok);
         }
+        let open = self.servers - self.said.len() - silent;
+        (agreed + open < needed).then(|| Err(no_majority(self.servers, &self.failures)))
     }
+}
+
+/// The failure if too few servers replied. What one of them finds wrong with the request itself is more to the point.
+pub(crate) fn no_majority(servers: usize, failures: &[Failure]) -> Failure {
+    let invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
+    let found = failures.iter().find(invalid).cloned();
+    found.unwrap_or_else(|| Failure::no_answer(no_majority_text(servers, failures)))
+}
+
+pub(crate) fn no_majority_text(servers: usize, failures: &[Failure]) -> String {
+    let mut reasons: Vec<String> = failures.iter().map(Failure::text).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    let reasons = reasons.join("; ");
+    format!("no majority of the {servers} servers answered: {reasons}")
 }
 
 /// What a majority reaches: the `majority`-th smallest of what is known of each server, if so many are known.
@@ -103,54 +103,35 @@ pub(crate) fn whose(
     (most + open + silent < needed).then_some(None)
 }
 
-/// The message if too few servers replied.
-pub(crate) fn no_majority(servers: usize, failures: &[Failure]) -> String {
-    let mut reasons: Vec<String> = failures.iter().map(reason).collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    format!(
-        "no majority of the {servers} servers answered: {}",
-        reasons.join("; ")
-    )
-}
-
-pub(crate) fn reason(failure: &Failure) -> String {
-    match failure {
-        Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
-            source.to_string()
-        }
-        Failure::Invalid(reason) => reason.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tally(yes: usize, no: usize, silent: usize) -> Option<Verdict> {
-        VoteCount {
-            servers: 5,
-            yes,
-            no,
-            silent,
+    /// What the replies of five servers add up to.
+    fn result(yes: usize, no: usize, silent: usize) -> Option<Option<bool>> {
+        let mut replies = Replies::of(5);
+        let said = [(true, yes), (false, no)].into_iter();
+        for (said, count) in said {
+            (0..count).for_each(|_| replies.count(Ok(said)));
         }
-        .verdict()
+        (0..silent).for_each(|_| replies.count(Err(Failure::no_answer("silent"))));
+        replies.result().map(Result::ok)
     }
 
     #[test]
     fn a_majority_decides_as_soon_as_it_is_one() {
-        assert_eq!(tally(3, 0, 0), Some(Verdict::Yes));
-        assert_eq!(tally(3, 2, 0), Some(Verdict::Yes));
-        assert_eq!(tally(0, 3, 0), Some(Verdict::No));
-        assert_eq!(tally(2, 2, 0), None);
-        assert_eq!(tally(2, 0, 2), None);
+        assert_eq!(result(3, 0, 0), Some(Some(true)));
+        assert_eq!(result(3, 2, 0), Some(Some(true)));
+        assert_eq!(result(0, 3, 0), Some(Some(false)));
+        assert_eq!(result(2, 2, 0), None);
+        assert_eq!(result(2, 0, 2), None);
     }
 
     #[test]
     fn no_majority_is_no_word() {
-        assert_eq!(tally(2, 2, 1), Some(Verdict::Nobody));
-        assert_eq!(tally(0, 0, 3), Some(Verdict::Nobody));
-        assert_eq!(tally(2, 0, 3), Some(Verdict::Nobody));
+        assert_eq!(result(2, 2, 1), Some(None));
+        assert_eq!(result(0, 0, 3), Some(None));
+        assert_eq!(result(2, 0, 3), Some(None));
     }
 
     #[test]
