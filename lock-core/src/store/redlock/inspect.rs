@@ -11,7 +11,6 @@ use crate::{
         owner_token::sighting_of,
         redlock::{
             ballot::quorum::{self, reached_by_majority},
-            server::RedlockServer,
             servers::RedlockServers,
         },
     },
@@ -92,29 +91,18 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
 
 /// A server with a clock far from the others' refuses what they accept.
 fn clock_warnings(servers: &RedlockServers) -> Vec<String> {
-    let ahead: Vec<i64> = servers
-        .servers
-        .iter()
-        .filter_map(|member| member.ahead())
-        .collect();
-    let set_back = servers
-        .servers
-        .iter()
-        .filter_map(|member| member.clock_warning());
-    let set_back: Vec<String> = set_back.collect();
-    let Some(middle) = reached_by_majority(servers.servers.len(), ahead) else {
-        return set_back;
-    };
-    let far = |member: &&Arc<RedlockServer>| {
-        let ahead = member.ahead();
-        ahead.is_some_and(|ahead| ahead.abs_diff(middle) > CLOCK_TOLERANCE)
-    };
-    let warning = |member: &Arc<RedlockServer>| {
-        format!(
-            "the clock of {} is not that of the others: synchronise it, or it cannot vote",
-            member.node.shown()
-        )
-    };
-    let far = servers.servers.iter().filter(far).map(warning);
-    set_back.into_iter().chain(far).collect()
+    let all = || servers.servers.iter();
+    let mut warnings: Vec<_> = all().filter_map(|one| one.clock_warning()).collect();
+    let ahead = all().filter_map(|one| one.ahead()).collect();
+    if let Some(middle) = reached_by_majority(servers.servers.len(), ahead) {
+        let is_far = |ahead: i64| ahead.abs_diff(middle) > CLOCK_TOLERANCE;
+        let far = all().filter(|one| one.ahead().is_some_and(is_far));
+        warnings.extend(far.map(|one| {
+            format!(
+                "the clock of {} is not that of the others: synchronise it, or it cannot vote",
+                one.node.shown()
+            )
+        }));
+    }
+    warnings
 }

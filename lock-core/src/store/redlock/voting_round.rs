@@ -124,14 +124,9 @@ impl RoundLost {
             NoMajority::Overtaken => {
                 let what =
                     "the servers gave higher fencing tokens to others, or their clocks differ";
-                let clocks = servers
-                    .servers
-                    .iter()
-                    .filter_map(|member| member.clock_warning());
-                iter::once(what.to_owned())
-                    .chain(clocks)
-                    .collect::<Vec<_>>()
-                    .join("; ")
+                let clocks = servers.servers.iter().filter_map(|one| one.clock_warning());
+                let all = iter::once(what.to_owned()).chain(clocks);
+                all.collect::<Vec<_>>().join("; ")
             }
             NoMajority::Silence | NoMajority::Busy(_) => {
                 no_majority_text(servers.servers.len(), &self.failures)

@@ -108,30 +108,30 @@ mod tests {
     use super::*;
 
     /// What the replies of five servers add up to.
-    fn result(yes: usize, no: usize, silent: usize) -> Option<Option<bool>> {
+    fn result(yes: usize, no: usize, silent: usize) -> Option<Result<bool, ()>> {
         let mut replies = Replies::of(5);
         let said = [(true, yes), (false, no)].into_iter();
         for (said, count) in said {
             (0..count).for_each(|_| replies.count(Ok(said)));
         }
         (0..silent).for_each(|_| replies.count(Err(Failure::no_answer("silent"))));
-        replies.result().map(Result::ok)
+        replies.result().map(|result| result.map_err(drop))
     }
 
     #[test]
     fn a_majority_decides_as_soon_as_it_is_one() {
-        assert_eq!(result(3, 0, 0), Some(Some(true)));
-        assert_eq!(result(3, 2, 0), Some(Some(true)));
-        assert_eq!(result(0, 3, 0), Some(Some(false)));
+        assert_eq!(result(3, 0, 0), Some(Ok(true)));
+        assert_eq!(result(3, 2, 0), Some(Ok(true)));
+        assert_eq!(result(0, 3, 0), Some(Ok(false)));
         assert_eq!(result(2, 2, 0), None);
         assert_eq!(result(2, 0, 2), None);
     }
 
     #[test]
     fn no_majority_is_no_word() {
-        assert_eq!(result(2, 2, 1), Some(None));
-        assert_eq!(result(0, 0, 3), Some(None));
-        assert_eq!(result(2, 0, 3), Some(None));
+        assert_eq!(result(2, 2, 1), Some(Err(())));
+        assert_eq!(result(0, 0, 3), Some(Err(())));
+        assert_eq!(result(2, 0, 3), Some(Err(())));
     }
 
     #[test]
