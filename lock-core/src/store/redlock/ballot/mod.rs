@@ -46,16 +46,9 @@ struct ServerVotes {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum LastVote {
-    /// Nothing yet.
     #[default]
     NoVoteYet,
-    Accepted,
-    Refused {
-        least: u64,
-    },
-    Held {
-        left: Option<Duration>,
-    },
+    Voted(Vote),
     /// No reply, or none that counts. It is not waited for any more.
     Silent,
 }
@@ -111,20 +104,19 @@ impl Ballot {
     pub(crate) fn hear(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
         let is_last = place + 1 == self.proposals.len();
         let heard = &mut self.servers[server];
-        let (said, least) = match vote {
+        let least = match vote {
             Vote::Accepted { clock, .. } => {
                 if !heard.accepted.contains(&place) {
                     heard.accepted.push(place);
                     heard.accepted.sort_unstable();
                 }
-                (LastVote::Accepted, clock.max(self.proposals[place]))
+                clock.max(self.proposals[place])
             }
-            Vote::Refused { least, .. } => (LastVote::Refused { least }, least),
-            Vote::Held { least, left } => (LastVote::Held { left }, least),
+            Vote::Refused { least, .. } | Vote::Held { least, .. } => least,
         };
         heard.least = heard.least.max(Some(least));
         if is_last {
-            heard.last = said;
+            heard.last = LastVote::Voted(vote);
         }
         self.next_step(place)
     }
@@ -139,7 +131,7 @@ impl Ballot {
 
     /// Whether a majority said that another client has the lock.
     pub(crate) fn is_definitely_held(&self) -> bool {
-        let held = |heard: &&ServerVotes| matches!(heard.last, LastVote::Held { .. });
+        let held = |heard: &&ServerVotes| matches!(heard.last, LastVote::Voted(Vote::Held { .. }));
         self.servers.iter().filter(held).count() >= self.majority()
     }
 
@@ -154,10 +146,10 @@ impl Ballot {
         let mut overtaken = false;
         for heard in &self.servers {
             match heard.last {
-                LastVote::NoVoteYet | LastVote::Accepted => open += 1,
-                LastVote::Held { .. } => held += 1,
+                LastVote::NoVoteYet | LastVote::Voted(Vote::Accepted { .. }) => open += 1,
+                LastVote::Voted(Vote::Held { .. }) => held += 1,
                 LastVote::Silent => silent += 1,
-                LastVote::Refused { least } => {
+                LastVote::Voted(Vote::Refused { least, .. }) => {
                     refused += 1;
                     overtaken |= least.abs_diff(self.latest()) < STRAY;
                 }
@@ -229,7 +221,7 @@ impl Ballot {
         let mut open = 0;
         for heard in &self.servers {
             match heard.last {
-                LastVote::Held { left: time } => left.push(time),
+                LastVote::Voted(Vote::Held { left: time, .. }) => left.push(time),
                 LastVote::Silent => {}
                 _ => open += 1,
             }
