@@ -101,8 +101,8 @@ impl<S: OneServer> RepeatedRelease<S> {
 
     /// Waits until the next try is due. Returns whether there is to be one.
     ///
-    /// A request may sit in a socket of a server that hangs, and a last renewal as well. The time until it can take the key no more
-    /// bounds the tries: one a second while the server does not reply, and 80 for a ttl of an hour after it has.
+    /// A request may sit in a socket of a server that hangs, and a last renewal as well. The tries end when it can take the key no
+    /// more. There is one a second while the server does not reply, and 80 for a ttl of an hour after it has.
     async fn may_go_on(&mut self) -> bool {
         if self.unserved.is_some() && self.tries.all == 0 {
             return true;
