@@ -23,7 +23,7 @@ const DOUBLED_TYPES: &[&str] = &[
 ];
 
 /// The files of the stores that still have one name.
-const DOUBLED_FILES: &[&str] = &["in_flight.rs", "server.rs", "servers.rs"];
+const DOUBLED_FILES: &[&str] = &["server.rs", "servers.rs"];
 
 /// The names of files that say what the file is for its folder.
 const ROLES: &[&str] = &["mod.rs", "model.rs", "tests.rs"];

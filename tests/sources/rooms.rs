@@ -65,8 +65,6 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 const CIRCLES: &[&[&str]] = &[
     // The context has the record of an outage, which looks for the end of the outage with the context.
     &["lock/context/mod.rs", "lock/context/outage.rs"],
-    // A lease that is read may have ended, and tells the registry.
-    &["lock/key_map.rs", "lock/lease_state.rs", "lock/registry.rs"],
     // Sentinels are asked by connections, and connections are led by sentinels.
     &[
         "store/redis/connection/opening.rs",

@@ -8,7 +8,7 @@ use crate::{
     lock::{
         context::{
             Context,
-            driver::{Driver, LiveEvent, RenewalDue},
+            event_listener::{EventListener, LiveEvent, RenewalDue},
         },
         key_map::{KeyEntry, StateAction},
         key_state::{AcquireAction, Action, Event},
@@ -113,10 +113,10 @@ impl Effects {
     }
 }
 
-/// Reports an event to the driver, unless the manager has ended: then nothing is left of the key.
+/// Reports an event to the listener, unless the manager has ended: then nothing is left of the key.
 pub(super) fn report(context: &Context, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
-    if let Some(driver) = context.ticking.driver() {
-        driver.happened(key, kind, event);
+    if let Some(listener) = context.ticking.listener() {
+        listener.happened(key, kind, event);
     }
 }
 
@@ -179,11 +179,11 @@ pub(super) fn give_up(context: &Context, key: &LockKey, request: &AcquireInFligh
 
 /// Has the executor wait for the reply to a request.
 fn finish(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, reply: StoreFuture<Acquired>) {
-    let (driver, of_reply, key) = (context.ticking.driver(), context.clone(), key.clone());
+    let (listener, of_reply, key) = (context.ticking.listener(), context.clone(), key.clone());
     tell_reply(&context.executor, reply, move |result| {
         let reply = read_reply(&of_reply, &owner, result);
-        if let Some(driver) = driver {
-            driver.happened(&key, owner.mode.kind(), Event::Acquired(&owner, reply));
+        if let Some(listener) = listener {
+            listener.happened(&key, owner.mode.kind(), Event::Acquired(&owner, reply));
         }
     });
 }
@@ -196,13 +196,13 @@ fn prefetch(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, ttl: Durat
         known_fencing: context.known_tokens.of(owner.clock),
         tokens,
     });
-    let (driver, key) = (context.ticking.driver(), key.clone());
+    let (listener, key) = (context.ticking.listener(), key.clone());
     tell_reply(&context.executor, reply, move |result| {
         if let Err(failure) = &result {
             tracing::debug!(key = %key.shown(), ?failure, "no fencing tokens were prefetched");
         }
-        if let Some(driver) = driver {
-            driver.happened(&key, owner.mode.kind(), Event::Prefetched(&owner, &result));
+        if let Some(listener) = listener {
+            listener.happened(&key, owner.mode.kind(), Event::Prefetched(&owner, &result));
         }
     });
 }
@@ -211,7 +211,7 @@ fn prefetch(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, ttl: Durat
 /// nor the end of a lease.
 pub(super) fn renew(
     context: &Arc<Context>,
-    driver: Arc<dyn Driver>,
+    listener: Arc<dyn EventListener>,
     batch: Vec<RenewalDue>,
     within: Duration,
 ) {
@@ -239,7 +239,7 @@ pub(super) fn renew(
                     result: &result,
                     retry_in: within / 2,
                 };
-                driver
+                listener
                     .clone()
                     .happened(&one.key, one.owner.mode.kind(), event);
             }

@@ -362,8 +362,8 @@ impl LeaseState {
             Some(Ok(Renewed::Extended | Renewed::ExtendedAndContended)) => Ok(()),
             Some(Ok(Renewed::NotOurs)) => {
                 let reason = self.end(LeaseLost::TakenAway);
-                if let Some(driver) = self.context.ticking.driver() {
-                    driver.happened(&self.key, self.kind(), Event::Lose(self.id, reason));
+                if let Some(listener) = self.context.ticking.listener() {
+                    listener.happened(&self.key, self.kind(), Event::Lose(self.id, reason));
                 }
                 Err(self.lost_error(reason))
             }

@@ -18,7 +18,7 @@ use crate::{
     lock::{
         context::{
             Context,
-            driver::{Driver, LiveEvent, RenewalDue},
+            event_listener::{EventListener, LiveEvent, RenewalDue},
         },
         effects::{self, Effects},
         host::OfKey,
@@ -80,8 +80,8 @@ impl Registry {
         });
         let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
         registry.context.grants.listen(listener);
-        let driver: Weak<dyn Driver> = Arc::<Self>::downgrade(&registry);
-        registry.context.ticking.drive(driver);
+        let listener: Weak<dyn EventListener> = Arc::<Self>::downgrade(&registry);
+        registry.context.ticking.listen(listener);
         registry
     }
 
@@ -384,7 +384,7 @@ impl Registry {
     }
 }
 
-impl Driver for Registry {
+impl EventListener for Registry {
     fn happened(self: Arc<Self>, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
         self.event(key, kind, event);
     }

@@ -28,7 +28,7 @@ use crate::{
     telemetry::Refusals,
 };
 
-pub(crate) mod driver;
+pub(crate) mod event_listener;
 pub(crate) mod outage;
 pub(crate) mod ticking;
 

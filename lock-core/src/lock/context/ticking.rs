@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::{
     key::LockKey,
     lock::{
-        context::driver::{Driver, RenewalDue},
+        context::event_listener::{EventListener, RenewalDue},
         key_state::{BATCHED_WITHIN, Event},
     },
     mode::LockMode,
@@ -46,7 +46,7 @@ pub(crate) struct Ticking {
     changed: Notify,
     /// Whether the task runs. On a runtime of the caller it ends with that runtime. The next poll or lease then starts another.
     is_running: AtomicBool,
-    driver: OnceLock<Weak<dyn Driver>>,
+    listener: OnceLock<Weak<dyn EventListener>>,
 }
 
 impl Ticking {
@@ -57,18 +57,18 @@ impl Ticking {
             in_flight: AtomicUsize::new(0),
             changed: Notify::new(),
             is_running: AtomicBool::new(false),
-            driver: OnceLock::new(),
+            listener: OnceLock::new(),
         }
     }
 
     /// Sets what the task calls. The task has no strong reference: the manager and its thread end with their last user.
-    pub(crate) fn drive(&self, driver: Weak<dyn Driver>) {
-        self.driver.get_or_init(|| driver);
+    pub(crate) fn listen(&self, listener: Weak<dyn EventListener>) {
+        self.listener.get_or_init(|| listener);
     }
 
-    /// The driver of the state machines, unless the manager has ended.
-    pub(crate) fn driver(&self) -> Option<Arc<dyn Driver>> {
-        self.driver.get()?.upgrade()
+    /// Where events are reported, unless the manager has ended.
+    pub(crate) fn listener(&self) -> Option<Arc<dyn EventListener>> {
+        self.listener.get()?.upgrade()
     }
 
     /// Queues the renewal of a lease that ends at `valid_until`.
@@ -119,15 +119,15 @@ impl Ticking {
                 hints = self.timers.due(clock, BATCHED_WITHIN) => hints,
                 () = self.changed.notified() => Vec::new(),
             };
-            let Some(driver) = self.driver() else {
+            let Some(listener) = self.listener() else {
                 return;
             };
             for (key, kind) in hints {
-                driver.clone().happened(&key, kind, Event::Tick);
+                listener.clone().happened(&key, kind, Event::Tick);
             }
-            let round_trip = driver.round_trip();
+            let round_trip = listener.round_trip();
             while let Some((batch, within)) = self.next_batch(round_trip) {
-                driver.clone().renew(batch, within);
+                listener.clone().renew(batch, within);
             }
         }
     }
@@ -158,8 +158,8 @@ struct Running(Arc<Ticking>);
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.is_running.store(false, Ordering::Release);
-        if let Some(driver) = self.0.driver() {
-            driver.rouse_all();
+        if let Some(listener) = self.0.listener() {
+            listener.rouse_all();
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     error::LeaseLost,
     key::LockKey,
     lock::{
-        context::{Context, driver::LiveEvent, outage::Outage},
+        context::{Context, event_listener::LiveEvent, outage::Outage},
         hold::Hold,
         interleavings::served_store::{Order, ServedStore},
         key_state::{
@@ -256,7 +256,7 @@ fn shares_that_are_joined_and_closed_let_no_reader_in_beside_a_writer() {
     });
 }
 
-/// A guard of two keys releases while the reply to a renewal of the first key is being noted: the second key is not lost by that.
+/// A guard of two keys releases while the reply to a renewal of the first key is noted. The second key is not lost by that.
 #[test]
 fn a_renewal_beside_the_release_of_several_keys_loses_none_of_them() {
     explored(|| {

@@ -28,10 +28,10 @@ pub(crate) struct Releasing {
     context: Option<Arc<Context>>,
     key: LockKey,
     /// The release, until its result is known.
-    work: Option<Work>,
+    work: Option<ReleaseWork>,
 }
 
-type Work = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
+type ReleaseWork = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
 
 /// Begins a release, which is sent with the first poll. `unanswered` makes the next acquire of the key take account of the release.
 pub(crate) fn release(

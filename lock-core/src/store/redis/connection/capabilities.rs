@@ -4,10 +4,12 @@ use redis::Value;
 
 use crate::store::{
     Failure,
-    redis::connection::{
-        errors,
-        handshake::CurrentConnection,
-        wire::command::Arg::{Number, Text},
+    redis::{
+        address::Address,
+        connection::{
+            errors,
+            wire::command::Arg::{self, Number, Text},
+        },
     },
 };
 
@@ -20,18 +22,19 @@ pub(crate) enum Capabilities {
     Commands,
 }
 
-/// Asks whether this user may run scripts here. Each connection asks once, since the next one may lead to another server.
-pub(super) async fn capabilities(current: &CurrentConnection) -> Result<Capabilities, Failure> {
-    let nothing = [Text("EVAL"), Text("return 1"), Number(0)];
-    match current.ask(&nothing).await? {
-        Value::ServerError(error) => match error.code() {
-            "NOPERM" => Ok(Capabilities::Commands),
-            _ if errors::details_of(&error).contains("unknown command") => {
-                Ok(Capabilities::Commands)
-            }
-            _ => Err(errors::refused(&error, &current.address)),
-        },
-        // No known server sends another reply. The first lock then shows whether scripts work.
-        _ => Ok(Capabilities::Scripts),
+impl Capabilities {
+    /// Asks whether this user may run scripts. Each connection asks once, since the next one may lead to another server.
+    pub(super) const QUESTION: [Arg<'static>; 3] = [Text("EVAL"), Text("return 1"), Number(0)];
+
+    pub(super) fn of_reply(reply: &Value, address: &Address) -> Result<Self, Failure> {
+        match reply {
+            Value::ServerError(error) => match error.code() {
+                "NOPERM" => Ok(Self::Commands),
+                _ if errors::details_of(error).contains("unknown command") => Ok(Self::Commands),
+                _ => Err(errors::refused(error, address)),
+            },
+            // No known server sends another reply. The first lock then shows whether scripts work.
+            _ => Ok(Self::Scripts),
+        }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
             connection::{
                 CLOCK, Connection,
                 authentication::{auth, credentials_for, due, keep_authenticated},
-                capabilities::{Capabilities, capabilities},
+                capabilities::Capabilities,
                 errors,
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
                 reconnecting::ReconnectingConnection,
@@ -84,12 +84,12 @@ pub(crate) async fn open(
         #[cfg(feature = "cluster")]
         Purpose::Grants => current.grants = true,
         Purpose::LocksOnly | Purpose::Requests => {
-            current.capabilities = Some(capabilities(&current).await?);
+            current.capabilities = Some(ask_capabilities(&current).await?);
         }
         Purpose::Locks => {
             let channel = &*reconnecting.dispatch.channel;
             let heard = hear(reconnecting, &mut current, channel).await?;
-            let known = capabilities(&current).await?;
+            let known = ask_capabilities(&current).await?;
             current.capabilities = Some(known);
             // Without scripts there is no queue.
             current.grants = heard.is_ok() && known == Capabilities::Scripts;
@@ -175,6 +175,11 @@ async fn log_in_once(
         current.expect_okay(&select).await?;
     }
     Ok(current)
+}
+
+async fn ask_capabilities(current: &CurrentConnection) -> Result<Capabilities, Failure> {
+    let reply = current.ask(&Capabilities::QUESTION).await?;
+    Capabilities::of_reply(&reply, &current.address)
 }
 
 /// Subscribes to grants. The inner error says why no grants arrive.

@@ -1,4 +1,4 @@
-//! What the registry is to the parts that report to it: the driver of the state machines.
+//! What the registry is to the parts that report events to it.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -6,7 +6,7 @@ use crate::{key::LockKey, lock::key_state::Event, mode::LockMode, store::owner::
 
 pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
 
-pub(crate) trait Driver: Send + Sync {
+pub(crate) trait EventListener: Send + Sync {
     /// Makes the transition of an event, and carries out what follows from it.
     fn happened(self: Arc<Self>, key: &LockKey, kind: LockMode, event: LiveEvent<'_>);
 
