@@ -462,8 +462,10 @@ impl GrantListener for Registry {
 }
 
 impl Drop for Registry {
-    /// Ends the task of the timers.
+    /// Ends the task of the timers. In a forked child that task is the parent's.
     fn drop(&mut self) {
-        self.context.ticking.wake();
+        if self.context.is_here() {
+            self.context.ticking.wake();
+        }
     }
 }
