@@ -4,6 +4,7 @@
 //! the mutex is free it carries out what follows (`effects.rs`). An event between the two finds the new state.
 
 use std::{
+    mem,
     sync::{
         Arc, MutexGuard, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -462,10 +463,13 @@ impl GrantListener for Registry {
 }
 
 impl Drop for Registry {
-    /// Ends the task of the timers. In a forked child that task is the parent's.
+    /// Ends the task of the timers. In a forked child that task is the parent's, and so is all that the keys have: at the moment of the
+    /// fork, another thread may have held a mutex that their drop locks.
     fn drop(&mut self) {
         if self.context.is_here() {
             self.context.ticking.wake();
+        } else {
+            mem::forget(mem::take(&mut self.keys));
         }
     }
 }
