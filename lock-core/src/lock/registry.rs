@@ -463,7 +463,7 @@ impl GrantListener for Registry {
 }
 
 impl Drop for Registry {
-    /// Ends the task of the timers. In a forked child that task is the parent's, and so is all that the keys have: at the moment of the
+    /// Ends the task of the timers. In a forked child that task is the parent's, and so is all that the keys have. At the moment of the
     /// fork, another thread may have held a mutex that their drop locks.
     fn drop(&mut self) {
         if self.context.is_here() {
