@@ -25,6 +25,7 @@ use crate::{
             rights::Usage,
             topology::{
                 Topology,
+                request_connections::ForCaller,
                 server::{RedisServer, watch_sentinels},
                 servers::RedisServers,
                 settings::ServerSettings,
@@ -99,7 +100,7 @@ impl RedisStore {
         };
         Box::pin(async move {
             store.greet().await?;
-            if let Some((requests, _)) = requests {
+            if let Some(ForCaller::Doubtful(requests) | ForCaller::NotMade(requests)) = requests {
                 drop(requests.current().await);
             }
             Ok(())

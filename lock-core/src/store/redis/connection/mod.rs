@@ -22,7 +22,6 @@ use std::{
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{
-    sync::Notify,
     task::coop::unconstrained,
     time::{MissedTickBehavior, interval},
 };
@@ -31,7 +30,6 @@ use crate::{
     runtime::{
         catch_panic::catch_panic,
         clock::{Clock, Moment},
-        mutex::Mutex,
     },
     store::{
         in_flight::ConnectionId,
@@ -73,16 +71,13 @@ pub(super) type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
-    /// `None` after the connection was retired. The requests in flight have handles of their own; the driver ends when they have
-    /// ended.
-    handle: Mutex<Option<MultiplexedConnection>>,
+    /// Each request has a clone.
+    handle: MultiplexedConnection,
     traffic: Arc<Traffic>,
     /// `None` if the driver runs on the manager's thread.
     shared: Option<Arc<SharedDriver>>,
     /// Whether a PING is in flight that decides whether the connection is dead.
     pub(super) probed: AtomicBool,
-    /// Wakes the driver after the connection was retired.
-    retired: Notify,
     /// Whether requests may use the connection. The end of an unused connection is not reported.
     pub(super) in_use: AtomicBool,
 }
@@ -91,11 +86,10 @@ impl Connection {
     pub(super) fn new(handle: MultiplexedConnection, traffic: Arc<Traffic>) -> Self {
         Self {
             id: ConnectionId::next(),
-            handle: Mutex::new(Some(handle)),
+            handle,
             traffic,
             shared: None,
             probed: AtomicBool::new(false),
-            retired: Notify::new(),
             in_use: AtomicBool::new(false),
         }
     }
@@ -131,10 +125,9 @@ impl Connection {
     }
 
     /// The handle for a request, which is counted as in flight until the second value is dropped.
-    fn begin(&self, sent: Moment) -> Result<(MultiplexedConnection, RequestInFlight), NoReply> {
-        let handle = self.handle.lock().clone().ok_or(NoReply::NotSent)?;
+    fn begin(&self, sent: Moment) -> Result<(MultiplexedConnection, RequestInFlight<'_>), NoReply> {
         let counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
-        Ok((handle, counted))
+        Ok((self.handle.clone(), counted))
     }
 
     /// Waits for the reply to a request, which leaves when this future is first polled, on any thread.
@@ -199,8 +192,8 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = shielded(&mut driver) => break,
-                () = self.retired.notified() => {
-                    retired = Some(CLOCK.now());
+                () = self.traffic.retired.notified() => {
+                    retired.get_or_insert_with(|| CLOCK.now());
                     if let Some(left) = left.take() {
                         left();
                     }
@@ -212,7 +205,8 @@ impl Connection {
                     }
                 }
             }
-            if retired.is_some_and(|retired| CLOCK.now() >= retired.after(patience)) {
+            let is_idle = self.is_idle();
+            if retired.is_some_and(|retired| is_idle || CLOCK.now() >= retired.after(patience)) {
                 break;
             }
         }
@@ -233,10 +227,12 @@ impl Connection {
 
     /// Sends nothing more on this connection. It closes when all replies have come, or after the `patience` of its driver.
     pub(super) fn retire(&self) {
-        let handle = self.handle.lock().take();
-        // Not under the mutex: dropping the last handle wakes the driver.
-        drop(handle);
-        self.retired.notify_one();
+        self.traffic.retire();
+    }
+
+    /// Whether a request may be sent: the connection has neither ended nor been retired.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.traffic.is_retired() && !self.has_ended()
     }
 
     /// Whether a task of a user's runtime reads, or the connection needs none.
@@ -252,7 +248,7 @@ impl Connection {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.traffic.ended().is_some()
+        self.traffic.has_ended()
     }
 }
 

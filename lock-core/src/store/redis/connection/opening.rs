@@ -336,15 +336,13 @@ fn drive(
     let (connection, address) = (current.connection.clone(), current.address.clone());
     let (transaction, timing) = (reconnecting.transaction.clone(), reconnecting.timing());
     let patience = timing.command_timeout;
-    // On a connection for grants alone, usually no request is in flight. One request that is always counted makes its silence
-    // noticed.
+    // On a connection for grants alone, usually no request is in flight.
     #[cfg(feature = "cluster")]
-    let counted =
-        (reconnecting.purpose() == Purpose::Grants).then(|| connection.traffic.begin(CLOCK.now()));
+    if reconnecting.purpose() == Purpose::Grants {
+        connection.traffic.always_notice_silence();
+    }
     let reconnecting = Arc::downgrade(reconnecting);
     spawn_beside(async move {
-        #[cfg(feature = "cluster")]
-        let _counted = counted;
         let silent = || {
             if let Some(reconnecting) = reconnecting.upgrade() {
                 reconnecting.suspect(&connection, patience);

@@ -12,7 +12,9 @@ use crate::{
     store::{
         in_flight::ConnectionId,
         redis::connection::{
-            exchange::Ready, handshake::Purpose, reconnecting::ReconnectingConnection,
+            exchange::Ready,
+            handshake::{CurrentConnection, Purpose},
+            reconnecting::ReconnectingConnection,
         },
     },
 };
@@ -33,8 +35,18 @@ pub(crate) struct RequestConnections {
 struct OfRuntime {
     runtime: CallerRuntime,
     connection: Arc<ReconnectingConnection>,
+    /// The one that was in use last. It may have ended since, or have been given up.
+    current: Option<Arc<CurrentConnection>>,
     /// How many connections the manager's thread had lost when this one was used last.
     losses: u64,
+}
+
+/// The connection of a runtime, when a request is to be sent.
+pub(crate) enum ForCaller {
+    Ready(Ready),
+    /// Another connection to the same server was lost.
+    Doubtful(Arc<ReconnectingConnection>),
+    NotMade(Arc<ReconnectingConnection>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,41 +70,61 @@ impl RequestConnections {
     /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request
     /// would find that out, and have no reply.
     pub(crate) fn of_caller(&self, executor: &Executor) -> Option<Ready> {
-        if let Some((connection, is_doubtful)) = self.for_caller(executor) {
-            if is_doubtful {
+        match self.for_caller(executor) {
+            Some(ForCaller::Ready(ready)) => return Some(ready),
+            Some(ForCaller::Doubtful(connection)) => {
                 executor.spawn(async move { connection.doubt() });
-            } else if let Some(ready) = connection.ready() {
-                return Some(ready);
-            } else if connection.is_to_be_made(PAUSE) {
+            }
+            Some(ForCaller::NotMade(connection)) if connection.is_to_be_made(PAUSE) => {
                 executor.spawn(async move { drop(connection.current().await) });
             }
+            Some(ForCaller::NotMade(_)) | None => {}
         }
         self.of_the_manager.ready()
     }
 
-    /// The connection of the calling task's runtime, whether it is made or not, and whether it is doubtful. `None`: requests from
-    /// there use the one of the manager's thread.
-    pub(crate) fn for_caller(
-        &self,
-        executor: &Executor,
-    ) -> Option<(Arc<ReconnectingConnection>, bool)> {
+    /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.
+    pub(crate) fn for_caller(&self, executor: &Executor) -> Option<ForCaller> {
         if self.of_the_manager.address().transport.client().is_some() {
             return None;
         }
-        caller(executor).map(|runtime| self.of_runtime(runtime))
+        let runtime = caller(executor)?;
+        let mut each = self.each.lock();
+        let found = self.of_runtime(&mut each, runtime);
+        let losses = self.of_the_manager.losses();
+        if std::mem::replace(&mut found.losses, losses) != losses {
+            return Some(ForCaller::Doubtful(found.connection.clone()));
+        }
+        let is_usable = |current: &&Arc<CurrentConnection>| current.connection.is_usable();
+        if found.current.as_ref().filter(is_usable).is_none() {
+            found.current = found.connection.snapshot();
+        }
+        let reconnecting = found.connection.clone();
+        Some(match found.current.clone() {
+            Some(current) => ForCaller::Ready(Ready {
+                reconnecting,
+                current,
+            }),
+            None => ForCaller::NotMade(reconnecting),
+        })
     }
 
-    fn of_runtime(&self, runtime: CallerRuntime) -> (Arc<ReconnectingConnection>, bool) {
-        let (main, mut each) = (&self.of_the_manager, self.each.lock());
+    fn of_runtime<'a>(
+        &self,
+        each: &'a mut Vec<OfRuntime>,
+        runtime: CallerRuntime,
+    ) -> &'a mut OfRuntime {
         let own = each.iter().position(|one| one.runtime == runtime);
         // One of a runtime that has ended serves the next one.
         let left = || each.iter().position(|one| !one.connection.has_reader());
         let at = match own.or_else(left) {
             Some(at) => at,
             None if each.len() < MOST => {
+                let main = &self.of_the_manager;
                 each.push(OfRuntime {
                     runtime,
                     connection: Arc::new(main.another(Purpose::Requests, main.timing())),
+                    current: None,
                     losses: main.losses(),
                 });
                 each.len() - 1
@@ -105,9 +137,7 @@ impl RequestConnections {
         };
         let found = &mut each[at];
         found.runtime = runtime;
-        let losses = main.losses();
-        let is_doubtful = std::mem::replace(&mut found.losses, losses) != losses;
-        (found.connection.clone(), is_doubtful)
+        found
     }
 
     /// The connection with this id, if it is still in use.

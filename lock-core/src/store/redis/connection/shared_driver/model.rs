@@ -1,6 +1,6 @@
 //! A shared driver under the interleavings of threads: a server, tasks that send, and readers that replace each other.
 //!
-//! The socket forgets its wakers when its registration changes. The driver writes what is queued, and reads what has come.
+//! The socket forgets its waker once it has taken over another registration. The driver writes what is queued, and reads what has come.
 
 use std::{
     collections::VecDeque,
@@ -42,8 +42,11 @@ struct Wire {
     replies: Mutex<VecDeque<Arc<AtomicBool>>>,
     /// The driver's waker, as the queue of requests knows it.
     of_the_queue: Mutex<Option<Waker>>,
-    /// The driver's waker, as the current registration knows it.
+    /// The reader's waker, as the current registration knows it.
     of_the_socket: Mutex<Option<Waker>>,
+    /// Whether there is another registration, and the waker of another reader, for the next poll.
+    change: Mutex<(bool, Option<Waker>)>,
+    reader: Mutex<Option<Waker>>,
     replied: AtomicUsize,
     polling: Mutex<Option<Polling>>,
 }
@@ -60,8 +63,16 @@ impl Wire {
         if *self.polling.lock() == Some(Polling::Writes) {
             return;
         }
+        let (is_registered_anew, reader) = std::mem::take(&mut *self.change.lock());
+        if is_registered_anew {
+            drop(self.of_the_socket.lock().take());
+        }
+        if reader.is_some() {
+            *self.reader.lock() = reader;
+        }
+        let reader = self.reader.lock().clone();
         // As a reactor does: the waker first, then the look.
-        *self.of_the_socket.lock() = Some(context.waker().clone());
+        *self.of_the_socket.lock() = Some(reader.unwrap_or_else(|| context.waker().clone()));
         for reply in self.replies.lock().drain(..) {
             reply.store(true, SeqCst);
             self.replied.fetch_add(1, SeqCst);
@@ -94,10 +105,12 @@ impl Registrations for Wire {
         Ok(Box::new(tokio::io::empty()))
     }
 
-    /// What the earlier registration waited for is forgotten.
-    fn replace(&self, registration: Registration) -> Option<Registration> {
-        drop(self.of_the_socket.lock().take());
-        Some(registration)
+    fn replace(&self, _: Registration) {
+        self.change.lock().0 = true;
+    }
+
+    fn wake(&self, reader: Waker) {
+        self.change.lock().1 = Some(reader);
     }
 
     fn has_work(&self) -> bool {
@@ -167,15 +180,12 @@ impl Model {
         }
         let registration = self.wire.register_here().expect("a registration");
         let earlier = self.shared.become_reader(&mut reader, number);
-        drop(self.wire.replace(registration));
+        self.wire.replace(registration);
         drop(reader);
         if let Some(earlier) = earlier {
             earlier.wake();
         }
-        let mut task = ReaderTask {
-            shared: Arc::downgrade(&self.shared),
-            number,
-        };
+        let mut task = ReaderTask::new(&self.shared, number);
         // A task of the explorer is woken whenever it yields, so it would be polled without a cause.
         let is_woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(is_woken.clone());

@@ -84,17 +84,12 @@ impl SharedDriver {
             return;
         }
         // Another thread may look between these lines. What it wakes before the new reader has polled, it wakes in vain.
-        let before = (
-            self.become_reader(&mut reader, number),
-            self.socket.replace(registration),
-        );
+        let before = self.become_reader(&mut reader, number);
+        self.socket.replace(registration);
         drop(reader);
-        end_earlier(before.0);
+        end_earlier(before);
         // On a runtime that shuts down, the task is dropped at once, and the manager's thread reads.
-        drop(handle.spawn(ReaderTask {
-            shared: Arc::downgrade(self),
-            number,
-        }));
+        drop(handle.spawn(ReaderTask::new(self, number)));
     }
 
     /// `None` if the runtime has no reactor, or the process has no descriptor left.
@@ -121,6 +116,12 @@ impl SharedDriver {
         reader.waker.take()
     }
 
+    /// Has the reactor, and all others that want the driver to be polled, wake this task. Returns the waker before.
+    pub(super) fn wake_with(&self, reader: &mut Reader, waker: &Waker) -> Option<Waker> {
+        self.socket.wake(waker.clone());
+        reader.waker.replace(waker.clone())
+    }
+
     /// The manager's thread reads instead of the reader with this number.
     pub(super) fn read_on_the_manager(&self, instead_of: u64) {
         let mut reader = self.reader.lock();
@@ -143,29 +144,43 @@ fn end_earlier(waker: Option<Waker>) {
 
 /// Reads on the runtime of a user. It keeps neither the connection nor the manager.
 pub(super) struct ReaderTask {
-    pub(super) shared: Weak<SharedDriver>,
-    pub(super) number: u64,
+    shared: Weak<SharedDriver>,
+    number: u64,
+    /// The last waker of the task.
+    waker: Option<Waker>,
+}
+
+impl ReaderTask {
+    pub(super) fn new(shared: &Arc<SharedDriver>, number: u64) -> Self {
+        Self {
+            shared: Arc::downgrade(shared),
+            number,
+            waker: None,
+        }
+    }
 }
 
 impl Future for ReaderTask {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Some(shared) = self.shared.upgrade() else {
             return Poll::Ready(());
         };
-        let waker = context.waker();
-        let mut reader = shared.reader.lock();
-        if reader.number != self.number {
+        let (known, waker) = (self.waker.as_ref(), context.waker());
+        if known.is_none_or(|known| !known.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+            let mut reader = shared.reader.lock();
+            if reader.number == self.number {
+                let old = shared.wake_with(&mut reader, waker);
+                drop(reader);
+                drop(old);
+            }
+        }
+        // Another reader may take over between these lines. It has woken this task then, which ends with its next poll.
+        if shared.reader_number.load(SeqCst) != self.number {
             return Poll::Ready(());
         }
-        let is_known = reader
-            .waker
-            .as_ref()
-            .is_some_and(|known| known.will_wake(waker));
-        let old = (!is_known).then(|| reader.waker.replace(waker.clone()));
-        drop(reader);
-        drop(old);
         shared.poll(Polling::Reads);
         if shared.has_ended.load(SeqCst) {
             Poll::Ready(())

@@ -41,23 +41,25 @@ impl SharedDriver {
 
     /// Reads, if the manager's thread is the reader. Never ready before the connection is over.
     fn read_here(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.reader_number.load(SeqCst) != MANAGER {
+            return Poll::Pending;
+        }
         let mut reader = self.reader.lock();
         if reader.number != MANAGER {
             return Poll::Pending;
         }
-        let (waker, mut before) = (context.waker(), None);
         // A reader without a waker has just become it: the current registration is that of an earlier one.
         if reader.waker.is_none() {
             match self.socket.register_here() {
-                Ok(registration) => before = self.socket.replace(registration),
+                Ok(registration) => self.socket.replace(registration),
                 Err(_) => self.has_ended.store(true, SeqCst),
             }
         }
-        let known = reader.waker.as_ref();
+        let (known, waker) = (reader.waker.as_ref(), context.waker());
         let is_known = known.is_some_and(|known| known.will_wake(waker));
-        let old = (!is_known).then(|| reader.waker.replace(waker.clone()));
+        let old = (!is_known).then(|| self.wake_with(&mut reader, waker));
         drop(reader);
-        drop((before, old));
+        drop(old);
         self.poll(Polling::Reads);
         if self.has_ended.load(SeqCst) {
             Poll::Ready(())

@@ -12,7 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 #[cfg(unix)]
@@ -75,8 +75,11 @@ pub(crate) trait Registrations: Send + Sync {
     /// If that runtime has no reactor.
     fn register_here(&self) -> io::Result<Registration>;
 
-    /// Makes another registration the current one, and returns the one before.
-    fn replace(&self, registration: Registration) -> Option<Registration>;
+    /// Makes another registration the current one, from the next poll of the driver on.
+    fn replace(&self, registration: Registration);
+
+    /// Has the reactor wake this task, from the next poll of the driver on. Before the first call, it wakes the driver.
+    fn wake(&self, reader: Waker);
 
     /// Whether there is something to read, or something is left to be written, or the socket has ended.
     fn has_work(&self) -> bool;
@@ -85,8 +88,15 @@ pub(crate) trait Registrations: Send + Sync {
     fn close(&self);
 }
 
-/// The stream that the driver reads and writes.
-pub(crate) struct SharedSocket(Arc<RegisteredSocket>);
+/// The stream that the driver reads and writes. Only the thread that polls the driver uses the registration, so no mutex is locked for
+/// it.
+pub(crate) struct SharedSocket {
+    shared: Arc<RegisteredSocket>,
+    /// `None` until the first reader has come.
+    registration: Option<Registration>,
+    /// The task that reads.
+    reader: Option<Waker>,
+}
 
 struct RegisteredSocket {
     socket: Socket,
@@ -96,8 +106,16 @@ struct RegisteredSocket {
     polling: AtomicU8,
     /// How often something was read since then.
     reads: AtomicU32,
-    /// `None` until the first reader has come.
-    current: Mutex<Option<Registration>>,
+    /// Whether there is a change for the next poll.
+    is_changed: AtomicBool,
+    change: Mutex<Change>,
+}
+
+/// What the stream takes over with its next poll.
+#[derive(Default)]
+struct Change {
+    registration: Option<Registration>,
+    reader: Option<Waker>,
 }
 
 /// A duplicate of the socket, registered in the reactor of one runtime.
@@ -114,17 +132,47 @@ impl SharedSocket {
     }
 
     fn new(socket: Socket) -> Self {
-        Self(Arc::new(RegisteredSocket {
-            socket,
-            is_full: AtomicBool::new(false),
-            polling: AtomicU8::new(Polling::Reads as u8),
-            reads: AtomicU32::new(0),
-            current: Mutex::new(None),
-        }))
+        Self {
+            shared: Arc::new(RegisteredSocket {
+                socket,
+                is_full: AtomicBool::new(false),
+                polling: AtomicU8::new(Polling::Reads as u8),
+                reads: AtomicU32::new(0),
+                is_changed: AtomicBool::new(false),
+                change: Mutex::default(),
+            }),
+            registration: None,
+            reader: None,
+        }
     }
 
     pub(crate) fn registrations(&self) -> Arc<dyn Registrations> {
-        self.0.clone()
+        self.shared.clone()
+    }
+
+    /// Polls the current registration, which then wakes the reader. `None`: there is none, or its reactor ends, which says nothing
+    /// about the socket.
+    fn poll_registration<T>(
+        &mut self,
+        context: &Context<'_>,
+        poll: impl FnOnce(Pin<&mut dyn Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.shared.is_changed.load(Ordering::SeqCst) {
+            // Before the change is taken: one that comes meanwhile is looked at once more.
+            self.shared.is_changed.store(false, Ordering::SeqCst);
+            let change = std::mem::take(&mut *self.shared.change.lock());
+            self.registration = change.registration.or(self.registration.take());
+            self.reader = change.reader.or(self.reader.take());
+        }
+        let Some(registration) = &mut self.registration else {
+            return Poll::Pending;
+        };
+        let waker = self.reader.as_ref().unwrap_or(context.waker());
+        let mut context = Context::from_waker(waker);
+        match ready!(poll(Pin::new(&mut **registration), &mut context)) {
+            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
+            polled => Poll::Ready(polled),
+        }
     }
 }
 
@@ -146,8 +194,16 @@ impl Registrations for RegisteredSocket {
         })
     }
 
-    fn replace(&self, registration: Registration) -> Option<Registration> {
-        self.current.lock().replace(registration)
+    fn replace(&self, registration: Registration) {
+        let replaced = self.change.lock().registration.replace(registration);
+        self.is_changed.store(true, Ordering::SeqCst);
+        drop(replaced);
+    }
+
+    fn wake(&self, reader: Waker) {
+        let replaced = self.change.lock().reader.replace(reader);
+        self.is_changed.store(true, Ordering::SeqCst);
+        drop(replaced);
     }
 
     fn has_work(&self) -> bool {
@@ -168,24 +224,6 @@ impl RegisteredSocket {
     /// How the driver is polled now. Called by the thread that does.
     fn is(&self, polling: Polling) -> bool {
         self.polling.load(Ordering::Relaxed) == polling as u8
-    }
-
-    fn poll_read(
-        &self,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.is(Polling::WithoutReactor) {
-            return self.read(buffer);
-        }
-        let mut current = self.current.lock();
-        let Some(registration) = &mut *current else {
-            return Poll::Pending;
-        };
-        match ready!(Pin::new(registration).poll_read(context, buffer)) {
-            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
-            read => Poll::Ready(read),
-        }
     }
 
     fn read(&self, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -227,12 +265,17 @@ impl AsyncRead for SharedSocket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
         // What is put off is read when the reader is polled.
-        if self.0.is(Polling::Writes) || self.0.has_put_off_reads() {
+        if this.shared.is(Polling::Writes) || this.shared.has_put_off_reads() {
             return Poll::Pending;
         }
-        let read = ready!(self.0.poll_read(context, buffer));
-        self.0.reads.fetch_add(1, Ordering::Relaxed);
+        let read = ready!(if this.shared.is(Polling::WithoutReactor) {
+            this.shared.read(buffer)
+        } else {
+            this.poll_registration(context, |stream, context| stream.poll_read(context, buffer))
+        });
+        this.shared.reads.fetch_add(1, Ordering::Relaxed);
         Poll::Ready(read)
     }
 }
@@ -244,21 +287,15 @@ impl AsyncWrite for SharedSocket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         // A new registration is not ready before its reactor has run once, which it may never do.
-        let written = self.0.write(bytes);
-        self.0
+        let this = self.get_mut();
+        let written = this.shared.write(bytes);
+        this.shared
             .is_full
             .store(written.is_pending(), Ordering::Release);
-        if written.is_ready() || self.0.is(Polling::WithoutReactor) {
+        if written.is_ready() || this.shared.is(Polling::WithoutReactor) {
             return written;
         }
-        let mut current = self.0.current.lock();
-        let Some(registration) = &mut *current else {
-            return Poll::Pending;
-        };
-        match ready!(Pin::new(registration).poll_write(context, bytes)) {
-            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
-            written => Poll::Ready(written),
-        }
+        this.poll_registration(context, |stream, context| stream.poll_write(context, bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -267,6 +304,6 @@ impl AsyncWrite for SharedSocket {
 
     /// The descriptor is closed with the last duplicate. Until then, the peer is told that nothing more is sent.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.0.socket.all().shutdown(Shutdown::Write))
+        Poll::Ready(self.shared.socket.all().shutdown(Shutdown::Write))
     }
 }

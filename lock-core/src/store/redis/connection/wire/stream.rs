@@ -62,7 +62,7 @@ async fn connect_shared(
     };
     let registrations = socket.registrations();
     // For the handshakes.
-    drop(registrations.replace(registrations.register_here()?));
+    registrations.replace(registrations.register_here()?);
     Ok((secured(socket, address, host).await?, registrations))
 }
 

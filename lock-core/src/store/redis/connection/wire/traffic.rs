@@ -69,6 +69,12 @@ pub(crate) struct Traffic {
     /// Since when there has always been a request in flight.
     waiting_since: AtomicU64,
     in_flight: AtomicUsize,
+    /// Whether silence counts also while no request is in flight.
+    is_always_watched: AtomicBool,
+    /// Set once nothing more is to be sent.
+    is_retired: AtomicBool,
+    /// Wakes the driver once the connection is retired, and then once no request is in flight any more.
+    pub(crate) retired: Notify,
     /// How many requests were queued since the driver last wrote.
     queued: AtomicUsize,
     /// How many bytes have come since the last reply that is known to be complete.
@@ -88,6 +94,9 @@ impl Traffic {
             messages: AtomicU64::new(0),
             waiting_since: AtomicU64::new(now),
             in_flight: AtomicUsize::new(0),
+            is_always_watched: AtomicBool::new(false),
+            is_retired: AtomicBool::new(false),
+            retired: Notify::new(),
             queued: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
             was_late: AtomicBool::new(false),
@@ -96,14 +105,28 @@ impl Traffic {
         }
     }
 
-    /// Counts a request that is about to leave, until the result is dropped. `None`: too many are in flight.
-    pub(crate) fn begin(self: &Arc<Self>, now: Moment) -> Option<RequestInFlight> {
+    /// Counts a request that is about to leave, until the result is dropped. `None`: too many are in flight, or the connection is
+    /// retired.
+    ///
+    /// A request is counted before it looks, and the driver looks at the count after the connection was retired. So either the request
+    /// is not sent, or the driver waits for it.
+    pub(crate) fn begin(&self, now: Moment) -> Option<RequestInFlight<'_>> {
         let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
-        let counted = RequestInFlight(self.clone());
+        let counted = RequestInFlight(self);
         if before == 0 {
             self.waiting_since.store(now.as_nanos(), Ordering::Release);
         }
-        (before < MOST_IN_FLIGHT).then_some(counted)
+        (before < MOST_IN_FLIGHT && !self.is_retired()).then_some(counted)
+    }
+
+    /// Lets no further request begin.
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::SeqCst);
+        self.retired.notify_one();
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::SeqCst)
     }
 
     /// How many requests are in flight.
@@ -176,7 +199,7 @@ impl Traffic {
         self.was_late.store(true, Ordering::Release);
     }
 
-    /// Whether a reply was late, or requests have been in flight for this long and nothing has come meanwhile.
+    /// Whether a reply was late, or nothing has come for this long, with a request in flight all the time.
     pub(crate) fn is_silent(&self, patience: Duration) -> bool {
         if self.was_late.swap(false, Ordering::AcqRel) {
             return true;
@@ -184,12 +207,23 @@ impl Traffic {
         let waiting_since = self.waiting_since.load(Ordering::Acquire);
         let since = self.heard.load(Ordering::Acquire).max(waiting_since);
         let silence = Duration::from_nanos(CLOCK.now().as_nanos().saturating_sub(since));
-        self.in_flight.load(Ordering::Acquire) > 0 && silence >= patience
+        let is_watched = self.in_flight() > 0 || self.is_always_watched.load(Ordering::Acquire);
+        is_watched && silence >= patience
+    }
+
+    /// Makes silence count also while no request is in flight.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn always_notice_silence(&self) {
+        self.is_always_watched.store(true, Ordering::Release);
     }
 
     /// Notes why the connection ended; the first reason counts.
     pub(crate) fn end(&self, why: NoReply) {
         self.end.get_or_init(|| why);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.end.get().is_some()
     }
 
     /// Why the connection ended, if it has.
@@ -200,11 +234,14 @@ impl Traffic {
 
 /// A request that is counted as in flight.
 #[derive(Debug)]
-pub(crate) struct RequestInFlight(Arc<Traffic>);
+pub(crate) struct RequestInFlight<'a>(&'a Traffic);
 
-impl Drop for RequestInFlight {
+impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
+        let before = self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if before == 1 && self.0.is_retired() {
+            self.0.retired.notify_one();
+        }
     }
 }
 
@@ -212,7 +249,7 @@ impl Drop for RequestInFlight {
 mod tests {
     use super::*;
 
-    fn queue(traffic: &Arc<Traffic>, count: usize) -> (Vec<RequestInFlight>, Vec<usize>) {
+    fn queue(traffic: &Traffic, count: usize) -> (Vec<RequestInFlight<'_>>, Vec<usize>) {
         let counted: Option<Vec<_>> = (0..count).map(|_| traffic.begin(CLOCK.now())).collect();
         let interrupts = (1..=count).filter(|_| traffic.note_queued()).collect();
         (counted.expect("not too many"), interrupts)
@@ -220,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_driver_runs_once_most_of_a_crowd_is_queued() {
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Traffic::new();
         let (counted, interrupts) = queue(&traffic, 64);
         assert_eq!(interrupts, [48]);
         traffic.note_written();
@@ -238,13 +275,13 @@ mod tests {
 
     #[test]
     fn what_comes_is_bounded_by_what_is_asked_for() {
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Traffic::new();
         traffic
             .note_received(MOST_UNANSWERED)
             .expect("a long reply");
         assert!(traffic.note_received(1).is_err());
         assert!(matches!(traffic.ended(), Some(NoReply::Nonsense)));
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Traffic::new();
         let _counted = traffic.begin(CLOCK.now()).expect("the first one");
         let most = MOST_UNANSWERED + MOST_EACH;
         traffic.note_received(most).expect("a reply and a long one");
@@ -255,7 +292,7 @@ mod tests {
 
     #[test]
     fn more_requests_than_a_server_can_be_sent_are_refused() {
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Traffic::new();
         let counted: Vec<_> = (0..MOST_IN_FLIGHT)
             .map(|_| traffic.begin(CLOCK.now()).expect("room"))
             .collect();
