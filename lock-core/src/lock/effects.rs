@@ -1,6 +1,6 @@
 //! What follows from a transition: carried out when no mutex is held.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{cell::Cell, marker::PhantomData, sync::Arc, time::Duration};
 
 use crate::{
     error::LeaseLost,
@@ -42,6 +42,27 @@ pub(super) struct Effects {
     pub(super) ended: Option<Box<KeyEntry>>,
 }
 
+/// The longest list that is kept for the next transition of its thread.
+const LONGEST_SPARE: usize = 16;
+
+thread_local! {
+    /// A list for the actions of the next transition, so that most transitions allocate none.
+    static SPARE: Cell<Vec<StateAction>> = const { Cell::new(Vec::new()) };
+}
+
+/// A list without actions.
+pub(super) fn spare_list() -> Vec<StateAction> {
+    // There is none while the thread ends.
+    SPARE.try_with(Cell::take).unwrap_or_default()
+}
+
+fn keep_spare(actions: Vec<StateAction>) {
+    if actions.capacity() <= LONGEST_SPARE {
+        // While the thread ends, the list is dropped.
+        SPARE.try_with(|spare| spare.set(actions)).ok();
+    }
+}
+
 impl Effects {
     /// Whether a request for the key is among the actions.
     pub(super) fn asks(&self) -> bool {
@@ -60,7 +81,8 @@ impl Effects {
             context.ticking.timers.wake();
             context.keep_ticking();
         }
-        for action in self.actions {
+        let mut actions = self.actions;
+        for action in actions.drain(..) {
             #[cfg(test)]
             crate::runtime::mutex::interleaved::point();
             match action {
@@ -105,6 +127,7 @@ impl Effects {
                 Action::Arm(_) | Action::TakeOverRequest => {}
             }
         }
+        keep_spare(actions);
         if let Some(request) = self.to_take_over {
             finish_elsewhere(context, key, &request);
         }

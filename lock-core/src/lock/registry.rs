@@ -321,7 +321,7 @@ impl Registry {
                 prefix: &self.prefix,
                 key,
             },
-            actions: Vec::new(),
+            actions: effects::spare_list(),
         };
         let outcome = entry.state.apply(event, &mut cx);
         let actions = cx.actions;

@@ -56,11 +56,11 @@ impl Ready {
         in_flight: &InFlight,
         within: Duration,
     ) -> Result<Value, Failure> {
-        let (id, sent) = (self.id(), CLOCK.now());
-        in_flight.note_sent_on(id);
+        let (connection, sent) = (&*self.current.connection, CLOCK.now());
+        in_flight.note_sent_on(connection.id);
         let until = Some(sent.after(within));
-        let answer = self.current.connection.one(command, sent, until).await;
-        self.reconnecting.take_in(id, sent, within, answer)
+        let answer = connection.one(command, sent, until).await;
+        self.reconnecting.take_in(connection, sent, within, answer)
     }
 
     /// Sends commands in one message, of which the replies are late after `within`.
@@ -70,11 +70,11 @@ impl Ready {
         in_flight: &InFlight,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
-        let (id, sent) = (self.id(), CLOCK.now());
-        in_flight.note_sent_on(id);
+        let (connection, sent) = (&*self.current.connection, CLOCK.now());
+        in_flight.note_sent_on(connection.id);
         let until = Some(sent.after(within));
-        let answers = self.current.connection.several(commands, sent, until).await;
-        self.reconnecting.take_in(id, sent, within, answers)
+        let answers = connection.several(commands, sent, until).await;
+        self.reconnecting.take_in(connection, sent, within, answers)
     }
 }
 
@@ -124,11 +124,12 @@ impl ReconnectingConnection {
     /// Takes the replies to a request, and notes what they show about the connection.
     fn take_in<T: AsValues>(
         &self,
-        id: ConnectionId,
+        connection: &Connection,
         sent: Moment,
         within: Duration,
         answers: Result<T, NoReply>,
     ) -> Result<T, Failure> {
+        let id = connection.id;
         let values = answers.map_err(|none| {
             if !matches!(none, NoReply::Late | NoReply::NotSent) {
                 // The driver does the same, but perhaps only after the caller has tried again.
@@ -136,7 +137,8 @@ impl ReconnectingConnection {
             }
             errors::no_value(&none, &self.address, within)
         })?;
-        self.round_trip.note(CLOCK.now().since(sent));
+        self.round_trip
+            .note(connection.traffic.last_heard().since(sent));
         self.check_for_demotion(id, values.as_values());
         Ok(values)
     }
@@ -181,10 +183,9 @@ impl ReconnectingConnection {
             if let Some(in_flight) = in_flight {
                 in_flight.note_sent_on(id);
             }
-            let request = connection.request(outgoing, None);
-            used = Some(connection);
-            let answers = request.await;
-            Ok((id, self.take_in(id, sent, within, answers)?))
+            let connection = used.insert(connection);
+            let answers = connection.request(outgoing, None).await;
+            Ok((id, self.take_in(connection, sent, within, answers)?))
         };
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {

@@ -55,10 +55,12 @@ impl ToRedisArgs for Arg<'_> {
 
 /// Makes a command of words in several lists.
 pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
-    let words = words.iter().copied().flatten();
-    let size = words.clone().map(Arg::size).sum();
-    let mut command = Cmd::with_capacity(words.clone().count(), size);
-    for word in words {
+    let (mut count, mut size) = (0, 0);
+    for word in words.iter().copied().flatten() {
+        (count, size) = (count + 1, size + word.size());
+    }
+    let mut command = Cmd::with_capacity(count, size);
+    for word in words.iter().copied().flatten() {
         command.arg(word);
     }
     command

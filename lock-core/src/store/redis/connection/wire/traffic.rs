@@ -174,8 +174,13 @@ impl Traffic {
         self.messages.load(Ordering::Relaxed)
     }
 
+    /// When bytes last came. On a connection that a user's client opened: when a reply last did.
+    pub(crate) fn last_heard(&self) -> Moment {
+        Moment::from_nanos(self.heard.load(Ordering::Acquire))
+    }
+
     pub(crate) fn heard_since(&self, moment: Moment) -> bool {
-        self.heard.load(Ordering::Acquire) >= moment.as_nanos()
+        self.last_heard() >= moment
     }
 
     /// Notes that a request waits for the driver. Returns whether this thread should let the driver run now.
