@@ -10,15 +10,10 @@ use syn::{Ident, Item, ItemMod, visit::Visit};
 
 /// The types of two files that still have one name.
 const DOUBLED_TYPES: &[&str] = &[
-    // Where a connection begins, in a simulation and in a record of a connection.
-    "Connecting",
     // What the attribute's output hands over, and what the port has.
-    "Entry",
-    "Keys",
-    "Request",
+    "Entry", "Keys", "Request",
     // Bytes to a server, in a simulation and on a socket.
-    "Stream",
-    // A task in the queue of a key, and what `inspect` shows of an entry.
+    "Stream", // A task in the queue of a key, and what `inspect` shows of an entry.
     "Waiter",
 ];
 

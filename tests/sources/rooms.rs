@@ -63,27 +63,12 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 
 /// Files of one folder that import each other: those that are still there. A file in two circles makes one circle of both.
 const CIRCLES: &[&[&str]] = &[
-    // The context has the record of an outage, which looks for the end of the outage with the context.
-    &["lock/context/mod.rs", "lock/context/outage.rs"],
-    // Sentinels are asked by connections, and connections are led by sentinels.
-    &[
-        "store/redis/connection/opening.rs",
-        "store/redis/connection/reconnecting.rs",
-        "store/redis/connection/sentinel.rs",
-    ],
-    // A reader is a part of the driver in a file of its own.
-    &[
-        "store/redis/connection/shared_driver/mod.rs",
-        "store/redis/connection/shared_driver/reader.rs",
-    ],
     // A check is a part of the store in a file of its own.
     &[
         "store/redis/health.rs",
         "store/redis/mod.rs",
         "store/redis/trial.rs",
     ],
-    // The figures are a part of telemetry that has a feature.
-    &["telemetry/figures.rs", "telemetry/mod.rs"],
 ];
 
 /// A file of the sources, by its path below `src`.

@@ -12,7 +12,6 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::{
-        context::outage::Outage,
         hold::Hold,
         key_state::{Event, Limits, Outcome, TaskId, terms::Terms},
         lease_state::LeaseState,
@@ -64,7 +63,11 @@ impl WaitFuture {
         waker: &Waker,
     ) -> Result<Self, LockError> {
         check_limits(registry, key)?;
-        Outage::check(&registry.context, terms.wait, || registry.full_key(key))
+        let context = &registry.context;
+        let look = || context.store.inspect(registry.full_key(key));
+        context
+            .outage
+            .check(terms.wait, &context.clock, &context.executor, look)
             .map_err(|error| error.about(key))?;
         let (id, request, taken) = match registry.wait(key, &terms, now, deadline, waker)? {
             Waiting::InQueue(id, request) => (id, request, None),

@@ -11,7 +11,7 @@ use crate::{
     error::{LeaseLost, LockError},
     key::LockKey,
     mode::LockMode,
-    telemetry::HandOff,
+    telemetry::hand_off::HandOff,
     template::Template,
 };
 

@@ -24,19 +24,12 @@ use crate::{
 
 #[cfg_attr(not(feature = "metrics"), path = "no_figures.rs")]
 mod figures;
+mod hand_off;
 mod literal_keys;
 mod refusals;
 
+pub(crate) use hand_off::HandOff;
 pub(crate) use refusals::Refusals;
-
-/// How a lock went from one holder to the next.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum HandOff {
-    /// From task to task of one process, without a message.
-    Local,
-    /// By the server, from another process.
-    Remote,
-}
 
 /// A task that waits.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use crate::{
     error::{LeaseLost, LockError},
     key::LockKey,
     mode::LockMode,
-    telemetry::HandOff,
+    telemetry::hand_off::HandOff,
 };
 
 pub(super) const ARE_KEPT: bool = false;

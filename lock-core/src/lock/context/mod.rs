@@ -47,7 +47,7 @@ pub(crate) struct Context {
     pub(crate) in_progress: Arc<Tally>,
     /// Releases that go on after their call has returned. The drop of the last manager waits for them.
     pub(crate) in_background: Arc<Tally>,
-    pub(crate) outage: Outage,
+    pub(crate) outage: Arc<Outage>,
     refusals: Refusals,
     /// The fencing tokens that this manager has seen; each new one must be larger.
     pub(crate) known_tokens: Arc<KnownTokens>,
@@ -77,7 +77,7 @@ impl Context {
             held: Arc::default(),
             in_progress: Arc::default(),
             in_background: Arc::default(),
-            outage,
+            outage: Arc::new(outage),
             refusals: Refusals::new(),
             ticking: Arc::new(Ticking::new()),
         }

@@ -11,13 +11,13 @@ use std::{
 
 use crate::{
     error::LockError,
-    lock::context::Context,
     options::Wait,
     runtime::{
         clock::{Clock, Moment},
+        executor::Executor,
         mutex::Mutex,
     },
-    store::{Failure, Source},
+    store::{Failure, Source, StoreFuture},
 };
 
 /// The outage state of one manager. Each reply is noted here, and each request that had none.
@@ -69,34 +69,31 @@ impl Outage {
         failure.map(|failure| failure.to_string().into())
     }
 
-    /// Refuses a request that begins in an outage, unless it may wait for ever. During an outage one read of a key at a time finds
-    /// out whether the outage is over. The read changes nothing.
-    pub(crate) fn check(
-        context: &Arc<Context>,
+    /// Refuses a request that begins in an outage, unless it may wait for ever. During an outage one `look` at a key at a time finds
+    /// out whether the outage is over. It changes nothing.
+    pub(crate) fn check<T: Send + 'static>(
+        self: &Arc<Self>,
         wait: Wait,
-        full_key: impl FnOnce() -> Arc<str>,
+        clock: &Clock,
+        executor: &Executor,
+        look: impl FnOnce() -> StoreFuture<T>,
     ) -> Result<(), LockError> {
-        let outage = &context.outage;
-        let since = outage.since.load(Ordering::Acquire);
-        let Some(fail_fast_after) = outage.fail_fast_after else {
+        let since = self.since.load(Ordering::Acquire);
+        let Some(fail_fast_after) = self.fail_fast_after else {
             return Ok(());
         };
         if since == 0 || wait == Wait::Forever {
             return Ok(());
         }
-        let lasts = context.clock.now().since(Moment::from_nanos(since));
+        let lasts = clock.now().since(Moment::from_nanos(since));
         if lasts < fail_fast_after {
             return Ok(());
         }
-        if !outage.is_probing.swap(true, Ordering::AcqRel) {
-            let probe = Probe(context.clone());
-            let reply = context.store.inspect(full_key());
-            context.executor.spawn(async move {
-                let reply = reply.await;
-                probe.0.outage.note(&reply, &probe.0.clock);
-            });
+        if !self.is_probing.swap(true, Ordering::AcqRel) {
+            let (probe, reply, clock) = (Probe(self.clone()), look(), clock.clone());
+            executor.spawn(async move { probe.0.note(&reply.await, &clock) });
         }
-        let last_failure = outage.last_failure.lock().clone();
+        let last_failure = self.last_failure.lock().clone();
         Err(LockError::unavailable(NoContact {
             lasts,
             last_failure,
@@ -105,11 +102,11 @@ impl Outage {
 }
 
 /// Clears the flag when its task ends, for whatever reason.
-struct Probe(Arc<Context>);
+struct Probe(Arc<Outage>);
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        self.0.outage.is_probing.store(false, Ordering::Release);
+        self.0.is_probing.store(false, Ordering::Release);
     }
 }
 

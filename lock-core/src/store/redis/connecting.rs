@@ -20,7 +20,9 @@ use crate::{
         redis::{
             RedisState, RedisStore, Settings,
             address::{Address, Named},
-            connection::{errors, sentinel::Sentinels, wire::command::Arg::Text},
+            connection::{
+                errors, known_primary::PrimaryFinder, sentinel::Sentinels, wire::command::Arg::Text,
+            },
             health,
             rights::Usage,
             topology::{
@@ -146,7 +148,7 @@ impl RedisStore {
 
 fn one(
     address: Address,
-    sentinels: Option<Arc<Sentinels>>,
+    sentinels: Option<Arc<dyn PrimaryFinder>>,
     server_settings: &ServerSettings,
 ) -> RedisServers {
     let names = Names::of_a_server(&server_settings.manager);

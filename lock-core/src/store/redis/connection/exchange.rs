@@ -135,7 +135,7 @@ impl ReconnectingConnection {
                 // The driver does the same, but perhaps only after the caller has tried again.
                 self.forget(id);
             }
-            errors::no_value(&none, &self.address, within)
+            errors::no_value(&none, self.address(), within)
         })?;
         self.round_trip
             .note(connection.traffic.last_heard().since(sent));
@@ -192,7 +192,7 @@ impl ReconnectingConnection {
             if let Some(connection) = used {
                 self.suspect(&connection, within);
             }
-            Err(errors::late(&self.address, within))
+            Err(errors::late(self.address(), within))
         })
     }
 
@@ -205,7 +205,9 @@ impl ReconnectingConnection {
         }
         let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
         // The PING has as long as the reply had: a renewal of a short lease cannot wait for another whole time-out.
-        let patience = waited.max(SHORTEST_PROBE).min(self.timing.command_timeout);
+        let patience = waited
+            .max(SHORTEST_PROBE)
+            .min(self.timing().command_timeout);
         spawn_beside(async move {
             let asked = CLOCK.now();
             let messages = connection.traffic.messages();
@@ -236,7 +238,7 @@ impl ReconnectingConnection {
                     Err(_) if has_heard && !has_messages => {}
                     Err(_) => {
                         tracing::warn!(
-                            server = reconnecting.address.shown(),
+                            server = reconnecting.address().shown(),
                             "the connection is dead; making a new one"
                         );
                         reconnecting.forget(connection.id);
@@ -261,7 +263,8 @@ impl ReconnectingConnection {
         });
         if let Some(error) = demoted {
             self.forget(id);
-            self.state.lock().last_failure = Some((CLOCK.now(), errors::answered(error)));
+            let failure = errors::answered(error);
+            self.session.lock().failed(failure, CLOCK.now());
         }
     }
 }

@@ -5,11 +5,14 @@
 //! epoch. Its flags show that. The choice at one epoch depends on the replies alone, so all processes that
 //! get the same replies use the same primary.
 
-use std::time::Duration;
+use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use redis::Value;
 
-use crate::{runtime::clock::Moment, store::redis::connection::wire::reply};
+use crate::{
+    runtime::clock::Moment,
+    store::{StoreFuture, redis::connection::wire::reply},
+};
 
 /// For this long after a switch, no reply leads back. Sentinels learn of a fail-over from each other within a few seconds.
 const SETTLING: Duration = Duration::from_secs(60);
@@ -38,6 +41,21 @@ pub(crate) enum Need {
     Connect,
     /// There is a connection, which is left only for a later primary.
     Watch,
+}
+
+/// Knows where the primary is: the sentinels do.
+pub(crate) trait PrimaryFinder: fmt::Debug + Send + Sync {
+    /// Where the primary is now. Dropping the future loses only replies.
+    fn primary(&self, need: Need) -> StoreFuture<KnownPrimary>;
+
+    /// Whether no later choice than this one was made.
+    fn is_still(&self, primary: &KnownPrimary) -> bool;
+
+    /// Notes that the primary was silent for longer than a reply may take: perhaps it was replaced meanwhile.
+    fn doubt(&self);
+
+    /// Waits until the primary was silent.
+    fn doubted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
 /// The last choice, and what it replaced.

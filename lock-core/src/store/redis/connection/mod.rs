@@ -46,16 +46,18 @@ use crate::{
 
 mod authentication;
 pub(crate) mod capabilities;
+pub(crate) mod connection_settings;
 pub(crate) mod delete_if;
 pub(crate) mod errors;
 pub(crate) mod exchange;
 pub(crate) mod handshake;
-mod known_primary;
+pub(crate) mod known_primary;
 pub(crate) mod opening;
 pub(crate) mod pub_sub;
 pub(crate) mod reachability;
 pub(crate) mod reconnecting;
 pub(crate) mod sentinel;
+mod session;
 pub(crate) mod shared_driver;
 #[cfg(all(test, unix))]
 mod shared_requests;

@@ -1,6 +1,9 @@
 //! From an address to a connection that is ready for use: log in, select the database, and subscribe to grants.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use redis::{
     AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisResult,
@@ -26,10 +29,9 @@ use crate::{
                 CLOCK, Connection,
                 authentication::{auth, credentials_for, due, keep_authenticated},
                 capabilities::Capabilities,
+                connection_settings::ConnectionSettings,
                 errors,
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
-                reconnecting::ReconnectingConnection,
-                sentinel::Need,
                 shared_driver::SharedDriver,
                 wire::{
                     command::Arg,
@@ -54,27 +56,33 @@ const ASK_AGAIN: [Duration; 3] = [
 
 const NO_RESP3: &str = "does not speak RESP3, in which grants come";
 
-/// Opens a connection. Its caller bounds the time.
+/// What a connection reports while it is in use.
+pub(super) trait ConnectionListener: Send + Sync {
+    /// Nothing has come for too long, or a reply was late.
+    fn silent(self: Arc<Self>, connection: &Arc<Connection>);
+
+    /// Nothing more is sent on the connection. Called once.
+    fn left(self: Arc<Self>, connection: &Arc<Connection>);
+}
+
+type Listener = Weak<dyn ConnectionListener>;
+
+/// Opens a connection: to the primary that sentinels name, or to the server of the address. Its caller bounds the time.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future closes the connection.
-pub(crate) async fn open(
-    reconnecting: &Arc<ReconnectingConnection>,
+pub(super) async fn open(
+    settings: &ConnectionSettings,
+    primary: Option<Address>,
+    listener: Listener,
 ) -> Result<CurrentConnection, Failure> {
-    let found = match reconnecting.sentinels() {
-        Some(sentinels) => Some(sentinels.primary(Need::Connect).await?),
-        None => None,
-    };
-    let primary = found
-        .as_ref()
-        .map(|found| reconnecting.address().at(&found.host, found.port));
-    let address = primary.as_ref().unwrap_or(reconnecting.address());
-    let mut current = log_in(reconnecting, address).await?;
-    if found.is_some() {
+    let address = primary.as_ref().unwrap_or(&settings.address);
+    let mut current = log_in(settings, address, &listener).await?;
+    if primary.is_some() {
         current.expect_a_primary().await?;
     }
-    match reconnecting.purpose() {
+    match settings.purpose {
         Purpose::OtherCommands => {}
         #[cfg(feature = "cluster")]
         Purpose::Grants if current.greeting.is_none() => {
@@ -87,8 +95,7 @@ pub(crate) async fn open(
             current.capabilities = Some(ask_capabilities(&current).await?);
         }
         Purpose::Locks => {
-            let channel = &*reconnecting.dispatch.channel;
-            let heard = hear(reconnecting, &mut current, channel).await?;
+            let heard = hear(settings, &mut current, &listener).await?;
             let known = ask_capabilities(&current).await?;
             current.capabilities = Some(known);
             // Without scripts there is no queue.
@@ -103,18 +110,8 @@ pub(crate) async fn open(
         }
     }
     if let Some(known) = current.capabilities {
-        reconnecting.dispatch.note_capabilities(known);
+        settings.dispatch.note_capabilities(known);
     }
-    // Another connection may have learned of a fail-over meanwhile.
-    if let (Some(sentinels), Some(found)) = (reconnecting.sentinels(), &found)
-        && !sentinels.is_still(found)
-    {
-        return Err(Failure::not_now(format!(
-            "{} was replaced while the connection to it was made",
-            current.address.shown()
-        )));
-    }
-    current.found = found;
     Ok(current)
 }
 
@@ -122,14 +119,15 @@ pub(crate) async fn open(
 ///
 /// If the server refuses the credentials of a provider, that is asked again a few times.
 async fn log_in(
-    reconnecting: &Arc<ReconnectingConnection>,
+    settings: &ConnectionSettings,
     address: &Address,
+    listener: &Listener,
 ) -> Result<CurrentConnection, Failure> {
     let started = CLOCK.now();
     // The refusal is to be reported, and not that the time for a connection is over.
-    let most = reconnecting.timing().connect_timeout / 2;
+    let most = settings.timing.connect_timeout / 2;
     for pause in ASK_AGAIN {
-        match log_in_once(reconnecting, address).await {
+        match log_in_once(settings, address, listener).await {
             Err(failure)
                 if errors::is_for_credentials(&failure)
                     && CLOCK.now().since(started) + pause <= most =>
@@ -144,25 +142,40 @@ async fn log_in(
             result => return result,
         }
     }
-    log_in_once(reconnecting, address).await
+    log_in_once(settings, address, listener).await
 }
 
 async fn log_in_once(
-    reconnecting: &Arc<ReconnectingConnection>,
+    settings: &ConnectionSettings,
     address: &Address,
+    listener: &Listener,
 ) -> Result<CurrentConnection, Failure> {
     let credentials = credentials_for(address).await?;
     let credentials = credentials.as_ref();
     let pushing = if address.pushes {
-        start(reconnecting, address, credentials, ProtocolVersion::RESP3).await?
+        start(
+            settings,
+            address,
+            listener,
+            credentials,
+            ProtocolVersion::RESP3,
+        )
+        .await?
     } else {
         None
     };
     let current = if let Some(mut current) = pushing {
-        current.greet(reconnecting.purpose()).await?;
+        current.greet(settings.purpose).await?;
         current
     } else {
-        let current = start(reconnecting, address, credentials, ProtocolVersion::RESP2).await?;
+        let current = start(
+            settings,
+            address,
+            listener,
+            credentials,
+            ProtocolVersion::RESP2,
+        )
+        .await?;
         let current = current.ok_or_else(|| errors::no_redis(address.shown()))?;
         // A user's own client has logged in already.
         if let (Some(credentials), None) = (credentials, address.transport.client()) {
@@ -184,20 +197,20 @@ async fn ask_capabilities(current: &CurrentConnection) -> Result<Capabilities, F
 
 /// Subscribes to grants. The inner error says why no grants arrive.
 async fn hear(
-    reconnecting: &Arc<ReconnectingConnection>,
+    settings: &ConnectionSettings,
     current: &mut CurrentConnection,
-    channel: &str,
+    listener: &Listener,
 ) -> Result<Result<(), String>, Failure> {
     if current.greeting.is_none() {
         return Ok(Err(format!("it {NO_RESP3}")));
     }
     // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.
-    let patience = reconnecting.timing().connect_timeout / 4;
-    if let Ok(heard) = timeout(patience, subscribe(current, channel)).await {
+    let patience = settings.timing.connect_timeout / 4;
+    if let Ok(heard) = timeout(patience, subscribe(current, &settings.dispatch.channel)).await {
         return heard;
     }
     // Some proxies drop the command without a reply. Later replies on that connection may then be assigned to the wrong request.
-    *current = log_in(reconnecting, &current.address.clone()).await?;
+    *current = log_in(settings, &current.address.clone(), listener).await?;
     Ok(Err(format!("no answer to SUBSCRIBE within {patience:?}")))
 }
 
@@ -223,8 +236,9 @@ async fn subscribe(
 
 /// Connects, greets the server, and starts the driver. `None`: the server does not speak this version of the protocol.
 async fn start(
-    reconnecting: &Arc<ReconnectingConnection>,
+    settings: &ConnectionSettings,
     address: &Address,
+    listener: &Listener,
     credentials: Option<&Credentials>,
     protocol: ProtocolVersion,
 ) -> Result<Option<CurrentConnection>, Failure> {
@@ -238,7 +252,7 @@ async fn start(
         .set_pipeline_buffer_size(LONGEST_QUEUE);
     // In the second version of the protocol there are no messages.
     if protocol == ProtocolVersion::RESP3 {
-        let (dispatch, traffic) = (reconnecting.dispatch.clone(), traffic.clone());
+        let (dispatch, traffic) = (settings.dispatch.clone(), traffic.clone());
         let gone = gone.clone();
         config = config.set_push_sender(move |message: PushInfo| {
             traffic.note_message();
@@ -265,8 +279,8 @@ async fn start(
         let driver: Driver = Box::pin(async move { gone.notified().await });
         opened.map(|handle| (handle, driver))
     } else {
-        let patience = reconnecting.timing().command_timeout;
-        let is_shared = shares_driver(reconnecting.purpose());
+        let patience = settings.timing.command_timeout;
+        let is_shared = shares_driver(settings.purpose);
         let connected = stream::connect(address, patience, is_shared).await;
         let (stream, shared) = connected.map_err(|error| errors::unreachable(&error, address))?;
         registrations = shared;
@@ -289,7 +303,13 @@ async fn start(
             };
             let connection = Arc::new(connection);
             let current = CurrentConnection::new(connection, address.clone());
-            drive(reconnecting, &current, driver, credentials.and_then(due));
+            drive(
+                settings,
+                &current,
+                driver,
+                listener,
+                credentials.and_then(due),
+            );
             Ok(Some(current))
         }
         Err(error) if knows_no_resp3(&error) => Ok(None),
@@ -328,34 +348,34 @@ async fn greet(
 
 /// Spawns a task that polls the driver until the connection is over, and authenticates it anew after `due`.
 fn drive(
-    reconnecting: &Arc<ReconnectingConnection>,
+    settings: &ConnectionSettings,
     current: &CurrentConnection,
     driver: Driver,
+    listener: &Listener,
     due: Option<Duration>,
 ) {
     let (connection, address) = (current.connection.clone(), current.address.clone());
-    let (transaction, timing) = (reconnecting.transaction.clone(), reconnecting.timing());
-    let patience = timing.command_timeout;
+    let (transaction, timing) = (settings.transaction.clone(), settings.timing);
     // On a connection for grants alone, usually no request is in flight.
     #[cfg(feature = "cluster")]
-    if reconnecting.purpose() == Purpose::Grants {
+    if settings.purpose == Purpose::Grants {
         connection.traffic.always_notice_silence();
     }
-    let reconnecting = Arc::downgrade(reconnecting);
+    let listener = listener.clone();
     spawn_beside(async move {
         let silent = || {
-            if let Some(reconnecting) = reconnecting.upgrade() {
-                reconnecting.suspect(&connection, patience);
+            if let Some(listener) = listener.upgrade() {
+                listener.silent(&connection);
             }
         };
         let left = || {
-            if let Some(reconnecting) = reconnecting.upgrade() {
-                reconnecting.note_left(&connection);
+            if let Some(listener) = listener.upgrade() {
+                listener.left(&connection);
             }
         };
-        let within = timing.connect_timeout;
-        let until_its_end = connection.drive(driver, patience, silent, left);
+        let until_its_end = connection.drive(driver, timing.command_timeout, silent, left);
         // Dropped with the driver: its pause may be a day long.
+        let within = timing.connect_timeout;
         let authenticated = keep_authenticated(&connection, &address, &transaction, due, within);
         tokio::select! {
             biased;
@@ -378,14 +398,23 @@ mod tests {
         timing::Timing,
     };
 
-    fn to(url: &str) -> Arc<ReconnectingConnection> {
+    fn to(url: &str) -> ConnectionSettings {
         let url = ServerUrl::parse(url).expect("whole");
-        let address = Address::of(&url, &Security::default()).expect("whole");
-        let dispatch = PubSubDispatch::new("".into(), "".into(), Arc::default());
-        let (purpose, timing) = (Purpose::OtherCommands, Timing::default());
-        Arc::new(ReconnectingConnection::new(
-            address, None, purpose, timing, dispatch,
-        ))
+        ConnectionSettings {
+            address: Address::of(&url, &Security::default()).expect("whole"),
+            purpose: Purpose::OtherCommands,
+            timing: Timing::default(),
+            dispatch: PubSubDispatch::new("".into(), "".into(), Arc::default()),
+            transaction: Arc::default(),
+        }
+    }
+
+    struct Deaf;
+
+    impl ConnectionListener for Deaf {
+        fn silent(self: Arc<Self>, _: &Arc<Connection>) {}
+
+        fn left(self: Arc<Self>, _: &Arc<Connection>) {}
     }
 
     #[tokio::test(start_paused = true)]
@@ -398,10 +427,12 @@ mod tests {
         let (handle, driver) = made.expect("nothing is sent in a greeting");
         let connection = Arc::new(Connection::new(handle, traffic));
         let kept = Arc::downgrade(&connection);
-        let reconnecting = to("redis://user:password@host");
-        let current = CurrentConnection::new(connection, reconnecting.address().clone());
+        let settings = to("redis://user:password@host");
+        let current = CurrentConnection::new(connection, settings.address.clone());
         let day = Duration::from_secs(24 * 60 * 60);
-        drive(&reconnecting, &current, driver, Some(day));
+        let listener = Arc::downgrade(&Arc::new(Deaf));
+        let listener: Listener = listener;
+        drive(&settings, &current, driver, &listener, Some(day));
         drop((current, theirs));
         let started = Instant::now();
         while kept.upgrade().is_some() {

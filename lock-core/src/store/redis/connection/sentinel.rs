@@ -3,7 +3,7 @@
 //! All sentinels are asked at the same time, for each new connection and once a second. `known_primary.rs` chooses among the
 //! replies.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use redis::{ServerError, Value};
 use tokio::{
@@ -14,13 +14,13 @@ use tokio::{
 
 use crate::runtime::mutex::Mutex;
 use crate::store::{
-    Failure,
+    Failure, StoreFuture,
     redis::{
         address::Address,
         connection::{
             CLOCK, errors,
             handshake::Purpose,
-            known_primary::{Choices, SentinelReply},
+            known_primary::{Choices, KnownPrimary, Need, PrimaryFinder, SentinelReply},
             pub_sub::PubSubDispatch,
             reconnecting::ReconnectingConnection,
             wire::command::Arg::Text,
@@ -42,16 +42,17 @@ pub(crate) struct Service {
 }
 
 /// The sentinels that know a primary.
+#[derive(Clone, Debug)]
+pub(crate) struct Sentinels(Arc<KnownSentinels>);
+
 #[derive(Debug)]
-pub(crate) struct Sentinels {
+struct KnownSentinels {
     connections: Vec<Arc<ReconnectingConnection>>,
     service: String,
     choices: Mutex<Choices>,
-    /// Notified after the primary was silent: perhaps it was replaced meanwhile.
+    /// Notified after the primary was silent.
     doubted: Notify,
 }
-
-pub(crate) use super::known_primary::{KnownPrimary, Need};
 
 impl Sentinels {
     pub(crate) fn new(service: &Service, timing: Timing, dispatch: &PubSubDispatch) -> Self {
@@ -65,50 +66,19 @@ impl Sentinels {
                 dispatch,
             ))
         };
-        Self {
+        Self(Arc::new(KnownSentinels {
             connections: service.sentinels.iter().map(connection).collect(),
             service: service.name.clone(),
             choices: Mutex::default(),
             doubted: Notify::new(),
-        }
-    }
-
-    /// Where the primary is now, as far as the sentinels know.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future loses only the replies.
-    pub(crate) async fn primary(&self, need: Need) -> Result<KnownPrimary, Failure> {
-        let replies = self.ask_all().await?;
-        // The choice is made at one point of time: of two callers, the later one knows what the earlier one chose.
-        let mut choices = self.choices.lock();
-        let chosen = choices.choose(&replies, self.connections.len(), need, CLOCK.now());
-        chosen.map_err(Failure::not_now)
-    }
-
-    /// Whether no later choice than this one was made.
-    pub(super) fn is_still(&self, primary: &KnownPrimary) -> bool {
-        let choices = self.choices.lock();
-        choices
-            .known()
-            .is_some_and(|known| known.is_same_server(primary))
-    }
-
-    /// Notes that the primary was silent for longer than a reply may take.
-    pub(super) fn doubt(&self) {
-        self.doubted.notify_one();
-    }
-
-    /// Waits until the primary was silent.
-    pub(crate) async fn doubted(&self) {
-        self.doubted.notified().await;
+        }))
     }
 
     /// The replies that name a primary: one at least.
     async fn ask_all(&self) -> Result<Vec<SentinelReply>, Failure> {
         let mut asked = JoinSet::new();
-        for connection in &self.connections {
-            let (connection, service) = (connection.clone(), self.service.clone());
+        for connection in &self.0.connections {
+            let (connection, service) = (connection.clone(), self.0.service.clone());
             asked.spawn(async move { ask(&connection, &service).await });
         }
         let (mut replies, mut failures, mut until) = (Vec::new(), Vec::new(), None);
@@ -137,6 +107,40 @@ impl Sentinels {
             .into_iter()
             .max_by_key(Failure::is_transient)
             .unwrap_or_else(none))
+    }
+}
+
+impl PrimaryFinder for Sentinels {
+    fn primary(&self, need: Need) -> StoreFuture<KnownPrimary> {
+        let sentinels = self.clone();
+        Box::pin(async move {
+            let replies = sentinels.ask_all().await?;
+            let KnownSentinels {
+                choices,
+                connections,
+                ..
+            } = &*sentinels.0;
+            // The choice is made at one point of time: of two callers, the later one knows what the earlier one chose.
+            let chosen = choices
+                .lock()
+                .choose(&replies, connections.len(), need, CLOCK.now());
+            chosen.map_err(Failure::not_now)
+        })
+    }
+
+    fn is_still(&self, primary: &KnownPrimary) -> bool {
+        let choices = self.0.choices.lock();
+        choices
+            .known()
+            .is_some_and(|known| known.is_same_server(primary))
+    }
+
+    fn doubt(&self) {
+        self.0.doubted.notify_one();
+    }
+
+    fn doubted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.0.doubted.notified())
     }
 }
 

@@ -18,9 +18,9 @@ use crate::store::{
         connection::{
             exchange::Ready,
             handshake::Purpose,
+            known_primary::{Need, PrimaryFinder},
             pub_sub::PubSubDispatch,
             reconnecting::ReconnectingConnection,
-            sentinel::{Need, Sentinels},
         },
         topology::{
             replica_acks::ReplicaAcks, request_connections::RequestConnections,
@@ -54,7 +54,7 @@ impl RedisServer {
     /// A server that has all keys.
     pub(crate) fn with_all_keys(
         address: Address,
-        sentinels: Option<Arc<Sentinels>>,
+        sentinels: Option<Arc<dyn PrimaryFinder>>,
         dispatch: PubSubDispatch,
         server_settings: &ServerSettings,
     ) -> Self {

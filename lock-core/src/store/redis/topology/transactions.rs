@@ -117,7 +117,7 @@ impl Changes {
         let word = |word| command(&[&[Text(word)]]);
         for _ in 0..MOST_TRIES {
             // For one try only: the connection is not to wait for all of them until it is authenticated anew.
-            let _transaction = self.connection.transaction.lock().await;
+            let _transaction = self.connection.transaction().lock().await;
             // Ends an earlier transaction that was given up half way. Nothing was changed in it.
             let begin = [word("EXEC"), command(&[&[Text("WATCH")], &keys])];
             let look = |look, key| command(&[&[Text(look), key]]);

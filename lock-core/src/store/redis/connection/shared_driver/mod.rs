@@ -37,10 +37,10 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Wake, Waker},
 };
 
 use tokio::{
@@ -55,12 +55,9 @@ use crate::{
         io_thread,
         mutex::{Mutex, may_switch, this_thread},
     },
-    store::redis::connection::{
-        shared_driver::reader::{DriverWaker, MANAGER, Reader},
-        wire::{
-            driver::{Driver, shielded},
-            shared_socket::{Polling, Registrations},
-        },
+    store::redis::connection::wire::{
+        driver::{Driver, shielded},
+        shared_socket::{Polling, Registrations},
     },
 };
 
@@ -92,6 +89,17 @@ impl Drop for Queueing {
     fn drop(&mut self) {
         QUEUES.set(self.0);
     }
+}
+
+/// The number of the reader if the manager's thread reads. Each task that reads has a larger one.
+const MANAGER: u64 = 1;
+
+#[derive(Default)]
+struct Reader {
+    number: u64,
+    waker: Option<Waker>,
+    /// Runtimes that are known to have no reactor, the newest first.
+    without_reactor: Vec<Id>,
 }
 
 pub(crate) struct SharedDriver {
@@ -126,6 +134,29 @@ pub(crate) struct SharedDriver {
 impl std::fmt::Debug for SharedDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SharedDriver").finish_non_exhaustive()
+    }
+}
+
+/// The driver's only waker. It holds no strong reference: the driver holds the waker.
+struct DriverWaker(Weak<SharedDriver>);
+
+impl Wake for DriverWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if Queueing::is_on_this_thread() {
+            return;
+        }
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
+        shared.again.store(true, SeqCst);
+        may_switch();
+        if shared.polled_by.load(SeqCst) != this_thread() {
+            shared.wake_reader();
+        }
     }
 }
 

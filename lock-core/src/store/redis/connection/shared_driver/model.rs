@@ -20,11 +20,7 @@ use crate::{
         interleaved::{explore, point},
     },
     store::redis::connection::{
-        shared_driver::{
-            Queueing, SharedDriver,
-            reader::{MANAGER, ReaderTask},
-            watchdog::Ending,
-        },
+        shared_driver::{MANAGER, Queueing, SharedDriver, reader::ReaderTask, watchdog::Ending},
         wire::shared_socket::{Polling, Registration, Registrations},
     },
 };

@@ -5,58 +5,21 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Weak, atomic::Ordering::SeqCst},
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll, Waker},
 };
 
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 
 use crate::{
-    runtime::{
-        io_thread,
-        mutex::{may_switch, this_thread},
-    },
+    runtime::io_thread,
     store::redis::connection::{
-        shared_driver::{Queueing, SharedDriver},
+        shared_driver::{MANAGER, Reader, SharedDriver},
         wire::shared_socket::{Polling, Registration},
     },
 };
 
 /// How many runtimes without a reactor are remembered. Others are tried again.
 const MOST_WITHOUT_REACTOR: usize = 8;
-
-/// The number of the reader if the manager's thread reads. Each task that reads has a larger one.
-pub(super) const MANAGER: u64 = 1;
-
-#[derive(Default)]
-pub(super) struct Reader {
-    pub(super) number: u64,
-    pub(super) waker: Option<Waker>,
-    /// Runtimes that are known to have no reactor, the newest first.
-    without_reactor: Vec<Id>,
-}
-
-/// The driver's only waker. It holds no strong reference: the driver holds the waker.
-pub(super) struct DriverWaker(pub(super) Weak<SharedDriver>);
-
-impl Wake for DriverWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if Queueing::is_on_this_thread() {
-            return;
-        }
-        let Some(shared) = self.0.upgrade() else {
-            return;
-        };
-        shared.again.store(true, SeqCst);
-        may_switch();
-        if shared.polled_by.load(SeqCst) != this_thread() {
-            shared.wake_reader();
-        }
-    }
-}
 
 impl SharedDriver {
     /// Makes a task of the caller's runtime the reader, unless a task reads already. Without a runtime that has a reactor, the

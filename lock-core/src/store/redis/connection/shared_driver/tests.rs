@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::store::redis::connection::{
-    shared_driver::{PART, SharedDriver, reader::MANAGER, watchdog::Ending},
+    shared_driver::{MANAGER, PART, SharedDriver, watchdog::Ending},
     wire::{
         driver::Driver,
         shared_socket::{Polling, Registration, Registrations, SharedSocket},

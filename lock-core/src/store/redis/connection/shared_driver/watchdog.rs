@@ -10,7 +10,7 @@ use std::{
 use crate::{
     runtime::catch_panic::catch_panic,
     store::redis::connection::{
-        shared_driver::{SharedDriver, reader::MANAGER},
+        shared_driver::{MANAGER, SharedDriver},
         wire::shared_socket::Polling,
     },
 };

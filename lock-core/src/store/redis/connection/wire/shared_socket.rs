@@ -108,12 +108,12 @@ struct RegisteredSocket {
     reads: AtomicU32,
     /// Whether there is a change for the next poll.
     is_changed: AtomicBool,
-    change: Mutex<Change>,
+    change: Mutex<Replacements>,
 }
 
 /// What the stream takes over with its next poll.
 #[derive(Default)]
-struct Change {
+struct Replacements {
     registration: Option<Registration>,
     reader: Option<Waker>,
 }

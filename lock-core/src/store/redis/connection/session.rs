@@ -1,0 +1,304 @@
+//! The connections to one server over time, as a state machine without a socket: which one there is, and when the next one is made.
+//!
+//! At most one is being made at a time, and all callers wait for that one. After a failure, the next one waits for a moment, so that
+//! many callers do not flood a server that is down. Connections that end as soon as they are made count as a failure.
+
+use std::{
+    mem,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use tokio::sync::Semaphore;
+
+use crate::{
+    runtime::clock::Moment,
+    store::{Failure, redis::connection::reachability::Reachability},
+};
+
+/// After a failed connect the next one waits this long.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+/// This many connections in a row may end within `RECONNECT_PAUSE`; the next one counts as a failure, too. Each new connection
+/// causes renewals of the held locks. A server or proxy that closes connections because of them would be flooded.
+const MOST_SHORT_LIVED: u32 = 3;
+
+/// A connection, as far as a session knows it.
+pub(super) trait Ends {
+    fn has_ended(&self) -> bool;
+}
+
+/// A connection that is being made; each caller that needs it waits within its own time-out.
+#[derive(Debug)]
+pub(super) struct Attempt<C> {
+    result: OnceLock<Result<C, Failure>>,
+    /// Has no permits, and is closed once there is a result. It wakes its waiters in the order in which they came; tokio's `watch`
+    /// wakes them in random order.
+    done: Semaphore,
+}
+
+/// What a caller that needs a connection does.
+#[derive(Debug)]
+pub(super) enum Wanted<C> {
+    Refused(Failure),
+    /// It waits for this one.
+    Wait(Arc<Attempt<C>>),
+    /// It waits for this one, and begins it.
+    Begin(Arc<Attempt<C>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Session<C> {
+    current: Option<C>,
+    /// When the last connection was made.
+    since: Option<Moment>,
+    /// How many connections in a row broke as soon as they were made.
+    short_lived: u32,
+    last_failure: Option<(Moment, Failure)>,
+    attempt: Option<Arc<Attempt<C>>>,
+    reachability: Reachability,
+    /// Whether a task makes the next connection.
+    is_returning: bool,
+}
+
+impl<C> Default for Session<C> {
+    fn default() -> Self {
+        Self {
+            current: None,
+            since: None,
+            short_lived: 0,
+            last_failure: None,
+            attempt: None,
+            reachability: Reachability::default(),
+            is_returning: false,
+        }
+    }
+}
+
+impl<C: Clone> Attempt<C> {
+    /// Waits for the result, and returns it.
+    pub(super) async fn result(&self) -> Result<C, Failure> {
+        // An error means that the semaphore is closed, so there is a result.
+        drop(self.done.acquire().await);
+        let result = self.result.get();
+        result.expect("it is set before `done`").clone()
+    }
+
+    /// Sets the result, unless there is one. Returns whether there was none.
+    pub(super) fn end(&self, result: Result<C, Failure>) -> bool {
+        self.result.set(result).is_ok()
+    }
+
+    /// Wakes those that wait. Called when no mutex is locked.
+    pub(super) fn wake(&self) {
+        self.done.close();
+    }
+}
+
+impl<C: Ends + Clone> Session<C> {
+    pub(super) fn current(&self) -> Option<&C> {
+        self.current.as_ref()
+    }
+
+    /// A caller needs a connection, and there is none.
+    pub(super) fn wanted(&mut self, now: Moment) -> Wanted<C> {
+        if let Some((at, failure)) = &self.last_failure
+            && now.since(*at) < RECONNECT_PAUSE
+        {
+            return Wanted::Refused(failure.clone());
+        }
+        if let Some(attempt) = &self.attempt {
+            return Wanted::Wait(attempt.clone());
+        }
+        let attempt = self.attempt.insert(Arc::new(Attempt {
+            result: OnceLock::new(),
+            done: Semaphore::new(0),
+        }));
+        Wanted::Begin(attempt.clone())
+    }
+
+    /// A connection was made. Returns the one to use.
+    ///
+    /// A caller that saw no connection may have begun one just after another one was made. The earlier one carries requests, so it
+    /// stays.
+    pub(super) fn made(&mut self, connection: &C, now: Moment) -> Option<C> {
+        if let Some(earlier) = &self.current
+            && !earlier.has_ended()
+        {
+            return Some(earlier.clone());
+        }
+        self.current = Some(connection.clone());
+        self.since = Some(now);
+        None
+    }
+
+    /// The attempt is over. `failure`: why it made no connection.
+    pub(super) fn ended(&mut self, failure: Option<Failure>, now: Moment) {
+        self.attempt = None;
+        self.last_failure = failure.map(|failure| (now, failure));
+    }
+
+    /// Takes the connection away if it is meant. Returns it. `broken`: the failure of connections that break at once.
+    pub(super) fn take_if(
+        &mut self,
+        is_meant: impl FnOnce(&C) -> bool,
+        now: Moment,
+        broken: impl FnOnce() -> Failure,
+    ) -> Option<C> {
+        let taken = self.current.take_if(|current| is_meant(current))?;
+        let is_short = |since| now.since(since) < RECONNECT_PAUSE;
+        self.short_lived = if self.since.is_some_and(is_short) {
+            self.short_lived + 1
+        } else {
+            0
+        };
+        if self.short_lived > MOST_SHORT_LIVED {
+            self.last_failure = Some((now, broken()));
+        }
+        Some(taken)
+    }
+
+    /// The server replied that it is of no use now.
+    pub(super) fn failed(&mut self, failure: Failure, now: Moment) {
+        self.last_failure = Some((now, failure));
+    }
+
+    /// Whether there ever was a connection.
+    pub(super) fn has_connected(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether there is no connection, none is being made, and none was tried in this time.
+    pub(super) fn is_to_be_made(&self, pause: Duration, now: Moment) -> bool {
+        let failed = self.last_failure.as_ref().map(|(at, _)| *at);
+        let mut tried = failed.into_iter().chain(self.since);
+        let is_early = tried.any(|at| now.since(at) < pause);
+        self.current.is_none() && self.attempt.is_none() && !is_early
+    }
+
+    /// The connection on which locks are kept has ended. Returns whether a task is to make the next one: one does at a time.
+    pub(super) fn broke(&mut self, now: Moment) -> bool {
+        self.reachability.broke(now);
+        !mem::replace(&mut self.is_returning, true)
+    }
+
+    /// That task has ended.
+    pub(super) fn returns_no_more(&mut self) {
+        self.is_returning = false;
+    }
+
+    /// No connection could be made. Returns whether the log is to say so.
+    pub(super) fn is_news_out_of_reach(&mut self) -> bool {
+        self.reachability.failed()
+    }
+
+    /// Locks are kept on a connection again. Returns for how long none was, if the log said so.
+    pub(super) fn returned(&mut self, now: Moment) -> Option<Duration> {
+        self.reachability.returned(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc};
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    struct Fake(u32, Rc<Cell<bool>>);
+
+    impl Ends for Fake {
+        fn has_ended(&self) -> bool {
+            self.1.get()
+        }
+    }
+
+    fn fake(number: u32) -> Fake {
+        Fake(number, Rc::default())
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(0).after(Duration::from_millis(millis))
+    }
+
+    fn broken() -> Failure {
+        Failure::not_now("they break")
+    }
+
+    fn begun(session: &mut Session<Fake>, now: Moment) -> Arc<Attempt<Fake>> {
+        match session.wanted(now) {
+            Wanted::Begin(attempt) => attempt,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn all_callers_wait_for_one_attempt() {
+        let mut session = Session::default();
+        let first = begun(&mut session, at(0));
+        let Wanted::Wait(second) = session.wanted(at(1)) else {
+            panic!("a second attempt");
+        };
+        assert!(Arc::ptr_eq(&first, &second));
+        assert!(first.end(Ok(fake(1))), "the first result");
+        assert!(!second.end(Err(broken())), "which stays");
+        assert!(session.made(&fake(1), at(2)).is_none());
+        session.ended(None, at(2));
+        begun(&mut session, at(3));
+    }
+
+    #[test]
+    fn after_a_failure_the_next_attempt_waits_for_a_moment() {
+        let mut session = Session::<Fake>::default();
+        begun(&mut session, at(0));
+        session.ended(Some(broken()), at(10));
+        assert!(matches!(session.wanted(at(59)), Wanted::Refused(_)));
+        assert!(!session.is_to_be_made(Duration::from_secs(1), at(1009)));
+        assert!(session.is_to_be_made(Duration::from_secs(1), at(1010)));
+        begun(&mut session, at(60));
+        assert!(!session.is_to_be_made(Duration::from_secs(1), at(5000)));
+    }
+
+    #[test]
+    fn connections_that_end_as_soon_as_they_are_made_count_as_a_failure() {
+        let mut session = Session::default();
+        for number in 1..=MOST_SHORT_LIVED + 1 {
+            begun(&mut session, at(0));
+            assert!(session.made(&fake(number), at(0)).is_none());
+            session.ended(None, at(0));
+            let taken = session.take_if(|current| current.0 == number, at(1), broken);
+            assert_eq!(taken.map(|taken| taken.0), Some(number));
+        }
+        assert!(matches!(session.wanted(at(2)), Wanted::Refused(_)));
+        begun(&mut session, at(51));
+        session.made(&fake(9), at(51));
+        session.ended(None, at(51));
+        session.take_if(|_| true, at(51 + 50), broken);
+        begun(&mut session, at(51 + 50));
+    }
+
+    #[test]
+    fn a_connection_that_lives_is_not_replaced_by_a_later_one() {
+        let mut session = Session::default();
+        let first = fake(1);
+        assert!(session.made(&first, at(0)).is_none());
+        let kept = session.made(&fake(2), at(1));
+        assert_eq!(kept.map(|kept| kept.0), Some(1));
+        first.1.set(true);
+        assert!(session.made(&fake(3), at(2)).is_none());
+        let other = session.take_if(|current| current.0 == 1, at(3), broken);
+        assert!(other.is_none(), "it has been replaced");
+    }
+
+    #[test]
+    fn one_task_at_a_time_makes_the_next_connection() {
+        let mut session = Session::<Fake>::default();
+        assert!(session.broke(at(0)));
+        assert!(!session.broke(at(1)));
+        assert!(session.is_news_out_of_reach());
+        assert!(!session.is_news_out_of_reach(), "one line an outage");
+        assert_eq!(session.returned(at(30)), Some(Duration::from_millis(30)));
+        session.returns_no_more();
+        assert!(session.broke(at(40)));
+    }
+}
