@@ -403,9 +403,10 @@ async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
 }
 
 const ACQUIRE: &str = concat!(
+    include_str!("../../lock-core/src/store/redis/scripts/acquire_short.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/acquire_beside.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/acquire.lua"),
 );
 
 const RENEW: &str = concat!(

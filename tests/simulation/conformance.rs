@@ -15,10 +15,7 @@ use lock_tests::{Kind, RedisServer};
 use crate::{
     chance::Chance,
     model::{Dialect, Reply, Server},
-    scripts::{
-        ACQUIRE, ACQUIRE_BESIDE, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE, RELEASE_BESIDE, RENEW,
-        RENEW_BESIDE, scripts,
-    },
+    scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE, RENEW, RENEW_BESIDE, scripts},
 };
 
 const COMMANDS: usize = 4000;
@@ -270,12 +267,8 @@ impl Command {
             9 => (FORCE_RELEASE, &all, &[known]),
             10 => (RENEW, &["1", lock], &[token, ttl]),
             11 => (INSPECT, &all, &[chance.pick(&["0", "1", "3"])]),
-            14..18 => (
-                ACQUIRE_BESIDE,
-                &all,
-                &[token, "60000", known, "1", mode, &beside],
-            ),
-            18..21 => (RELEASE_BESIDE, &all, &[token, known, keep, &beside]),
+            14..18 => (ACQUIRE, &all, &[token, "60000", known, "1", mode, &beside]),
+            18..21 => (RELEASE, &all, &[token, known, keep, &beside]),
             21 => (RENEW_BESIDE, &all, &[token, "70000", known, &beside]),
             12 => (
                 MARK,

@@ -17,7 +17,6 @@ pub(crate) const ACQUIRE: &str = scripts!(
 pub(crate) const RELEASE: &str = scripts!(
     "release_short.lua",
     "queue.lua",
-    "release_next.lua",
     "advance.lua",
     "release.lua"
 );
@@ -25,6 +24,4 @@ pub(crate) const PREFETCH: &str = scripts!("queue.lua", "prefetch.lua");
 pub(crate) const FORCE_RELEASE: &str = scripts!("queue.lua", "advance.lua", "force_release.lua");
 pub(crate) const RENEW: &str = scripts!("renew.lua");
 pub(crate) const INSPECT: &str = scripts!("queue.lua", "inspect.lua");
-pub(crate) const ACQUIRE_BESIDE: &str = scripts!("queue.lua", "advance.lua", "acquire_beside.lua");
-pub(crate) const RELEASE_BESIDE: &str = scripts!("queue.lua", "advance.lua", "release_beside.lua");
 pub(crate) const RENEW_BESIDE: &str = scripts!("queue.lua", "advance.lua", "renew_beside.lua");

@@ -3,7 +3,7 @@
 use super::server_view::{HOLDERS, KEYS, LOCK, QUEUE, SEATS};
 use crate::{
     model::{Reply, Server},
-    scripts::{ACQUIRE, ACQUIRE_BESIDE, RELEASE_BESIDE, RENEW_BESIDE},
+    scripts::{ACQUIRE, RELEASE, RENEW_BESIDE},
 };
 
 const START_US: i64 = 1_700_000_000_000_000;
@@ -26,14 +26,13 @@ impl Evicting {
     }
 
     fn acquire(&mut self, token: &str, ttl: &str, kind: &str) -> Reply {
-        let text = if kind == "x" { ACQUIRE } else { ACQUIRE_BESIDE };
         let entry = format!("c 1 {ttl} {kind}");
-        self.run(text, &[token, ttl, "0", "1", "try", &entry])
+        self.run(ACQUIRE, &[token, ttl, "0", "1", "try", &entry])
     }
 
     fn release(&mut self, token: &str, ttl: &str, kind: &str) -> Reply {
         let entry = format!("c 1 {ttl} {kind}");
-        self.run(RELEASE_BESIDE, &[token, "0", "0", &entry])
+        self.run(RELEASE, &[token, "0", "0", &entry])
     }
 
     fn evict(&mut self, key: &str) {

@@ -56,8 +56,6 @@ pub(super) struct Scripts {
     acquire: Script,
     release: Script,
     renew: Script,
-    acquire_beside: Script,
-    release_beside: Script,
     renew_beside: Script,
     pub(super) is_in_parts: bool,
 }
@@ -75,13 +73,11 @@ impl Scripts {
                 text.into(),
             )
         };
-        assert!(scripts::ACQUIRE_BESIDE.contains("local PART = 64"));
+        assert!(scripts::ACQUIRE.contains("local PART = 64"));
         Self {
             acquire: script(scripts::ACQUIRE),
             release: script(scripts::RELEASE),
             renew: script(scripts::RENEW),
-            acquire_beside: script(scripts::ACQUIRE_BESIDE),
-            release_beside: script(scripts::RELEASE_BESIDE),
             renew_beside: script(scripts::RENEW_BESIDE),
             is_in_parts: part.is_some(),
         }
@@ -486,16 +482,10 @@ impl State {
     }
 
     fn send_acquire(&mut self, i: usize, mode: &str, scripts: &Scripts) -> Result<Reply, String> {
-        let kind = self.processes[i].kind;
-        let script = if kind.is_beside() {
-            &scripts.acquire_beside
-        } else {
-            &scripts.acquire
-        };
         let arguments = [&self.token(i), TTL_MS, "0", "1", mode, &self.entry(i)];
         let is_newcomer = matches!(mode, "wait" | "try");
         let call = Call::Acquire { by: i, is_newcomer };
-        self.call(call, script, &KEYS, &arguments, scripts)
+        self.call(call, &scripts.acquire, &KEYS, &arguments, scripts)
     }
 
     fn release(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
@@ -554,16 +544,11 @@ impl State {
     ) -> Result<Reply, String> {
         let (token, entry) = (self.token(i), self.entry(i));
         let is_beside = self.processes[i].kind.is_beside();
-        let script = if is_beside {
-            &scripts.release_beside
-        } else {
-            &scripts.release
-        };
         let arguments = [token.as_str(), "0", "0", &entry];
         // A plain release has only the required arguments.
         let count = if is_beside || with_entry { 4 } else { 2 };
         let call = Call::Release;
-        self.call(call, script, &KEYS, &arguments[..count], scripts)
+        self.call(call, &scripts.release, &KEYS, &arguments[..count], scripts)
     }
 
     fn renew(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {

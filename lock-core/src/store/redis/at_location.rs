@@ -11,7 +11,7 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, Contended, ENDED, Failure, Prefetch, Prefetched,
         QueueMode, Release, Released, StoreFuture,
         redis::{
-            Acked, RedisStore, acquire_script,
+            Acked, RedisStore,
             connection::{
                 capabilities::Capabilities,
                 errors,
@@ -20,9 +20,9 @@ use crate::{
                     millis,
                 },
             },
-            needs_scripts, release_script,
+            needs_scripts,
             scripts::{
-                Call, FORCE_RELEASE, INSPECT, PREFETCH,
+                ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE,
                 replies::{read_acquired, read_prefetched, read_released, read_sighting},
             },
             topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
@@ -153,7 +153,7 @@ impl RedisStore {
         };
         let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
         let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
-        let (id, mut answers) = acquire_script(request)
+        let (id, mut answers) = ACQUIRE
             .ask(connection, role, &[call], within, Some(in_flight))
             .await?;
         let answer = answers.pop().unwrap_or(Value::Nil);
@@ -177,12 +177,7 @@ impl RedisStore {
             arguments: &arguments[..count],
         };
         let (id, answer) = location
-            .run(
-                &connection,
-                release_script(request),
-                call,
-                Some(&request.in_flight),
-            )
+            .run(&connection, &RELEASE, call, Some(&request.in_flight))
             .await?;
         read_released(&answer, id)
     }

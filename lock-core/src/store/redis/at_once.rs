@@ -6,16 +6,16 @@ use crate::mode::Mode;
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, ReleaseOutcome, Released,
     redis::{
-        RedisStore, acquire_script,
+        RedisStore,
         connection::{
             capabilities::Capabilities,
             errors,
             exchange::Ready,
             wire::command::{Arg::Text, command, in_one_message},
         },
-        native_release, release_script,
+        native_release,
         scripts::{
-            Call,
+            ACQUIRE, Call, RELEASE,
             replies::{read_acquired, read_plain, read_released},
         },
         topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
@@ -84,7 +84,7 @@ impl RedisStore {
             return Ok(released);
         }
         let (arguments, count) = location.release_arguments(request);
-        let script = release_script(request).call(Call {
+        let script = RELEASE.call(Call {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
             arguments: &arguments[..count],
         });
@@ -139,7 +139,7 @@ async fn take_by_script(
         GrantDelivery::Pushed => request.queue_mode,
         GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => QueueMode::DoNotQueue,
     };
-    let script = acquire_script(request).call(Call {
+    let script = ACQUIRE.call(Call {
         keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
         arguments: &location.acquire_arguments(request, queue_mode),
     });

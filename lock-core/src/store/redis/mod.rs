@@ -8,7 +8,6 @@ use std::{
 
 use crate::{
     inspect::{Health, NAMED, Sighting},
-    mode::Mode,
     runtime::executor::Executor,
     store::{
         Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, Prefetch, Prefetched,
@@ -17,7 +16,6 @@ use crate::{
         redis::{
             contention::Contention,
             rights::Usage,
-            scripts::{ACQUIRE, ACQUIRE_BESIDE, Lua, RELEASE, RELEASE_BESIDE},
             topology::{key_location::KeyLocation, servers::RedisServers},
         },
         timing::Timing,
@@ -96,20 +94,6 @@ impl RedisStore {
 
     fn within(&self) -> Duration {
         self.0.timing.command_timeout
-    }
-}
-
-fn acquire_script(request: &Acquire) -> &'static Lua {
-    match request.entry.mode {
-        Mode::Exclusive => &ACQUIRE,
-        Mode::Shared | Mode::Permits(_) => &ACQUIRE_BESIDE,
-    }
-}
-
-fn release_script(request: &Release) -> &'static Lua {
-    match request.entry.mode {
-        Mode::Exclusive => &RELEASE,
-        Mode::Shared | Mode::Permits(_) => &RELEASE_BESIDE,
     }
 }
 

@@ -1,129 +1,194 @@
--- Takes a lock exclusively if it is free or holds this very owner token. Otherwise takes a place in its queue, or checks on it.
+-- Takes a lock in any mode, if the request may enter now or has entered already. Otherwise takes a place in the queue, or checks on
+-- that place.
 --
 -- The keys are those of queue.lua.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
 -- ARGV[3]  the largest fencing token that the asking process knows.
--- ARGV[4]  how many fencing tokens it would like.
+-- ARGV[4]  how many fencing tokens it would like. Only an exclusive holder gets more than one.
 -- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time.
 --          The number is the place that the last reply told; 0: none yet.
--- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and x.
+-- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and the kind.
 --
 -- Each word that is sent costs the server as much as a comparison, so there are few.
 --
--- Returns {1, first fencing token, how many} if taken.
--- Returns {0, remaining milliseconds, place, ours} if the lock is another's.
--- Remaining -1: without an expiry, -2: not asked for. Place 0: not known yet.
+-- Returns {1, first fencing token, how many} if taken exclusively.
+-- Returns {1, fencing token, contended, seat, more} if taken beside others.
+-- Contended 1: an exclusive entry is queued, or, for permits, any entry. The seat is 0 if shared.
+-- More 1: the next part of a batch waits for any call of release.lua, renew_beside.lua, or this one.
+-- Returns {0, remaining milliseconds, place, ours} if busy.
+-- Remaining -1: without an expiry, -2: not asked for. Of permits: until the first of the leases ends. Place 0: not known yet.
 -- Ours 1: the holder is a process like this one, and its release sends a grant, 0: it is not.
 -- The replies to 'try' and to a number have three more values: next, a stamp and the label. Without a stamp they have none of them.
--- Next 1: the entry is the first exclusive one of the queue, 0: it is not.
+-- Next 1: the entry is the first of its band of the queue, 0: it is not.
 -- The stamp: a grant message that was sent before this reply has a smaller one, and is out of date. 0 if there is no entry.
 -- The label is the holder's; empty if it has none.
--- Returns an error LOCKMODE if the lock or its queue is one of permits.
+-- Returns an error LOCKMODE if the lock or its queue is in another mode: permits and the other two modes exclude each other.
 --
--- `holder` is what the key holds, as acquire_short.lua has read it.
---
--- A script is not rolled back, so all that can fail comes before the first write. The clock is moved before the lock is written:
--- that can fail, and does no harm.
-local lock, queue, beats = KEYS[1], KEYS[3], KEYS[4]
-local token, ttl, known, count, mode = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local own = ARGV[6] .. ' ' .. token
-local marker = holder and string.sub(holder, 1, 4) == 'lc1+'
+-- A script is not rolled back, so what can fail comes before the lock is written. The clock is moved before: that can fail, and does
+-- no harm.
+local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local token, ttl, known, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
+local own, kind = ARGV[6] .. ' ' .. token, string.match(ARGV[6], ' (%w+)$')
+local n = tonumber(kind)
+local place = tonumber(mode) or 0
+local band, band_start = BAND, OTHERS
+if kind == 's' then
+  band, band_start = 0, '0'
+end
+local holder = redis.call('GET', lock)
+local is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 
-if holder == token then
-  -- Granted meanwhile, or by an earlier request of which the reply was lost.
-  leave(own)
-elseif marker or not holder and redis.call('EXISTS', queue) == 1 then
-  -- The waiters come first: no newcomer overtakes the queue.
-  holder = advance(known, own, marker and settle(holder, ttl))
-  marker = holder and string.sub(holder, 1, 4) == 'lc1+'
+local ends = is_marker and kind ~= 'x' and redis.call('ZSCORE', holders, own)
+if ends then
+  local now_ms = math.floor(microseconds() / 1000)
+  local seat = n and redis.call('ZSCORE', seats, own) or not n and 0
+  if not seat then
+    -- The seats were evicted: no server knows any more which one this is. It enters anew, when there is room.
+    redis.call('ZREM', holders, own)
+    holder = settle(holder)
+    is_marker = holder
+  elseif tonumber(ends) > now_ms then
+    -- Granted meanwhile, or by an earlier request of which the reply was lost. The lease may be longer: never shorten it.
+    local fencing, refused = string.match(holder, '(%d+):$'), nil
+    if n then
+      fencing, refused = next_token(known)
+      if not fencing then
+        return redis.error_reply(refused)
+      end
+    end
+    leave(own)
+    redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
+    settle(holder)
+    return {1, tonumber(fencing), is_contended(holder), tonumber(seat), 0}
+  end
 end
 
-if not holder or holder == token then
-  local first, taken = take_tokens(known, count)
+if holder == token then
+  -- An exclusive request was granted meanwhile, or by an earlier request of which the reply was lost.
+  leave(own)
+end
+if mode ~= 'try' and (kind == 's' and not holder or not n and is_marker) then
+  -- If the clock was set back, a cut ahead of it would let later shared requests overtake the exclusive one that waits.
+  redis.pcall('ZADD', beats, 'XX', 'LT', microseconds() + BAND, '#')
+end
+-- The waiters come first: no newcomer overtakes the queue, and no request of which the entry was taken out as silent. A holder that
+-- crashed may have left the lock to them.
+if is_marker or not holder and (kind ~= 'x' or redis.call('EXISTS', queue) == 1) then
+  if is_marker and (kind ~= 's' or redis.call('EXISTS', queue) == 1) then
+    holder = settle(holder, ttl)
+  end
+  local mine, refused
+  holder, mine, refused = advance(known, own, holder, kind ~= 'x' and kind, ttl)
+  if mine then
+    return {1, unpack(mine)}
+  end
+  if refused then
+    return redis.error_reply(refused)
+  end
+end
+
+if kind == 'x' and (not holder or holder == token) then
+  local first, taken = take_tokens(known, tonumber(ARGV[4]))
   if not first then
     return redis.error_reply(taken)
   end
   -- A lock that is ours already may have a longer ttl: never shorten it.
-  if not holder or redis.call('PTTL', lock) < tonumber(ttl) then
-    redis.call('SET', lock, token, 'PX', ttl)
+  if not holder or redis.call('PTTL', lock) < ttl then
+    redis.call('SET', lock, token, 'PX', ARGV[2])
   end
   return {1, first, taken}
 end
 
-local ours = (marker or string.sub(holder, 1, 4) == 'lc1:') and 1 or 0
-local is_shared = marker and string.sub(holder, 5, 5) == 's'
-if marker or ours == 0 then
-  -- A key of another type is no queue: then nothing is found.
-  local first = redis.pcall('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
-  if marker and not is_shared or first and string.find(first, '^%S+ %d+ %d+ %d+ ') then
-    return refuse_mode(known, own, holder)
-  end
+is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
+local is_shared = is_marker and string.sub(holder, 5, 5) == 's'
+local ours = (is_marker or holder and string.sub(holder, 1, 4) == 'lc1:') and 1 or 0
+local is_permits = is_marker and not is_shared
+local is_refused = is_permits and not n or n and not is_permits and holder and string.find(holder, '^lc[01][:+]')
+if not is_refused and (is_marker or ours == 0) then
+  -- The queue may be in another mode, too. A key of another type is no queue: then nothing is found.
+  local first = redis.pcall('ZRANGEBYSCORE', queue, n and '0' or OTHERS, '+inf', 'LIMIT', '0', '1')[1]
+  local _, _, _, first_kind = string.match(first or '', ENTRY)
+  is_refused = first_kind and (tonumber(first_kind) == nil) == (n ~= nil)
+end
+if is_refused then
+  leave(own)
+  -- The entries behind it may enter then.
+  advance(known, nil, holder)
+  return redis.error_reply('LOCKMODE this key is held or waited for in another mode')
 end
 
--- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint: each process learns the
--- same from its next renewal. So asking some of them is enough: those with the latest end, which renew last.
-local function ask_to_yield(stamp)
-  if not stamp then
-    return
+local added
+if mode ~= 'try' then
+  if place == 0 then
+    added = redis.pcall('ZADD', queue, 'NX', microseconds() + band, own)
+  else
+    -- If the clock was set back, a place ahead of it would let all later requests overtake this one.
+    place = math.min(place, microseconds())
+    added = redis.pcall('ZADD', queue, place + band, own)
   end
-  local body = string.format('yield %.0f', stamp)
-  for _, entry in ipairs(redis.call('ZREVRANGE', KEYS[5], 0, PART)) do
+  if type(added) == 'table' then
+    -- A key of another type under the queue's name is no queue: the waiters poll until it is deleted.
+    return {0, redis.call('PTTL', lock), 0, 0}
+  end
+  redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
+end
+if kind == 's' and holder and not is_marker then
+  -- The phase is an exclusive one, also if its holder took the lock without the queue.
+  redis.pcall('ZREM', beats, '#')
+elseif kind == 'x' and is_shared then
+  local is_first = mode == 'try'
+  if not is_first then
+    -- The first exclusive entry ends the phase for shared ones that come behind it. If it was in the queue already, the cut was lost
+    -- with the beats, since all waiters were silent. Then the place of this entry is the cut, unless the clock was set back.
+    local latest = microseconds() + BAND
+    local cut = added == 1 and latest or math.min(redis.call('ZSCORE', queue, own), latest)
+    redis.pcall('ZADD', beats, 'NX', cut, '#')
+    redis.pcall('PEXPIRE', beats, '2200')
+    is_first = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own
+  end
+  -- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint: each process learns the
+  -- same from its next renewal. So asking some of them is enough: those with the latest end, which renew last.
+  local stamp = is_first and next_token(known)
+  local body = stamp and string.format('yield %.0f', stamp)
+  for _, entry in ipairs(body and redis.call('ZREVRANGE', holders, 0, PART) or {}) do
     local channel, number, _, _, holding = string.match(entry, ENTRY)
     if channel then
       tell(channel, number, holding, body)
     end
   end
 end
-
-if mode == 'try' then
-  if is_shared then
-    ask_to_yield(next_token(known))
-  end
-  return {0, redis.call('PTTL', lock), 0, ours, 1, 0, label_of(holder)}
-end
-
-local now = microseconds()
-local place = tonumber(mode) or 0
-local added
-if place == 0 then
-  added = redis.pcall('ZADD', queue, 'NX', now + BAND, own)
-else
-  -- If the clock was set back, a place ahead of it would let all later requests overtake this one.
-  place = math.min(place, now)
-  added = redis.pcall('ZADD', queue, place + BAND, own)
-end
-if type(added) == 'table' then
-  -- A key of another type under the queue's name is no queue: the waiters poll until it is deleted.
-  return {0, redis.call('PTTL', lock), 0, 0}
-end
-redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
-if is_shared then
-  -- The first exclusive entry ends the phase for shared ones that come behind it. If it was in the queue already, the cut was lost
-  -- with the beats, since all waiters were silent. Then the place of this entry is the cut.
-  local cut = added == 1 and now + BAND or redis.call('ZSCORE', queue, own)
-  redis.pcall('ZADD', beats, 'NX', cut, '#')
-  -- If the clock was set back, a cut ahead of it would let all later shared requests overtake this one.
-  redis.pcall('ZADD', beats, 'XX', 'LT', now + BAND, '#')
-  redis.pcall('PEXPIRE', beats, '2200')
-  if redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own then
-    ask_to_yield(next_token(known))
-  end
-end
 if mode == 'wait' then
-  return {0, -2, added == 1 and now or 0, ours}
+  return {0, -2, added == 1 and microseconds() or 0, ours}
 end
 
-note_check(own)
-if place == 0 then
-  place = tonumber(redis.call('ZSCORE', queue, own)) - BAND
+local remaining, labelled = redis.call('PTTL', lock), holder or ''
+if is_marker then
+  local soonest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+  if is_permits and soonest[2] and soonest[1] ~= '#' then
+    remaining = math.max(0, tonumber(soonest[2]) - math.floor(microseconds() / 1000))
+  end
+  local longest = redis.call('ZREVRANGE', holders, 0, 1)
+  labelled = string.match(longest[longest[1] == '#' and 2 or 1] or '', '^%S+ %d+ %d+ %w+ (.+)$') or ''
 end
-local first = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1]
-local is_next = first == own and 1 or 0
-local stamp = next_token(known)
-if not stamp then
-  -- The clock cannot be moved. Then no grant is sent, either.
-  return {0, redis.call('PTTL', lock), place, ours}
+local next, stamp = 1, 0
+if mode ~= 'try' then
+  -- The check shows that the process is alive. Entries that were not checked for too long are taken out of the beats, which would
+  -- outgrow the queue otherwise.
+  local now = microseconds()
+  if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
+    redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
+    redis.call('PEXPIRE', beats, '2200')
+  end
+  if place == 0 then
+    place = tonumber(redis.call('ZSCORE', queue, own)) - band
+  end
+  next = redis.call('ZRANGEBYSCORE', queue, band_start, '+inf', 'LIMIT', '0', '1')[1] == own and 1 or 0
+  stamp = next_token(known)
+  if not stamp then
+    -- The clock cannot be moved. Then no grant is sent, either.
+    return {0, remaining, place, ours}
+  end
 end
-return {0, redis.call('PTTL', lock), place, ours, is_next, stamp, label_of(holder)}
+return {0, remaining, place, ours, next, stamp, string.match(labelled, '^lc[01]:(.*):') or ''}

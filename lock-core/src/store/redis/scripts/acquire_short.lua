@@ -1,14 +1,15 @@
--- The short path of acquire.lua. That script follows, with all that it needs, and goes on with `holder`.
-
-local holder = redis.call('GET', KEYS[1])
-
+-- The short path of acquire.lua, which follows: an exclusive request that waits for the first time.
+--
 -- If the holder is another process like this one, its release will grant the lock to the queue.
-if holder and holder ~= ARGV[1] and ARGV[5] == 'wait' and string.sub(holder, 1, 4) == 'lc1:' then
-  local time = redis.call('TIME')
-  local place = time[1] * 1000000 + time[2]
-  -- In the band of the queue that is not for shared requests.
-  if redis.pcall('ZADD', KEYS[3], 'NX', place + 4500000000000000, ARGV[6] .. ' ' .. ARGV[1]) == 1 then
-    redis.call('PEXPIRE', KEYS[3], '30000')
-    return {0, -2, place, 1}
+if ARGV[5] == 'wait' and string.sub(ARGV[6], -1) == 'x' then
+  local holder = redis.call('GET', KEYS[1])
+  if holder and holder ~= ARGV[1] and string.sub(holder, 1, 4) == 'lc1:' then
+    local time = redis.call('TIME')
+    local place = time[1] * 1000000 + time[2]
+    -- In the band of the queue that is not for shared requests.
+    if redis.pcall('ZADD', KEYS[3], 'NX', place + 4500000000000000, ARGV[6] .. ' ' .. ARGV[1]) == 1 then
+      redis.call('PEXPIRE', KEYS[3], '30000')
+      return {0, -2, place, 1}
+    end
   end
 end

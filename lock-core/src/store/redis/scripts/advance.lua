@@ -1,4 +1,4 @@
--- Lets requests in, in all modes. It follows queue.lua. The most frequent case has a file of its own, release_next.lua.
+-- Lets requests in, in all modes. It follows queue.lua. release.lua has the most frequent case itself.
 
 -- How many are granted by one call. More of them would stop the server for milliseconds.
 local PART = 64
@@ -321,37 +321,6 @@ local function advance(known, own, holder, kind, own_ttl)
     holder = settle(holder)
   end
   return holder, mine, refused
-end
-
--- Refuses an entry in a mode that excludes that of the others. The entries behind it may enter then.
-local function refuse_mode(known, own, holder)
-  leave(own)
-  advance(known, nil, holder)
-  return redis.error_reply('LOCKMODE this key is held or waited for in another mode')
-end
-
--- Notes a check of an entry: it shows that the process is alive. Entries that were not checked for too long are taken out of the
--- beats, which would outgrow the queue otherwise.
-local function note_check(own)
-  local beats, now = KEYS[4], microseconds()
-  if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
-    redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
-    redis.call('PEXPIRE', beats, '2200')
-  end
-end
-
--- The label of a holder; empty if it has none.
-local function label_of(holder)
-  if string.sub(holder, 1, 4) ~= 'lc1+' then
-    return string.match(holder, '^lc[01]:(.*):') or ''
-  end
-  for _, entry in ipairs(redis.call('ZREVRANGE', KEYS[5], 0, 1)) do
-    local _, _, _, _, token = string.match(entry, ENTRY)
-    if token then
-      return string.match(token, '^lc[01]:(.*):') or ''
-    end
-  end
-  return ''
 end
 
 -- Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit.

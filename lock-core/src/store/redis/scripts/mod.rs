@@ -40,7 +40,6 @@ pub(super) static PREFETCH: LazyLock<Lua> = script!("queue.lua", "prefetch.lua")
 pub(super) static RELEASE: LazyLock<Lua> = script!(
     "release_short.lua",
     "queue.lua",
-    "release_next.lua",
     "advance.lua",
     "release.lua"
 );
@@ -48,11 +47,7 @@ pub(super) static FORCE_RELEASE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "force_release.lua");
 pub(super) static RENEW: LazyLock<Lua> = script!("renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
-/// Those of shared locks and of permits.
-pub(super) static ACQUIRE_BESIDE: LazyLock<Lua> =
-    script!("queue.lua", "advance.lua", "acquire_beside.lua");
-pub(super) static RELEASE_BESIDE: LazyLock<Lua> =
-    script!("queue.lua", "advance.lua", "release_beside.lua");
+/// That of shared locks and of permits.
 pub(super) static RENEW_BESIDE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "renew_beside.lua");
 /// Those of a lock that is only tried.

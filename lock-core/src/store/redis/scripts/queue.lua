@@ -45,8 +45,9 @@ if KEYS[2] and not KEYS[4] then
     KEYS[i + 1] = front .. name .. (i > 1 and KEYS[1] or '')
   end
 elseif KEYS[3] and not KEYS[5] then
-  KEYS[5] = (string.gsub(KEYS[3], 'waiters:', 'holders:', 1))
-  KEYS[6] = (string.gsub(KEYS[3], 'waiters:', 'seats:', 1))
+  local front = string.sub(KEYS[2], 1, -6)
+  KEYS[5] = front .. 'holders:' .. KEYS[1]
+  KEYS[6] = front .. 'seats:' .. KEYS[1]
 end
 
 -- Two beats with their jitter.

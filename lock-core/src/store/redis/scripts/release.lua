@@ -1,45 +1,95 @@
--- Releases an exclusive lock, if it still holds the owner token, and grants it to the next waiter. Takes an entry out, too.
+-- Releases a lock in any mode, if the owner token still holds it, and lets waiters in. Takes an entry out of the queue, too.
 --
 -- The keys are those of queue.lua.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
--- ARGV[3]  for how many milliseconds to keep the key before it expires; 0 or missing: release now.
--- ARGV[4]  if there: the entry that may stand in the queue for this token, without the token.
+-- ARGV[3]  for how many milliseconds to keep the lock, or the holder and its seat; 0 or missing: release now.
+-- ARGV[4]  the entry of this token, without the token. An exclusive request that cannot be queued leaves it out.
 --
--- `holder` is what the key holds, as release_short.lua has read it.
---
--- Returns 1 if released, 0 if the key is gone or another's.
-local lock = KEYS[1]
-if ARGV[4] then
-  leave(ARGV[4] .. ' ' .. ARGV[1])
+-- Returns 1 if released, 0 if it was no holder.
+local lock, queue, holders, seats = KEYS[1], KEYS[3], KEYS[5], KEYS[6]
+local token, known, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3] or 0)
+local own = ARGV[4] and ARGV[4] .. ' ' .. token
+if own then
+  leave(own)
 end
--- A key of another type is another's, too. Any other error is returned.
-if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
-  return holder
+local holder = redis.pcall('GET', lock)
+-- A key of another type is another's. Any other error is returned.
+if type(holder) == 'table' then
+  return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end
-if holder == ARGV[1] then
-  if tonumber(ARGV[3] or 0) > 0 then
-    redis.call('PEXPIRE', lock, ARGV[3])
-    -- The key no longer holds the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it. A server that
-    -- is out of memory leaves the value as it is: a release must succeed there, too.
-    redis.pcall('SET', lock, ARGV[1] .. '.', 'KEEPTTL')
-  else
-    -- An exclusive phase ends.
-    redis.pcall('ZREM', KEYS[4], '#')
-    if not advance(tonumber(ARGV[2])) then
-      redis.call('DEL', lock)
+
+if holder == token and keep > 0 then
+  redis.call('PEXPIRE', lock, ARGV[3])
+  -- The key no longer holds the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it. A server that is
+  -- out of memory leaves the value as it is: a release must succeed there, too.
+  redis.pcall('SET', lock, token .. '.', 'KEEPTTL')
+  return 1
+end
+
+if holder == token then
+  -- Mostly the next one is exclusive, too, and takes fewer commands than advance() needs. Shared ones would stand first.
+  -- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
+  -- Bounded by the queue: each round takes an entry out.
+  local first = redis.pcall('ZPOPMIN', queue)
+  while first[1] do
+    local channel, number, ttl, kind, waiter = string.match(first[1], ENTRY)
+    if kind and kind ~= 'x' then
+      redis.call('ZADD', queue, first[2], first[1])
+      break
     end
+    -- A member that is no entry was not written by us, and is passed over, too.
+    if kind and not is_silent(first[1], first[2] - BAND) then
+      local fencing = next_token(known)
+      if not fencing then
+        return redis.call('DEL', lock)
+      end
+      if tell(channel, number, waiter, string.format('%.0f', fencing)) then
+        redis.call('SET', lock, waiter, 'PX', ttl)
+        return 1
+      end
+    end
+    first = redis.pcall('ZPOPMIN', queue)
+  end
+  -- The exclusive phase ends.
+  redis.pcall('ZREM', KEYS[4], '#')
+  if not advance(known) then
+    redis.call('DEL', lock)
   end
   return 1
 end
+
 if not holder then
-  advance(tonumber(ARGV[2]))
-elseif type(holder) == 'string' and string.sub(holder, 1, 4) == 'lc1+' then
-  -- The shared entries behind this one may have waited for it only.
-  advance(tonumber(ARGV[2]), nil, settle(holder))
-elseif ARGV[4] then
-  -- The phase is an exclusive one, also if its holder took the lock without the queue.
-  redis.pcall('ZREM', KEYS[4], '#')
+  advance(known)
+  return 0
 end
-return 0
+if string.sub(holder, 1, 4) ~= 'lc1+' then
+  if own then
+    -- The phase is an exclusive one, also if its holder took the lock without the queue.
+    redis.pcall('ZREM', KEYS[4], '#')
+  end
+  return 0
+end
+
+local released = 0
+local ends = own and redis.call('ZSCORE', holders, own)
+if ends then
+  local now_ms = math.floor(microseconds() / 1000)
+  released = tonumber(ends) > now_ms and 1 or 0
+  redis.call('ZREM', holders, own)
+  local seat = string.sub(holder, 5, 5) == 'p' and redis.call('ZSCORE', seats, own)
+  if seat then
+    redis.call('ZREM', seats, own)
+  end
+  if released == 1 and keep > 0 then
+    -- The entry no longer has the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it.
+    redis.call('ZADD', holders, now_ms + keep, own .. '.')
+    if seat then
+      redis.call('ZADD', seats, seat, own .. '.')
+    end
+  end
+end
+-- Also after an exclusive request: the shared entries behind it may have waited for it only.
+advance(known, nil, settle(holder))
+return released

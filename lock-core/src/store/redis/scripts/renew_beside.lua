@@ -9,7 +9,7 @@
 -- ARGV[3]  the largest fencing token that the asking process knows.
 -- ARGV[4]  its entry without the owner token.
 --
--- Returns {1, contended} if the lease lasts for the ttl at least: contended as in acquire_beside.lua. {0} if it is no holder.
+-- Returns {1, contended} if the lease lasts for the ttl at least: contended as in acquire.lua. {0} if it is no holder.
 --
 -- Never shortens: a renewal that was delayed on its way must not cut the lease of a later one.
 local holders = KEYS[5]
