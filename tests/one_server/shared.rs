@@ -410,9 +410,10 @@ const ACQUIRE: &str = concat!(
 );
 
 const RENEW: &str = concat!(
+    include_str!("../../lock-core/src/store/redis/scripts/renew_short.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/renew_beside.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/renew.lua"),
 );
 
 /// A server must not stand still while it grants a phase to many waiters.
@@ -481,7 +482,7 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
         assert!(in_part <= 64, "{message}: {granted} are granted");
         if more == "1" {
             // This is the renewal that the waiter's process would send. A check of the writer also lets a part in.
-            call(&renew, number.parse().expect("a number"), &[]);
+            call(&renew, number.parse().expect("a number"), &["0"]);
             in_part = 0;
         }
     }

@@ -15,7 +15,7 @@ use lock_tests::{Kind, RedisServer};
 use crate::{
     chance::Chance,
     model::{Dialect, Reply, Server},
-    scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE, RENEW, RENEW_BESIDE, scripts},
+    scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW, scripts},
 };
 
 const COMMANDS: usize = 4000;
@@ -263,13 +263,13 @@ impl Command {
             // No short ttl here: a later grant would give the same ttl again, at an unknown time.
             0..4 => (ACQUIRE, &all, &[token, "60000", known, count, mode, entry]),
             4..8 => (RELEASE, &all, &release[..chance.pick(&[2, 2, 3, 4])]),
-            8 => (PREFETCH, &all, &[token, ttl, known, "1"]),
+            8 => (RENEW, &all, &[token, ttl, known, "1"]),
             9 => (FORCE_RELEASE, &all, &[known]),
             10 => (RENEW, &["1", lock], &[token, ttl]),
             11 => (INSPECT, &all, &[chance.pick(&["0", "1", "3"])]),
             14..18 => (ACQUIRE, &all, &[token, "60000", known, "1", mode, &beside]),
             18..21 => (RELEASE, &all, &[token, known, keep, &beside]),
-            21 => (RENEW_BESIDE, &all, &[token, "70000", known, &beside]),
+            21 => (RENEW, &all, &[token, "70000", known, "0", &beside]),
             12 => (
                 MARK,
                 &["2", "marker", "fence"],

@@ -20,8 +20,6 @@ pub(crate) const RELEASE: &str = scripts!(
     "advance.lua",
     "release.lua"
 );
-pub(crate) const PREFETCH: &str = scripts!("queue.lua", "prefetch.lua");
 pub(crate) const FORCE_RELEASE: &str = scripts!("queue.lua", "advance.lua", "force_release.lua");
-pub(crate) const RENEW: &str = scripts!("renew.lua");
+pub(crate) const RENEW: &str = scripts!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
 pub(crate) const INSPECT: &str = scripts!("queue.lua", "inspect.lua");
-pub(crate) const RENEW_BESIDE: &str = scripts!("queue.lua", "advance.lua", "renew_beside.lua");

@@ -11,7 +11,7 @@ use crate::{
             event_listener::{EventListener, LiveEvent, RenewalDue},
         },
         key_map::{KeyEntry, StateAction},
-        key_state::{AcquireAction, Action, Event},
+        key_state::{AcquireAction, Action, Event, RenewalReply},
         requests::{
             acquire_in_flight::{AcquireInFlight, read_reply},
             release,
@@ -19,8 +19,8 @@ use crate::{
         },
     },
     mode::LockMode,
-    runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
-    store::{Acquire, Acquired, ENDED, Failure, Prefetch, Renewed, StoreFuture, owner::Owner},
+    runtime::{catch_panic::catch_panic, clock::Moment, executor::Executor, tally::Open},
+    store::{Acquire, Acquired, ENDED, Failure, Renew, Renewed, StoreFuture, owner::Owner},
     telemetry,
 };
 
@@ -97,9 +97,16 @@ impl Effects {
                     owner,
                     ttl,
                     valid_until,
-                } => context.ticking.push(key, owner, ttl, valid_until),
-                Action::Prefetch { owner, ttl, tokens } => {
-                    prefetch(context, key, owner, ttl, tokens);
+                    tokens,
+                } => {
+                    let key = key.clone();
+                    let due = RenewalDue {
+                        key,
+                        owner,
+                        ttl,
+                        tokens,
+                    };
+                    queue_renewal(context, due, valid_until);
                 }
                 Action::Release(action) => {
                     let now = context.clock.now();
@@ -211,23 +218,13 @@ fn finish(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, reply: Store
     });
 }
 
-fn prefetch(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, ttl: Duration, tokens: u32) {
-    let reply = context.store.prefetch(Prefetch {
-        full_key: owner.full_key.clone(),
-        token: owner.token.clone(),
-        ttl,
-        known_fencing: context.known_tokens.of(owner.clock),
-        tokens,
-    });
-    let (listener, key) = (context.ticking.listener(), key.clone());
-    tell_reply(&context.executor, reply, move |result| {
-        if let Err(failure) = &result {
-            tracing::debug!(key = %key.shown(), ?failure, "no fencing tokens were prefetched");
-        }
-        if let Some(listener) = listener {
-            listener.happened(&key, owner.mode.kind(), Event::Prefetched(&owner, &result));
-        }
-    });
+/// Queues a renewal for the next batch. One that takes tokens is sent at once, since the next task may need them soon.
+fn queue_renewal(context: &Arc<Context>, due: RenewalDue, valid_until: Moment) {
+    if due.tokens == 0 {
+        context.ticking.push(due, valid_until);
+    } else if let Some(listener) = context.ticking.listener() {
+        renew(context, listener, vec![due], context.reply_within());
+    }
 }
 
 /// Sends a batch of renewals. The executor waits for the reply, not the task of the timers: a slow reply delays neither other renewals
@@ -240,14 +237,19 @@ pub(super) fn renew(
 ) {
     // Read before the request is handed over: the server's time starts later than this, never earlier.
     let sent = context.clock.now();
-    let requests = batch
-        .iter()
-        .map(|one| one.owner.renew_request(one.ttl))
-        .collect();
+    let request = |one: &RenewalDue| Renew {
+        known_fencing: context.known_tokens.of(one.owner.clock),
+        tokens: one.tokens,
+        ..one.owner.renew_request(one.ttl)
+    };
+    let requests = batch.iter().map(request).collect();
     let reply = context.store.renew(requests, within);
     let of_reply = context.clone();
     tell_reply(&context.executor, reply, move |replies| {
-        of_reply.ticking.note_reply();
+        // A renewal that takes tokens does not count among the batches.
+        if batch.iter().all(|one| one.tokens == 0) {
+            of_reply.ticking.note_reply();
+        }
         let mut replies = replies.map(Vec::into_iter);
         for one in batch {
             let reply = match &mut replies {
@@ -256,15 +258,14 @@ pub(super) fn renew(
             };
             if let Some(result) = reply {
                 note_renewed(&of_reply, &one.key, &result);
-                let event = Event::Renewed {
-                    owner: &one.owner,
+                let reply = RenewalReply {
                     sent,
+                    tokens: one.tokens,
                     result: &result,
                     retry_in: within / 2,
                 };
-                listener
-                    .clone()
-                    .happened(&one.key, one.owner.mode.kind(), event);
+                let (kind, event) = (one.owner.mode.kind(), Event::Renewed(&one.owner, reply));
+                listener.clone().happened(&one.key, kind, event);
             }
         }
     });

@@ -359,7 +359,7 @@ impl LeaseState {
         result: Option<Result<Renewed, Failure>>,
     ) -> Result<(), LockError> {
         match result {
-            Some(Ok(Renewed::Extended | Renewed::ExtendedAndContended)) => Ok(()),
+            Some(Ok(Renewed::Extended { .. })) => Ok(()),
             Some(Ok(Renewed::NotOurs)) => {
                 let reason = self.end(LeaseLost::TakenAway);
                 if let Some(listener) = self.context.ticking.listener() {

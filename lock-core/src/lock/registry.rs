@@ -25,8 +25,8 @@ use crate::{
         host::OfKey,
         key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, LiveState, StateAction},
         key_state::{
-            AcquireAction, Action, AfterRelease, Event, Limits, Outcome, Refusal, TaskId,
-            Transition, terms::Terms,
+            AcquireAction, Action, AfterRelease, Event, Limits, Outcome, Refusal, RenewalReply,
+            TaskId, Transition, terms::Terms,
         },
         lease_state::LeaseState,
         requests::{
@@ -229,12 +229,13 @@ impl Registry {
         retry_in: Duration,
     ) {
         effects::note_renewed(&self.context, &lease.key, result);
-        let event = Event::Renewed {
-            owner: &lease.owner,
+        let reply = RenewalReply {
             sent,
+            tokens: 0,
             result,
             retry_in,
         };
+        let event = Event::Renewed(&lease.owner, reply);
         self.event(&lease.key, lease.kind(), event);
     }
 

@@ -55,15 +55,12 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired>;
 
     /// Renews leases, all in one message. Never shortens a lease. Never makes a missing key anew, except at a minority of several
-    /// servers while a majority has it. Returns one result a request.
+    /// servers while a majority has it. Returns one result a request. A request for fencing tokens comes alone.
     fn renew(
         &self,
         batch: Vec<Renew>,
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>>;
-
-    /// Renews one lease and prefetches fencing tokens, for tasks to which the lease is handed without a message.
-    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched>;
 
     /// Releases the key if it holds this token, and removes the entry in its queue; grants the key to the next waiter. The result
     /// is there as soon as it is known. What is still needed then until the release is certain, the store does by itself.
@@ -264,25 +261,6 @@ impl Busy {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Prefetch {
-    pub(crate) full_key: Arc<str>,
-    pub(crate) token: OwnerToken,
-    pub(crate) ttl: Duration,
-    pub(crate) known_fencing: u64,
-    pub(crate) tokens: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Prefetched {
-    Tokens {
-        tokens: FencingBlock,
-        contended: Contended,
-    },
-    /// As with [`Renewed::NotOurs`].
-    NotOurs,
-}
-
 /// Whether other processes wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contended {
@@ -298,6 +276,10 @@ pub(crate) struct Renew {
     pub(crate) full_key: Arc<str>,
     pub(crate) token: OwnerToken,
     pub(crate) ttl: Duration,
+    /// As with an acquire.
+    pub(crate) known_fencing: u64,
+    /// How many fencing tokens are wanted in advance, for tasks to which an exclusive lease is handed without a message. Mostly zero.
+    pub(crate) tokens: u32,
     pub(crate) entry: Entry,
     /// The record of the acquire: at one of several servers, the renewal may restore the key.
     pub(crate) acquire_in_flight: Arc<InFlight>,
@@ -305,9 +287,13 @@ pub(crate) struct Renew {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    Extended,
-    /// The same, and an exclusive request waits: the share is to admit no further task.
-    ExtendedAndContended,
+    Extended {
+        /// Empty if none were wanted, or none can be given now.
+        tokens: FencingBlock,
+        /// Of a share: whether an exclusive request waits, so that no further task is to be admitted. Of an exclusive lease, a reply
+        /// without tokens does not tell.
+        contended: Contended,
+    },
     /// The key is gone or another's: the lease is lost, whatever comes later.
     NotOurs,
 }

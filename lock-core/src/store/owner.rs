@@ -58,6 +58,8 @@ impl Owner {
             full_key: self.full_key.clone(),
             token: self.token.clone(),
             ttl,
+            known_fencing: 0,
+            tokens: 0,
             entry: self.entry.in_queue(),
             acquire_in_flight: self.in_flight.clone(),
         }

@@ -18,8 +18,8 @@ use crate::{
     },
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, CertainRelease, Expiry, Failure, Page,
-        PagePosition, Prefetch, Prefetched, Release, ReleaseOutcome, Released, Renew, Renewed,
-        Source, Store, StoreFuture, WakeUpMode,
+        PagePosition, Release, ReleaseOutcome, Released, Renew, Renewed, Source, Store,
+        StoreFuture, WakeUpMode,
         grants::Grants,
         in_flight::ConnectionId,
         known_tokens::KnownTokens,
@@ -218,10 +218,6 @@ impl Store for FaultyStore {
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         self.answer(within, || self.memory.renew(batch, within))
-    }
-
-    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
-        self.answer(self.command_timeout, || self.memory.prefetch(request))
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {

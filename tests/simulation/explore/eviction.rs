@@ -1,9 +1,9 @@
 //! Tests of a server that is short of memory and drops one of the keys, while the others stay.
 
-use super::server_view::{HOLDERS, KEYS, LOCK, QUEUE, SEATS};
+use super::server_view::{CLOCK, HOLDERS, KEYS, LOCK, QUEUE, SEATS};
 use crate::{
     model::{Reply, Server},
-    scripts::{ACQUIRE, RELEASE, RENEW_BESIDE},
+    scripts::{ACQUIRE, RELEASE, RENEW},
 };
 
 const START_US: i64 = 1_700_000_000_000_000;
@@ -103,10 +103,24 @@ fn holders_without_their_marker_are_no_holders_of_a_later_phase() {
             "{kind}"
         );
         let entry = format!("c 1 60000 {kind}");
-        let renewed = server.run(RENEW_BESIDE, &["lc1:a:1", "60000", "0", &entry]);
-        assert_eq!(renewed, Reply::Array(vec![Reply::Int(0)]), "{kind}");
+        let renewed = server.run(RENEW, &["lc1:a:1", "60000", "0", "0", &entry]);
+        assert_eq!(renewed, Reply::Int(0), "{kind}");
         assert!(server.remaining() <= 5000, "{kind}");
     }
+}
+
+/// Tokens for the next tasks of the process are refused. The lease that they are for must not be lost by that.
+#[test]
+fn a_renewal_lasts_although_the_fencing_clock_gives_no_tokens() {
+    let mut server = Evicting::new();
+    assert!(is_granted(&server.acquire("lc1:a:1", "5000", "x")));
+    server.0.command(&["SET", CLOCK, "7"], server.1);
+    let renewed = server.run(RENEW, &["lc1:a:1", "60000", "0", "64"]);
+    assert_eq!(renewed, Reply::Array(vec![Reply::Int(1), Reply::Int(0)]));
+    assert!(server.remaining() > 59_000);
+    server.evict(CLOCK);
+    let renewed = server.run(RENEW, &["lc1:a:1", "60000", "0", "64"]);
+    assert!(matches!(renewed, Reply::Array(words) if words.len() == 4));
 }
 
 /// An entry with a kind that contradicts its score could let a writer in beside readers.

@@ -56,7 +56,6 @@ pub(super) struct Scripts {
     acquire: Script,
     release: Script,
     renew: Script,
-    renew_beside: Script,
     pub(super) is_in_parts: bool,
 }
 
@@ -78,7 +77,6 @@ impl Scripts {
             acquire: script(scripts::ACQUIRE),
             release: script(scripts::RELEASE),
             renew: script(scripts::RENEW),
-            renew_beside: script(scripts::RENEW_BESIDE),
             is_in_parts: part.is_some(),
         }
     }
@@ -562,9 +560,8 @@ impl State {
     fn send_renew(&mut self, i: usize, scripts: &Scripts) -> Result<Reply, String> {
         let (token, entry) = (self.token(i), self.entry(i));
         if self.processes[i].kind.is_beside() {
-            let arguments = [&token, TTL_MS, "0", &entry];
-            let script = &scripts.renew_beside;
-            return self.call(Call::Renew, script, &KEYS, &arguments, scripts);
+            let arguments = [&token, TTL_MS, "0", "0", &entry];
+            return self.call(Call::Renew, &scripts.renew, &KEYS, &arguments, scripts);
         }
         let arguments = [&token, TTL_MS];
         self.call(Call::Renew, &scripts.renew, &KEYS[..1], &arguments, scripts)

@@ -27,4 +27,6 @@ pub(crate) struct RenewalDue {
     pub(crate) key: LockKey,
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
+    /// How many fencing tokens are wanted.
+    pub(crate) tokens: u32,
 }

@@ -27,7 +27,6 @@ use crate::{
         mutex::Mutex,
         timer_queue::TimerQueue,
     },
-    store::owner::Owner,
 };
 
 /// The most renewals in one message, so that the server stays responsive to others.
@@ -72,19 +71,8 @@ impl Ticking {
     }
 
     /// Queues the renewal of a lease that ends at `valid_until`.
-    pub(crate) fn push(
-        &self,
-        key: &LockKey,
-        owner: Arc<Owner>,
-        ttl: Duration,
-        valid_until: Moment,
-    ) {
-        let place = (valid_until, owner.entry.number());
-        let due = RenewalDue {
-            key: key.clone(),
-            owner,
-            ttl,
-        };
+    pub(crate) fn push(&self, due: RenewalDue, valid_until: Moment) {
+        let place = (valid_until, due.owner.entry.number());
         self.due.lock().insert(place, due);
         self.changed.notify_one();
     }

@@ -16,6 +16,7 @@ use std::{
 
 use crate::{
     error::LeaseLost,
+    fencing::FencingBlock,
     key::LockKey,
     lock::{
         context::{Context, event_listener::LiveEvent, outage::Outage},
@@ -36,7 +37,7 @@ use crate::{
         mutex::interleaved::{explore, point},
         timer::Timer,
     },
-    store::{Renewed, Store, grants::Grants, memory::MemoryStore, timing::Timing},
+    store::{self, Renewed, Store, grants::Grants, memory::MemoryStore, timing::Timing},
 };
 
 const SCHEDULES: usize = 1500;
@@ -270,7 +271,10 @@ fn a_renewal_beside_the_release_of_several_keys_loses_none_of_them() {
         let lease = hold.leases().first().clone();
         let registry = first.registry.clone();
         let renewing = shuttle::thread::spawn(move || {
-            let extended = Ok(Renewed::Extended);
+            let extended = Ok(Renewed::Extended {
+                tokens: FencingBlock::EMPTY,
+                contended: store::Contended::NoneWaiting,
+            });
             let now = registry.context.clock.now();
             registry.renewed(&lease, now, &extended, Duration::ZERO);
         });

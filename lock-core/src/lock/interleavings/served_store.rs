@@ -14,9 +14,9 @@ use crate::{
     inspect::{Health, Sighting},
     runtime::mutex::Mutex,
     store::{
-        Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, Prefetch, Prefetched,
-        ReleaseOutcome, Renew, Renewed, Store, StoreFuture, in_flight::ConnectionId,
-        known_tokens::KnownTokens, memory::MemoryStore,
+        Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, ReleaseOutcome, Renew,
+        Renewed, Store, StoreFuture, in_flight::ConnectionId, known_tokens::KnownTokens,
+        memory::MemoryStore,
     },
 };
 
@@ -102,10 +102,6 @@ impl Store for ServedStore {
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         self.send(move |memory| memory.renew(batch, within))
-    }
-
-    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
-        self.send(move |memory| memory.prefetch(request))
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {

@@ -335,7 +335,7 @@ where
         let mut lease = ServerLease::new(owner, &granted, request, &terms, cx);
         let ends = lease.valid_until;
         if self.kind == LockMode::Exclusive && self.queue.length() > 1 {
-            cx.actions.push(lease.prefetch(cx.now));
+            cx.actions.push(lease.prefetch());
         }
         self.request = None;
         let at = self.leases.len();

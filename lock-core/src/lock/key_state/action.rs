@@ -125,11 +125,8 @@ pub(crate) enum Action<W, L, O> {
         owner: O,
         ttl: Duration,
         valid_until: Moment,
-    },
-    /// A renewal that also takes fencing tokens, and says whether other processes wait.
-    Prefetch {
-        owner: O,
-        ttl: Duration,
+        /// How many fencing tokens are wanted. If there are any, the renewal leaves at once, and its reply says whether other processes
+        /// wait.
         tokens: u32,
     },
     Release(ReleaseAction<O>),

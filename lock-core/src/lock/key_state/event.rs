@@ -1,7 +1,5 @@
 //! What can happen to a key, and the one function that applies it.
 
-use std::time::Duration;
-
 use crate::{
     error::LeaseLost,
     lock::key_state::{
@@ -9,10 +7,11 @@ use crate::{
         action::{Refusal, TaskId, Transition},
         holding::AfterRelease,
         request::AcquireReply,
+        server_lease::RenewalReply,
         terms::Terms,
     },
     runtime::clock::Moment,
-    store::{Failure, Prefetched, PushedGrant, Renewed},
+    store::PushedGrant,
 };
 
 #[derive(Debug)]
@@ -51,15 +50,8 @@ pub(crate) enum Event<'a, W, O> {
     Pushed(&'a O, PushedGrant),
     /// An exclusive request of another process waits: the share of this owner token admits no further task.
     Contended(&'a O),
-    /// The server replied to a renewal, or did not reply in time. A late reply counts from when the renewal was sent.
-    Renewed {
-        owner: &'a O,
-        sent: Moment,
-        result: &'a Result<Renewed, Failure>,
-        retry_in: Duration,
-    },
-    /// The server replied to a prefetch.
-    Prefetched(&'a O, &'a Result<Prefetched, Failure>),
+    /// The server replied to a renewal, or did not reply in time.
+    Renewed(&'a O, RenewalReply<'a>),
     /// There is a new connection since then, and messages may have been missed. Also for a message that says that the lock may be ours.
     Reconnected(Moment),
     /// A connection ended then. The next one may lead to another server: a lease that this server does not know is lost.
@@ -124,13 +116,7 @@ where
             Event::Acquired(owner, reply) => self.acquired(owner, reply, cx),
             Event::Pushed(owner, grant) => self.pushed(owner, grant, cx),
             Event::Contended(owner) => self.contended(owner, cx),
-            Event::Renewed {
-                owner,
-                sent,
-                result,
-                retry_in,
-            } => self.renewed(owner, sent, result, retry_in, cx),
-            Event::Prefetched(owner, result) => self.prefetched(owner, result, cx),
+            Event::Renewed(owner, reply) => self.renewed(owner, &reply, cx),
             Event::Reconnected(since) => self.reconnected(since, cx),
             Event::Disconnected(since) => self.disconnected(since, cx),
             Event::CloseShares => self.close_shares(cx),

@@ -7,8 +7,6 @@
 //! All tasks of a share have the token of its phase. A permit goes back to the server after each task. The server gives it to the
 //! first waiter for any permit.
 
-use std::time::Duration;
-
 use crate::{
     error::LeaseLost,
     lock::key_state::{
@@ -16,11 +14,11 @@ use crate::{
         action::{Action, ReleaseAction, TaskId, Transition},
         batch::Next,
         local_holders::{HolderStage, LocalHolder},
-        server_lease::{RenewalPlan, validity},
+        server_lease::{RenewalPlan, RenewalReply, validity},
     },
     mode::LockMode,
     runtime::clock::Moment,
-    store::{Failure, Prefetched, Renewed},
+    store::{Contended, Renewed},
     telemetry::HandOff,
 };
 
@@ -89,64 +87,47 @@ where
     pub(super) fn renewed(
         &mut self,
         owner: &O,
-        sent: Moment,
-        result: &Result<Renewed, Failure>,
-        retry_in: Duration,
+        reply: &RenewalReply<'_>,
         cx: &mut Transition<'_, W, L, O>,
     ) {
         self.expire(cx);
-        if let Some(at) = self.position_of(owner) {
-            let held = &mut self.leases[at];
-            let is_awaited = held.renewal == RenewalPlan::InFlight;
-            match result {
-                Ok(renewed @ (Renewed::Extended | Renewed::ExtendedAndContended)) => {
-                    if is_awaited {
-                        held.renewal = RenewalPlan::At(cx.now);
-                    }
-                    let valid_until = validity(sent, held.ttl);
-                    held.extend(valid_until, cx);
-                    if *renewed == Renewed::ExtendedAndContended {
-                        self.close_share(at, cx);
-                    }
-                }
-                Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
-                // Retried until the lease ends.
-                Err(_) if is_awaited => {
-                    let pause = cx.jitter(retry_in);
-                    held.renewal = RenewalPlan::At(cx.now.after(pause));
-                }
-                Err(_) => {}
-            }
+        let Some(at) = self.position_of(owner) else {
+            return;
+        };
+        let held = &mut self.leases[at];
+        let takes_tokens = reply.tokens > 0;
+        let is_awaited = !takes_tokens && held.renewal == RenewalPlan::InFlight;
+        if takes_tokens {
+            held.is_prefetching = false;
         }
-    }
-
-    pub(super) fn prefetched(
-        &mut self,
-        owner: &O,
-        result: &Result<Prefetched, Failure>,
-        cx: &mut Transition<'_, W, L, O>,
-    ) {
-        self.expire(cx);
-        if let Some(at) = self.position_of(owner)
-            && let held = &mut self.leases[at]
-            && let Some(sent) = held.prefetch.take()
-        {
-            match result {
-                Ok(Prefetched::Tokens { tokens, contended }) => {
+        match reply.result {
+            Ok(Renewed::Extended { tokens, contended }) => {
+                if is_awaited {
+                    held.renewal = RenewalPlan::At(cx.now);
+                }
+                if takes_tokens {
                     cx.actions.push(Action::Learn(owner.clone(), tokens.last()));
                     held.next_tokens = *tokens;
                     held.batch.note(*contended, cx.now);
-                    let valid_until = validity(sent, held.ttl);
-                    held.extend(valid_until, cx);
                 }
-                Ok(Prefetched::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
-                // The lease goes back to the server when the tokens are used up.
-                Err(_) => {}
+                held.extend(validity(reply.sent, held.ttl), cx);
+                if *contended != Contended::NoneWaiting {
+                    self.close_share(at, cx);
+                }
             }
-            let held = self.leases.get(at);
-            if held.is_some_and(|held| held.owner == *owner && held.holders.is_empty()) {
-                self.go_on_without_holder(at, None, cx);
+            Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
+            // Retried until the lease ends.
+            Err(_) if is_awaited => {
+                let pause = cx.jitter(reply.retry_in);
+                held.renewal = RenewalPlan::At(cx.now.after(pause));
             }
+            // Without tokens, the lease goes back to the server when the last ones are used up.
+            Err(_) => {}
+        }
+        let held = self.leases.get(at);
+        if takes_tokens && held.is_some_and(|held| held.owner == *owner && held.holders.is_empty())
+        {
+            self.go_on_without_holder(at, None, cx);
         }
     }
 
@@ -242,7 +223,7 @@ where
         if let Some((id, _)) = next
             && !is_kept
         {
-            let is_asking = held.prefetch.is_some();
+            let is_asking = held.is_prefetching;
             let fencing = match held.batch.next(is_asking, cx.now, &cx.limits) {
                 Next::PassOn => held.take_token(),
                 Next::AwaitReply => None,
@@ -253,7 +234,7 @@ where
                 // After the last task of a batch no more tokens are needed.
                 let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::GiveBack;
                 if !is_asking && asks && !is_last {
-                    cx.actions.push(held.prefetch(cx.now));
+                    cx.actions.push(held.prefetch());
                 }
                 cx.actions.push(Action::HandedOn(HandOff::Local));
                 self.give(at, id, fencing, cx);

@@ -66,6 +66,7 @@ pub(crate) use action::{
 };
 pub(crate) use event::{Event, Outcome};
 pub(crate) use holding::AfterRelease;
+pub(crate) use server_lease::RenewalReply;
 
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<W, L, O> {

@@ -14,6 +14,7 @@ use crate::{
     },
     options::AutoRenew,
     runtime::clock::Moment,
+    store::{Failure, Renewed},
 };
 
 #[derive(Clone, Debug)]
@@ -25,8 +26,8 @@ pub(crate) struct ServerLease<W, L, O> {
     /// Fencing tokens for the next holders: the rest of one block, and the next block, with larger tokens only.
     pub(super) tokens: FencingBlock,
     pub(super) next_tokens: FencingBlock,
-    /// When the prefetch that is in flight was sent.
-    pub(super) prefetch: Option<Moment>,
+    /// Whether a renewal that takes tokens is in flight, beside the planned ones.
+    pub(super) is_prefetching: bool,
     pub(super) batch: Batch,
     /// For an exclusive lease, empty only while the last holder has released and the token for the next one is being fetched.
     pub(crate) holders: LocalHolders<W, L>,
@@ -45,6 +46,17 @@ pub(crate) enum RenewalPlan {
     At(Moment),
     /// Not sent again before its reply. The store bounds the time of the reply.
     InFlight,
+}
+
+/// What came of a renewal.
+#[derive(Debug)]
+pub(crate) struct RenewalReply<'a> {
+    /// When the renewal was sent. A late reply counts from then.
+    pub(crate) sent: Moment,
+    /// How many fencing tokens were wanted.
+    pub(crate) tokens: u32,
+    pub(crate) result: &'a Result<Renewed, Failure>,
+    pub(crate) retry_in: Duration,
 }
 
 impl<W, L, O> ServerLease<W, L, O>
@@ -70,7 +82,7 @@ where
             },
             tokens: grant.tokens,
             next_tokens: FencingBlock::EMPTY,
-            prefetch: None,
+            is_prefetching: false,
             batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
             holders: LocalHolders::default(),
             permit: grant.permit,
@@ -108,13 +120,23 @@ where
         match self.renewal {
             RenewalPlan::At(at) if at <= now.after(BATCHED_WITHIN) => {
                 self.renewal = RenewalPlan::InFlight;
-                Some(Action::Renew {
-                    owner: self.owner.clone(),
-                    ttl: self.ttl,
-                    valid_until: self.valid_until,
-                })
+                Some(self.renew(0))
             }
             _ => None,
+        }
+    }
+
+    pub(super) fn prefetch(&mut self) -> Action<W, L, O> {
+        self.is_prefetching = true;
+        self.renew(self.batch.block())
+    }
+
+    fn renew(&self, tokens: u32) -> Action<W, L, O> {
+        Action::Renew {
+            owner: self.owner.clone(),
+            ttl: self.ttl,
+            valid_until: self.valid_until,
+            tokens,
         }
     }
 
@@ -144,15 +166,6 @@ where
                     lease: lease.clone(),
                     valid_until: valid_until.min(self.valid_until),
                 }));
-        }
-    }
-
-    pub(super) fn prefetch(&mut self, now: Moment) -> Action<W, L, O> {
-        self.prefetch = Some(now);
-        Action::Prefetch {
-            owner: self.owner.clone(),
-            ttl: self.ttl,
-            tokens: self.batch.block(),
         }
     }
 

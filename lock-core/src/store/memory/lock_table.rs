@@ -26,8 +26,7 @@ use crate::{
     runtime::clock::Moment,
     store::{
         Acquire, AcquireOutcome, Busy, Contended, Entry, EntryNumber, Expiry, Failure, Grant,
-        OTHER_MODE, Prefetch, Prefetched, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew,
-        Renewed, WakeUpMode,
+        OTHER_MODE, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed, WakeUpMode,
         memory::memory_clock::MemoryClock,
         owner_token::{OwnerToken, holder_of},
     },
@@ -140,31 +139,21 @@ impl LockTable {
         let held = self.holder_mut(|holder| holder.number == Some(request.entry.number));
         let is_held = held.map(|holder| holder.extend(update.now.after(request.ttl)));
         self.advance(None, update);
-        match is_held {
-            None => Renewed::NotOurs,
-            Some(()) if self.is_contended(request.entry.mode) => Renewed::ExtendedAndContended,
-            Some(()) => Renewed::Extended,
+        if is_held.is_none() {
+            return Renewed::NotOurs;
         }
-    }
-
-    /// Only exclusive leases prefetch.
-    pub(crate) fn prefetch(
-        &mut self,
-        request: &Prefetch,
-        update: &mut TableUpdate<'_>,
-    ) -> Prefetched {
-        self.sweep(update.now, update.is_alive);
-        let Some(holder) = self.holder_mut(|holder| holder.token == request.token) else {
-            self.advance(None, update);
-            return Prefetched::NotOurs;
-        };
-        holder.extend(update.now.after(request.ttl));
-        Prefetched::Tokens {
-            tokens: update.take_fencing(request.tokens),
-            contended: if self.queue.is_empty() {
-                Contended::NoneWaiting
+        let takes_tokens = request.tokens > 0;
+        let is_contended = takes_tokens && !self.queue.is_empty();
+        Renewed::Extended {
+            tokens: if takes_tokens {
+                update.take_fencing(request.tokens)
             } else {
+                FencingBlock::EMPTY
+            },
+            contended: if is_contended || self.is_contended(request.entry.mode) {
                 Contended::OthersQueued
+            } else {
+                Contended::NoneWaiting
             },
         }
     }

@@ -12,8 +12,8 @@ use crate::{
         mutex::Mutex,
     },
     store::{
-        Acquire, Acquired, CertainRelease, EntryNumber, Failure, Page, PagePosition, Prefetch,
-        Prefetched, Release, ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, EntryNumber, Failure, Page, PagePosition, Release,
+        ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
         grants::Grants,
         in_flight::ConnectionId,
         known_tokens::KnownTokens,
@@ -181,20 +181,12 @@ impl Store for MemoryStore {
         _within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         let renewed = batch.iter().map(|request| {
-            Ok(self.update(&request.full_key, 0, |table, update| {
+            let known = request.known_fencing;
+            Ok(self.update(&request.full_key, known, |table, update| {
                 table.renew(request, update)
             }))
         });
         at_once(Ok(renewed.collect()))
-    }
-
-    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
-        let known = request.known_fencing;
-        at_once(Ok(self.update(
-            &request.full_key,
-            known,
-            |table, update| table.prefetch(&request, update),
-        )))
     }
 
     fn release(&self, mut release: CertainRelease) -> StoreFuture<ReleaseOutcome> {

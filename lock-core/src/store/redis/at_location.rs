@@ -8,22 +8,15 @@ use crate::{
     inspect::Sighting,
     mode::Mode,
     store::{
-        Acquire, AcquireOutcome, Acquired, Contended, ENDED, Failure, Prefetch, Prefetched,
-        QueueMode, Release, Released, StoreFuture,
+        Acquire, AcquireOutcome, Acquired, ENDED, Failure, QueueMode, Release, Released,
+        StoreFuture,
         redis::{
             Acked, RedisStore,
-            connection::{
-                capabilities::Capabilities,
-                errors,
-                wire::command::{
-                    Arg::{Number, Text},
-                    millis,
-                },
-            },
+            connection::{capabilities::Capabilities, errors, wire::command::Arg::Number},
             needs_scripts,
             scripts::{
-                ACQUIRE, Call, FORCE_RELEASE, INSPECT, PREFETCH, RELEASE,
-                replies::{read_acquired, read_prefetched, read_released, read_sighting},
+                ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE,
+                replies::{read_acquired, read_released, read_sighting},
             },
             topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
         },
@@ -180,38 +173,6 @@ impl RedisStore {
             .run(&connection, &RELEASE, call, Some(&request.in_flight))
             .await?;
         read_released(&answer, id)
-    }
-
-    pub(super) async fn prefetch_at(
-        &self,
-        location: &KeyLocation,
-        request: &Prefetch,
-    ) -> Result<Prefetched, Failure> {
-        if location.capabilities(self.within()).await? == Capabilities::Commands {
-            return location.prefetch_by_commands(request).await;
-        }
-        let call = Call {
-            keys: &location.keys(&request.full_key)[..KeyLocation::declared(Mode::Exclusive)],
-            arguments: &[
-                Text(request.token.expose()),
-                Number(millis(request.ttl)),
-                Number(request.known_fencing),
-                Number(request.tokens.into()),
-            ],
-        };
-        let (_, answer) = location
-            .run(&location.server.connection, &PREFETCH, call, None)
-            .await?;
-        let prefetched = read_prefetched(&answer).ok_or_else(|| errors::nonsense("a prefetch"))?;
-        if let Prefetched::Tokens {
-            contended: Contended::OthersQueued,
-            ..
-        } = prefetched
-        {
-            // The release is to grant the lock, too.
-            self.0.contention.of(&request.full_key).note(true);
-        }
-        Ok(prefetched)
     }
 
     /// Looks at a key, and names so many holders and waiters.

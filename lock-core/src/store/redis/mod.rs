@@ -10,8 +10,8 @@ use crate::{
     inspect::{Health, NAMED, Sighting},
     runtime::executor::Executor,
     store::{
-        Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, Prefetch, Prefetched,
-        Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, Contended, Failure, Page, PagePosition, Release,
+        ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
         known_tokens::{ClockIndex, KnownTokens},
         redis::{
             contention::Contention,
@@ -148,23 +148,26 @@ impl Store for RedisStore {
         })
     }
 
-    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
-        let store = self.clone();
-        Box::pin(async move {
-            let (store, request) = (&store, &request);
-            let prefetch =
-                |location: KeyLocation| async move { store.prefetch_at(&location, request).await };
-            store.0.servers.ask(&request.full_key, prefetch).await
-        })
-    }
-
     fn renew(
         &self,
         batch: Vec<Renew>,
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         let store = self.clone();
-        Box::pin(async move { Ok(renewals::renew(&store.0.servers, &batch, within).await) })
+        Box::pin(async move {
+            let renewals = renewals::renew(&store.0.servers, &batch, within).await;
+            for (request, renewed) in batch.iter().zip(&renewals) {
+                if let Ok(Renewed::Extended {
+                    contended: Contended::OthersQueued,
+                    ..
+                }) = renewed
+                {
+                    // The release is to grant the lock, too.
+                    store.0.contention.of(&request.full_key).note(true);
+                }
+            }
+            Ok(renewals)
+        })
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {

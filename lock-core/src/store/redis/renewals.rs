@@ -4,12 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
 
-use crate::mode::Mode;
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
         connection::{CLOCK, capabilities::Capabilities},
-        scripts::{Call, Lua, NodeRole, RENEW, RENEW_BESIDE, replies::read_renewed},
+        scripts::{Call, NodeRole, RENEW, replies::read_renewed},
         topology::{
             key_location::KeyLocation,
             servers::{MOST_HOPS, RedisServers},
@@ -93,37 +92,7 @@ async fn renew_at(
     if location.capabilities(within).await? == Capabilities::Commands {
         return Ok(location.renew_by_commands(batch, within).await);
     }
-    // One message for the exclusive ones and one for the others. Both are sent before either reply is waited for, and each has a
-    // failure of its own.
-    let is_exclusive = |number: &usize| batch[*number].entry.mode == Mode::Exclusive;
-    let (exclusive, beside): (Vec<_>, Vec<_>) = (0..batch.len()).partition(is_exclusive);
-    let of = |numbers: &[usize]| -> Vec<_> {
-        let requests = numbers.iter().map(|number| &batch[*number]);
-        requests.collect()
-    };
-    let (of_exclusive, of_beside) = tokio::join!(
-        renew_by(&RENEW, location, of(&exclusive), within),
-        renew_by(&RENEW_BESIDE, location, of(&beside), within),
-    );
-    let numbers = exclusive.into_iter().chain(beside);
-    let mut renewals: Vec<_> = numbers
-        .zip(of_exclusive.into_iter().chain(of_beside))
-        .collect();
-    renewals.sort_by_key(|(number, _)| *number);
-    Ok(renewals.into_iter().map(|(_, renewed)| renewed).collect())
-}
-
-/// Sends requests of one kind in one message, and nothing if there are none. One result each.
-async fn renew_by(
-    script: &Lua,
-    location: &KeyLocation,
-    requests: Vec<&Renew>,
-    within: Duration,
-) -> Renewals {
-    if requests.is_empty() {
-        return Vec::new();
-    }
-    let words = requests.iter().map(|request| {
+    let words = batch.iter().map(|request| {
         let keys = location.renewal_keys(request);
         (keys, location.renewal_arguments(request))
     });
@@ -133,14 +102,10 @@ async fn renew_by(
         .map(|(keys, arguments)| Call { keys, arguments });
     let calls: Vec<_> = calls.collect();
     let (connection, role) = (&location.server.connection, location.node_role);
-    match script.ask(connection, role, &calls, within, None).await {
-        Ok((_, answers)) => {
-            let mut renewals: Renewals = answers.iter().map(read_renewed).collect();
-            renewals.resize_with(requests.len(), || {
-                Err(Failure::no_answer("the renewal has no reply"))
-            });
-            renewals
-        }
-        Err(failure) => vec![Err(failure); requests.len()],
-    }
+    let (_, answers) = RENEW.ask(connection, role, &calls, within, None).await?;
+    let mut renewals: Renewals = answers.iter().map(read_renewed).collect();
+    renewals.resize_with(batch.len(), || {
+        Err(Failure::no_answer("the renewal has no reply"))
+    });
+    Ok(renewals)
 }

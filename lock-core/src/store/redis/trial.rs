@@ -238,6 +238,8 @@ async fn lock_and_unlock(
         token: token.clone(),
         // Longer than what is left at any time, so that the renewal has to change the key.
         ttl: CHECK_TTL + Duration::from_millis(1),
+        known_fencing: 0,
+        tokens: 0,
         entry: request.entry,
         acquire_in_flight: Arc::default(),
     };

@@ -14,8 +14,8 @@ use crate::{
     fencing::{FencingBlock, LARGEST_TOKEN, PER_MILLI},
     inspect::Sighting,
     store::{
-        Acquire, AcquireOutcome, Acquired, Contended, Failure, Prefetch, Prefetched, QueueMode,
-        Release, ReleaseOutcome, Released, Renew, Renewed,
+        Acquire, AcquireOutcome, Acquired, Contended, Failure, QueueMode, Release, ReleaseOutcome,
+        Released, Renew, Renewed,
         in_flight::ConnectionId,
         owner_token::OwnerToken,
         redis::{
@@ -78,22 +78,6 @@ impl KeyLocation {
         })
     }
 
-    pub(super) async fn prefetch_by_commands(
-        &self,
-        request: &Prefetch,
-    ) -> Result<Prefetched, Failure> {
-        let prolonged = self.prolong(&request.full_key, &request.token, request.ttl);
-        if !prolonged.await? {
-            return Ok(Prefetched::NotOurs);
-        }
-        let token = self.token(request.known_fencing).await?;
-        Ok(Prefetched::Tokens {
-            tokens: FencingBlock::new(token, 1),
-            // There is no queue that would tell.
-            contended: Contended::OthersWaiting,
-        })
-    }
-
     /// Renews all leases in two messages, however many there are. In a cluster, all keys of a transaction must have one slot.
     pub(super) async fn renew_by_commands(
         &self,
@@ -106,16 +90,37 @@ impl KeyLocation {
         let changes: Vec<_> = changes.collect();
         let is_in_a_cluster = self.names.channel.starts_with('{');
         let at_once = if is_in_a_cluster { 1 } else { batch.len() };
-        let (renewals, role) = (&self.server.renewals, self.node_role);
-        let made = renewals.make_all(role, &changes, at_once, within).await;
-        let renewed = |holds| {
-            if holds {
-                Renewed::Extended
-            } else {
-                Renewed::NotOurs
-            }
+        // A lease that is being handed on must not delay the renewals of others.
+        let takes_tokens = batch.iter().any(|request| request.tokens > 0);
+        let connection = if takes_tokens {
+            &self.server.changes
+        } else {
+            &self.server.renewals
         };
-        made.into_iter().map(|made| made.map(renewed)).collect()
+        let role = self.node_role;
+        let made = connection.make_all(role, &changes, at_once, within).await;
+        let mut renewals = Vec::with_capacity(batch.len());
+        for (request, made) in batch.iter().zip(made) {
+            renewals.push(match made {
+                Ok(true) => Ok(Renewed::Extended {
+                    tokens: self.tokens(request).await,
+                    // There is no queue that would tell.
+                    contended: Contended::OthersWaiting,
+                }),
+                Ok(false) => Ok(Renewed::NotOurs),
+                Err(failure) => Err(failure),
+            });
+        }
+        renewals
+    }
+
+    /// One token, if any is wanted and can be given: the lease has been renewed in any case.
+    async fn tokens(&self, request: &Renew) -> FencingBlock {
+        if request.tokens == 0 {
+            return FencingBlock::EMPTY;
+        }
+        let token = self.token(request.known_fencing).await;
+        token.map_or(FencingBlock::EMPTY, |token| FencingBlock::new(token, 1))
     }
 
     pub(super) async fn release_by_commands(

@@ -1,12 +1,11 @@
-//! Asking several servers for a lock, and for the tokens of its next holders in this process.
+//! Asking several servers for a lock.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
     runtime::jitter::jittered,
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, Prefetch, Prefetched, QueueMode,
-        WakeUpMode,
+        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, QueueMode, WakeUpMode,
         in_flight::ConnectionId,
         redis::voting_server::{LockCondition, Proposal},
         redlock::{
@@ -70,26 +69,5 @@ fn busy(expiry: Expiry) -> Busy {
         is_next: true,
         holder: None,
         stamp: None,
-    }
-}
-
-pub(super) async fn prefetch(
-    servers: Arc<RedlockServers>,
-    request: Prefetch,
-) -> Result<Prefetched, Failure> {
-    let proposal = Proposal {
-        full_key: request.full_key,
-        token: request.token,
-        ttl: request.ttl,
-        number: 0,
-        count: request.tokens,
-        lock: LockCondition::Ours,
-        asker: servers.name.clone(),
-        mark: Duration::ZERO,
-    };
-    match run_voting_round(&servers, proposal, request.known_fencing, None).await {
-        Ok((tokens, contended)) => Ok(Prefetched::Tokens { tokens, contended }),
-        Err(lost) if lost.is_definitely_not_ours => Ok(Prefetched::NotOurs),
-        Err(lost) => Err(lost.failure(&servers)),
     }
 }

@@ -20,8 +20,8 @@ use crate::{
     inspect::{Health, Sighting},
     runtime::executor::spawn_beside,
     store::{
-        Acquire, Acquired, CertainRelease, ENDED, Failure, Page, PagePosition, Prefetch,
-        Prefetched, ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, ENDED, Failure, Page, PagePosition, ReleaseOutcome,
+        Renew, Renewed, Store, StoreFuture,
         known_tokens::KnownTokens,
         redis::{Named, Settings},
         redlock::{server::RedlockServer, servers::RedlockServers},
@@ -147,16 +147,17 @@ impl Store for RedlockStore {
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         let servers = self.0.clone();
         Box::pin(async move {
+            if let [request] = &batch[..]
+                && request.tokens > 0
+            {
+                return Ok(vec![renew::renew_with_tokens(&servers, request).await]);
+            }
             let (tell, told) = oneshot::channel();
             // In a task of its own: replies after the majority's decision are used, too.
             spawn_beside(renew::renew(servers, batch, within, tell));
             told.await
                 .map_err(|_| Failure::no_answer("the renewal ended without a reply"))
         })
-    }
-
-    fn prefetch(&self, request: Prefetch) -> StoreFuture<Prefetched> {
-        Box::pin(acquire::prefetch(self.0.clone(), request))
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {

@@ -1,4 +1,4 @@
-//! Renewing leases on several servers.
+//! Renewing leases on several servers, also with tokens for the next holders in this process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,8 @@ use tokio::sync::oneshot;
 
 use crate::store::{
     Failure, Renew, Renewed, Store,
-    redlock::{ballot::quorum::Replies, servers::RedlockServers},
+    redis::voting_server::{LockCondition, Proposal},
+    redlock::{ballot::quorum::Replies, servers::RedlockServers, voting_round::run_voting_round},
 };
 
 /// Reports the majorities' results as soon as there is one for each lease; then restores the keys at servers that have lost them.
@@ -40,9 +41,31 @@ pub(super) async fn renew(
         }
     }
     for (server, index) in missing {
-        if let Some(Ok(Renewed::Extended)) = leases[index].result() {
+        if let Some(Ok(Renewed::Extended { .. })) = leases[index].result() {
             restore_key(&servers, server, &batch[index]).await;
         }
+    }
+}
+
+/// Renews a lease by a vote, which also decides on its fencing tokens.
+pub(super) async fn renew_with_tokens(
+    servers: &Arc<RedlockServers>,
+    request: &Renew,
+) -> Result<Renewed, Failure> {
+    let proposal = Proposal {
+        full_key: request.full_key.clone(),
+        token: request.token.clone(),
+        ttl: request.ttl,
+        number: 0,
+        count: request.tokens,
+        lock: LockCondition::Ours,
+        asker: servers.name.clone(),
+        mark: Duration::ZERO,
+    };
+    match run_voting_round(servers, proposal, request.known_fencing, None).await {
+        Ok((tokens, contended)) => Ok(Renewed::Extended { tokens, contended }),
+        Err(lost) if lost.is_definitely_not_ours => Ok(Renewed::NotOurs),
+        Err(lost) => Err(lost.failure(servers)),
     }
 }
 

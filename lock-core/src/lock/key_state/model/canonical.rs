@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    server::{OTHER, Reply, Request},
+    server::{OTHER, Renewal, Reply, Request},
     world::{Task, World},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
         share::Admits,
     },
     runtime::clock::Moment,
-    store::{AcquireOutcome, Prefetched, PushedGrant},
+    store::{AcquireOutcome, PushedGrant, Renewed},
 };
 
 /// Replaces names by their rank.
@@ -168,7 +168,9 @@ impl World {
                 Reply::Acquired(_, Ok(AcquireOutcome::Granted(grant))) => {
                     tokens.insert(first_of(grant.tokens));
                 }
-                Reply::Prefetched(_, Ok(Prefetched::Tokens { tokens: block, .. })) => {
+                Reply::Renewed(renewal, Ok(Renewed::Extended { tokens: block, .. }))
+                    if renewal.tokens > 0 =>
+                {
                     tokens.insert(first_of(*block));
                 }
                 Reply::Acquired(_, Ok(AcquireOutcome::Busy(busy))) => tokens.extend(busy.stamp),
@@ -264,10 +266,13 @@ impl World {
                     one.tokens,
                     names.token(one.known_fencing)
                 ),
-                Request::Renew(_, ttl, sent) => {
-                    write!(text, "r{owner}{is_late:?}{ttl:?}{} ", names.at(*sent))
+                Request::Renew(Renewal { sent, tokens, .. }, ttl) => {
+                    write!(
+                        text,
+                        "r{owner}{tokens}{is_late:?}{ttl:?}{} ",
+                        names.at(*sent)
+                    )
                 }
-                Request::Prefetch(_, ttl) => write!(text, "p{owner}{is_late:?}{ttl:?} "),
                 Request::Release(_) => write!(text, "x{owner}{is_late:?} "),
             }?;
         }
@@ -278,13 +283,16 @@ impl World {
                     write!(text, "A{owner}{} ", outcome_text(names, outcome))
                 }
                 Reply::Acquired(_, Err(why)) => write!(text, "E{owner}{why:?} "),
-                Reply::Renewed(_, sent, result) => {
-                    write!(text, "R{owner}{}{result:?} ", names.at(*sent))
+                Reply::Renewed(renewal, result) => {
+                    let (sent, wanted) = (names.at(renewal.sent), renewal.tokens);
+                    match result {
+                        Ok(Renewed::Extended { tokens, contended }) => {
+                            let tokens = names.batch(*tokens);
+                            write!(text, "R{owner}{wanted}{sent}{tokens:?}{contended:?} ")
+                        }
+                        other => write!(text, "R{owner}{wanted}{sent}{other:?} "),
+                    }
                 }
-                Reply::Prefetched(_, Ok(Prefetched::Tokens { tokens, contended })) => {
-                    write!(text, "P{owner}{:?}{contended:?} ", names.batch(*tokens))
-                }
-                Reply::Prefetched(_, result) => write!(text, "P{owner}{} ", result.is_ok()),
                 Reply::Pushed(_, pushed) => write!(text, "m{owner}{:?} ", names.pushed(*pushed)),
                 Reply::Contended(_) => write!(text, "y{owner} "),
             }?;
@@ -382,14 +390,14 @@ impl World {
 fn write_lease(names: &Names, held: &ServerLease<u64, u64, u64>, text: &mut String) -> fmt::Result {
     write!(
         text,
-        "L{} {:?} {:?} {} {:?} {:?} {:?} {} {} {:?} {} {} {} ",
+        "L{} {:?} {:?} {} {:?} {:?} {} {} {} {:?} {} {} {} ",
         names.owner(held.owner),
         held.ttl,
         held.permit,
         names.due(held.valid_until),
         names.batch(held.tokens),
         names.batch(held.next_tokens),
-        held.prefetch.map(|sent| names.at(sent)),
+        held.is_prefetching,
         held.batch.passed,
         names.at(held.batch.since).max(-40),
         held.batch.contended,

@@ -206,13 +206,13 @@ impl World {
     fn check_lease(&self, held: &ServerLease<u64, u64, u64>) -> Found {
         let is_fetching = self.is_in_flight(
             held.owner,
-            |one| matches!(one, Request::Prefetch(..)),
-            |one| matches!(one, Reply::Prefetched(..)),
+            |one| matches!(one, Request::Renew(renewal, _) if renewal.tokens > 0),
+            |one| matches!(one, Reply::Renewed(renewal, _) if renewal.tokens > 0),
         );
         let is_renewing = self.is_in_flight(
             held.owner,
-            |one| matches!(one, Request::Renew(..)),
-            |one| matches!(one, Reply::Renewed(..)),
+            |one| matches!(one, Request::Renew(renewal, _) if renewal.tokens == 0),
+            |one| matches!(one, Reply::Renewed(renewal, _) if renewal.tokens == 0),
         );
         let holders = held.holders.iter().count();
         let is_kept = held.share.is_some_and(|share| share.unused_until.is_some());
@@ -223,7 +223,7 @@ impl World {
         };
         must(is_used, "a lease of no task, or of two")?;
         must(
-            held.prefetch.is_none() || is_fetching,
+            !held.is_prefetching || is_fetching,
             "a prefetch that is not in flight",
         )?;
         let is_planned = held.renewal != RenewalPlan::InFlight || is_renewing;

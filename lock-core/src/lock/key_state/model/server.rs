@@ -7,8 +7,8 @@ use crate::{
     mode::Mode,
     runtime::clock::Moment,
     store::{
-        Acquire, AcquireOutcome, Busy, Entry, Expiry, Prefetch, Prefetched, PushedGrant, QueueMode,
-        Release, Renew, Renewed, WakeUpMode,
+        Acquire, AcquireOutcome, Busy, Entry, Expiry, PushedGrant, QueueMode, Release, Renew,
+        Renewed, WakeUpMode,
         memory::{
             lock_table::{EntryHolder, LockTable, Notice, TableUpdate},
             memory_clock::MemoryClock,
@@ -28,9 +28,16 @@ pub(super) const OTHER: u64 = 0;
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     Acquire(AcquireAction<u64>),
-    Renew(u64, Duration, Moment),
-    Prefetch(u64, Duration),
+    Renew(Renewal, Duration),
     Release(u64),
+}
+
+/// A renewal, and how many fencing tokens it wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Renewal {
+    pub(super) owner: u64,
+    pub(super) sent: Moment,
+    pub(super) tokens: u32,
 }
 
 /// A request on its way to the server.
@@ -44,8 +51,7 @@ pub(super) struct Sent {
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     Acquired(u64, Result<AcquireOutcome, NoReply>),
-    Renewed(u64, Moment, Result<Renewed, NoReply>),
-    Prefetched(u64, Result<Prefetched, NoReply>),
+    Renewed(Renewal, Result<Renewed, NoReply>),
     Pushed(u64, PushedGrant),
     Contended(u64),
 }
@@ -63,7 +69,8 @@ impl Request {
     pub(super) fn owner(&self) -> u64 {
         match self {
             Self::Acquire(acquire) => acquire.owner,
-            Self::Renew(owner, ..) | Self::Prefetch(owner, _) | Self::Release(owner) => *owner,
+            Self::Renew(renewal, _) => renewal.owner,
+            Self::Release(owner) => *owner,
         }
     }
 
@@ -71,8 +78,7 @@ impl Request {
     pub(super) fn without_outcome(&self, why: NoReply) -> Option<Reply> {
         Some(match self {
             Self::Acquire(acquire) => Reply::Acquired(acquire.owner, Err(why)),
-            Self::Renew(owner, _, sent) => Reply::Renewed(*owner, *sent, Err(why)),
-            Self::Prefetch(owner, _) => Reply::Prefetched(*owner, Err(why)),
+            Self::Renew(renewal, _) => Reply::Renewed(*renewal, Err(why)),
             Self::Release(_) => return None,
         })
     }
@@ -81,11 +87,8 @@ impl Request {
 impl Reply {
     pub(super) fn owner(&self) -> u64 {
         match self {
-            Self::Acquired(owner, _)
-            | Self::Renewed(owner, ..)
-            | Self::Prefetched(owner, _)
-            | Self::Pushed(owner, _)
-            | Self::Contended(owner) => *owner,
+            Self::Acquired(owner, _) | Self::Pushed(owner, _) | Self::Contended(owner) => *owner,
+            Self::Renewed(renewal, _) => renewal.owner,
         }
     }
 
@@ -97,8 +100,7 @@ impl Reply {
     pub(super) fn lost(self) -> Option<Self> {
         Some(match self {
             Self::Acquired(owner, _) => Self::Acquired(owner, Err(NoReply::Lost)),
-            Self::Renewed(owner, sent, _) => Self::Renewed(owner, sent, Err(NoReply::Lost)),
-            Self::Prefetched(owner, _) => Self::Prefetched(owner, Err(NoReply::Lost)),
+            Self::Renewed(renewal, _) => Self::Renewed(renewal, Err(NoReply::Lost)),
             Self::Pushed(..) | Self::Contended(_) => return None,
         })
     }
@@ -175,31 +177,19 @@ impl Server {
         let token = OwnerToken::numbered(request.owner());
         let (reply, mut sent) = match request {
             Request::Acquire(acquire) => self.acquire(acquire, now),
-            Request::Renew(owner, ttl, at) => {
+            Request::Renew(renewal, ttl) => {
                 let renew = Renew {
                     full_key,
                     token,
                     ttl: *ttl,
+                    known_fencing: known,
+                    tokens: renewal.tokens,
                     entry,
                     acquire_in_flight: Arc::default(),
                 };
                 let (renewed, messages) =
                     self.update(known, now, |table, update| table.renew(&renew, update));
-                let reply = Reply::Renewed(*owner, *at, Ok(renewed));
-                (Some(reply), messages)
-            }
-            Request::Prefetch(owner, ttl) => {
-                let prefetch = Prefetch {
-                    full_key,
-                    token,
-                    ttl: *ttl,
-                    known_fencing: known,
-                    tokens: 2,
-                };
-                let (prefetched, messages) = self.update(known, now, |table, update| {
-                    table.prefetch(&prefetch, update)
-                });
-                (Some(Reply::Prefetched(*owner, Ok(prefetched))), messages)
+                (Some(Reply::Renewed(*renewal, Ok(renewed))), messages)
             }
             Request::Release(_) => {
                 let release = Release {

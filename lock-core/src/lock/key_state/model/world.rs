@@ -6,17 +6,17 @@ use std::{
     time::Duration,
 };
 
-use super::server::{NoReply, OTHER, OTHER_TTL, Reply, Request, Sent, Server, TTL};
+use super::server::{NoReply, OTHER, OTHER_TTL, Renewal, Reply, Request, Sent, Server, TTL};
 use crate::{
     error::LeaseLost,
     lock::key_state::{
-        Action, AfterRelease, Event, Host, KeyState, Limits, NewLease, Outcome, TaskId, Transition,
-        request::AcquireReply, terms::Terms, wait_queue::deadline,
+        Action, AfterRelease, Event, Host, KeyState, Limits, NewLease, Outcome, RenewalReply,
+        TaskId, Transition, request::AcquireReply, terms::Terms, wait_queue::deadline,
     },
     mode::Mode,
     options::{AutoRenew, OnLost, ReleaseMode, Wait},
     runtime::clock::Moment,
-    store::{AcquireOutcome, Failure, Prefetched, QueueMode},
+    store::{AcquireOutcome, Failure, QueueMode},
 };
 
 const GRID_NANOS: u64 = 500_000_000;
@@ -472,8 +472,17 @@ impl World {
                     self.go_on_elsewhere(polled.by);
                 }
             }
-            Action::Renew { owner, ttl, .. } => self.send(Request::Renew(owner, ttl, self.now)),
-            Action::Prefetch { owner, ttl, .. } => self.send(Request::Prefetch(owner, ttl)),
+            Action::Renew {
+                owner, ttl, tokens, ..
+            } => {
+                let renewal = Renewal {
+                    owner,
+                    sent: self.now,
+                    // Enough for the hand-offs of two tasks.
+                    tokens: tokens.min(2),
+                };
+                self.send(Request::Renew(renewal, ttl));
+            }
             Action::Release(release) => self.send(Request::Release(release.owner)),
             Action::Extend {
                 lease,
@@ -643,18 +652,14 @@ impl World {
                 let reply = self.read(owner, outcome);
                 self.event(Event::Acquired(&owner, reply));
             }
-            Reply::Renewed(owner, sent, result) => {
-                let result = result.map_err(Failure::from);
-                self.event(Event::Renewed {
-                    owner: &owner,
-                    sent,
-                    result: &result,
+            Reply::Renewed(renewal, result) => {
+                let reply = RenewalReply {
+                    sent: renewal.sent,
+                    tokens: renewal.tokens,
+                    result: &result.map_err(Failure::from),
                     retry_in: Duration::from_millis(200),
-                });
-            }
-            Reply::Prefetched(owner, result) => {
-                let result: Result<Prefetched, _> = result.map_err(Failure::from);
-                self.event(Event::Prefetched(&owner, &result));
+                };
+                self.event(Event::Renewed(&renewal.owner, reply));
             }
             Reply::Pushed(owner, pushed) => {
                 self.event(Event::Pushed(&owner, pushed));

@@ -303,6 +303,8 @@ impl World {
             full_key: "k".into(),
             token: owner.token,
             ttl,
+            known_fencing: 0,
+            tokens: 0,
             entry: owner.entry,
             acquire_in_flight: Arc::new(InFlight::default()),
         };
@@ -318,10 +320,17 @@ impl World {
             seen.expires = seen.expires.max(expires);
         }
         self.read(&notices, None);
-        let expected = match is_held {
-            false => Renewed::NotOurs,
-            true if self.is_contended(owner.entry.mode) => Renewed::ExtendedAndContended,
-            true => Renewed::Extended,
+        let expected = if is_held {
+            Renewed::Extended {
+                tokens: FencingBlock::EMPTY,
+                contended: if self.is_contended(owner.entry.mode) {
+                    Contended::OthersQueued
+                } else {
+                    Contended::NoneWaiting
+                },
+            }
+        } else {
+            Renewed::NotOurs
         };
         assert_eq!(renewed, expected);
         self.nothing_waits_in_vain();

@@ -16,7 +16,7 @@
 -- Returns {1, first fencing token, how many} if taken exclusively.
 -- Returns {1, fencing token, contended, seat, more} if taken beside others.
 -- Contended 1: an exclusive entry is queued, or, for permits, any entry. The seat is 0 if shared.
--- More 1: the next part of a batch waits for any call of release.lua, renew_beside.lua, or this one.
+-- More 1: the next part of a batch waits for any call of release.lua, renew.lua, or this one.
 -- Returns {0, remaining milliseconds, place, ours} if busy.
 -- Remaining -1: without an expiry, -2: not asked for. Of permits: until the first of the leases ends. Place 0: not known yet.
 -- Ours 1: the holder is a process like this one, and its release sends a grant, 0: it is not.

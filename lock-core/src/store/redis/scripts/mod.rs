@@ -36,7 +36,6 @@ pub(super) static ACQUIRE: LazyLock<Lua> = script!(
     "advance.lua",
     "acquire.lua"
 );
-pub(super) static PREFETCH: LazyLock<Lua> = script!("queue.lua", "prefetch.lua");
 pub(super) static RELEASE: LazyLock<Lua> = script!(
     "release_short.lua",
     "queue.lua",
@@ -45,11 +44,9 @@ pub(super) static RELEASE: LazyLock<Lua> = script!(
 );
 pub(super) static FORCE_RELEASE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "force_release.lua");
-pub(super) static RENEW: LazyLock<Lua> = script!("renew.lua");
+pub(super) static RENEW: LazyLock<Lua> =
+    script!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
 pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
-/// That of shared locks and of permits.
-pub(super) static RENEW_BESIDE: LazyLock<Lua> =
-    script!("queue.lua", "advance.lua", "renew_beside.lua");
 /// Those of a lock that is only tried.
 pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
 #[cfg(feature = "redlock")]

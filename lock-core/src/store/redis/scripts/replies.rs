@@ -10,7 +10,7 @@ use crate::{
     key::Shown,
     mode::LockMode,
     store::{
-        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, Prefetched, QueueMode,
+        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, QueueMode,
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
@@ -144,21 +144,6 @@ fn label(holder: &Value) -> Option<Arc<str>> {
     (!label.is_empty()).then(|| label.into())
 }
 
-pub(crate) fn read_prefetched(answer: &Value) -> Option<Prefetched> {
-    match reply::numbers(answer)?[..] {
-        [1, first, count, contended] => Some(Prefetched::Tokens {
-            tokens: read_fencing(first, count)?,
-            contended: if contended == 0 {
-                Contended::NoneWaiting
-            } else {
-                Contended::OthersQueued
-            },
-        }),
-        [0] => Some(Prefetched::NotOurs),
-        _ => None,
-    }
-}
-
 /// Accepts one token at least, and none beyond what an honest server reaches: every later token would have to be larger.
 pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
     let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
@@ -166,19 +151,26 @@ pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
 }
 
 pub(crate) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
-    match answer {
-        Value::Int(1) => Ok(Renewed::Extended),
-        Value::Int(0) => Ok(Renewed::NotOurs),
-        // Of a lock that is not exclusive.
-        Value::Array(words) => match reply::numbers_of(words).as_deref() {
-            Some([1, 0]) => Ok(Renewed::Extended),
-            Some([1, _]) => Ok(Renewed::ExtendedAndContended),
-            Some([0]) => Ok(Renewed::NotOurs),
-            _ => Err(errors::nonsense("a renewal")),
+    let numbers = match answer {
+        Value::Int(number) => Some(vec![*number]),
+        Value::ServerError(error) => return Err(errors::answered(error)),
+        answer => reply::numbers(answer),
+    };
+    let (tokens, contended) = match numbers.as_deref() {
+        Some([0]) => return Ok(Renewed::NotOurs),
+        Some([1]) => (Some(FencingBlock::EMPTY), 0),
+        Some([1, contended]) => (Some(FencingBlock::EMPTY), *contended),
+        Some([1, contended, first, count]) => (read_fencing(*first, *count), *contended),
+        _ => (None, 0),
+    };
+    Ok(Renewed::Extended {
+        tokens: tokens.ok_or_else(|| errors::nonsense("a renewal"))?,
+        contended: if contended == 0 {
+            Contended::NoneWaiting
+        } else {
+            Contended::OthersQueued
         },
-        Value::ServerError(error) => Err(errors::answered(error)),
-        _ => Err(errors::nonsense("a renewal")),
-    }
+    })
 }
 
 pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure> {

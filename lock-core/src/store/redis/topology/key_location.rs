@@ -100,10 +100,12 @@ impl KeyLocation {
         (arguments, count)
     }
 
-    /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves.
+    /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves, unless
+    /// it takes tokens.
     pub(crate) fn renewal_keys<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
-        let [lock, .., holders, seats] = self.keys(&request.full_key);
+        let [lock, clock, queue, beats, holders, seats] = self.keys(&request.full_key);
         match request.entry.mode {
+            Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
             Mode::Exclusive => vec![lock],
             Mode::Shared => vec![lock, holders],
             Mode::Permits(_) => vec![lock, holders, seats],
@@ -112,9 +114,12 @@ impl KeyLocation {
 
     pub(crate) fn renewal_arguments<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
         let mut words = vec![Text(request.token.expose()), Number(millis(request.ttl))];
-        if request.entry.mode != Mode::Exclusive {
-            // A server that has this lease has not lost its data: it knows each token that this process knows.
-            words.extend([Number(0), self.entry(request.entry)]);
+        let is_beside = request.entry.mode != Mode::Exclusive;
+        if is_beside || request.tokens > 0 {
+            words.extend([Number(request.known_fencing), Number(request.tokens.into())]);
+        }
+        if is_beside {
+            words.push(self.entry(request.entry));
         }
         words
     }

@@ -1,0 +1,19 @@
+-- The short path of renew.lua: an exclusive lease. The call ends here, unless it asks for fencing tokens.
+if not ARGV[5] then
+  local holder = redis.pcall('GET', KEYS[1])
+  -- A key of another type is another's, too. Any other error is returned.
+  if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
+    return holder
+  end
+  if holder ~= ARGV[1] then
+    return 0
+  end
+  -- If another client removed the expiry of our key, the key gets one again.
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
+  if not ARGV[4] then
+    return 1
+  end
+end
+
