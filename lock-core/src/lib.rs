@@ -73,9 +73,8 @@
 //! # Features
 //!
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
-//! - `redis` (default): Redis and Valkey. Without it, locks are inside the process only.
-//! - `cluster` (default): `redis+cluster://` urls, for Redis Cluster and Valkey Cluster.
-//! - `redlock` (default): several independent servers; see [`LockManager::redlock`].
+//! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers; see
+//!   [`LockManager::connect`]. Without it, locks are inside the process only.
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code. It belongs in `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
@@ -103,7 +102,7 @@ mod runtime;
 mod telemetry;
 
 #[cfg_attr(
-    not(feature = "redlock"),
+    not(feature = "redis"),
     expect(
         dead_code,
         reason = "the port is wider than what the other backends use"

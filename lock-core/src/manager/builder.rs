@@ -52,7 +52,7 @@ pub struct LockManagerBuilder {
     /// Without the prefix.
     pub(super) check_key: Option<String>,
     /// For several servers: how long a server must have been watched before it votes.
-    #[cfg(feature = "redlock")]
+    #[cfg(feature = "redis")]
     pub(super) quarantine: Option<Duration>,
     #[cfg(feature = "redis")]
     pub(super) access: Access,
@@ -86,7 +86,7 @@ impl Default for LockManagerBuilder {
             #[cfg(feature = "redis")]
             first_connection: FirstConnection::default(),
             check_key: None,
-            #[cfg(feature = "redlock")]
+            #[cfg(feature = "redis")]
             quarantine: None,
             #[cfg(feature = "redis")]
             access: Access::default(),
@@ -283,7 +283,7 @@ impl LockManagerBuilder {
     /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
     /// same lock after a server restarted without its data. With zero, a loss of data is not looked for. With a longer time, the
     /// server stays excluded for longer than needed.
-    #[cfg(feature = "redlock")]
+    #[cfg(feature = "redis")]
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.quarantine = Some(span);
         self

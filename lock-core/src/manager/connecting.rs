@@ -34,7 +34,7 @@ const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 const GREETING_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why locks on several independent servers are exclusive only.
-#[cfg(feature = "redlock")]
+#[cfg(feature = "redis")]
 const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, not on several. Acquire it exclusively, or use a \
      manager on one primary, sentinels or a cluster for locks that are shared or have permits";
 
@@ -54,11 +54,6 @@ impl LockManagerBuilder {
         if url == "memory://" || url == "memory:" {
             return Ok(self.in_memory());
         }
-        let urls = split_list(url);
-        if urls.len() > 1 {
-            let urls = urls.into_iter().map(|url| url.trim().to_owned());
-            return self.connect_to_urls(urls.collect()).await;
-        }
         self.connect_to_url(url).await
     }
 
@@ -71,13 +66,14 @@ impl LockManagerBuilder {
     /// # Cancel safety
     ///
     /// As [`LockManager::connect`].
-    #[cfg(feature = "redlock")]
+    #[cfg(feature = "redis")]
     pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,
     {
         let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
-        self.connect_to_urls(urls.collect()).await
+        self.connect_to_servers(urls.map(Named::Url).collect())
+            .await
     }
 
     /// Makes a manager for locks inside this process; see [`LockManager::in_memory`].
@@ -109,6 +105,10 @@ impl LockManagerBuilder {
 
     #[cfg(feature = "redis")]
     async fn connect_to_url(self, url: &str) -> Result<LockManager, LockError> {
+        let urls = split_list(url);
+        if urls.len() > 1 {
+            return self.redlock(urls).await;
+        }
         self.connect_to_server(Named::Url(url.to_owned())).await
     }
 
@@ -131,13 +131,7 @@ impl LockManagerBuilder {
         first_connection.make(manager, greet).await
     }
 
-    #[cfg(feature = "redlock")]
-    async fn connect_to_urls(self, urls: Vec<String>) -> Result<LockManager, LockError> {
-        let servers = urls.into_iter().map(Named::Url);
-        self.connect_to_servers(servers.collect()).await
-    }
-
-    #[cfg(feature = "redlock")]
+    #[cfg(feature = "redis")]
     pub(super) async fn connect_to_servers(
         mut self,
         servers: Vec<Named>,
@@ -239,18 +233,6 @@ impl LockManagerBuilder {
         ))
     }
 
-    #[cfg(not(feature = "redlock"))]
-    #[expect(
-        clippy::unused_async,
-        reason = "the other build of this function waits"
-    )]
-    async fn connect_to_urls(self, _urls: Vec<String>) -> Result<LockManager, LockError> {
-        Err(LockError::invalid(
-            "several servers with commas between them vote on each lock, which this build of lock-core does not support: \
-             switch its feature `redlock` on, or name one server",
-        ))
-    }
-
     fn finish(
         self,
         store: Arc<dyn Store>,
@@ -330,6 +312,7 @@ fn start_thread() -> Result<Executor, LockError> {
 }
 
 /// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.
+#[cfg(feature = "redis")]
 fn split_list(text: &str) -> Vec<&str> {
     let mut urls = Vec::new();
     let mut start = 0;
@@ -350,7 +333,7 @@ fn split_list(text: &str) -> Vec<&str> {
     urls
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod tests {
     use super::*;
 

@@ -190,7 +190,7 @@ impl LockManager {
     /// # Ok(())
     /// # }
     /// ```
-    #[cfg(feature = "redlock")]
+    #[cfg(feature = "redis")]
     pub async fn redlock<U>(urls: U) -> Result<Self, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,

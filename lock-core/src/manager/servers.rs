@@ -50,7 +50,6 @@ impl LockManagerBuilder {
     /// # Cancel safety
     ///
     /// As [`LockManager::connect`].
-    #[cfg(feature = "cluster")]
     pub async fn cluster<U>(self, hosts: U) -> Result<LockManager, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,
@@ -167,7 +166,6 @@ impl LockManagerBuilder {
     /// # Cancel safety
     ///
     /// As [`LockManager::connect`].
-    #[cfg(feature = "redlock")]
     pub fn clients<C>(self, clients: C) -> ConnectFuture
     where
         C: IntoIterator<Item: IntoClient>,

@@ -21,7 +21,7 @@ pub(crate) struct Moment(u64);
 
 impl Moment {
     /// Later than any reading of a clock.
-    #[cfg(any(feature = "testing", feature = "redlock"))]
+    #[cfg(any(feature = "testing", feature = "redis"))]
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
@@ -38,7 +38,7 @@ impl Moment {
     }
 
     /// Saturates at the clock's origin.
-    #[cfg(feature = "redlock")]
+    #[cfg(feature = "redis")]
     pub(crate) fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(span)))
     }

@@ -4,11 +4,11 @@
 //! acquire, no copy of the acquire can take the key any more. A copy that left on another connection may still be in a socket,
 //! and take the key after the release. Then the release is repeated until the lease would have ended by itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-#[cfg(feature = "redlock")]
-use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
-#[cfg(feature = "redlock")]
 use crate::runtime::tally::{Open, Tally};
 
 /// One connection to the backend, never reused.
@@ -20,7 +20,6 @@ impl ConnectionId {
     pub(crate) const LOCAL: Self = Self(1);
 
     /// A number that no other connection of this process has, to whatever server, inherited connections after a fork included.
-    #[cfg(feature = "redis")]
     pub(crate) fn next() -> Self {
         // The first ones are those of tests and of backends inside the process.
         static LAST: AtomicU64 = AtomicU64::new(1 << 16);
@@ -39,7 +38,6 @@ impl ConnectionId {
 pub(crate) struct InFlight {
     connection: AtomicU64,
     /// Those to each of several servers.
-    #[cfg(feature = "redlock")]
     servers: OnceLock<Box<[Arc<ServerInFlight>]>>,
 }
 
@@ -88,7 +86,6 @@ impl InFlight {
     }
 
     /// The records of this many servers: always as many.
-    #[cfg(feature = "redlock")]
     pub(crate) fn servers(&self, count: usize) -> &[Arc<ServerInFlight>] {
         self.servers
             .get_or_init(|| (0..count).map(|_| Arc::default()).collect())
@@ -101,7 +98,6 @@ impl InFlight {
 /// each of them is [`UnderWay`] until its reply, or its time-out. The release at a server begins when none is under way any more.
 ///
 /// All of it runs on the manager's thread.
-#[cfg(feature = "redlock")]
 #[derive(Debug, Default)]
 pub(crate) struct ServerInFlight {
     /// The connections of requests that are over, and had no reply.
@@ -113,7 +109,6 @@ pub(crate) struct ServerInFlight {
 }
 
 /// A request that may take the key at one of several servers.
-#[cfg(feature = "redlock")]
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     server: Arc<ServerInFlight>,
@@ -121,7 +116,6 @@ pub(crate) struct UnderWay {
     _open: Open,
 }
 
-#[cfg(feature = "redlock")]
 impl ServerInFlight {
     pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
         UnderWay {
@@ -145,7 +139,6 @@ impl ServerInFlight {
     }
 }
 
-#[cfg(feature = "redlock")]
 impl UnderWay {
     /// Whether the request may be sent: not after the release has begun.
     pub(crate) fn may_leave(&self) -> bool {
@@ -164,7 +157,6 @@ impl UnderWay {
     }
 }
 
-#[cfg(feature = "redlock")]
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if !self.in_flight.is_empty() {
@@ -191,7 +183,6 @@ mod tests {
         assert!(!in_flight.is_settled_by(first) && !in_flight.is_settled_by(second));
     }
 
-    #[cfg(feature = "redlock")]
     #[tokio::test]
     async fn nothing_is_released_at_a_server_to_which_nothing_left() {
         let server = Arc::<ServerInFlight>::default();
@@ -200,7 +191,6 @@ mod tests {
         assert!(!server.begin().may_leave(), "the release has begun");
     }
 
-    #[cfg(feature = "redlock")]
     #[tokio::test]
     async fn a_release_at_a_server_waits_for_what_is_under_way_there() {
         let server = Arc::<ServerInFlight>::default();
@@ -218,7 +208,6 @@ mod tests {
         assert!(server.in_flight.is_empty());
     }
 
-    #[cfg(feature = "redlock")]
     #[tokio::test]
     async fn the_answer_to_one_request_says_nothing_of_another_one() {
         let (server, first) = (Arc::<ServerInFlight>::default(), ConnectionId(1));

@@ -33,7 +33,7 @@ pub(crate) mod owner;
 pub(crate) mod owner_token;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-#[cfg(feature = "redlock")]
+#[cfg(feature = "redis")]
 pub(crate) mod redlock;
 pub(crate) mod timing;
 #[cfg(any(feature = "redis", feature = "testing"))]
@@ -94,10 +94,6 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
 
 /// Where a page of a list begins.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(
-    not(feature = "redis"),
-    expect(dead_code, reason = "in memory, a list is one page")
-)]
 pub(crate) struct PagePosition {
     /// The servers that have been looked at to the end, by their addresses.
     pub(crate) done: Vec<String>,
@@ -107,10 +103,6 @@ pub(crate) struct PagePosition {
 
 /// How far a server's keys have been looked at.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "redis"),
-    expect(dead_code, reason = "in memory, a list is one page")
-)]
 pub(crate) struct Cursor {
     /// The server's own number; its meaning is known to the server only.
     pub(crate) number: u64,
@@ -385,14 +377,12 @@ impl Failure {
     }
 
     /// There is no connection, or none that takes more.
-    #[cfg(feature = "redis")]
     pub(crate) fn not_now(message: impl Into<String>) -> Self {
         Self::NotNow(Arc::from(Box::<dyn Error + Send + Sync>::from(
             message.into(),
         )))
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn no_answer(message: impl Into<String>) -> Self {
         Self::NoAnswer(Arc::from(Box::<dyn Error + Send + Sync>::from(
             message.into(),
@@ -400,7 +390,6 @@ impl Failure {
     }
 
     /// For a request that was executed in part.
-    #[cfg(feature = "redis")]
     pub(crate) fn executed_in_part(self) -> Self {
         match self {
             Self::NoAnswer(source) | Self::NotNow(source) | Self::Refused(source) => {
@@ -416,7 +405,6 @@ impl Failure {
     }
 
     /// What the log says of it.
-    #[cfg(feature = "redis")]
     pub(crate) fn text(&self) -> String {
         match self {
             Self::NoAnswer(source) | Self::NotNow(source) | Self::Refused(source) => {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use redis::Value;
 
-#[cfg(feature = "cluster")]
 use crate::store::redis::topology::cluster::Cluster;
 use crate::{
     error::LockError,
@@ -67,7 +66,6 @@ impl RedisStore {
                 let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
                 one(service.primary, Some(Arc::new(sentinels)), &server_settings)
             }
-            #[cfg(feature = "cluster")]
             Topology::Cluster(seeds) => {
                 RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
             }
@@ -97,7 +95,6 @@ impl RedisStore {
             // Its locks are taken on the connection that waits for replicas.
             RedisServers::One(server, _) if server.replica_acks.is_some() => None,
             RedisServers::One(server, _) => server.requests.for_caller(&self.0.executor),
-            #[cfg(feature = "cluster")]
             RedisServers::Several(_) => None,
         };
         Box::pin(async move {
@@ -128,7 +125,6 @@ impl RedisStore {
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let server = match &self.0.servers {
             RedisServers::One(server, _) => server,
-            #[cfg(feature = "cluster")]
             RedisServers::Several(cluster) => return cluster.greet(within).await,
         };
         let connection = &server.connection;

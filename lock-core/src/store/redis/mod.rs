@@ -39,7 +39,6 @@ mod rights;
 mod scripts;
 mod topology;
 mod trial;
-#[cfg(feature = "redlock")]
 pub(crate) mod voting_server;
 mod without_scripts;
 
@@ -87,7 +86,6 @@ impl RedisStore {
     pub(crate) fn is_one_server(&self) -> bool {
         match &self.0.servers {
             RedisServers::One(server, _) => server.connection.sentinels().is_none(),
-            #[cfg(feature = "cluster")]
             RedisServers::Several(_) => false,
         }
     }

@@ -29,7 +29,6 @@ impl Failure {
 }
 
 /// The node to try instead, if the failure is a redirect.
-#[cfg(any(test, feature = "cluster"))]
 pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
     match failure {
         Failure::NotNow(source) => source.downcast_ref(),

@@ -115,7 +115,6 @@ pub(crate) enum Purpose {
     /// Locks, for the tasks of one runtime: see `shared_driver/mod.rs`.
     Requests,
     /// Grants, and nothing else.
-    #[cfg(feature = "cluster")]
     Grants,
     /// Other commands.
     OtherCommands,

@@ -61,7 +61,6 @@ mod session;
 pub(crate) mod shared_driver;
 #[cfg(all(test, unix))]
 mod shared_requests;
-#[cfg(feature = "cluster")]
 pub(crate) mod subscribed_channels;
 pub(crate) mod wire;
 

@@ -84,12 +84,10 @@ pub(super) async fn open(
     }
     match settings.purpose {
         Purpose::OtherCommands => {}
-        #[cfg(feature = "cluster")]
         Purpose::Grants if current.greeting.is_none() => {
             let why = format!("{} {NO_RESP3}", address.shown());
             return Err(Failure::refused(why));
         }
-        #[cfg(feature = "cluster")]
         Purpose::Grants => current.grants = true,
         Purpose::LocksOnly | Purpose::Requests => {
             current.capabilities = Some(ask_capabilities(&current).await?);
@@ -357,7 +355,6 @@ fn drive(
     let (connection, address) = (current.connection.clone(), current.address.clone());
     let (transaction, timing) = (settings.transaction.clone(), settings.timing);
     // On a connection for grants alone, usually no request is in flight.
-    #[cfg(feature = "cluster")]
     if settings.purpose == Purpose::Grants {
         connection.traffic.always_notice_silence();
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use redis::{PushInfo, PushKind, Value};
 
-#[cfg(feature = "cluster")]
 use crate::store::redis::connection::subscribed_channels::SubscribedChannels;
 use crate::{
     fencing::{FencingBlock, LARGEST_TOKEN},
@@ -29,7 +28,6 @@ pub(crate) struct PubSubDispatch {
     grants: Arc<Grants>,
     kind: MessageKind,
     /// The channels that are subscribed to one by one.
-    #[cfg(feature = "cluster")]
     channels: Option<Arc<SubscribedChannels>>,
 }
 
@@ -40,7 +38,6 @@ impl PubSubDispatch {
             manager,
             grants,
             kind: MessageKind::Grant,
-            #[cfg(feature = "cluster")]
             channels: None,
         }
     }
@@ -52,7 +49,6 @@ impl PubSubDispatch {
     }
 
     /// A dispatch with channels that are subscribed to one by one.
-    #[cfg(feature = "cluster")]
     pub(crate) fn with(self, channels: Arc<SubscribedChannels>) -> Self {
         let channels = Some(channels);
         Self { channels, ..self }
@@ -69,7 +65,6 @@ impl PubSubDispatch {
             return;
         };
         match message.kind {
-            #[cfg(feature = "cluster")]
             PushKind::SUnsubscribe => {
                 if let Some(channels) = &self.channels {
                     channels.end(channel);

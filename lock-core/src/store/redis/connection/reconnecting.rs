@@ -367,7 +367,6 @@ impl ReconnectingConnection {
     }
 
     /// The id of the connection that there is now.
-    #[cfg(feature = "cluster")]
     pub(crate) fn current_id(&self) -> Option<ConnectionId> {
         self.snapshot().map(|current| current.connection.id)
     }

@@ -49,9 +49,7 @@ pub(super) static RENEW: LazyLock<Lua> =
 pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
 /// Those of a lock that is only tried.
 pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
-#[cfg(feature = "redlock")]
 pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
-#[cfg(feature = "redlock")]
 pub(super) static MARK: LazyLock<Lua> = script!("counter.lua", "mark.lua");
 
 /// One script. Keys and values reach it as arguments only, never as part of its text.
@@ -72,7 +70,6 @@ pub(super) struct Call<'a> {
 pub(super) enum NodeRole {
     /// The node that has the slot.
     SlotOwner,
-    #[cfg(feature = "cluster")]
     /// The node that the slot is being moved to, and that has the key already.
     MigrationTarget,
 }
@@ -160,7 +157,6 @@ pub(super) async fn send_to(
             let commands = pipeline(commands);
             connection.send_all(commands, within, in_flight).await
         }
-        #[cfg(feature = "cluster")]
         NodeRole::MigrationTarget => {
             // Each ASKING applies to the command after it.
             let asking = || command(&[&[Arg::Text("ASKING")]]);

@@ -131,7 +131,6 @@ impl KeyLocation {
 
     /// Whether grants for locks here arrive now.
     pub(crate) fn delivery(&self) -> GrantDelivery {
-        #[cfg(feature = "cluster")]
         if let Some(subscription) = &self.server.subscription {
             // The slot is still being moved to this node: subscribing is not possible yet, and the redirect does not name the
             // source node.
@@ -148,16 +147,7 @@ impl KeyLocation {
     }
 
     /// Subscribes to the grants for locks here.
-    #[cfg_attr(
-        not(feature = "cluster"),
-        expect(
-            clippy::unused_async,
-            unused_variables,
-            reason = "the other build of this function asks the node"
-        )
-    )]
     pub(crate) async fn listen(&self, within: Duration) -> Result<GrantDelivery, Failure> {
-        #[cfg(feature = "cluster")]
         if let Some(subscription) = &self.server.subscription
             && self.node_role == NodeRole::SlotOwner
         {

@@ -4,7 +4,6 @@ use std::{fmt, sync::Arc};
 
 use percent_encoding::percent_decode_str;
 
-#[cfg(feature = "cluster")]
 use crate::store::redis::address::DEFAULT_PORT;
 use crate::{
     credentials::CredentialsProvider,
@@ -15,7 +14,6 @@ use crate::{
     },
 };
 
-#[cfg(feature = "cluster")]
 pub(crate) mod cluster;
 pub(crate) mod grant_delivery;
 pub(crate) mod key_location;
@@ -24,9 +22,7 @@ pub(crate) mod request_connections;
 pub(crate) mod server;
 pub(crate) mod servers;
 pub(crate) mod settings;
-#[cfg(feature = "cluster")]
 pub(crate) mod sharded_subscription;
-#[cfg(feature = "cluster")]
 mod slot_ranges;
 pub(crate) mod slots;
 pub(crate) mod transactions;
@@ -36,11 +32,9 @@ pub(crate) mod transactions;
 pub(super) enum Topology {
     Single(Address),
     Sentinel(Service),
-    #[cfg(feature = "cluster")]
     Cluster(Seeds),
 }
 
-#[cfg(feature = "cluster")]
 /// The nodes of a cluster that are asked for the other nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Seeds {
@@ -83,15 +77,7 @@ impl Topology {
         let topology = match url.kind {
             Kind::Server | Kind::Socket => Self::Single(Address::of(&url, security)?),
             Kind::Sentinel => Self::Sentinel(service(&url, security)?),
-            #[cfg(feature = "cluster")]
             Kind::Cluster => Self::Cluster(seeds(&url, security)?),
-            #[cfg(not(feature = "cluster"))]
-            Kind::Cluster => {
-                return Err(LockError::invalid(format!(
-                    "`{}` is a url of a cluster, which this build of lock-core does not support: switch its feature `cluster` on",
-                    url.shown()
-                )));
-            }
         };
         Ok(topology.with(access))
     }
@@ -112,7 +98,6 @@ impl Topology {
                     }
                 }
             }
-            #[cfg(feature = "cluster")]
             Self::Cluster(seeds) => seeds.nodes.iter_mut().for_each(server),
         }
         self
@@ -154,7 +139,6 @@ fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockErro
     })
 }
 
-#[cfg(feature = "cluster")]
 fn seeds(url: &ServerUrl<'_>, security: &Security) -> Result<Seeds, LockError> {
     let transport = security.transport(url.base(), &url.shown())?;
     let database = match url.segments()[..] {
@@ -225,7 +209,6 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "cluster")]
     #[test]
     fn nodes_of_a_cluster() {
         let Ok(Topology::Cluster(seeds)) = parse("valkey+cluster://:pw@a:1,b") else {
@@ -277,7 +260,6 @@ mod tests {
                 let told = match parse(&url) {
                     Ok(Topology::Single(address)) => address.shown().to_owned(),
                     Ok(Topology::Sentinel(service)) => format!("{service:?}"),
-                    #[cfg(feature = "cluster")]
                     Ok(Topology::Cluster(seeds)) => format!("{seeds:?}"),
                     Err(error) => format!("{error} {error:?}"),
                 };
@@ -329,7 +311,6 @@ mod tests {
         all_are_refused(&refused);
     }
 
-    #[cfg(feature = "cluster")]
     #[test]
     fn a_cluster_has_one_database_and_no_path() {
         all_are_refused(&[
@@ -337,12 +318,6 @@ mod tests {
             ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
             ("redis+cluster://:hunter2@a:1/0/0", "nothing may follow"),
         ]);
-    }
-
-    #[cfg(not(feature = "cluster"))]
-    #[test]
-    fn a_url_of_a_cluster_is_told_which_feature_to_switch_on() {
-        all_are_refused(&[("redis+cluster://:hunter2@a,b", "feature `cluster`")]);
     }
 
     fn all_are_refused(refused: &[(&str, &str)]) {

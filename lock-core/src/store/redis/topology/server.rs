@@ -8,7 +8,6 @@ use std::{
 use tokio::time::timeout;
 
 use crate::runtime::executor::Executor;
-#[cfg(feature = "cluster")]
 use crate::store::redis::topology::sharded_subscription::ShardedSubscription;
 use crate::store::{
     Release,
@@ -44,7 +43,6 @@ pub(crate) struct RedisServer {
     /// Hundreds of releases, one after the other, must not let a lease run out.
     pub(crate) renewals: Changes,
     /// The subscriptions to grants at this node, in a cluster.
-    #[cfg(feature = "cluster")]
     pub(crate) subscription: Option<ShardedSubscription>,
     /// Waits for replicas, if they must have a lock before it counts.
     pub(crate) replica_acks: Option<ReplicaAcks>,
@@ -69,7 +67,6 @@ impl RedisServer {
     }
 
     /// A node of a cluster.
-    #[cfg(feature = "cluster")]
     pub(crate) fn of_a_cluster(address: Address, server_settings: &ServerSettings) -> Self {
         let dispatch = server_settings.dispatch("".into());
         let subscription = ShardedSubscription::new(address.clone(), server_settings);
@@ -97,7 +94,6 @@ impl RedisServer {
             replica_acks,
             requests: RequestConnections::new(connection.clone()),
             connection,
-            #[cfg(feature = "cluster")]
             subscription: None,
         }
     }

@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-#[cfg(feature = "cluster")]
 use crate::store::redis::{
     connection::wire::redirect::SLOTS,
     topology::{cluster::Cluster, slots::slot_of},
@@ -24,22 +23,13 @@ pub(crate) const MOST_HOPS: u32 = 5;
 pub(crate) enum RedisServers {
     /// One that has all keys.
     One(Arc<RedisServer>, Arc<Names>),
-    #[cfg(feature = "cluster")]
     Several(Arc<Cluster>),
 }
 
-#[cfg_attr(
-    not(feature = "cluster"),
-    expect(
-        unused_variables,
-        reason = "only a build with clusters chooses a node by these arguments"
-    )
-)]
 impl RedisServers {
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         match self {
             Self::One(server, names) => KeyLocation::at(server.clone(), names.clone()),
-            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.location(full_key),
         }
     }
@@ -75,7 +65,6 @@ impl RedisServers {
     pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
         match self {
             Self::One(..) => None,
-            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.follow(location, failure),
         }
     }
@@ -84,7 +73,6 @@ impl RedisServers {
     pub(crate) fn clocks(&self) -> u16 {
         match self {
             Self::One(..) => 1,
-            #[cfg(feature = "cluster")]
             Self::Several(_) => SLOTS,
         }
     }
@@ -93,7 +81,6 @@ impl RedisServers {
     pub(crate) fn clock_of(&self, full_key: &str) -> ClockIndex {
         match self {
             Self::One(..) => 0,
-            #[cfg(feature = "cluster")]
             Self::Several(_) => slot_of(full_key),
         }
     }
@@ -106,7 +93,6 @@ impl RedisServers {
     pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
             Self::One(..) => vec![self.any()],
-            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.owners(),
         }
     }
@@ -115,7 +101,6 @@ impl RedisServers {
     pub(crate) fn round_trip(&self) -> Duration {
         match self {
             Self::One(server, _) => server.connection.round_trip(),
-            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.round_trip(),
         }
     }
@@ -124,7 +109,6 @@ impl RedisServers {
     pub(crate) fn address(&self) -> &Address {
         match self {
             Self::One(server, _) => server.connection.address(),
-            #[cfg(feature = "cluster")]
             Self::Several(cluster) => cluster.address(),
         }
     }

@@ -41,7 +41,6 @@ impl Names {
     }
 
     /// The names in a slot. A channel that begins with a tag is a sharded one: the scripts recognise it by its brace.
-    #[cfg(any(test, feature = "cluster"))]
     pub(crate) fn of_a_slot(slot: u16, manager: &str) -> Self {
         let tag = tag_in(slot);
         Self::new(

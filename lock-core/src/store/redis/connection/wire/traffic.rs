@@ -217,7 +217,6 @@ impl Traffic {
     }
 
     /// Makes silence count also while no request is in flight.
-    #[cfg(feature = "cluster")]
     pub(crate) fn always_notice_silence(&self) {
         self.is_always_watched.store(true, Ordering::Release);
     }
