@@ -136,7 +136,7 @@ pub mod __simulation {
         lease::certain_for,
         runtime::{
             Work,
-            simulation::{Connecting, Entered, Stream, Thread, World, enter},
+            simulation::{Connecting, Entered, SimulatedStream, Thread, World, enter},
         },
     };
 }

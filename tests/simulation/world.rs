@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::__simulation::{self as seams, Connecting, Stream, Thread, Work};
+use lock_core::__simulation::{self as seams, Connecting, SimulatedStream, Thread, Work};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
@@ -260,7 +260,7 @@ impl seams::World for Seams {
             };
             let socket = Socket { id, world };
             poll_fn(|context| socket.world()?.network().poll_established(id, context)).await?;
-            let stream: Box<dyn Stream> = Box::new(socket);
+            let stream: Box<dyn SimulatedStream> = Box::new(socket);
             Ok(stream)
         })
     }

@@ -43,27 +43,27 @@ pub use crate::{
 /// suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the lease
 /// here, and polls it again. So no part of the function is moved, and inference, lints and drop order stay the same.
 #[derive(Debug)]
-pub struct Entry(Arc<Mutex<State>>);
+pub struct CallEntry(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
     /// Before the request, and while `locked` works on it.
     Outside,
     /// Written by the function, taken by `locked`.
-    Wanted(Request),
+    Wanted(WantedLock),
     /// Written by `locked`, taken by the function, which is then in its body.
     Admitted(Lease),
 }
 
 #[derive(Debug)]
-struct Request {
+struct WantedLock {
     manager: Result<LockManager, LockError>,
-    keys: Keys,
+    keys: WantedKeys,
     options: LockOptions,
 }
 
 #[derive(Debug)]
-enum Keys {
+enum WantedKeys {
     One(KeyInMode),
     /// Of a list, which may have one element.
     Several(Vec<KeyInMode>),
@@ -71,12 +71,12 @@ enum Keys {
 
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
 #[must_use]
-pub fn entry() -> (Entry, Entry) {
+pub fn entry() -> (CallEntry, CallEntry) {
     let state = Arc::new(Mutex::new(State::Outside));
-    (Entry(Arc::clone(&state)), Entry(state))
+    (CallEntry(Arc::clone(&state)), CallEntry(state))
 }
 
-impl Entry {
+impl CallEntry {
     /// Waits until the lock is held. What follows in the same future is the body.
     pub async fn acquire(
         self,
@@ -84,7 +84,7 @@ impl Entry {
         key: impl IntoLockKey,
         options: LockOptions,
     ) -> Lease {
-        let key = Keys::One(key.into_key_in_mode());
+        let key = WantedKeys::One(key.into_key_in_mode());
         self.acquire_keys(manager, key, options).await
     }
 
@@ -95,17 +95,17 @@ impl Entry {
         keys: [KeyInMode; N],
         options: LockOptions,
     ) -> Lease {
-        let keys = Keys::Several(keys.into());
+        let keys = WantedKeys::Several(keys.into());
         self.acquire_keys(manager, keys, options).await
     }
 
     async fn acquire_keys(
         self,
         manager: Result<LockManager, LockError>,
-        keys: Keys,
+        keys: WantedKeys,
         options: LockOptions,
     ) -> Lease {
-        *self.state() = State::Wanted(Request {
+        *self.state() = State::Wanted(WantedLock {
             manager,
             keys,
             options,
@@ -127,7 +127,7 @@ impl Entry {
     }
 
     /// The side of [`locked`]: takes the request.
-    fn request(&self) -> Option<Request> {
+    fn request(&self) -> Option<WantedLock> {
         match mem::replace(&mut *self.state(), State::Outside) {
             State::Wanted(request) => Some(request),
             _ => None,
@@ -148,7 +148,7 @@ impl Entry {
 ///
 /// A call costs one box, which keeps the caller's future small, whatever the size of the body.
 pub fn locked<T, F>(
-    entry: Entry,
+    entry: CallEntry,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
 ) -> Pin<Box<impl Future<Output = T>>>
@@ -160,7 +160,7 @@ where
 
 /// The same for a function with a value that may be sent after the function has returned: `until_sent` is called with the value.
 pub fn locked_until_sent<T, F>(
-    entry: Entry,
+    entry: CallEntry,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
     until_sent: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>),
@@ -173,7 +173,7 @@ where
 }
 
 fn locked_then<T, F>(
-    entry: Entry,
+    entry: CallEntry,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
     then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
@@ -183,7 +183,7 @@ where
 {
     Box::pin(async move {
         let mut function = Scoped(pin!(Some(function)));
-        let Request {
+        let WantedLock {
             manager,
             keys,
             options,
@@ -196,8 +196,10 @@ where
             function
         };
         let result = match (manager, keys) {
-            (Ok(manager), Keys::One(key)) => manager.run_then(key, options, enter, then).await,
-            (Ok(manager), Keys::Several(keys)) => {
+            (Ok(manager), WantedKeys::One(key)) => {
+                manager.run_then(key, options, enter, then).await
+            }
+            (Ok(manager), WantedKeys::Several(keys)) => {
                 manager.run_all_then(keys, options, enter, then).await
             }
             (Err(error), _) => Err(error),
@@ -252,7 +254,7 @@ impl<T> Deref for SentBy<T> {
 
 /// How far a function ran without the lock.
 enum Step<T> {
-    Wants(Request),
+    Wants(WantedLock),
     /// An early `return` or a `?` in the key or an option.
     Returned(T),
 }
@@ -262,7 +264,11 @@ enum Step<T> {
 struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
 
 impl<F: Future> Scoped<'_, F> {
-    fn poll_request(&mut self, entry: &Entry, context: &mut Context<'_>) -> Poll<Step<F::Output>> {
+    fn poll_request(
+        &mut self,
+        entry: &CallEntry,
+        context: &mut Context<'_>,
+    ) -> Poll<Step<F::Output>> {
         if let Poll::Ready(value) = Pin::new(self).poll(context) {
             return Poll::Ready(Step::Returned(value));
         }

@@ -10,12 +10,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::runtime::Work;
 
 /// A connection that is being made.
-pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn SimulatedStream>>> + Send>>;
 
 /// A connection to a simulated server. Dropping it closes the connection.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait SimulatedStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> SimulatedStream for S {}
 
 /// All that a manager can observe of its machine.
 pub trait World {

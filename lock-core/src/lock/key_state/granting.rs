@@ -10,7 +10,7 @@ use crate::{
         local_holders::{HolderStage, LocalHolder},
         request::AcquireRequest,
         server_lease::ServerLease,
-        wait_queue::Waiter,
+        wait_queue::LocalWaiter,
     },
     mode::Mode,
     runtime::clock::Moment,
@@ -44,7 +44,7 @@ where
     }
 
     /// Takes back a grant that its task has not taken. Also returns the position of the lease.
-    pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<Waiter<W>>)> {
+    pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<LocalWaiter<W>>)> {
         let at = self.granting_lease(id)?;
         match self.leases[at].holders.remove(id)?.stage {
             HolderStage::Granted { waiter, .. } => Some((at, waiter)),
@@ -135,8 +135,7 @@ where
         refusal: &Refusal,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        let is_for =
-            |waiter: &Waiter<W>| matches!(waiter.terms.mode, Mode::Permits(one) if one <= permits);
+        let is_for = |waiter: &LocalWaiter<W>| matches!(waiter.terms.mode, Mode::Permits(one) if one <= permits);
         let waiters = self.queue.take_impatient(is_for);
         self.refuse_all(waiters, refusal, cx);
     }
@@ -154,7 +153,7 @@ where
 
     pub(super) fn refuse_those(
         &mut self,
-        which: impl Fn(&Waiter<W>) -> bool,
+        which: impl Fn(&LocalWaiter<W>) -> bool,
         refusal: &Refusal,
         cx: &mut Transition<'_, W, L, O>,
     ) {
@@ -165,7 +164,7 @@ where
     /// Tells the tasks of waiters that were taken out that their wait has ended.
     pub(super) fn refuse_all(
         &mut self,
-        waiters: impl IntoIterator<Item = (TaskId, Box<Waiter<W>>)>,
+        waiters: impl IntoIterator<Item = (TaskId, Box<LocalWaiter<W>>)>,
         refusal: &Refusal,
         cx: &mut Transition<'_, W, L, O>,
     ) {

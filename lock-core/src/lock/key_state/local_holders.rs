@@ -3,7 +3,7 @@
 use crate::{
     error::LeaseLost,
     fencing::FencingToken,
-    lock::key_state::{action::TaskId, few::Few, terms::Terms, wait_queue::Waiter},
+    lock::key_state::{action::TaskId, few::Few, terms::Terms, wait_queue::LocalWaiter},
     runtime::clock::Moment,
 };
 
@@ -22,7 +22,7 @@ pub(crate) enum HolderStage<W, L> {
     /// Its task was woken and has not polled. It loses the grant at `until`.
     Granted {
         until: Moment,
-        waiter: Box<Waiter<W>>,
+        waiter: Box<LocalWaiter<W>>,
     },
     /// Its task has it. `began`: when the time of `max_hold` and `min_hold` began, if they matter.
     Taken { lease: L, began: Option<Moment> },

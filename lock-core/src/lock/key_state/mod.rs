@@ -36,7 +36,7 @@ use crate::{
         server_lease::ServerLease,
         share::Share,
         terms::Terms,
-        wait_queue::{WaitQueue, Waiter},
+        wait_queue::{LocalWaiter, WaitQueue},
     },
     mode::LockMode,
     options::Wait,
@@ -142,7 +142,7 @@ where
         if terms.wait == Wait::No && self.is_taken() {
             return Outcome::Refused(self.refusal(terms.ttl, cx.now));
         }
-        let waiter = Waiter {
+        let waiter = LocalWaiter {
             terms: *terms,
             deadline,
             waker: waker.take(),

@@ -10,7 +10,7 @@ use crate::{
 
 /// One task that waits.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiter<W> {
+pub(crate) struct LocalWaiter<W> {
     pub(crate) terms: Terms,
     pub(crate) deadline: Option<Moment>,
     /// `None` after it was woken.
@@ -21,10 +21,10 @@ pub(crate) struct Waiter<W> {
 /// eleven of them.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue<W> {
-    pub(super) awake: Few<TaskId, Box<Waiter<W>>>,
+    pub(super) awake: Few<TaskId, Box<LocalWaiter<W>>>,
     /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing
     /// is asked of the server for them.
-    pub(super) asleep: Few<TaskId, Box<Waiter<W>>>,
+    pub(super) asleep: Few<TaskId, Box<LocalWaiter<W>>>,
     deadlines: Few<(Moment, TaskId), ()>,
     /// The waiters that end with the next reply of the server: their deadline has passed, or they do not wait.
     pub(super) impatient: BTreeSet<TaskId>,
@@ -42,7 +42,7 @@ impl<W> Default for WaitQueue<W> {
 }
 
 impl<W> WaitQueue<W> {
-    pub(crate) fn insert(&mut self, id: TaskId, waiter: Box<Waiter<W>>) {
+    pub(crate) fn insert(&mut self, id: TaskId, waiter: Box<LocalWaiter<W>>) {
         match (waiter.terms.wait, waiter.deadline) {
             (Wait::No, _) => drop(self.impatient.insert(id)),
             (_, Some(deadline)) => self.deadlines.insert((deadline, id), ()),
@@ -51,7 +51,7 @@ impl<W> WaitQueue<W> {
         self.awake.insert(id, waiter);
     }
 
-    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Box<Waiter<W>>> {
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Box<LocalWaiter<W>>> {
         let waiter = self.awake.remove(&id).or_else(|| self.asleep.remove(&id))?;
         self.impatient.remove(&id);
         if let Some(deadline) = waiter.deadline {
@@ -60,19 +60,19 @@ impl<W> WaitQueue<W> {
         Some(waiter)
     }
 
-    fn get(&self, id: TaskId) -> Option<&Waiter<W>> {
+    fn get(&self, id: TaskId) -> Option<&LocalWaiter<W>> {
         let waiter = self.awake.get(&id).or_else(|| self.asleep.get(&id))?;
         Some(waiter)
     }
 
-    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut Waiter<W>> {
+    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut LocalWaiter<W>> {
         let awake = self.awake.get_mut(&id);
         let waiter = awake.or_else(|| self.asleep.get_mut(&id))?;
         Some(waiter)
     }
 
     /// The next waiter to be served.
-    pub(crate) fn head(&self) -> Option<(TaskId, &Waiter<W>)> {
+    pub(crate) fn head(&self) -> Option<(TaskId, &LocalWaiter<W>)> {
         let (id, waiter) = self.awake.first()?;
         Some((*id, waiter))
     }
@@ -127,8 +127,8 @@ impl<W> WaitQueue<W> {
     /// Takes out the waiters that end with the reply of the server.
     pub(crate) fn take_impatient(
         &mut self,
-        which: impl Fn(&Waiter<W>) -> bool,
-    ) -> Vec<(TaskId, Box<Waiter<W>>)> {
+        which: impl Fn(&LocalWaiter<W>) -> bool,
+    ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
         let is_chosen = |id: &TaskId| self.get(*id).is_some_and(&which);
         let ids: Vec<_> = self.impatient.iter().copied().filter(is_chosen).collect();
         self.take(&ids)
@@ -136,25 +136,25 @@ impl<W> WaitQueue<W> {
 
     pub(crate) fn take_those(
         &mut self,
-        which: impl Fn(&Waiter<W>) -> bool,
-    ) -> Vec<(TaskId, Box<Waiter<W>>)> {
+        which: impl Fn(&LocalWaiter<W>) -> bool,
+    ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
         let chosen = self.iter().filter(|(_, waiter)| which(waiter));
         let ids: Vec<_> = chosen.map(|(id, _)| id).collect();
         self.take(&ids)
     }
 
     /// The waiters that poll when they are woken, in their order.
-    pub(crate) fn those_awake(&self, which: impl Fn(&Waiter<W>) -> bool) -> Vec<TaskId> {
+    pub(crate) fn those_awake(&self, which: impl Fn(&LocalWaiter<W>) -> bool) -> Vec<TaskId> {
         let chosen = self.awake.iter().filter(|(_, waiter)| which(waiter));
         chosen.map(|(id, _)| *id).collect()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &Waiter<W>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &LocalWaiter<W>)> {
         let both = self.awake.iter().chain(self.asleep.iter());
         both.map(|(id, waiter)| (*id, &**waiter))
     }
 
-    fn take(&mut self, ids: &[TaskId]) -> Vec<(TaskId, Box<Waiter<W>>)> {
+    fn take(&mut self, ids: &[TaskId]) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
         let taken = ids.iter().filter_map(|id| Some((*id, self.remove(*id)?)));
         taken.collect()
     }

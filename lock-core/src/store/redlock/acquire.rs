@@ -10,7 +10,7 @@ use crate::{
         redis::voting_server::{LockCondition, Proposal},
         redlock::{
             ballot::NoMajority,
-            servers::{CLOCK, RedlockServers},
+            redlock_servers::{CLOCK, RedlockServers},
             voting_round::{RoundLost, run_voting_round},
         },
     },

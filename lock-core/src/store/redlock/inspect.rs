@@ -11,7 +11,7 @@ use crate::{
         owner_token::sighting_of,
         redlock::{
             ballot::quorum::{self, reached_by_majority},
-            servers::RedlockServers,
+            redlock_servers::RedlockServers,
         },
     },
 };

@@ -24,7 +24,7 @@ use crate::{
         Renew, Renewed, Store, StoreFuture,
         known_tokens::KnownTokens,
         redis::{Named, Settings},
-        redlock::{server::RedlockServer, servers::RedlockServers},
+        redlock::{redlock_server::RedlockServer, redlock_servers::RedlockServers},
     },
 };
 
@@ -32,11 +32,11 @@ mod acquire;
 mod back_off;
 mod ballot;
 mod inspect;
+mod redlock_server;
+mod redlock_servers;
 mod release;
 mod renew;
 pub(crate) mod restart_quarantine;
-mod server;
-mod servers;
 mod voting_round;
 
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::store::{
     CertainRelease, ENDED, Failure, Release, ReleaseOutcome, Store,
-    redlock::{ballot::quorum::Replies, servers::RedlockServers},
+    redlock::{ballot::quorum::Replies, redlock_servers::RedlockServers},
 };
 
 /// Releases at all servers that may have the lock, and returns as soon as a majority has replied. Each server has a release of its

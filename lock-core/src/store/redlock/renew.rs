@@ -7,7 +7,9 @@ use tokio::sync::oneshot;
 use crate::store::{
     Failure, Renew, Renewed, Store,
     redis::voting_server::{LockCondition, Proposal},
-    redlock::{ballot::quorum::Replies, servers::RedlockServers, voting_round::run_voting_round},
+    redlock::{
+        ballot::quorum::Replies, redlock_servers::RedlockServers, voting_round::run_voting_round,
+    },
 };
 
 /// Reports the majorities' results as soon as there is one for each lease; then restores the keys at servers that have lost them.

@@ -12,7 +12,7 @@ use crate::{
         redis::voting_server::{Proposal, Vote},
         redlock::{
             ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority_text},
-            servers::{CLOCK, RedlockServers},
+            redlock_servers::{CLOCK, RedlockServers},
         },
     },
 };

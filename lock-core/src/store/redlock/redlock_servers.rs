@@ -18,7 +18,7 @@ use crate::{
         redlock::{
             back_off::BackOff,
             ballot::quorum::{Replies, reached_by_majority},
-            server::RedlockServer,
+            redlock_server::RedlockServer,
         },
         timing::Timing,
     },
