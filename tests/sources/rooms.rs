@@ -61,16 +61,6 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Files of one folder that import each other: those that are still there. A file in two circles makes one circle of both.
-const CIRCLES: &[&[&str]] = &[
-    // A check is a part of the store in a file of its own.
-    &[
-        "store/redis/health.rs",
-        "store/redis/mod.rs",
-        "store/redis/trial.rs",
-    ],
-];
-
 /// A file of the sources, by its path below `src`.
 type File = String;
 
@@ -665,15 +655,9 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
     for arrow in by_folder.circles().into_values().flatten() {
         note(arrow, "folders in a circle");
     }
-    let mut circles = BTreeSet::new();
     for (files, side_by_side) in folders.values() {
-        for (circle, arrows) in files.circles() {
-            if !CIRCLES.contains(&&circle[..]) {
-                for arrow in arrows {
-                    note(arrow, "files in a circle");
-                }
-            }
-            circles.insert(circle);
+        for arrow in files.circles().into_values().flatten() {
+            note(arrow, "files in a circle");
         }
         for arrow in side_by_side.circles().into_values().flatten() {
             note(arrow, "folders in a circle");
@@ -684,9 +668,6 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
         if !is_ours {
             note(arrow, "the crate `redis` is for `store/redis`");
         }
-    }
-    for gone in CIRCLES.iter().filter(|circle| !circles.contains(**circle)) {
-        offences.insert(format!("{} are no circle any more", gone.join(", ")));
     }
     offences
 }

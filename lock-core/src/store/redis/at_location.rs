@@ -11,9 +11,8 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, ENDED, Failure, QueueMode, Release, Released,
         StoreFuture,
         redis::{
-            Acked, RedisStore,
             connection::{capabilities::Capabilities, errors, wire::command::Arg::Number},
-            needs_scripts,
+            redis_store::{Acked, RedisStore},
             scripts::{
                 ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE,
                 replies::{read_acquired, read_released, read_sighting},
@@ -229,4 +228,12 @@ impl RedisStore {
             _ => Err(errors::nonsense("a forced release")),
         }
     }
+}
+
+/// For a lock that is not exclusive, where scripts may not run.
+fn needs_scripts() -> Failure {
+    Failure::invalid(
+        "shared locks and permits need scripts, which this user or server does not run: grant `+eval +evalsha`, or take the key \
+         exclusively",
+    )
 }

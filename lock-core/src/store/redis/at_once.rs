@@ -6,7 +6,6 @@ use crate::mode::Mode;
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, ReleaseOutcome, Released,
     redis::{
-        RedisStore,
         connection::{
             capabilities::Capabilities,
             errors,
@@ -14,6 +13,7 @@ use crate::store::{
             wire::command::{Arg::Text, command, in_one_message},
         },
         native_release,
+        redis_store::RedisStore,
         scripts::{
             ACQUIRE, Call, RELEASE,
             replies::{read_acquired, read_plain, read_released},

@@ -17,12 +17,12 @@ use crate::{
         grants::Grants,
         owner_token::random_name,
         redis::{
-            RedisState, RedisStore, Settings,
             address::{Address, Named},
             connection::{
                 errors, known_primary::PrimaryFinder, sentinel::Sentinels, wire::command::Arg::Text,
             },
             health,
+            redis_store::{RedisState, RedisStore, Settings},
             rights::Usage,
             topology::{
                 Topology,

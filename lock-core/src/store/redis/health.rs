@@ -15,13 +15,13 @@ use crate::{
         Failure,
         known_tokens::KnownTokens,
         redis::{
-            Acked, RedisStore,
             connection::{
                 capabilities::Capabilities,
                 errors,
                 reconnecting::ReconnectingConnection,
                 wire::{command::Arg::Text, reply},
             },
+            redis_store::{Acked, RedisStore},
             rights,
             topology::key_location::KeyLocation,
             trial,

@@ -1,24 +1,14 @@
 //! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     inspect::{Health, NAMED, Sighting},
-    runtime::executor::Executor,
     store::{
         Acquire, Acquired, CertainRelease, Contended, Failure, Page, PagePosition, Release,
         ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
         known_tokens::{ClockIndex, KnownTokens},
-        redis::{
-            contention::Contention,
-            rights::Usage,
-            topology::{key_location::KeyLocation, servers::RedisServers},
-        },
-        timing::Timing,
+        redis::topology::key_location::KeyLocation,
         until_certain::{self, OneServer},
     },
 };
@@ -34,6 +24,7 @@ mod crate_facts;
 mod health;
 mod listing;
 mod native_release;
+mod redis_store;
 mod renewals;
 mod rights;
 mod scripts;
@@ -43,71 +34,9 @@ pub(crate) mod voting_server;
 mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
+pub(crate) use redis_store::{RedisStore, Settings};
 pub(crate) use rights::Scope;
 pub(crate) use topology::{Access, settings::Replicas};
-
-/// Locks on one primary, wherever it is, or on those of a cluster.
-#[derive(Clone)]
-pub(crate) struct RedisStore(Arc<RedisState>);
-
-struct RedisState {
-    executor: Executor,
-    servers: RedisServers,
-    contention: Arc<Contention>,
-    /// Whether the eviction policy was read.
-    looked: AtomicBool,
-    /// Whether the sentinels are watched.
-    watched: AtomicBool,
-    timing: Timing,
-    usage: Usage,
-}
-
-/// What a manager needs from its servers.
-#[derive(Debug, Default)]
-pub(crate) struct Settings {
-    /// Where the manager's work runs.
-    pub(crate) executor: Executor,
-    pub(crate) timing: Timing,
-    pub(crate) security: Security,
-    pub(crate) access: Access,
-    pub(crate) replicas: Option<Replicas>,
-    pub(crate) scope: Scope,
-}
-
-/// Whether an acquire counts without the required replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Acked {
-    Must,
-    NeedNot,
-}
-
-impl RedisStore {
-    /// Whether no other server can take this one's place unnoticed: neither sentinels nor a cluster name one.
-    pub(crate) fn is_one_server(&self) -> bool {
-        match &self.0.servers {
-            RedisServers::One(server, _) => server.connection.sentinels().is_none(),
-            RedisServers::Several(_) => false,
-        }
-    }
-
-    fn within(&self) -> Duration {
-        self.0.timing.command_timeout
-    }
-}
-
-/// For a lock that is not exclusive, where scripts may not run.
-fn needs_scripts() -> Failure {
-    Failure::invalid(
-        "shared locks and permits need scripts, which this user or server does not run: grant `+eval +evalsha`, or take the key \
-         exclusively",
-    )
-}
-
-impl fmt::Debug for RedisStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.servers.fmt(f)
-    }
-}
 
 impl OneServer for RedisStore {
     async fn release_once(&self, request: &Release) -> Result<Released, Failure> {

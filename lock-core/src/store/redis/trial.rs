@@ -16,7 +16,6 @@ use crate::{
         known_tokens::KnownTokens,
         owner_token::{OwnerToken, OwnerTokens, Scheme, random_name},
         redis::{
-            Acked, RedisStore,
             connection::{
                 capabilities::Capabilities,
                 errors,
@@ -24,6 +23,7 @@ use crate::{
                 pub_sub::GRANTS,
                 wire::command::Arg::{Joined, Text},
             },
+            redis_store::{Acked, RedisStore},
             rights::{self, CHECK},
             scripts::{Call, TRIAL},
             topology::{

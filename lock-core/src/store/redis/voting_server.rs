@@ -12,7 +12,7 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         owner_token::{OwnerToken, random_name},
         redis::{
-            Named, RedisStore, Settings,
+            Named, Settings,
             connection::{
                 errors,
                 wire::{
@@ -24,6 +24,7 @@ use crate::{
                 },
             },
             health,
+            redis_store::RedisStore,
             scripts::{Call, INSPECT, MARK, PROPOSE, replies::read_seen},
             topology::key_location::KeyLocation,
         },
