@@ -116,11 +116,12 @@ impl LockManagerBuilder {
         client: impl IntoClient,
         config: AsyncConnectionConfig,
     ) -> ConnectFuture {
-        let client = OwnClient::new(client.into_client(), config);
+        let client = OwnClient::new(&client.into_client(), config);
         ConnectFuture::new(async move {
             self.check()?;
             self.check_the_check_key()?;
-            self.connect_to_server(Named::Client(client)).await
+            self.connect_to_server(Named::Client(Box::new(client)))
+                .await
         })
     }
 
@@ -153,7 +154,7 @@ impl LockManagerBuilder {
     /// # }
     /// ```
     pub fn through(mut self, client: impl IntoClient, config: AsyncConnectionConfig) -> Self {
-        self.through = Some(OwnClient::new(client.into_client(), config));
+        self.through = Some(OwnClient::new(&client.into_client(), config));
         self
     }
 
@@ -172,7 +173,8 @@ impl LockManagerBuilder {
     {
         let named = clients.into_iter().map(|client| {
             let config = AsyncConnectionConfig::new();
-            Named::Client(OwnClient::new(client.into_client(), config))
+            let client = OwnClient::new(&client.into_client(), config);
+            Named::Client(Box::new(client))
         });
         let named = named.collect();
         ConnectFuture::new(async move { self.connect_to_servers(named).await })

@@ -2,135 +2,94 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use redis::ConnectionAddr;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisResult,
+    aio::MultiplexedConnection,
+};
 
 use crate::{
     credentials::{Credentials, CredentialsProvider},
     error::LockError,
     runtime::mutex::Mutex,
     store::redis::address::{
-        client::OwnClient,
-        scheme::Kind,
+        client::{OwnClient, authenticated},
+        parts::place,
         transport::{Security, Transport},
-        url::{ServerUrl, in_brackets},
+        url::ServerUrl,
     },
 };
 
 pub(crate) mod client;
-mod endpoint;
 mod parts;
 pub(crate) mod scheme;
 pub(crate) mod transport;
 pub(crate) mod url;
 
+pub(crate) use scheme::DEFAULT_PORT;
+
 /// A server that a user named: by a url, or by a client.
 #[derive(Clone)]
 pub(crate) enum Named {
     Url(String),
-    Client(OwnClient),
+    Client(Box<OwnClient>),
 }
 
 /// A server's address. What is shown of it has no user, password or query.
 #[derive(Clone)]
 pub(crate) struct Address {
-    endpoint: Endpoint,
+    /// Where the server is, the database, and the version of the protocol to begin with. Its user and
+    /// password are in `credentials`.
+    info: ConnectionInfo,
     pub(crate) transport: Transport,
     credentials: Option<Arc<dyn CredentialsProvider>>,
-    database: u32,
-    /// Whether the server may send messages on the connection of the commands (RESP3). It may, unless the url asks for RESP2.
-    pub(crate) pushes: bool,
     shown: String,
-    /// Where servers have spoken the Redis protocol. All addresses that were made of one share it.
-    spoke: Arc<Mutex<HashSet<Endpoint>>>,
+    /// Where servers have spoken the Redis protocol, as it is shown. All addresses that were made of one share it.
+    spoke: Arc<Mutex<HashSet<String>>>,
 }
 
-pub(crate) use endpoint::Endpoint;
-pub(crate) use scheme::DEFAULT_PORT;
-
 impl Address {
-    /// The address of a single server, or of a socket.
-    pub(crate) fn of(url: &ServerUrl<'_>, security: &Security) -> Result<Self, LockError> {
-        let segments = url.segments();
-        let (transport, in_path) = match (url.kind, &segments[..]) {
-            // The bytes never leave the machine.
-            (Kind::Socket, _) => (Transport::Plain, None),
-            (_, [_, _, ..]) => {
-                return Err(url.refused(
-                    "its path has more than one part: the number of the database stands alone, as in `redis://host/0`",
-                ));
-            }
-            (_, segments) => {
-                let transport = security.transport(url.base(), &url.shown())?;
-                (transport, segments.first().copied())
-            }
-        };
-        Self::with(url, transport, in_path)
-    }
-
-    /// The address of the first server of a url, with the number of the database in its path.
-    pub(crate) fn with(
-        url: &ServerUrl<'_>,
-        transport: Transport,
-        in_path: Option<&str>,
-    ) -> Result<Self, LockError> {
-        let endpoint = match url.hosts.first() {
-            Some((host, port)) => Endpoint::Tcp {
-                host: host.clone(),
-                port: port.unwrap_or(DEFAULT_PORT),
-            },
-            None => Endpoint::Unix(url.decoded_path().into()),
-        };
-        Ok(Self {
-            endpoint,
+    /// The address of the first server of a url.
+    pub(crate) fn of(url: &ServerUrl, security: &Security) -> Result<Self, LockError> {
+        let (info, transport) = security.transport(url)?;
+        let settings = info.redis_settings().clone().set_protocol(url.protocol);
+        let settings = settings.set_db(url.database.into());
+        let address = Self {
+            info: info.set_redis_settings(settings),
             transport,
-            credentials: url.credentials()?.map(|given| Arc::new(given) as _),
-            database: url.database(in_path)?,
-            pushes: url.pushes()?,
-            shown: url.shown(),
+            credentials: url.credentials.clone().map(|given| Arc::new(given) as _),
+            shown: url.shown.clone(),
             spoke: Arc::default(),
+        };
+        Ok(match url.hosts.first() {
+            Some((host, port)) => address.moved_to(host, port.unwrap_or(DEFAULT_PORT)),
+            None => address,
         })
     }
 
     /// The address to which a user's own client connects.
     pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
-        let info = client.info();
-        let tcp = |scheme: &str, host: &String, port: u16| {
-            let shown = format!("{scheme}://{}:{port}", in_brackets(host));
-            let host = host.clone();
-            (Endpoint::Tcp { host, port }, shown)
-        };
-        let (endpoint, shown) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => tcp("redis", host, *port),
-            ConnectionAddr::TcpTls { host, port, .. } => tcp("rediss", host, *port),
-            ConnectionAddr::Unix(path) => {
-                let shown = format!("redis+unix://{}", path.display());
-                (Endpoint::Unix(path.clone()), shown)
-            }
+        let OwnClient { info, config } = client;
+        let shown = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => place("redis", host, *port),
+            ConnectionAddr::TcpTls { host, port, .. } => place("rediss", host, *port),
+            ConnectionAddr::Unix(path) => format!("redis+unix://{}", path.display()),
             _ => {
                 return Err(LockError::invalid(
                     "this version of lock-core does not know the address of this `redis::Client`: use a url",
                 ));
             }
         };
-        let settings = info.redis_settings();
+        let settings = info.redis_settings().clone();
         let credentials = settings.password().map(|password| {
             let user = settings.username().unwrap_or_default();
             Arc::new(Credentials::new(user, password)) as _
         });
-        let number = settings.db();
-        let database = u32::try_from(number).map_err(|_| {
-            LockError::invalid(format!(
-                "the client's database {number} is not a number that a server has"
-            ))
-        })?;
         Ok(Self {
-            endpoint,
+            info: info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)),
+            transport: Transport::Client(config),
             credentials,
-            database,
-            pushes: true,
             shown,
             spoke: Arc::default(),
-            transport: Transport::Client(client),
         })
     }
 
@@ -139,25 +98,46 @@ impl Address {
         // The scheme without the part after its `+`.
         let scheme = self.shown.split(['+', ':']).next().unwrap_or_default();
         Self {
-            endpoint: Endpoint::Tcp {
-                host: host.to_owned(),
-                port,
-            },
-            shown: format!("{scheme}://{}:{port}", in_brackets(host)),
-            ..self.clone()
+            shown: place(scheme, host, port),
+            ..self.clone().moved_to(host, port)
         }
+    }
+
+    fn moved_to(mut self, to_host: &str, to_port: u16) -> Self {
+        let mut addr = self.info.addr().clone();
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
+            &mut addr
+        {
+            to_host.clone_into(host);
+            *port = to_port;
+        }
+        self.info = self.info.set_addr(addr);
+        self
     }
 
     pub(crate) fn set_credentials(&mut self, credentials: Option<Arc<dyn CredentialsProvider>>) {
         self.credentials = credentials;
     }
 
-    pub(crate) fn set_database(&mut self, database: u32) {
-        self.database = database;
+    /// Chooses the database 0.
+    pub(crate) fn leave_database(&mut self) {
+        let settings = self.info.redis_settings().clone().set_db(0);
+        self.info = self.info.clone().set_redis_settings(settings);
     }
 
-    pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    #[cfg(unix)]
+    pub(crate) fn addr(&self) -> &ConnectionAddr {
+        self.info.addr()
+    }
+
+    /// The host and the port; none of a socket.
+    pub(crate) fn place(&self) -> Option<(&str, u16)> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some((host, *port))
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
@@ -169,18 +149,49 @@ impl Address {
         self.credentials.as_ref()?.user()
     }
 
-    pub(crate) fn database(&self) -> u32 {
-        self.database
+    pub(crate) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    /// Whether the server may send messages on the connection of the commands. It may, unless the url asks for RESP2.
+    pub(crate) fn pushes(&self) -> bool {
+        self.info.redis_settings().protocol() == ProtocolVersion::RESP3
+    }
+
+    /// The settings of the user's own client, if that opens the connections, and logs in.
+    pub(crate) fn client(&self) -> Option<&AsyncConnectionConfig> {
+        if let Transport::Client(config) = &self.transport {
+            Some(config)
+        } else {
+            None
+        }
+    }
+
+    /// Opens a connection as the user's own client does. Its driver runs on the caller's runtime, and ends when the last handle is
+    /// dropped.
+    pub(crate) async fn open(
+        &self,
+        credentials: Option<&Credentials>,
+        protocol: ProtocolVersion,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let settings = self.info.redis_settings().clone().set_protocol(protocol);
+        let info = self.info.clone();
+        let info = info.set_redis_settings(authenticated(settings, credentials));
+        let client = Client::open(info)?;
+        client
+            .get_multiplexed_async_connection_with_config(config)
+            .await
     }
 
     /// Notes that a server here spoke the Redis protocol.
     pub(crate) fn note_spoke(&self) {
-        self.spoke.lock().insert(self.endpoint.clone());
+        self.spoke.lock().insert(self.shown.clone());
     }
 
     /// Whether a server here ever spoke the Redis protocol.
     pub(crate) fn has_spoken(&self) -> bool {
-        self.spoke.lock().contains(&self.endpoint)
+        self.spoke.lock().contains(&self.shown)
     }
 
     pub(crate) fn shown(&self) -> &str {
@@ -228,16 +239,13 @@ mod tests {
     #[test]
     fn a_url_is_read_to_its_last_parameter() {
         let address = parse("valkey://me:p%40ss%2Cw@h/?db=3&protocol=2").expect("whole");
-        let endpoint = Endpoint::Tcp {
-            host: "h".to_owned(),
-            port: 6379,
-        };
-        assert_eq!(*address.endpoint(), endpoint);
-        assert_eq!((address.database(), address.pushes), (3, false));
+        assert_eq!(address.place(), Some(("h", 6379)));
+        assert_eq!((address.database(), address.pushes()), (3, false));
         let credentials = given(&**address.credentials().expect("given"));
         assert_eq!(credentials, Credentials::new("me", "p@ss,w"));
         let socket = parse("unix:///run/my%20r.sock?user=me&password=a+b&db=0003").expect("whole");
-        assert_eq!(*socket.endpoint(), Endpoint::Unix("/run/my r.sock".into()));
+        let path = ConnectionAddr::Unix("/run/my r.sock".into());
+        assert_eq!(*socket.info.addr(), path);
         assert_eq!(socket.database(), 3);
         let credentials = given(&**socket.credentials().expect("given"));
         assert_eq!(credentials, Credentials::new("me", "a b"));

@@ -39,62 +39,57 @@ impl Kind {
     pub(super) fn example(self) -> &'static str {
         match self {
             Self::Server => {
-                "write it as in `redis://user:password@host:6379/0`, with special characters in the password percent-encoded"
+                "`redis://user:password@host:6379/0`, with special characters in the password percent-encoded"
             }
-            Self::Socket => "write it as in `redis+unix:///run/redis.sock?db=1`",
-            Self::Sentinel => {
-                "write it as in `redis+sentinel://user:password@host:26379,host2:26379/service/0`"
-            }
-            Self::Cluster => "write it as in `redis+cluster://user:password@host:6379,host2:6379`",
+            Self::Socket => "`redis+unix:///run/redis.sock?db=1`",
+            Self::Sentinel => "`redis+sentinel://user:password@host:26379,host2:26379/service/0`",
+            Self::Cluster => "`redis+cluster://user:password@host:6379,host2:6379`",
         }
     }
 
     /// What to write instead of a parameter of another library.
-    pub(super) fn hint(self, name: &str) -> Option<&'static str> {
-        // Without case and underscores.
-        Some(match &*name.to_ascii_lowercase().replace(['_', '-'], "") {
-            "ssl" | "tls" | "usessl" | "usetls" => "a `rediss://` url asks for TLS",
-            "sslcertreqs" | "sslcheckhostname" | "insecure" | "skipverify" | "tlsskipverify" => {
-                "certificates are always checked, and the builder's `tls` says which ones count"
-            }
-            "prefix" | "keyprefix" | "namespace" => "the builder's `key_prefix` sets it",
-            "timeout" | "sockettimeout" | "commandtimeout" | "readtimeout" | "writetimeout"
-            | "responsetimeout" => "the builder's `command_timeout` and `connect_timeout` set it",
-            "connecttimeout" | "connectiontimeout" | "socketconnecttimeout" | "dialtimeout" => {
-                "the builder's `connect_timeout` sets it"
-            }
-            "database" | "dbnum" | "dbnumber" | "selecteddatabase" | "db" => "the database is `db`",
-            "mastername" | "service" | "servicename" | "sentinelmaster" => {
-                "the name of the primary follows the hosts, as in `redis+sentinel://host:26379/service`"
-            }
-            "user" | "username" | "pass" | "password" | "auth" | "pwd" => match self {
-                Self::Socket => "write `user` and `pass`",
-                _ => "it is written before the host, as in `redis://user:password@host`",
-            },
-            _ => return None,
-        })
+    pub(super) fn hint(self, name: &str) -> &'static str {
+        let name = name.to_ascii_lowercase();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        if has(&["cert", "hostname", "verify", "insecure"]) {
+            ": certificates are always checked, and the builder's `tls` says which ones count"
+        } else if has(&["ssl", "tls"]) {
+            ": a `rediss://` url asks for TLS"
+        } else if has(&["prefix", "namespace"]) {
+            ": the builder's `key_prefix` sets it"
+        } else if has(&["timeout"]) {
+            ": the builder's `command_timeout` and `connect_timeout` set it"
+        } else if has(&["master", "service"]) {
+            ": the name of the primary follows the hosts"
+        } else if has(&["sentinel"]) || !has(&["user", "pass", "auth", "pwd"]) {
+            ""
+        } else if self == Self::Socket {
+            ": write `user` and `pass`"
+        } else {
+            ": it is written before the host, as in `redis://user:password@host`"
+        }
     }
 }
 
-pub(super) fn unknown_scheme(scheme: &str) -> String {
+/// Why a text does not begin with a known scheme. Only a known one is shown if no `://` follows, since the text may begin with a
+/// password.
+pub(super) fn unknown(text: &str) -> String {
+    let (scheme, rest) = text.split_once(':').unwrap_or_default();
     let is_one = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    if scheme == "memory" {
-        return "`memory://` stands alone, without a host or a path".to_owned();
-    }
-    if !scheme.is_empty() && scheme.chars().all(is_one) {
-        return format!("`{scheme}://` is no scheme that lock-core knows: use {SCHEMES}");
-    }
-    without_a_scheme("")
-}
-
-/// Only a known scheme may be shown of such a text, since the text may begin with a password.
-pub(super) fn without_a_scheme(text: &str) -> String {
+    let is_url = rest.starts_with("//") && !scheme.is_empty() && scheme.chars().all(is_one);
     let example = Kind::Server.example();
-    let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
-    if Kind::of(scheme).is_some() {
-        return format!(
-            "the url `{scheme}:…` is malformed: `//` is missing behind `{scheme}:`; {example}"
-        );
+    match Kind::of(scheme) {
+        Some(_) => format!(
+            "the url `{scheme}:…` is malformed: `//` is missing behind `{scheme}:`; write it as in {example}"
+        ),
+        None if is_url && scheme == "memory" => {
+            "`memory://` stands alone, without a host or a path".to_owned()
+        }
+        None if is_url => {
+            format!("`{scheme}://` is no scheme that lock-core knows: use {SCHEMES}")
+        }
+        None => {
+            format!("the url has no scheme: it begins with {SCHEMES}; write it as in {example}")
+        }
     }
-    format!("the url has no scheme: it begins with {SCHEMES}; {example}")
 }

@@ -1,284 +1,194 @@
-//! The parts of a server's url.
+//! What a server's url means.
 //!
 //! An error says what is wrong and where, and never quotes the text, which may be a part of a password. No part of a url is
 //! ignored: two services that read one url differently would not exclude each other.
 
 use percent_encoding::percent_decode_str;
+use redis::ProtocolVersion;
 
 use crate::{
     credentials::Credentials,
     error::LockError,
     store::redis::address::{
-        parts::{decode, hosts, no_spaces, parameters},
-        scheme::{DEFAULT_PORT, Kind, unknown_scheme, without_a_scheme},
+        parts::Parts,
+        scheme::{Kind, unknown},
     },
 };
 
-/// A url that is well-formed, and has only known parameters.
-pub(crate) struct ServerUrl<'a> {
-    scheme: &'a str,
+/// A url that is well-formed, has only known parameters, and has one meaning.
+pub(crate) struct ServerUrl {
     pub(crate) kind: Kind,
-    user: String,
-    password: String,
-    /// The hosts as they were written.
-    authority: &'a str,
-    /// The hosts, decoded, with the ports that were given. Only the url of a socket has none.
+    pub(crate) is_over_tls: bool,
+    /// The hosts, with the ports that were given. Only the url of a socket has none.
     pub(crate) hosts: Vec<(String, Option<u16>)>,
-    /// As it was written.
-    path: &'a str,
-    parameters: Vec<(String, String)>,
+    /// The path of a socket, or the name by which sentinels know their primary.
+    pub(crate) name: String,
+    pub(crate) database: u32,
+    /// The version of the protocol to begin with.
+    pub(crate) protocol: ProtocolVersion,
+    pub(crate) credentials: Option<Credentials>,
+    /// Sentinels have users of their own.
+    pub(crate) sentinel_credentials: Option<Credentials>,
+    /// The url without the user, the password and the query.
+    pub(crate) shown: String,
 }
 
-impl<'a> ServerUrl<'a> {
-    pub(crate) fn parse(text: &'a str) -> Result<Self, LockError> {
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(LockError::invalid(without_a_scheme(text)));
-        };
-        let kind = Kind::of(scheme).ok_or_else(|| LockError::invalid(unknown_scheme(scheme)))?;
-        let url = Self::read(scheme, kind, rest).map_err(|reason| {
+impl ServerUrl {
+    pub(crate) fn parse(text: &str) -> Result<Self, LockError> {
+        let parts = text.split_once("://");
+        let known = parts.and_then(|(scheme, rest)| Some((scheme, Kind::of(scheme)?, rest)));
+        let (scheme, kind, rest) = known.ok_or_else(|| LockError::invalid(unknown(text)))?;
+        let refused = |what: &str, reason: String| {
             let example = kind.example();
             LockError::invalid(format!(
-                "the url `{scheme}://…` is malformed: {reason}; {example}"
+                "the url `{what}: {reason}; write it as in {example}"
             ))
-        })?;
-        url.check()?;
-        Ok(url)
-    }
-
-    /// Reads the text after the scheme.
-    fn read(scheme: &'a str, kind: Kind, rest: &'a str) -> Result<Self, String> {
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (authority, tail) = rest.split_at(end);
-        // Checked first: text that is shown must not be a part of a password.
-        if tail.contains('@') {
-            return Err(
-                "an `@` follows the host: in a user or password, `/`, `?`, `#` and `@` are written `%2F`, `%3F`, `%23` and \
-                 `%40`"
-                    .to_owned(),
-            );
-        }
-        let (user, authority) = authority.rsplit_once('@').unwrap_or(("", authority));
-        if user.contains('@') {
-            return Err("an `@` in the user or password is written `%40`".to_owned());
-        }
-        let (tail, fragment) = tail.split_at(tail.find('#').unwrap_or(tail.len()));
-        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
-        no_spaces(user, "user or password")?;
-        no_spaces(authority, "host")?;
-        no_spaces(path, "path")?;
-        no_spaces(query, "query")?;
-        match fragment {
-            "" => {}
-            "#insecure" => {
-                return Err(
-                    "`#insecure` has no meaning here: certificates are always checked, and the builder's `tls` says which ones \
-                     count"
-                        .to_owned(),
-                );
-            }
-            _ => return Err("a fragment (`#…`) has no meaning here: leave it out".to_owned()),
-        }
-        decode(path, "path")?;
-        let (user, password) = user.split_once(':').unwrap_or((user, ""));
-        Ok(Self {
-            scheme,
-            kind,
-            user: decode(user, "user")?,
-            password: decode(password, "password")?,
-            authority,
-            hosts: match kind {
-                Kind::Socket => Vec::new(),
-                _ => hosts(authority)?,
-            },
-            path,
-            parameters: parameters(query)?,
-        })
+        };
+        let parts = Parts::read(kind, rest)
+            .map_err(|reason| refused(&format!("{scheme}://…` is malformed"), reason))?;
+        let shown = parts.shown(scheme, kind);
+        let cannot = format!("{shown}` cannot be used");
+        Self::meant(parts, scheme, kind, shown).map_err(|reason| refused(&cannot, reason))
     }
 
     /// Refuses urls that are well-formed and have no meaning, or two meanings.
-    fn check(&self) -> Result<(), LockError> {
-        match self.kind {
-            Kind::Socket if !self.user.is_empty() || !self.password.is_empty() => {
-                return Err(self.refused(
-                    "the user and password of a socket stand in the query, as in `redis+unix:///path?user=name&pass=word`",
-                ));
-            }
-            Kind::Socket if !self.authority.is_empty() || self.path.len() < 2 => {
-                return Err(self.refused(
-                    "it needs the whole path of a socket, as in `redis+unix:///run/redis.sock?db=1`",
-                ));
-            }
-            Kind::Server if self.hosts.len() > 1 => {
-                return Err(self.refused(
-                    "it has several hosts: a cluster has a `redis+cluster://` url, sentinels have a `redis+sentinel://` one, \
-                     and independent servers have one url each, with commas between them",
-                ));
-            }
-            _ => {}
-        }
-        let known = self.kind.parameters();
-        for (index, (name, _)) in self.parameters.iter().enumerate() {
-            if !known.contains(&name.as_str()) {
-                return Err(self.unknown(name));
-            }
-            let before = &self.parameters[..index];
-            let twins = |other: &str| other == name || (is_password(other) && is_password(name));
-            if before.iter().any(|(other, _)| twins(other)) {
-                return Err(self.refused(&format!(
-                    "the parameter `{name}` is given twice: write it once"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn unknown(&self, name: &str) -> LockError {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let shown = if name.len() <= 32 && !name.is_empty() && name.chars().all(is_plain) {
-            format!("the parameter `{name}` is not known here")
-        } else {
-            "a parameter in it is not known here".to_owned()
+    fn meant(parts: Parts<'_>, scheme: &str, kind: Kind, shown: String) -> Result<Self, String> {
+        check_parameters(kind, &parts.parameters)?;
+        let parameter = |wanted: &str| {
+            let mut parameters = parts.parameters.iter();
+            parameters.find_map(|(name, value)| (name == wanted).then_some(value.as_str()))
         };
-        let hint = self.kind.hint(name);
-        let hint = hint.map_or_else(String::new, |hint| format!(": {hint}"));
-        let known = self.kind.parameters().join("`, `");
-        self.refused(&format!("{shown}{hint}; known are `{known}`"))
-    }
-
-    /// The scheme without the part after its `+`.
-    pub(crate) fn base(&self) -> &'a str {
-        self.scheme.split('+').next().unwrap_or(self.scheme)
-    }
-
-    /// The parts of the path.
-    pub(crate) fn segments(&self) -> Vec<&'a str> {
-        let path = self.path.strip_prefix('/').unwrap_or(self.path);
-        let path = path.strip_suffix('/').unwrap_or(path);
-        if path.is_empty() {
-            Vec::new()
-        } else {
-            path.split('/').collect()
-        }
-    }
-
-    /// The whole path of a socket, decoded.
-    pub(crate) fn decoded_path(&self) -> String {
-        percent_decode_str(self.path)
-            .decode_utf8_lossy()
-            .into_owned()
-    }
-
-    pub(crate) fn credentials(&self) -> Result<Option<Credentials>, LockError> {
-        if self.kind == Kind::Socket {
-            let password = self.parameter("pass").or(self.parameter("password"));
-            self.both(self.parameter("user"), password)
-        } else {
-            self.both(Some(&self.user), Some(&self.password))
-        }
-    }
-
-    /// Sentinels have users of their own.
-    pub(crate) fn sentinel_credentials(&self) -> Result<Option<Credentials>, LockError> {
-        let password = self.parameter("sentinel_password");
-        self.both(self.parameter("sentinel_user"), password)
-    }
-
-    fn both(
-        &self,
-        user: Option<&str>,
-        password: Option<&str>,
-    ) -> Result<Option<Credentials>, LockError> {
-        match (user.unwrap_or_default(), password.unwrap_or_default()) {
-            ("", "") => Ok(None),
-            (_, "") => Err(self.refused(
-                "it has a user without a password; write `redis://user:password@host`, or `redis://:password@host` where \
-                 there is no user",
-            )),
-            (user, password) => Ok(Some(Credentials::new(user, password))),
-        }
-    }
-
-    /// The number of the database: the one in the path, or `db`.
-    pub(crate) fn database(&self, in_path: Option<&str>) -> Result<u32, LockError> {
-        let number = |text: &str| {
-            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-            let number = text.parse().ok().filter(|_| digits);
-            number.ok_or_else(|| self.refused("the database is no number, as in `redis://host/0`"))
-        };
-        let in_path = in_path.map(number).transpose()?;
-        let by_name = match self.parameter("db") {
-            Some("") => {
-                return Err(self.refused("`db` is empty: write a number, or leave it out"));
+        let (user, password) = match kind {
+            Kind::Socket if !parts.user.is_empty() || !parts.password.is_empty() => {
+                return Err("the user and password of a socket stand in the query, as in `?user=name&pass=word`".to_owned());
             }
-            text => text.map(number).transpose()?,
-        };
-        match (in_path, by_name) {
-            (Some(one), Some(other)) if one != other => Err(self.refused(
-                "it names two databases, one in the path and one by `db`: write one of them",
-            )),
-            (one, other) => Ok(one.or(other).unwrap_or(0)),
-        }
-    }
-
-    /// Whether connections use the third version of the protocol, and not the second.
-    pub(crate) fn pushes(&self) -> Result<bool, LockError> {
-        match self.parameter("protocol") {
-            None | Some("3" | "resp3" | "RESP3") => Ok(true),
-            Some("2" | "resp2" | "RESP2") => Ok(false),
-            Some(_) => Err(self.refused("the parameter `protocol` is `2` or `3`")),
-        }
-    }
-
-    fn parameter(&self, wanted: &str) -> Option<&str> {
-        let mut parameters = self.parameters.iter();
-        parameters.find_map(|(name, value)| (name == wanted).then_some(value.as_str()))
-    }
-
-    pub(crate) fn refused(&self, reason: &str) -> LockError {
-        let shown = self.shown();
-        LockError::invalid(format!("the url `{shown}` cannot be used: {reason}"))
-    }
-
-    /// The url without the user, the password and the query.
-    pub(crate) fn shown(&self) -> String {
-        let (scheme, path) = (self.scheme, self.path);
-        match (&self.hosts[..], self.kind) {
-            ([(host, port)], Kind::Server) => {
-                let port = port.unwrap_or(DEFAULT_PORT);
-                format!("{scheme}://{}:{port}{path}", in_brackets(host))
+            Kind::Socket => {
+                let password = parameter("pass").or(parameter("password"));
+                (parameter("user"), password)
             }
-            (_, Kind::Socket) => format!("{scheme}://{path}"),
-            _ => format!("{scheme}://{}{path}", self.authority),
+            _ => (Some(&*parts.user), Some(&*parts.password)),
+        };
+        let (name, database) = path(&parts, kind)?;
+        let database = database_of(database, parameter("db"))?;
+        if kind == Kind::Cluster && database != 0 {
+            return Err("a cluster has the database 0 only".to_owned());
         }
+        Ok(Self {
+            kind,
+            is_over_tls: scheme.starts_with("rediss") || scheme.starts_with("valkeys"),
+            name: percent_decode_str(name).decode_utf8_lossy().into_owned(),
+            database,
+            protocol: match parameter("protocol") {
+                None | Some("3" | "resp3" | "RESP3") => ProtocolVersion::RESP3,
+                Some("2" | "resp2" | "RESP2") => ProtocolVersion::RESP2,
+                Some(_) => return Err("the parameter `protocol` is `2` or `3`".to_owned()),
+            },
+            credentials: credentials(user, password)?,
+            sentinel_credentials: credentials(
+                parameter("sentinel_user"),
+                parameter("sentinel_password"),
+            )?,
+            hosts: parts.hosts,
+            shown,
+        })
     }
 }
 
-/// A host as it is written in a url.
-pub(crate) fn in_brackets(host: &str) -> String {
-    if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host.to_owned()
+/// The name and the database in a path, as it was written.
+fn path<'a>(parts: &Parts<'a>, kind: Kind) -> Result<(&'a str, Option<&'a str>), String> {
+    let path = parts.path.strip_prefix('/').unwrap_or(parts.path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let segments: Vec<_> = path.split('/').collect();
+    let refused = match (kind, &segments[..]) {
+        (Kind::Server, _) if parts.hosts.len() > 1 => {
+            "it has several hosts: a cluster has a `redis+cluster://` url, sentinels have a `redis+sentinel://` one, and \
+             independent servers have one url each, with commas between them"
+        }
+        (Kind::Socket, _) if parts.authority.is_empty() && parts.path.len() > 1 => {
+            return Ok((parts.path, None));
+        }
+        (Kind::Socket, _) => "it needs the whole path of a socket",
+        (Kind::Server | Kind::Cluster, [""]) => return Ok(("", None)),
+        (Kind::Server | Kind::Cluster, [database]) => return Ok(("", Some(database))),
+        (Kind::Server, _) => {
+            "its path has more than one part: the number of the database stands alone"
+        }
+        (Kind::Cluster, _) => "nothing may follow the hosts of a cluster",
+        (Kind::Sentinel, [""] | ["", _]) => {
+            "the name of the primary is missing: it follows the hosts"
+        }
+        (Kind::Sentinel, [name]) => return Ok((name, None)),
+        (Kind::Sentinel, [name, database]) => return Ok((name, Some(database))),
+        (Kind::Sentinel, _) => {
+            "its path has more than the name of the primary and the number of the database"
+        }
+    };
+    Err(refused.to_owned())
+}
+
+fn check_parameters(kind: Kind, parameters: &[(String, String)]) -> Result<(), String> {
+    let known = kind.parameters();
+    for (index, (name, _)) in parameters.iter().enumerate() {
+        if !known.contains(&name.as_str()) {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+            let shown = match name.len() {
+                1..=32 if name.chars().all(is_plain) => format!("the parameter `{name}`"),
+                _ => "a parameter in it".to_owned(),
+            };
+            let (hint, known) = (kind.hint(name), known.join("`, `"));
+            return Err(format!(
+                "{shown} is not known here{hint}; known are `{known}`"
+            ));
+        }
+        // Both are the password of a socket.
+        let is_password = |name: &str| matches!(name, "pass" | "password");
+        let mut before = parameters[..index].iter();
+        if before.any(|(other, _)| other == name || is_password(other) && is_password(name)) {
+            return Err(format!(
+                "the parameter `{name}` is given twice: write it once"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn credentials(user: Option<&str>, password: Option<&str>) -> Result<Option<Credentials>, String> {
+    match (user.unwrap_or_default(), password.unwrap_or_default()) {
+        ("", "") => Ok(None),
+        (_, "") => Err(
+            "it has a user without a password; without a user, it is written `:password@`"
+                .to_owned(),
+        ),
+        (user, password) => Ok(Some(Credentials::new(user, password))),
     }
 }
 
-fn is_password(parameter: &str) -> bool {
-    matches!(parameter, "pass" | "password")
+/// The number of the database: the one in the path, or `db`.
+fn database_of(in_path: Option<&str>, by_name: Option<&str>) -> Result<u32, String> {
+    let number = |text: &str| match text.parse() {
+        Ok(number) if text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(number),
+        _ if text.is_empty() => Err("`db` is empty: write a number, or leave it out".to_owned()),
+        _ => Err("the database is no number".to_owned()),
+    };
+    match (
+        in_path.map(number).transpose()?,
+        by_name.map(number).transpose()?,
+    ) {
+        (Some(one), Some(other)) if one != other => Err(
+            "it names two databases, one in the path and one by `db`: write one of them".to_owned(),
+        ),
+        (one, other) => Ok(one.or(other).unwrap_or(0)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The text of the error for a url that must be refused, by any of the readers.
+    /// The text of the error for a url that must be refused.
     fn reason(url: &str) -> String {
-        let refused = ServerUrl::parse(url).and_then(|url| {
-            url.credentials()?;
-            url.pushes()?;
-            let segments = url.segments();
-            url.database(segments.first().copied())
-        });
-        refused.map(drop).expect_err(url).to_string()
+        let refused = ServerUrl::parse(url).map(drop);
+        refused.expect_err(url).to_string()
     }
 
     #[test]
@@ -309,7 +219,10 @@ mod tests {
             ("redis://user:hunter2", "the port of the host is no number"),
             ("redis://:hunter2@host:99999", "out of range"),
             ("redis://:hunter2@host:0", "out of range"),
-            ("redis://:hunter2@host:", "the port of the host is empty"),
+            (
+                "redis://:hunter2@host:",
+                "the port of the host is no number",
+            ),
             (
                 "redis://:hunter2@::1",
                 "an IPv6 address is written between brackets",
@@ -317,10 +230,10 @@ mod tests {
             ("redis://:hunter2@fe80::1:6379/0", "between brackets"),
             (
                 "redis://:hunter2@[::1",
-                "the bracket of the host is not closed",
+                "the host is malformed: an IPv6 address",
             ),
-            ("redis://:hunter2@[hunter2]", "no IPv6 address"),
-            ("redis://:hunter2@[::1]6379", "no port follows the bracket"),
+            ("redis://:hunter2@[hunter2]", "between brackets"),
+            ("redis://:hunter2@[::1]6379", "between brackets"),
             (
                 "redis://:hun%ter2@host",
                 "in the password is not followed by",
@@ -402,10 +315,7 @@ mod tests {
                 "redis+unix:///s?dbb=3",
                 "`dbb` is not known here; known are `db`",
             ),
-            (
-                "redis://h?DB=3",
-                "`DB` is not known here: the database is `db`",
-            ),
+            ("redis://h?DB=3", "`DB` is not known here; known are `db`"),
             (
                 "redis://h?ssl=true",
                 "`ssl` is not known here: a `rediss://` url",
@@ -422,7 +332,7 @@ mod tests {
             ),
             (
                 "redis://h?socket_connect_timeout=5",
-                "the builder's `connect_timeout`",
+                "`command_timeout` and `connect_timeout`",
             ),
             (
                 "redis://h?username=x",

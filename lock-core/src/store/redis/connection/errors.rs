@@ -12,7 +12,7 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         owner_token::redact,
         redis::{
-            address::{Address, Endpoint, transport::Transport},
+            address::{Address, transport::Transport},
             connection::wire::{redirect::Redirect, traffic::NoReply},
         },
     },
@@ -120,11 +120,9 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     let server = address.shown();
     match none {
         NoReply::Broken(why) => {
-            let hint = match (&address.transport, address.endpoint()) {
+            let hint = match (&address.transport, address.place()) {
                 // A server with TLS closes a connection without TLS.
-                (Transport::Plain, Endpoint::Tcp { .. }) => {
-                    "; a port for TLS has a `rediss://` url"
-                }
+                (Transport::Plain, Some(_)) => "; a port for TLS has a `rediss://` url",
                 _ => "",
             };
             Failure::no_answer(format!("cannot connect to {server}: {why}{hint}"))

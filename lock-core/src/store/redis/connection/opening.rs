@@ -21,10 +21,7 @@ use crate::{
     store::{
         Failure,
         redis::{
-            address::{
-                Address,
-                client::{OwnClient, authenticated},
-            },
+            address::{Address, client::authenticated},
             connection::{
                 CLOCK, Connection,
                 authentication::{auth, credentials_for, due, keep_authenticated},
@@ -150,7 +147,7 @@ async fn log_in_once(
 ) -> Result<CurrentConnection, Failure> {
     let credentials = credentials_for(address).await?;
     let credentials = credentials.as_ref();
-    let pushing = if address.pushes {
+    let pushing = if address.pushes() {
         start(
             settings,
             address,
@@ -176,13 +173,16 @@ async fn log_in_once(
         .await?;
         let current = current.ok_or_else(|| errors::no_redis(address.shown()))?;
         // A user's own client has logged in already.
-        if let (Some(credentials), None) = (credentials, address.transport.client()) {
+        if let (Some(credentials), None) = (credentials, address.client()) {
             current.expect_okay(&auth(credentials)).await?;
         }
         current
     };
-    if address.database() != 0 && address.transport.client().is_none() {
-        let select = [Arg::Text("SELECT"), Arg::Number(address.database().into())];
+    if address.database() != 0 && address.client().is_none() {
+        let select = [
+            Arg::Text("SELECT"),
+            Arg::Number(address.database().unsigned_abs()),
+        ];
         current.expect_okay(&select).await?;
     }
     Ok(current)
@@ -241,8 +241,7 @@ async fn start(
     protocol: ProtocolVersion,
 ) -> Result<Option<CurrentConnection>, Failure> {
     let (traffic, gone) = (Arc::new(Traffic::new()), Arc::new(Notify::new()));
-    let client = address.transport.client();
-    let given = client.map(OwnClient::config);
+    let given = address.client().cloned();
     let mut config = given
         .unwrap_or_default()
         .set_connection_timeout(None)
@@ -262,16 +261,8 @@ async fn start(
         });
     }
     let mut registrations = None;
-    let made = if let Some(client) = client {
-        let opened = client
-            .open(
-                address.endpoint(),
-                address.database(),
-                credentials,
-                protocol,
-                &config,
-            )
-            .await;
+    let made = if address.client().is_some() {
+        let opened = address.open(credentials, protocol, &config).await;
         // The client's driver runs already. In the second version of the protocol, the next request notices the end of the
         // connection.
         let driver: Driver = Box::pin(async move { gone.notified().await });

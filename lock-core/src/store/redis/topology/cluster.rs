@@ -20,7 +20,7 @@ use crate::{
     store::{
         Failure,
         redis::{
-            address::{Address, Endpoint},
+            address::Address,
             connection::{
                 errors,
                 wire::redirect::{Redirect, RedirectScope, SLOTS},
@@ -130,9 +130,9 @@ impl Cluster {
 
     fn redirected(&self, location: &KeyLocation, redirect: &Redirect) -> Arc<RedisServer> {
         let asked = location.server.connection.address();
-        let host = match (&*redirect.host, asked.endpoint()) {
-            ("" | "?", Endpoint::Tcp { host, .. }) => host,
-            (host, _) => host,
+        let host = match asked.place() {
+            Some((own, _)) if matches!(&*redirect.host, "" | "?") => own,
+            _ => &redirect.host,
         };
         let mut map = self.map.lock();
         let server = self.server_at(&mut map, &asked.at(host, redirect.port));
@@ -254,8 +254,8 @@ impl Cluster {
             }
         }
         // Nodes without slots are dropped, except for the one that sent the map.
-        if let Endpoint::Tcp { host, port } = told_by.connection.address().endpoint() {
-            kept.entry((host.clone(), *port))
+        if let Some((host, port)) = told_by.connection.address().place() {
+            kept.entry((host.to_owned(), port))
                 .or_insert_with(|| told_by.clone());
         }
         let before = std::mem::replace(
@@ -271,9 +271,8 @@ impl Cluster {
     }
 
     fn server_at(&self, map: &mut SlotMap, address: &Address) -> Arc<RedisServer> {
-        let Endpoint::Tcp { host, port } = address.endpoint() else {
-            unreachable!("a url with several hosts has no paths of sockets");
-        };
+        let place = address.place();
+        let (host, port) = place.expect("a url with several hosts has no paths of sockets");
         let make = || {
             Arc::new(RedisServer::of_a_cluster(
                 address.clone(),
@@ -281,7 +280,7 @@ impl Cluster {
             ))
         };
         map.servers
-            .entry((host.clone(), *port))
+            .entry((host.to_owned(), port))
             .or_insert_with(make)
             .clone()
     }

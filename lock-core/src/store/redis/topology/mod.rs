@@ -2,8 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use percent_encoding::percent_decode_str;
-
 use crate::store::redis::address::DEFAULT_PORT;
 use crate::{
     credentials::CredentialsProvider,
@@ -67,7 +65,7 @@ impl Topology {
         match server {
             Named::Url(url) => Self::parse(url, access, security),
             Named::Client(client) => {
-                Ok(Self::Single(Address::of_client(client.clone())?).with(access))
+                Ok(Self::Single(Address::of_client((**client).clone())?).with(access))
             }
         }
     }
@@ -104,52 +102,24 @@ impl Topology {
     }
 }
 
-fn service(url: &ServerUrl<'_>, security: &Security) -> Result<Service, LockError> {
-    // The number of the database follows the name of the service.
-    let (name, database) = match url.segments()[..] {
-        [] | [""] | ["", _] => {
-            return Err(url.refused(
-                "the name of the primary is missing: it follows the hosts, as in \
-                 `redis+sentinel://host:26379,host2:26379/service/0`",
-            ));
-        }
-        [name] => (name, None),
-        [name, database] => (name, Some(database)),
-        _ => {
-            return Err(url.refused(
-                "its path has more than the name of the primary and the number of the database, as in \
-                 `redis+sentinel://host:26379/service/0`",
-            ));
-        }
-    };
-    let transport = security.transport(url.base(), &url.shown())?;
-    let primary = Address::with(url, transport, database)?;
-    let credentials = url.sentinel_credentials()?;
+fn service(url: &ServerUrl, security: &Security) -> Result<Service, LockError> {
+    let primary = Address::of(url, security)?;
     let sentinels = url.hosts.iter().map(|(host, port)| {
         let mut sentinel = primary.at(host, port.unwrap_or(SENTINEL_PORT));
-        sentinel.set_database(0);
-        let given = credentials.clone();
+        sentinel.leave_database();
+        let given = url.sentinel_credentials.clone();
         sentinel.set_credentials(given.map(|given| Arc::new(given) as _));
         sentinel
     });
     Ok(Service {
-        name: percent_decode_str(name).decode_utf8_lossy().into_owned(),
+        name: url.name.clone(),
         sentinels: sentinels.collect(),
         primary,
     })
 }
 
-fn seeds(url: &ServerUrl<'_>, security: &Security) -> Result<Seeds, LockError> {
-    let transport = security.transport(url.base(), &url.shown())?;
-    let database = match url.segments()[..] {
-        [] => None,
-        [database] => Some(database),
-        _ => return Err(url.refused("nothing may follow the hosts of a cluster")),
-    };
-    let shown = Address::with(url, transport, database)?;
-    if shown.database() != 0 {
-        return Err(url.refused("a cluster has the database 0 only"));
-    }
+fn seeds(url: &ServerUrl, security: &Security) -> Result<Seeds, LockError> {
+    let shown = Address::of(url, security)?;
     let nodes = url.hosts.iter();
     Ok(Seeds {
         nodes: nodes
@@ -164,21 +134,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{
-        credentials::{Credentials, given},
-        store::redis::address::Endpoint,
-    };
+    use crate::credentials::{Credentials, given};
 
     fn parse(url: &str) -> Result<Topology, LockError> {
         Topology::parse(url, &Access::default(), &Security::default())
     }
 
     fn places(addresses: &[Address]) -> Vec<(String, u16)> {
-        let endpoint = |address: &Address| match address.endpoint() {
-            Endpoint::Tcp { host, port } => (host.clone(), *port),
-            Endpoint::Unix(path) => panic!("{path:?}"),
+        let place = |address: &Address| {
+            let (host, port) = address.place().expect("no socket");
+            (host.to_owned(), port)
         };
-        addresses.iter().map(endpoint).collect()
+        addresses.iter().map(place).collect()
     }
 
     fn password(address: &Address) -> Option<String> {
@@ -301,7 +268,7 @@ mod tests {
             ("redis+cluster://:hunter2@a b", "a space"),
             (
                 "redis+cluster://:hunter2@[::1,b",
-                "host 1 of the list is not closed",
+                "host 1 of the list is malformed",
             ),
             (
                 "http+cluster://:hunter2@a",

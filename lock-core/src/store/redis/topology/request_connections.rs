@@ -85,7 +85,7 @@ impl RequestConnections {
 
     /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.
     pub(crate) fn for_caller(&self, executor: &Executor) -> Option<ForCaller> {
-        if self.of_the_manager.address().transport.client().is_some() {
+        if self.of_the_manager.address().client().is_some() {
             return None;
         }
         let runtime = caller(executor)?;

@@ -7,7 +7,7 @@ use redis::{ServerError, Value};
 use crate::store::{
     Failure,
     redis::{
-        address::{Address, Endpoint},
+        address::Address,
         connection::{
             errors,
             wire::{command::Arg::Text, redirect::SLOTS},
@@ -42,10 +42,7 @@ fn read_ranges(answer: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failur
         Value::ServerError(error) => return Err(no_map(error, asked)),
         _ => return Err(errors::nonsense("CLUSTER SLOTS")),
     };
-    let own = match asked.endpoint() {
-        Endpoint::Tcp { host, .. } => &**host,
-        Endpoint::Unix(_) => "",
-    };
+    let own = asked.place().map_or("", |(host, _)| host);
     let ranges: Option<Vec<_>> = parts.iter().map(|part| read_range(part, own)).collect();
     let ranges = ranges.ok_or_else(|| errors::nonsense("CLUSTER SLOTS"))?;
     let mut places: Vec<_> = ranges

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(unix)]
+use redis::ConnectionAddr;
 use socket2::{SockRef, TcpKeepalive};
 #[cfg(unix)]
 use tokio::net::UnixStream;
@@ -23,7 +25,7 @@ use crate::store::redis::connection::wire::tls;
 use crate::{
     runtime::process::OriginProcess,
     store::redis::{
-        address::{Address, Endpoint, transport::Transport},
+        address::{Address, transport::Transport},
         connection::wire::{
             Stream,
             shared_socket::{Registrations, SharedSocket},
@@ -49,16 +51,15 @@ async fn connect_shared(
     address: &Address,
     command_timeout: Duration,
 ) -> io::Result<(Box<dyn Stream>, Arc<dyn Registrations>)> {
-    let (socket, host) = match address.endpoint() {
-        Endpoint::Tcp { host, port } => {
-            let stream = TcpStream::connect((&**host, *port)).await?;
-            set_up(&stream, command_timeout)?;
-            (SharedSocket::tcp(stream)?, &**host)
-        }
+    let (socket, host) = match address.addr() {
         #[cfg(unix)]
-        Endpoint::Unix(path) => (SharedSocket::unix(UnixStream::connect(path).await?)?, ""),
-        #[cfg(not(unix))]
-        Endpoint::Unix(_) => return Err(no_unix_sockets()),
+        ConnectionAddr::Unix(path) => (SharedSocket::unix(UnixStream::connect(path).await?)?, ""),
+        _ => {
+            let (host, port) = address.place().ok_or_else(no_unix_sockets)?;
+            let stream = TcpStream::connect((host, port)).await?;
+            set_up(&stream, command_timeout)?;
+            (SharedSocket::tcp(stream)?, host)
+        }
     };
     let registrations = socket.registrations();
     // For the handshakes.
@@ -91,26 +92,20 @@ async fn connect_alone(
     address: &Address,
     command_timeout: Duration,
 ) -> io::Result<Box<dyn Stream>> {
-    match address.endpoint() {
-        Endpoint::Tcp { host, port } => {
-            #[cfg(feature = "simulation")]
-            if let Some(connecting) =
-                crate::runtime::simulation::ask(|world| world.connect(host, *port))
-            {
-                return Ok(Box::new(connecting.await?));
-            }
-            let stream = TcpStream::connect((&**host, *port)).await?;
-            set_up(&stream, command_timeout)?;
-            secured(stream, address, host).await
-        }
-        #[cfg(unix)]
-        Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        #[cfg(not(unix))]
-        Endpoint::Unix(_) => Err(no_unix_sockets()),
+    #[cfg(unix)]
+    if let ConnectionAddr::Unix(path) = address.addr() {
+        return Ok(Box::new(UnixStream::connect(path).await?));
     }
+    let (host, port) = address.place().ok_or_else(no_unix_sockets)?;
+    #[cfg(feature = "simulation")]
+    if let Some(connecting) = crate::runtime::simulation::ask(|world| world.connect(host, port)) {
+        return Ok(Box::new(connecting.await?));
+    }
+    let stream = TcpStream::connect((host, port)).await?;
+    set_up(&stream, command_timeout)?;
+    secured(stream, address, host).await
 }
 
-#[cfg(not(unix))]
 fn no_unix_sockets() -> io::Error {
     let why = "there are no unix sockets on this system";
     io::Error::new(io::ErrorKind::Unsupported, why)
