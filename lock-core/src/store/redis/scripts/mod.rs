@@ -112,21 +112,27 @@ impl Lua {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        let started = Clock::Boot.now();
-        // A node that is about to get a slot mostly does not know the scripts yet.
-        if node_role == NodeRole::SlotOwner {
-            let commands = calls
-                .iter()
-                .map(|call| command_of("EVALSHA", &self.hash, call));
-            let sent = send_to(connection, node_role, commands, within, in_flight).await?;
-            if !sent.1.iter().any(is_unknown) {
+        let (started, mut left) = (Clock::Boot.now(), within);
+        // How many of the calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
+        let mut by_text = usize::from(node_role != NodeRole::SlotOwner);
+        // Three rounds at most.
+        loop {
+            let commands = calls.iter().enumerate().map(|(number, call)| {
+                if number < by_text {
+                    command_of("EVAL", self.text, call)
+                } else {
+                    command_of("EVALSHA", &self.hash, call)
+                }
+            });
+            let sent = send_to(connection, node_role, commands, left, in_flight).await?;
+            if by_text >= calls.len() || !sent.1.iter().any(is_unknown) {
                 return Ok(sent);
             }
+            // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
+            // call: for example, its key has moved to another node.
+            by_text = if by_text == 0 { 1 } else { calls.len() };
+            left = within.saturating_sub(Clock::Boot.now().since(started));
         }
-        // The server was restarted, or its scripts were flushed. After the text was sent, the server knows the hash again.
-        let left = within.saturating_sub(Clock::Boot.now().since(started));
-        let commands = calls.iter().map(|call| command_of("EVAL", self.text, call));
-        send_to(connection, node_role, commands, left, in_flight).await
     }
 }
 

@@ -10,7 +10,7 @@
 -- ARGV[4]  how many fencing tokens it would like: 0 beside others.
 -- ARGV[5]  its entry without the owner token, if the lease is held beside others.
 --
--- An exclusive lease needs the last three only for tokens, and renew_short.lua has renewed it.
+-- Without tokens, an exclusive lease needs the first two only. In any case renew_short.lua has renewed it.
 --
 -- Returns 0 if the key is gone or another's. Otherwise the lease lasts for the ttl at least.
 -- Returns 1 for an exclusive lease without tokens.

@@ -95,8 +95,8 @@ impl RequestConnections {
         if std::mem::replace(&mut found.losses, losses) != losses {
             return Some(ForCaller::Doubtful(found.connection.clone()));
         }
-        let is_usable = |current: &&Arc<CurrentConnection>| current.connection.is_usable();
-        if found.current.as_ref().filter(is_usable).is_none() {
+        let current = found.current.as_ref();
+        if current.is_none_or(|current| !current.connection.is_usable()) {
             found.current = found.connection.snapshot();
         }
         let reconnecting = found.connection.clone();
