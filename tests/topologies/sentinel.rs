@@ -140,8 +140,9 @@ async fn a_sentinel_that_is_behind_does_not_lead_back() {
     let locks = connect(&url_of(&[&behind, &ahead], "")).await;
     ahead.name(&new, 2);
     locks_are_taken_at(&new, &locks).await;
-    // Only the sentinel that is behind is left, and the connection breaks.
+    // Only the sentinel that is behind is left, and the connections break: that for requests, and that of the manager's thread.
     drop(ahead);
+    new.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     new.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let refused = locks.acquire("k", options().wait(SECOND * 3)).await;
     assert!(
