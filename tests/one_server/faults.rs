@@ -374,6 +374,29 @@ async fn flushed_scripts_are_loaded_again() {
     }
 }
 
+/// The text of the script is large. If each renewal of a batch sent it, leases would end before the server has read all of them.
+#[tokio::test]
+async fn a_batch_of_renewals_sends_the_text_of_its_script_once() {
+    const LEASES: usize = 100;
+    let (server, proxy, locks) = through_a_proxy().await;
+    let mut guards = Vec::new();
+    for number in 0..LEASES {
+        let options = LockOptions::new(Duration::from_secs(600));
+        guards.push(locks.acquire_free(format!("k{number}"), options).await);
+    }
+    server.cli(&["SCRIPT", "FLUSH"]);
+    let ends: Vec<_> = guards.iter().map(|guard| end(&guard.lease())).collect();
+    let before = server.calls("eval");
+    // Then all leases are renewed.
+    proxy.reset();
+    for (guard, end) in guards.iter().zip(ends) {
+        renewed(&guard.lease(), end).await;
+    }
+    // A few, since they may leave in more than one batch.
+    let texts = server.calls("eval") - before;
+    assert!((1..=5).contains(&texts), "{texts}");
+}
+
 #[tokio::test]
 async fn flushed_data_cost_the_lease_and_never_a_smaller_token() {
     let (server, _proxy, locks) = through_a_proxy().await;
