@@ -13,8 +13,8 @@
 //!
 //! What holds:
 //!
-//! 1. Which task reads, its registration with a reactor and its waker change together, under one mutex. A new reader polls the driver
-//!    before it sleeps, and so its reactor knows what is waited for.
+//! 1. Which task reads, its registration with a reactor and its waker change under one mutex. The stream takes them over with its next
+//!    poll. A new reader polls the driver before it sleeps, and so its reactor knows what is waited for.
 //! 2. A thread that finds the driver's mutex locked sets `again` first, and goes. The thread that has the mutex looks at `again`
 //!    after it has unlocked it. So between the two looks no request is forgotten.
 //! 3. The request that is queued first since the last poll sees to the next one, also if its future is dropped in between.
