@@ -5,7 +5,7 @@
 //! epoch. Its flags show that. The choice at one epoch depends on the replies alone, so all processes that
 //! get the same replies use the same primary.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use redis::Value;
 
@@ -46,7 +46,7 @@ pub(crate) enum Need {
 /// Knows where the primary is: the sentinels do.
 pub(crate) trait PrimaryFinder: fmt::Debug + Send + Sync {
     /// Where the primary is now. Dropping the future loses only replies.
-    fn primary(&self, need: Need) -> StoreFuture<KnownPrimary>;
+    fn primary(self: Arc<Self>, need: Need) -> StoreFuture<KnownPrimary>;
 
     /// Whether no later choice than this one was made.
     fn is_still(&self, primary: &KnownPrimary) -> bool;

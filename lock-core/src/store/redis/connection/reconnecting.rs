@@ -168,6 +168,7 @@ impl ReconnectingConnection {
         if let Some(current) = self.snapshot() {
             return Ok(current);
         }
+        // The mutex is free after this line: a runtime that ends drops the task below at once, and its drop locks it.
         let wanted = self.session.lock().wanted(CLOCK.now());
         match wanted {
             Wanted::Refused(failure) => Err(failure),
@@ -183,7 +184,7 @@ impl ReconnectingConnection {
     /// Makes a connection, to the primary that the sentinels name. Its caller bounds the time.
     async fn open(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
         let found = match &self.sentinels {
-            Some(sentinels) => Some(sentinels.primary(Need::Connect).await?),
+            Some(sentinels) => Some(sentinels.clone().primary(Need::Connect).await?),
             None => None,
         };
         let primary = found.as_ref();

@@ -42,11 +42,8 @@ pub(crate) struct Service {
 }
 
 /// The sentinels that know a primary.
-#[derive(Clone, Debug)]
-pub(crate) struct Sentinels(Arc<KnownSentinels>);
-
 #[derive(Debug)]
-struct KnownSentinels {
+pub(crate) struct Sentinels {
     connections: Vec<Arc<ReconnectingConnection>>,
     service: String,
     choices: Mutex<Choices>,
@@ -66,19 +63,19 @@ impl Sentinels {
                 dispatch,
             ))
         };
-        Self(Arc::new(KnownSentinels {
+        Self {
             connections: service.sentinels.iter().map(connection).collect(),
             service: service.name.clone(),
             choices: Mutex::default(),
             doubted: Notify::new(),
-        }))
+        }
     }
 
     /// The replies that name a primary: one at least.
     async fn ask_all(&self) -> Result<Vec<SentinelReply>, Failure> {
         let mut asked = JoinSet::new();
-        for connection in &self.0.connections {
-            let (connection, service) = (connection.clone(), self.0.service.clone());
+        for connection in &self.connections {
+            let (connection, service) = (connection.clone(), self.service.clone());
             asked.spawn(async move { ask(&connection, &service).await });
         }
         let (mut replies, mut failures, mut until) = (Vec::new(), Vec::new(), None);
@@ -111,36 +108,29 @@ impl Sentinels {
 }
 
 impl PrimaryFinder for Sentinels {
-    fn primary(&self, need: Need) -> StoreFuture<KnownPrimary> {
-        let sentinels = self.clone();
+    fn primary(self: Arc<Self>, need: Need) -> StoreFuture<KnownPrimary> {
         Box::pin(async move {
-            let replies = sentinels.ask_all().await?;
-            let KnownSentinels {
-                choices,
-                connections,
-                ..
-            } = &*sentinels.0;
+            let replies = self.ask_all().await?;
             // The choice is made at one point of time: of two callers, the later one knows what the earlier one chose.
-            let chosen = choices
-                .lock()
-                .choose(&replies, connections.len(), need, CLOCK.now());
+            let mut choices = self.choices.lock();
+            let chosen = choices.choose(&replies, self.connections.len(), need, CLOCK.now());
             chosen.map_err(Failure::not_now)
         })
     }
 
     fn is_still(&self, primary: &KnownPrimary) -> bool {
-        let choices = self.0.choices.lock();
+        let choices = self.choices.lock();
         choices
             .known()
             .is_some_and(|known| known.is_same_server(primary))
     }
 
     fn doubt(&self) {
-        self.0.doubted.notify_one();
+        self.doubted.notify_one();
     }
 
     fn doubted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.0.doubted.notified())
+        Box::pin(self.doubted.notified())
     }
 }
 

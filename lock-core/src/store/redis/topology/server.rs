@@ -162,7 +162,7 @@ pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
         if !connections.iter().any(|connection| connection.is_up()) {
             continue;
         }
-        let Ok(now) = sentinels.primary(Need::Watch).await else {
+        let Ok(now) = sentinels.clone().primary(Need::Watch).await else {
             continue;
         };
         for connection in connections {
