@@ -59,6 +59,16 @@ pub enum LockError {
         /// What is wrong and what to write instead.
         reason: Arc<str>,
     },
+    /// The body ran before, for another caller, and this caller cannot have its result: see
+    /// [`LockManager::run_once`](crate::LockManager::run_once). The body does not run.
+    #[cfg(feature = "once")]
+    #[non_exhaustive]
+    Repeated {
+        /// What was locked.
+        key: LockKey,
+        /// Why there is no result for this caller.
+        reason: Repeat,
+    },
     /// No manager: neither `locks = …`, nor [`with_locks`](crate::with_locks), nor [`set_global`](crate::set_global).
     NotConfigured,
 }
@@ -84,6 +94,8 @@ impl LockError {
     pub fn key(&self) -> Option<&LockKey> {
         match self {
             Self::Busy { key, .. } | Self::Lost { key, .. } => Some(key),
+            #[cfg(feature = "once")]
+            Self::Repeated { key, .. } => Some(key),
             Self::Unavailable { key, .. } | Self::Invalid { key, .. } => key.as_ref(),
             Self::NotConfigured => None,
         }
@@ -138,6 +150,8 @@ impl LockError {
             Self::Busy { retry_after, .. } => retry_after.map(pause),
             Self::Lost { .. } => Some(PAUSES.0),
             Self::Unavailable { .. } => Some(PAUSE_IN_AN_OUTAGE),
+            #[cfg(feature = "once")]
+            Self::Repeated { .. } => None,
             Self::Invalid { .. } | Self::NotConfigured => None,
         }
     }
@@ -166,6 +180,14 @@ impl LockError {
             key: key.clone(),
             reason,
             failure: failure.filter(|_| reason == LeaseLost::Expired),
+        }
+    }
+
+    #[cfg(feature = "once")]
+    pub(crate) fn repeated(key: &LockKey, reason: Repeat) -> Self {
+        Self::Repeated {
+            key: key.clone(),
+            reason,
         }
     }
 
@@ -234,6 +256,10 @@ impl fmt::Display for LockError {
             Self::Lost { key, reason, failure } => {
                 write!(f, "the lock `{}` was lost: {reason}", key.shown())?;
                 failure.as_ref().map_or(Ok(()), |failure| write!(f, " (the last failure: {failure})"))
+            }
+            #[cfg(feature = "once")]
+            Self::Repeated { key, reason } => {
+                write!(f, "the body for `{}` ran before, and {reason}", key.shown())
             }
             Self::Unavailable { key: Some(key), .. } => {
                 write!(f, "the lock `{}` is unavailable: no usable answer from the backend", key.shown())
@@ -325,6 +351,27 @@ impl fmt::Display for HeldBy {
 }
 
 /// For interfaces that know only input and output errors, such as the body of a response.
+/// Why a caller cannot have the result of a body that ran before.
+#[cfg(feature = "once")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Repeat {
+    /// The result is of a request with another fingerprint.
+    OtherRequest,
+    /// The value was not kept: it has more than 64 KiB, or is a response with a body that was not complete.
+    NotKept,
+}
+
+#[cfg(feature = "once")]
+impl fmt::Display for Repeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherRequest => "its result is of another request with this key",
+            Self::NotKept => "its value was not kept",
+        })
+    }
+}
+
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> Self {
         Self::other(error)

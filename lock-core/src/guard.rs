@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+#[cfg(feature = "once")]
+use crate::store::RunResult;
 use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 
 /// Owns a lease: the lock, or the locks of several keys, are held as long as this value lives.
@@ -59,6 +61,12 @@ impl LockGuard {
     /// Dropping the future leaves the release in flight, as dropping the guard does.
     pub async fn release(self) -> Result<(), LockError> {
         self.hold.release().await
+    }
+
+    /// The same, and stores the result of a run under its key.
+    #[cfg(feature = "once")]
+    pub(crate) async fn release_with(self, result: Option<RunResult>) -> Result<(), LockError> {
+        self.hold.release_with(result).await
     }
 
     pub(crate) fn hold(&self) -> &Hold {

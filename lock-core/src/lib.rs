@@ -63,6 +63,7 @@
 //! - the gauges `lock_waiting` and `lock_held`;
 //! - the counters `lock_acquired_total`, `lock_busy_total`, `lock_unavailable_total` and `lock_abandoned_total`;
 //! - the counter `lock_lost_total`, with its `reason`;
+//! - the counter `lock_once_total` (feature `once`), with its `outcome`: `ran`, `replayed`, `refused` or `not_stored`;
 //! - the counter `lock_handoffs_total`, of the `kind` `local` (from task to task) or `remote` (from another process).
 //!
 //! The label `mode` is `exclusive`, `shared` or `permits`. The label `key` is the template, or `other` for a key that was made from
@@ -75,6 +76,7 @@
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
 //! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers; see
 //!   [`LockManager::connect`]. Without it, locks are inside the process only.
+//! - `once`: [`LockManager::run_once`] and its attribute, for a body that runs once, with a result for every caller.
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code. It belongs in `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
@@ -93,6 +95,8 @@ mod fencing;
 mod inspect;
 mod key;
 mod mode;
+#[cfg(feature = "once")]
+mod once;
 mod options;
 mod template;
 #[cfg(feature = "tls")]
@@ -143,6 +147,8 @@ pub mod __simulation {
 
 #[cfg(feature = "redis")]
 pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider};
+#[cfg(feature = "once")]
+pub use error::Repeat;
 pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
 pub use fencing::{Fence, FencingToken};
 pub use guard::LockGuard;
@@ -158,6 +164,8 @@ pub use manager::{
 #[cfg(feature = "redis")]
 pub use manager::{ConnectFuture, IntoClient};
 pub use mode::{LockMode, PermitCount};
+#[cfg(feature = "once")]
+pub use once::{OnceOptions, Remember, Remembered};
 pub use options::{LockOptions, OnLost};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

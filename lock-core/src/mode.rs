@@ -45,7 +45,7 @@ pub trait PermitCount: TryInto<i64> {}
 #[diagnostic::do_not_recommend]
 impl<T: TryInto<i64>> PermitCount for T {}
 
-/// Which other holders a holder admits beside itself.
+/// Which other holders a holder admits beside itself, and what a request is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {
     /// None.
@@ -55,6 +55,8 @@ pub(crate) enum Mode {
     Shared,
     /// Other holders of permits, up to this many in all.
     Permits(u16),
+    /// None: to run a body once. A request is answered with the result of an earlier run, if there is one.
+    Once,
 }
 
 impl Mode {
@@ -67,10 +69,15 @@ impl Mode {
 
     pub(crate) fn kind(self) -> LockMode {
         match self {
-            Self::Exclusive => LockMode::Exclusive,
+            Self::Exclusive | Self::Once => LockMode::Exclusive,
             Self::Shared => LockMode::Shared,
             Self::Permits(_) => LockMode::Permits,
         }
+    }
+
+    /// Whether its holder has the lock alone.
+    pub(crate) fn is_alone(self) -> bool {
+        self.kind() == LockMode::Exclusive
     }
 }
 
@@ -82,6 +89,7 @@ impl fmt::Display for Mode {
             Self::Shared => f.write_str("shared"),
             Self::Permits(1) => f.write_str("with one permit"),
             Self::Permits(n) => write!(f, "with {n} permits"),
+            Self::Once => f.write_str("to run a body once"),
         }
     }
 }

@@ -13,6 +13,7 @@ mod listing;
 mod migrating;
 mod native_release;
 mod nothing_stays;
+mod once;
 mod outage;
 mod own_client;
 mod permits;

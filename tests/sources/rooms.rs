@@ -538,7 +538,7 @@ fn below<'a>(file: &'a str, folder: &str) -> Option<&'a str> {
 fn height(room: &str) -> u8 {
     match room {
         "credentials.rs" | "error.rs" | "fencing.rs" | "inspect.rs" | "key.rs" | "mode.rs"
-        | "options.rs" | "template.rs" | "tls.rs" => 0,
+        | "once.rs" | "options.rs" | "template.rs" | "tls.rs" => 0,
         "runtime" => 1,
         "store" => 2,
         "lock" => 3,

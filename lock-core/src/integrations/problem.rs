@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "once")]
+use crate::error::Repeat;
 use crate::{error::LockError, options::is_too_long, runtime::clock::Clock, telemetry::Refusals};
 
 /// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to another
@@ -22,6 +24,9 @@ pub(super) enum Status {
     Unavailable,
     /// Send another request: the key made from this one is too long.
     BadRequest,
+    /// Send the request with a key of its own.
+    #[cfg(feature = "once")]
+    Unprocessable,
     /// Nothing can be done: the server's program or configuration is wrong.
     Internal,
 }
@@ -32,7 +37,7 @@ impl Problem {
     pub(super) fn answering(error: &LockError) -> Self {
         static REFUSALS: Refusals = Refusals::new();
         let problem = Self::of(error);
-        let is_normal = matches!(problem.status, Status::Conflict | Status::BadRequest);
+        let is_normal = problem.code() < 500;
         if !is_normal && !matches!(error, LockError::Lost { .. }) && !error.is_logged() {
             REFUSALS.log(problem.code(), error, Clock::Boot.now());
         }
@@ -44,6 +49,8 @@ impl Problem {
             Status::Conflict => 409,
             Status::Unavailable => 503,
             Status::BadRequest => 400,
+            #[cfg(feature = "once")]
+            Status::Unprocessable => 422,
             Status::Internal => 500,
         }
     }
@@ -62,6 +69,22 @@ impl Problem {
             LockError::Unavailable { .. } => (
                 Status::Unavailable,
                 "a service that this one needs does not answer: try again later",
+            ),
+            #[cfg(feature = "once")]
+            LockError::Repeated {
+                reason: Repeat::OtherRequest,
+                ..
+            } => (
+                Status::Unprocessable,
+                "another request was sent with this key before",
+            ),
+            #[cfg(feature = "once")]
+            LockError::Repeated {
+                reason: Repeat::NotKept,
+                ..
+            } => (
+                Status::Conflict,
+                "the request was done before, and its answer was not kept",
             ),
             LockError::Invalid { key: Some(key), .. } if is_too_long(key) => {
                 (Status::BadRequest, "a name in the request is too long")
@@ -89,6 +112,8 @@ impl Problem {
             Status::Conflict => "Conflict",
             Status::Unavailable => "Service Unavailable",
             Status::BadRequest => "Bad Request",
+            #[cfg(feature = "once")]
+            Status::Unprocessable => "Unprocessable Content",
             Status::Internal => "Internal Server Error",
         };
         let (status, detail) = (self.code(), self.detail);

@@ -32,6 +32,8 @@ impl From<LockError> for Status {
         let code = match problem.status {
             problem::Status::Conflict => Code::Aborted,
             problem::Status::Unavailable => Code::Unavailable,
+            #[cfg(feature = "once")]
+            problem::Status::Unprocessable => Code::InvalidArgument,
             problem::Status::BadRequest => Code::InvalidArgument,
             problem::Status::Internal => Code::Internal,
         };

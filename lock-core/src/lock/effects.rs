@@ -110,7 +110,9 @@ impl Effects {
                 }
                 Action::Release(action) => {
                     let now = context.clock.now();
-                    drop(release::release(context, key, action, now, None, None));
+                    drop(release::release(
+                        context, key, action, now, None, None, None,
+                    ));
                 }
                 Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => {

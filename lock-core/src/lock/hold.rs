@@ -10,9 +10,11 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "once")]
+use crate::store::RunResult;
 use crate::{
     error::{LeaseLost, LockError},
-    lock::{lease_state::LeaseState, registry::Registry},
+    lock::{key_state::unasked_result, lease_state::LeaseState, registry::Registry},
     telemetry::{self, WatchedHold},
 };
 
@@ -32,6 +34,24 @@ impl Default for Leases {
 
 /// A guard that is dropped within this time, without a look at it, was hardly meant to be held.
 const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// What a wait ends with.
+pub(crate) enum Admission {
+    /// The lock is held.
+    Held(Hold),
+    /// The body that was to run once has run: its result.
+    Done(Arc<[u8]>),
+}
+
+impl Admission {
+    /// For a request that did not ask for a result.
+    pub(crate) fn into_hold(self) -> Result<Hold, LockError> {
+        match self {
+            Self::Held(hold) => Ok(hold),
+            Self::Done(_) => Err(unasked_result()),
+        }
+    }
+}
 
 /// Owns the leases of one guard. Guards that re-entered the leases share them.
 pub(crate) struct Hold {
@@ -173,7 +193,7 @@ impl Hold {
     /// Dropping the future leaves the releases in flight.
     pub(crate) async fn release(mut self) -> Result<(), LockError> {
         if let Leases::One(one) = &self.leases {
-            let releasing = self.registry.release(one);
+            let releasing = self.registry.release(one, None);
             self.leases = Leases::default();
             return match releasing {
                 Some(releasing) => releasing.await,
@@ -183,6 +203,17 @@ impl Hold {
         // In a box, so that the future of one release stays small.
         let leases = mem::take(&mut self.leases);
         Box::pin(release_all(&self.registry, leases)).await
+    }
+
+    /// The same for one lease, and stores the result of a run.
+    #[cfg(feature = "once")]
+    pub(crate) async fn release_with(mut self, result: Option<RunResult>) -> Result<(), LockError> {
+        let releasing = self.registry.release(self.leases.first(), result);
+        self.leases = Leases::default();
+        match releasing {
+            Some(releasing) => releasing.await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -194,7 +225,7 @@ impl Drop for Hold {
         let at_once =
             first.filter(|lease| telemetry::hears_details() && lease.ends_unseen(AT_ONCE));
         for lease in self.leases.all() {
-            drop(self.registry.release(lease));
+            drop(self.registry.release(lease, None));
         }
         if let Some(lease) = at_once {
             telemetry::released_at_once(&lease.key);
@@ -206,7 +237,9 @@ async fn release_all(registry: &Arc<Registry>, leases: Leases) -> Result<(), Loc
     // Read before the release: the key that was lost is named, and not those that were lost with it.
     let mut result = leases.check();
     let each = leases.all().iter();
-    let mut waiting: Vec<_> = each.filter_map(|lease| registry.release(lease)).collect();
+    let mut waiting: Vec<_> = each
+        .filter_map(|lease| registry.release(lease, None))
+        .collect();
     poll_fn(|context| {
         waiting.retain_mut(|release| match Pin::new(release).poll(context) {
             Poll::Pending => true,

@@ -107,7 +107,9 @@ impl LeaseState {
             // All holders of a shared phase have the same token, in every process.
             holder: match self.terms.mode {
                 Mode::Shared => 0,
-                Mode::Exclusive | Mode::Permits(_) => self.context.owner_tokens.manager,
+                Mode::Exclusive | Mode::Permits(_) | Mode::Once => {
+                    self.context.owner_tokens.manager
+                }
             },
             permit: self.permit,
         }

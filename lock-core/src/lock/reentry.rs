@@ -190,12 +190,17 @@ pub(crate) fn find(
     };
     let held = body.mode_of(&lease);
     let reason = match (held, asked) {
-        (Mode::Exclusive, Mode::Exclusive | Mode::Shared)
+        (Mode::Exclusive | Mode::Once, Mode::Exclusive | Mode::Shared)
         | (Mode::Shared, Mode::Shared)
         | (Mode::Permits(_), Mode::Permits(_)) => return Ok(Some(lease)),
         (Mode::Shared, Mode::Exclusive) => {
             "this task holds the key shared, and asks for it exclusively: it would wait for its own share without end. Take it \
              exclusively in the outer call, or end the outer call before this one"
+                .to_owned()
+        }
+        (_, Mode::Once) => {
+            "this task holds the key, and asks to run a body once under it: it would wait for itself without end. Call the function \
+             outside of the body, or give it a key of its own"
                 .to_owned()
         }
         (Mode::Permits(_), _) | (_, Mode::Permits(_)) => format!(

@@ -41,7 +41,7 @@ use crate::{
         clock::Moment,
     },
     store::{
-        Acquired, EntryNumber, Failure, PushedGrant, Renewed,
+        Acquired, EntryNumber, Failure, PushedGrant, Renewed, RunResult,
         grants::{GrantListener, HeldNow},
         owner_token::joined,
     },
@@ -170,8 +170,12 @@ impl Registry {
 
     /// A guard gives up its share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the future
     /// leaves the release in flight. `None`: there is nothing to wait for, since the lease stays in this process. The rest of a lost
-    /// lease is given back, too.
-    pub(crate) fn release(self: &Arc<Self>, lease: &LeaseState) -> Option<Releasing> {
+    /// lease is given back, too. A `result` is stored by the release: the lease of a run does not stay in this process.
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        lease: &LeaseState,
+        result: Option<RunResult>,
+    ) -> Option<Releasing> {
         if !lease.leave() {
             return None;
         }
@@ -199,7 +203,8 @@ impl Registry {
             _ => lease.release_action(),
         };
         let unanswered = effects.unanswered.take();
-        let mut releasing = release::release(&self.context, key, action, now, lost, unanswered);
+        let mut releasing =
+            release::release(&self.context, key, action, now, lost, unanswered, result);
         // The release reaches the connection before the next request for the key.
         if effects.asks() {
             releasing.send();

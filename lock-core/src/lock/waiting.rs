@@ -12,8 +12,8 @@ use crate::{
     error::LockError,
     key::LockKey,
     lock::{
-        hold::Hold,
-        key_state::{Event, Limits, Outcome, TaskId, terms::Terms},
+        hold::{Admission, Hold},
+        key_state::{Event, Limits, Outcome, Refusal, TaskId, terms::Terms},
         lease_state::LeaseState,
         registry::{Registry, Waiting},
         requests::acquire_in_flight::AcquireInFlight,
@@ -93,9 +93,9 @@ impl WaitFuture {
         self
     }
 
-    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Hold, LockError>> {
+    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Admission, LockError>> {
         if let Some(lease) = self.taken.take() {
-            return Poll::Ready(Ok(self.hold(lease)));
+            return Poll::Ready(Ok(self.held(lease)));
         }
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
@@ -126,7 +126,10 @@ impl WaitFuture {
                 self.registry
                     .poll(&self.key, self.kind, self.id, now, context.waker(), reply);
             match polled {
-                Outcome::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
+                Outcome::Taken(lease) => return Poll::Ready(Ok(self.held(lease))),
+                Outcome::Refused(Refusal::Done(result)) => {
+                    return Poll::Ready(Ok(Admission::Done(result)));
+                }
                 Outcome::Refused(refusal) => {
                     return Poll::Ready(Err(self.registry.refused(&self.key, refusal)));
                 }
@@ -134,6 +137,10 @@ impl WaitFuture {
                 _ => return Poll::Pending,
             }
         }
+    }
+
+    fn held(&self, lease: Arc<LeaseState>) -> Admission {
+        Admission::Held(self.hold(lease))
     }
 
     fn hold(&self, lease: Arc<LeaseState>) -> Hold {
@@ -162,7 +169,7 @@ fn check_limits(registry: &Registry, key: &LockKey) -> Result<(), LockError> {
 }
 
 impl Future for WaitFuture {
-    type Output = Result<Hold, LockError>;
+    type Output = Result<Admission, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -170,9 +177,13 @@ impl Future for WaitFuture {
         let result = ready!(span.in_scope(|| this.poll_once(context)));
         this.stage = Stage::Over;
         Poll::Ready(match result {
-            Ok(hold) => {
+            Ok(Admission::Held(hold)) => {
                 hold.watch(|lease| this.watch.granted(lease.fencing));
-                Ok(hold)
+                Ok(Admission::Held(hold))
+            }
+            Ok(Admission::Done(result)) => {
+                this.watch.done();
+                Ok(Admission::Done(result))
             }
             Err(error) => {
                 this.watch.failed(&error);

@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
 
@@ -14,8 +15,8 @@ use crate::{
     guard::LockGuard,
     key::LockKey,
     lock::{
-        hold::Hold,
-        key_state::{terms::Terms, wait_queue::deadline},
+        hold::{Admission, Hold},
+        key_state::{terms::Terms, unasked_result, wait_queue::deadline},
         reentry,
         waiting::WaitFuture,
     },
@@ -30,6 +31,19 @@ use crate::{
 pub struct AcquireFuture<'a> {
     manager: &'a LockManager,
     state: AcquireState,
+}
+
+/// What an acquire ends with.
+pub(super) enum Admitted {
+    Guard(LockGuard),
+    /// The body that was to run once has run: its result.
+    Result(
+        #[cfg_attr(
+            not(feature = "once"),
+            expect(dead_code, reason = "only `run_once` reads it")
+        )]
+        Arc<[u8]>,
+    ),
 }
 
 enum AcquireState {
@@ -80,13 +94,15 @@ impl<'a> AcquireFuture<'a> {
     }
 }
 
-impl Future for AcquireFuture<'_> {
-    type Output = Result<LockGuard, LockError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+impl AcquireFuture<'_> {
+    /// Polls the wait, which may end with the result of a run instead of a lease.
+    pub(super) fn poll_admission(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Admitted, LockError>> {
         // A lock that is free at every poll must not starve the other tasks of its runtime.
         let coop = ready!(coop::poll_proceed(context));
-        let this = &mut *self;
+        let this = self;
         if matches!(this.state, AcquireState::New(..))
             && let AcquireState::New(key, terms) =
                 std::mem::replace(&mut this.state, AcquireState::Finished)
@@ -95,6 +111,7 @@ impl Future for AcquireFuture<'_> {
                 .transpose()
         {
             coop.made_progress();
+            let result = result.map(Admitted::Guard);
             return Poll::Ready(result.map_err(|error| refused(this.manager, error)));
         }
         let AcquireState::Waiting(wait) = &mut this.state else {
@@ -104,12 +121,25 @@ impl Future for AcquireFuture<'_> {
         coop.made_progress();
         this.state = AcquireState::Finished;
         Poll::Ready(match result {
-            Ok(hold) => {
+            Ok(Admission::Held(hold)) => {
                 hold.begin();
-                Ok(LockGuard::new(hold))
+                Ok(Admitted::Guard(LockGuard::new(hold)))
             }
+            Ok(Admission::Done(result)) => Ok(Admitted::Result(result)),
             Err(error) => Err(refused(this.manager, error)),
         })
+    }
+}
+
+impl Future for AcquireFuture<'_> {
+    type Output = Result<LockGuard, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_admission(context)
+            .map(|admitted| match admitted? {
+                Admitted::Guard(guard) => Ok(guard),
+                Admitted::Result(_) => Err(unasked_result()),
+            })
     }
 }
 

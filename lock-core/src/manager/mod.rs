@@ -31,6 +31,8 @@ mod modes_in_memory;
 mod multi_key;
 mod operating;
 mod run;
+#[cfg(feature = "once")]
+pub(crate) mod run_once;
 #[cfg(feature = "redis")]
 mod servers;
 

@@ -39,6 +39,7 @@ async fn take(
         Mode::Exclusive => options,
         Mode::Shared => options.shared(),
         Mode::Permits(n) => options.permits(n),
+        Mode::Once => options.in_mode(Some(mode)),
     };
     manager.acquire("k", options).await
 }

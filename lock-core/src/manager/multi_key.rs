@@ -274,7 +274,7 @@ impl LockManager {
                 Poll::Ready(self.join_queue(key, *terms, now, deadline, context.waker()))
             };
             let wait = poll_fn(join).await?;
-            taken.push((position, wait.await?));
+            taken.push((position, wait.await?.into_hold()?));
             spend(terms, deadline, self.context().clock.now());
         }
         taken.sort_by_key(|(position, _)| *position);

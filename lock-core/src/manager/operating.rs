@@ -82,6 +82,27 @@ impl LockManager {
             .map_err(|error| error.about(&key))
     }
 
+    /// Deletes the result of a body that ran once (feature `once`): the next caller runs it again. For operators.
+    ///
+    /// A body that runs meanwhile goes on, and its result is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take the request back.
+    pub async fn forget(&self, key: impl IntoLockKey) -> Result<(), LockError> {
+        let key = key.into_lock_key();
+        check_key(&self.inner.registry.prefix, &key)?;
+        let full_key = self.inner.registry.full_key(&key);
+        self.context()
+            .ask(|store| store.forget(full_key))
+            .await
+            .map_err(|error| error.about(&key))
+    }
+
     /// Tries everything that the manager needs from its backend: for a health check.
     ///
     /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under the

@@ -34,7 +34,7 @@ pub(crate) trait GrantListener: Send + Sync {
     /// An exclusive request waits for the share of this entry.
     fn contended(self: Arc<Self>, key: &LockKey, kind: LockMode, entry: EntryNumber);
 
-    /// A message is no more than a hint that the lock was granted: ask the server.
+    /// A message is no more than a reason to ask the server. The lock may have been granted, or the body that is to run once has run.
     fn hinted(self: Arc<Self>, key: &LockKey, kind: LockMode, now: Moment);
 
     /// There is a new connection since then, and messages may have been missed.
@@ -77,6 +77,8 @@ struct EntryRecord {
     /// The same for the messages about an exclusive request. The first one may have the stamp of the grant: within a microsecond, a
     /// release grants the share, and an exclusive request comes.
     newest_contended: u64,
+    /// The same for the messages that the body has run.
+    newest_done: u64,
 }
 
 /// A message for one entry.
@@ -96,6 +98,8 @@ pub(crate) enum MessageContent {
     Granted(PushedGrant),
     /// An exclusive request waits for the share. With its stamp.
     Contended(u64),
+    /// The body that waits to run once has run. With the server's time.
+    Done(u64),
 }
 
 /// What a message is used for.
@@ -188,6 +192,7 @@ impl Grants {
         let (newest, stamp) = match message.content {
             MessageContent::Granted(granted) => (&mut record.newest_grant, granted.stamp),
             MessageContent::Contended(stamp) => (&mut record.newest_contended, stamp),
+            MessageContent::Done(time) => (&mut record.newest_done, time),
         };
         if *newest >= stamp {
             return;
@@ -202,7 +207,7 @@ impl Grants {
             (MessageKind::Grant, MessageContent::Granted(granted)) => {
                 listener.granted(&key, mode, message.number, granted);
             }
-            (MessageKind::Hint, MessageContent::Granted(_)) => {
+            (MessageKind::Hint, MessageContent::Granted(_)) | (_, MessageContent::Done(_)) => {
                 listener.hinted(&key, mode, now);
             }
             (_, MessageContent::Contended(_)) => {
@@ -222,6 +227,13 @@ impl Grants {
     pub(crate) fn contended(&self, number: EntryNumber) {
         self.tell(number, |listener, key, kind| {
             listener.contended(key, kind, number);
+        });
+    }
+
+    /// The same for the result of a body that an entry waits to run once.
+    pub(crate) fn done(&self, number: EntryNumber, now: Moment) {
+        self.tell(number, |listener, key, kind| {
+            listener.hinted(key, kind, now);
         });
     }
 
@@ -286,6 +298,7 @@ impl QueueEntry {
                 token: token.clone(),
                 newest_grant: 0,
                 newest_contended: 0,
+                newest_done: 0,
             };
             self.grants.entries.lock().insert(self.number, record);
             ttl

@@ -72,6 +72,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Finds keys with this prefix that are held, a page at a time: not more than about a hundred.
     fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page>;
 
+    /// Deletes the result of a run.
+    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()>;
+
     /// Deletes a key, whichever holder it has, and grants it to the next waiter.
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()>;
 
@@ -174,6 +177,8 @@ pub(crate) struct Acquired {
 pub(crate) enum AcquireOutcome {
     Granted(Grant),
     Busy(Busy),
+    /// For a request to run a body once: the result of an earlier run. The request has neither the lock nor an entry in the queue.
+    Done(Arc<[u8]>),
     /// The request is to be undone: the key may have this owner token, which must not be used for another request. The next
     /// request uses another one, at once.
     Undo,
@@ -296,6 +301,8 @@ pub(crate) struct Release {
     pub(crate) token: OwnerToken,
     /// Instead of deleting the key, lets it expire after this long.
     pub(crate) keep: Option<Duration>,
+    /// The result of a run, stored in the same step if the key still holds the owner token.
+    pub(crate) result: Option<RunResult>,
     pub(crate) known_fencing: u64,
     pub(crate) entry: Entry,
     /// Whether the entry may be in the queue.
@@ -304,6 +311,24 @@ pub(crate) struct Release {
     pub(crate) in_flight: Arc<InFlight>,
     /// The record of the acquire.
     pub(crate) acquire_in_flight: Arc<InFlight>,
+}
+
+/// What a run leaves for later callers.
+#[derive(Clone)]
+pub(crate) struct RunResult {
+    pub(crate) bytes: Arc<[u8]>,
+    /// For how long it is kept.
+    pub(crate) keep: Duration,
+}
+
+/// The bytes are the user's, and are shown nowhere.
+impl fmt::Debug for RunResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunResult")
+            .field("length", &self.bytes.len())
+            .field("keep", &self.keep)
+            .finish()
+    }
 }
 
 /// A release that goes on until it is certain that the key is not ours and will not be.
@@ -351,6 +376,10 @@ pub(crate) enum ReleaseOutcome {
     Released,
     /// The same, and requests may wait in the queue: the next try, which is to follow at once, grants the lock to them.
     ReleasedUnserved,
+    /// The server has no memory for the result. The lock is held as before.
+    NotStored,
+    /// Released without the result that was to be stored.
+    ReleasedWithoutResult,
     NotOurs,
 }
 

@@ -21,6 +21,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause once the server has replied.
 const LONGEST_CLEAN_UP_PAUSE: Duration = Duration::from_secs(60);
 
+/// After so many replies that the server has no memory for the result, the lock is released without it.
+const MOST_NOT_STORED: u32 = 3;
+
 /// After so many replies that refuse the release, no further try is of use.
 const MOST_REFUSALS: u32 = 3;
 
@@ -82,6 +85,8 @@ struct RepeatedRelease<S> {
 struct Tries {
     all: u32,
     refused: u32,
+    /// How many found the server without memory for the result.
+    not_stored: u32,
     /// Whether one of them was sent and has no reply.
     may_have_done_it: bool,
 }
@@ -134,6 +139,10 @@ impl<S: OneServer> RepeatedRelease<S> {
     async fn try_once(&mut self) -> Option<Result<ReleaseOutcome, Failure>> {
         let request = self.release.next_try();
         match self.server.release_once(request).await {
+            Ok(released) if released.outcome == ReleaseOutcome::NotStored => {
+                self.not_stored();
+                None
+            }
             Ok(released) => Some(Ok(self.released(released))),
             Err(failure) => self.failed(failure).map(Err),
         }
@@ -165,7 +174,18 @@ impl<S: OneServer> RepeatedRelease<S> {
             {
                 ReleaseOutcome::Released
             }
+            ReleaseOutcome::Released if self.tries.not_stored >= MOST_NOT_STORED => {
+                ReleaseOutcome::ReleasedWithoutResult
+            }
             outcome => outcome,
+        }
+    }
+
+    /// The lock is held, and its result is not stored. After some tries the result is given up, since others wait for the lock.
+    fn not_stored(&mut self) {
+        self.tries.not_stored += 1;
+        if self.tries.not_stored >= MOST_NOT_STORED {
+            self.release.request.result = None;
         }
     }
 
@@ -255,6 +275,7 @@ mod tests {
                 full_key: "lock:k".into(),
                 token: OwnerTokens::of_this_process().next(Scheme::Deletes),
                 keep: None,
+                result: None,
                 known_fencing: 0,
                 entry: Entry {
                     number: 0,

@@ -37,6 +37,9 @@ const LOST: &str = "lock_lost_total";
 
 const CONNECTED: &str = "lock_connected";
 
+#[cfg(feature = "once")]
+const ONCE: &str = "lock_once_total";
+
 const HANDOFFS: &str = "lock_handoffs_total";
 
 static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Some("lock_core"));
@@ -74,6 +77,9 @@ pub(super) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
         LockError::Unavailable { .. } => counter(UNAVAILABLE, key, mode).increment(1),
         // The first two are mistakes in the program. The loss was counted when it happened.
         LockError::Invalid { .. } | LockError::NotConfigured | LockError::Lost { .. } => {}
+        // Refused after its wait, and counted there.
+        #[cfg(feature = "once")]
+        LockError::Repeated { .. } => {}
     }
 }
 
@@ -105,6 +111,12 @@ pub(super) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
         HandOff::Remote => &template(key).labels.remote[mode as usize],
     };
     counted(&Key::from_static_parts(HANDOFFS, labels)).increment(1);
+}
+
+#[cfg(feature = "once")]
+pub(super) fn once(key: &LockKey, outcome: crate::telemetry::OnceOutcome) {
+    let labels = [("key", template(key).text()), ("outcome", outcome.label())];
+    counted(&Key::from_parts(ONCE, &labels)).increment(1);
 }
 
 #[cfg(feature = "redis")]
@@ -148,6 +160,11 @@ pub(super) fn describe() {
             (
                 ABANDONED,
                 "waits that ended because the caller stopped waiting",
+            ),
+            #[cfg(feature = "once")]
+            (
+                ONCE,
+                "calls for bodies that run once: those that ran, and those that got or were refused the result of an earlier run",
             ),
             (LOST, "leases that ended before they were released"),
             (

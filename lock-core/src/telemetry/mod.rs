@@ -26,9 +26,13 @@ use crate::{
 mod figures;
 mod hand_off;
 mod literal_keys;
+#[cfg(feature = "once")]
+mod once_outcome;
 mod refusals;
 
 pub(crate) use hand_off::HandOff;
+#[cfg(feature = "once")]
+pub(crate) use once_outcome::OnceOutcome;
 pub(crate) use refusals::Refusals;
 
 /// A task that waits.
@@ -109,6 +113,17 @@ impl WatchedWait {
             mode,
             clock,
         })))
+    }
+
+    /// The wait ended with the result of a run.
+    pub(crate) fn done(&mut self) {
+        if let Some(watch) = self.0.take() {
+            let waited = watch.so_far();
+            watch
+                .span
+                .in_scope(|| tracing::debug!(key = %watch.key.shown(), ?waited, "done before"));
+            figures::wait_ends(&watch.key, watch.mode, waited);
+        }
     }
 
     /// The wait ended without the lock.
@@ -242,6 +257,12 @@ pub(crate) fn released_at_once(key: &LockKey) {
 
 pub(crate) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
     catch_panic(|| figures::handed_on(key, mode, how));
+}
+
+/// A call for a body that runs once has ended.
+#[cfg(feature = "once")]
+pub(crate) fn once(key: &LockKey, outcome: OnceOutcome) {
+    catch_panic(|| figures::once(key, outcome));
 }
 
 /// Describes the figures to the recorder, if one is installed already.

@@ -29,6 +29,9 @@ pub(super) fn lost(_: &LockKey, _: LockMode, _: LeaseLost) {}
 
 pub(super) fn handed_on(_: &LockKey, _: LockMode, _: HandOff) {}
 
+#[cfg(feature = "once")]
+pub(super) fn once(_: &LockKey, _: crate::telemetry::OnceOutcome) {}
+
 #[cfg(feature = "redis")]
 pub(super) fn connected(_: &str, _: bool) {}
 

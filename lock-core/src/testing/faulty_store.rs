@@ -256,6 +256,10 @@ impl Store for FaultyStore {
         })
     }
 
+    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+        self.answer(self.command_timeout, || self.memory.forget(full_key))
+    }
+
     fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
         self.answer(self.command_timeout, || self.memory.check(known_tokens))
     }

@@ -20,7 +20,7 @@ use crate::{
     key::LockKey,
     lock::{
         context::{Context, event_listener::LiveEvent, outage::Outage},
-        hold::Hold,
+        hold::{Admission, Hold},
         interleavings::served_store::{Order, ServedStore},
         key_state::{
             Event, Limits,
@@ -99,7 +99,7 @@ impl Contended {
     fn acquire_with(&self, options: &LockOptions) -> Option<Hold> {
         shuttle::future::block_on(async {
             let wait = poll_fn(|task| Poll::Ready(self.join(options, task.waker()))).await?;
-            wait.await.ok()
+            wait.await.and_then(Admission::into_hold).ok()
         })
     }
 
@@ -107,7 +107,7 @@ impl Contended {
     fn give_up(&self) {
         if let Some(mut wait) = self.join(&patient(), Waker::noop()) {
             let mut task = TaskContext::from_waker(Waker::noop());
-            if let Poll::Ready(Ok(hold)) = Pin::new(&mut wait).poll(&mut task) {
+            if let Poll::Ready(Ok(Admission::Held(hold))) = Pin::new(&mut wait).poll(&mut task) {
                 self.step_inside(&hold);
             }
         }
@@ -346,7 +346,8 @@ fn a_request_that_is_taken_over_is_finished_once() {
                     let is_pending = Pin::new(&mut wait).poll(&mut task).is_pending();
                     // The other tasks get the lock meanwhile.
                     (0..100).for_each(|_| point());
-                    if is_pending && let Ok(hold) = shuttle::future::block_on(wait) {
+                    if is_pending && let Ok(Admission::Held(hold)) = shuttle::future::block_on(wait)
+                    {
                         all.step_inside(&hold);
                     }
                 }

@@ -120,6 +120,10 @@ impl Store for ServedStore {
         self.send(move |memory| memory.list(full_prefix, from))
     }
 
+    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+        self.send(move |memory| memory.forget(full_key))
+    }
+
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         self.send(move |memory| memory.force_release(full_key, known_fencing))
     }

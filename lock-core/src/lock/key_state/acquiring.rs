@@ -75,6 +75,12 @@ where
                             }
                             self.granted(granted, cx);
                         }
+                        // Tasks that wait for the lock itself go on waiting, with another request.
+                        AcquireOutcome::Done(result) => self.refuse_those(
+                            |waiter| waiter.terms.mode == Mode::Once,
+                            &Refusal::Done(result),
+                            cx,
+                        ),
                         AcquireOutcome::Busy(busy) => {
                             self.busy(&busy, sent, ttl, queue_mode, cx);
                         }
@@ -107,7 +113,7 @@ where
             return;
         };
         let terms = head.terms;
-        let waits_for_one = self.kind != LockMode::Exclusive || self.queue.length() == 1;
+        let waits_for_one = terms.mode != Mode::Exclusive || self.queue.length() == 1;
         let host = cx.host;
         let new = || AcquireRequest::new(host.new_owner(terms.mode), terms.mode);
         let request = self.request.get_or_insert_with(new);
@@ -130,7 +136,7 @@ where
             request.known_since = known_fencing;
         }
         // In the other modes the entry is also the holder's.
-        if queue_mode == QueueMode::JoinQueue || terms.mode != Mode::Exclusive {
+        if queue_mode == QueueMode::JoinQueue || !terms.mode.is_alone() {
             request.queued_ttl.get_or_insert(terms.ttl);
         }
         // Set before the first byte is sent.
@@ -334,7 +340,7 @@ where
         let owner = request.owner.clone();
         let mut lease = ServerLease::new(owner, &granted, request, &terms, cx);
         let ends = lease.valid_until;
-        if self.kind == LockMode::Exclusive && self.queue.length() > 1 {
+        if terms.mode == Mode::Exclusive && self.queue.length() > 1 {
             cx.actions.push(lease.prefetch());
         }
         self.request = None;

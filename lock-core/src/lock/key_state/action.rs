@@ -184,6 +184,8 @@ pub(crate) enum Refusal {
         holder: Option<Arc<str>>,
     },
     Failed(Failure),
+    /// The body that the task was to run once has run: its result.
+    Done(Arc<[u8]>),
     /// The last replies that granted the lock took more than half of the ttl.
     TooSlow {
         took: Duration,
@@ -195,6 +197,11 @@ pub(crate) enum Refusal {
 /// The error of a manager that was shut down.
 pub(crate) fn shut_down() -> LockError {
     LockError::unavailable("this lock manager was shut down")
+}
+
+/// The failure of a request that did not ask for a result, and got one.
+pub(crate) fn unasked_result() -> LockError {
+    LockError::unavailable("the backend replied with the result of a run, which was not asked for")
 }
 
 impl Refusal {
@@ -216,6 +223,7 @@ impl Refusal {
                 LockError::busy(key, until.map(|until| until.since(now)), busy)
             }
             Self::Failed(failure) => LockError::from(failure).about(key),
+            Self::Done(_) => unasked_result().about(key),
             Self::TooSlow { took, ttl } => LockError::invalid(format!(
                 "a round trip to the backend took {took:?}, more than half of the ttl of {ttl:?}: choose a longer ttl"
             ))

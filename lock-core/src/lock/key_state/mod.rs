@@ -62,7 +62,7 @@ pub(crate) mod wait_queue;
 
 pub(crate) use action::{
     AcquireAction, Action, BATCHED_WITHIN, Host, Limits, NewLease, Refusal, ReleaseAction, TaskId,
-    Transition, shut_down,
+    Transition, shut_down, unasked_result,
 };
 pub(crate) use event::{Event, Outcome};
 pub(crate) use holding::AfterRelease;

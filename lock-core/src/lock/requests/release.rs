@@ -17,7 +17,7 @@ use crate::{
         requests::release_in_flight::Unanswered,
     },
     runtime::clock::Moment,
-    store::{CertainRelease, Failure, Release, ReleaseOutcome, owner::Owner},
+    store::{CertainRelease, Failure, Release, ReleaseOutcome, RunResult, owner::Owner},
 };
 
 /// A release that its task may wait for. Dropping it leaves the release in flight.
@@ -34,6 +34,7 @@ pub(crate) struct Releasing {
 type ReleaseWork = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
 
 /// Begins a release, which is sent with the first poll. `unanswered` makes the next acquire of the key take account of the release.
+/// `result`: what a run leaves.
 pub(crate) fn release(
     context: &Arc<Context>,
     key: &LockKey,
@@ -41,6 +42,7 @@ pub(crate) fn release(
     started: Moment,
     lost: Option<LeaseLost>,
     unanswered: Option<Unanswered>,
+    result: Option<RunResult>,
 ) -> Releasing {
     let noted = unanswered.as_ref().map(Unanswered::release);
     let in_flight = noted.map(|release| release.connections.clone());
@@ -50,6 +52,7 @@ pub(crate) fn release(
             full_key: owner.full_key.clone(),
             token: owner.token.clone(),
             keep: None,
+            result,
             known_fencing: 0,
             entry: owner.entry.in_queue(),
             may_be_queued: action.is_queued,
@@ -158,6 +161,10 @@ fn verdict(
         }
         (None, Ok(ReleaseOutcome::NotOurs)) => LeaseLost::TakenAway,
         (None, Ok(ReleaseOutcome::Released | ReleaseOutcome::ReleasedUnserved)) => return Ok(()),
+        (None, Ok(ReleaseOutcome::NotStored | ReleaseOutcome::ReleasedWithoutResult)) => {
+            let full = "the server has no memory left for the result of the run";
+            return Err(LockError::unavailable(full).about(key));
+        }
         (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
     };
     Err(LockError::lost(key, reason, context.outage.failure()))

@@ -8,6 +8,7 @@
 //! - The queue is served first come, first served. A newcomer goes to its end.
 //! - After an exclusive phase the shared entry is next, also if an exclusive one came before it.
 //! - A shared phase has one fencing token.
+//! - An entry for a body that is to run once is exclusive. While there is a result, it is answered and not granted.
 //! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest seat that is free. Permits and the
 //!   other modes refuse each other.
 //!
@@ -17,7 +18,7 @@
 //! There is no timer. Each operation first takes out the holders with a lease that has ended, and lets the entries in that may
 //! enter then. A waiter checks when its holder's lease must have ended.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use crate::{
     fencing::FencingBlock,
@@ -26,7 +27,8 @@ use crate::{
     runtime::clock::Moment,
     store::{
         Acquire, AcquireOutcome, Busy, Contended, Entry, EntryNumber, Expiry, Failure, Grant,
-        OTHER_MODE, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed, WakeUpMode,
+        OTHER_MODE, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed, RunResult,
+        WakeUpMode,
         memory::memory_clock::MemoryClock,
         owner_token::{OwnerToken, holder_of},
     },
@@ -40,6 +42,8 @@ pub(crate) struct LockTable {
     pub(crate) queue: Vec<QueuedEntry>,
     /// Whether the last entry that entered was an exclusive one.
     pub(crate) is_shared_next: bool,
+    /// The result of the body that ran once, and when it is forgotten.
+    pub(crate) result: Option<(Arc<[u8]>, Moment)>,
 }
 
 /// What an operation reads besides the table, and what comes out of it besides its reply.
@@ -59,6 +63,8 @@ pub(crate) enum Notice {
     Granted(EntryNumber, PushedGrant),
     /// An exclusive request waits for the share of this entry.
     Contended(EntryNumber),
+    /// The body that this entry waits to run once has run.
+    Done(EntryNumber),
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +94,14 @@ impl LockTable {
     ) -> Result<AcquireOutcome, Failure> {
         self.sweep(update.now, update.is_alive);
         let (own, now) = (request.entry, update.now);
+        if own.mode == Mode::Once
+            && let Some((result, _)) = &self.result
+        {
+            let result = result.clone();
+            self.leave(own.number);
+            self.advance(None, update);
+            return Ok(AcquireOutcome::Done(result));
+        }
         // The reply to an earlier request was lost, or the notice of a grant is not read.
         if let Some(held) = self.holder_mut(|holder| holder.number == Some(own.number)) {
             held.extend(now.after(request.ttl));
@@ -116,7 +130,7 @@ impl LockTable {
             // It was the last one: none waits behind it.
             self.leave(own.number);
         }
-        if own.mode == Mode::Exclusive {
+        if own.mode.is_alone() {
             // Repeated with each check, as by a server.
             let shares = self.holders.iter();
             let shares = shares.filter(|holder| holder.kind == LockMode::Shared);
@@ -173,9 +187,18 @@ impl LockTable {
             holder.expires = update.now.after(request.keep.unwrap_or_default());
             ReleaseOutcome::Released
         });
+        if outcome == ReleaseOutcome::Released
+            && let Some(RunResult { bytes, keep }) = &request.result
+        {
+            self.result = Some((bytes.clone(), update.now.after(*keep)));
+        }
         self.sweep(update.now, update.is_alive);
         self.advance(None, update);
         outcome
+    }
+
+    pub(crate) fn forget(&mut self, _: &mut TableUpdate<'_>) {
+        self.result = None;
     }
 
     /// Takes the lock from its holders, in any mode.
@@ -208,14 +231,16 @@ impl LockTable {
         })
     }
 
-    /// Takes out the holders with a lease that has ended, and the waiters that have no owner. All operations begin with it.
+    /// Takes out the holders with a lease that has ended, the waiters that have no owner, and the result that is kept no longer. All
+    /// operations begin with it.
     pub(crate) fn sweep(&mut self, now: Moment, is_alive: &dyn Fn(EntryNumber) -> bool) {
+        self.result.take_if(|(_, until)| *until <= now);
         self.holders.retain(|holder| holder.expires > now);
         self.queue.retain(|queued| is_alive(queued.entry.number));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.holders.is_empty() && self.queue.is_empty()
+        self.holders.is_empty() && self.queue.is_empty() && self.result.is_none()
     }
 
     /// Takes out all holders. With `elsewhere_until`, a holder elsewhere has the lock until then. Lets no entry in.
@@ -246,6 +271,10 @@ impl LockTable {
         while let Some(at) = self.next_to_enter() {
             let queued = self.queue.remove(at);
             let entry = queued.entry;
+            if entry.mode == Mode::Once && self.result.is_some() {
+                update.notices.push(Notice::Done(entry.number));
+                continue;
+            }
             // The lease of the asking entry is as long as it asks for now.
             if let Some(own) = own.filter(|own| own.entry.number == entry.number) {
                 mine = Some(self.enter(queued, own.ttl, own.tokens, update));
@@ -254,7 +283,7 @@ impl LockTable {
             let grant = self.enter(queued, entry.ttl, 1, update);
             let stamp = match entry.mode {
                 Mode::Shared => update.take_fencing(1).last().into(),
-                Mode::Exclusive | Mode::Permits(_) => grant.tokens.last().into(),
+                Mode::Exclusive | Mode::Permits(_) | Mode::Once => grant.tokens.last().into(),
             };
             let pushed = PushedGrant { grant, stamp };
             update.notices.push(Notice::Granted(entry.number, pushed));
@@ -304,7 +333,7 @@ impl LockTable {
             tokens,
         };
         let grant = self.grant(mode, tokens, holder.seat);
-        self.is_shared_next = mode == Mode::Exclusive;
+        self.is_shared_next = mode.is_alone();
         self.holders.insert(seat, holder);
         grant
     }

@@ -130,7 +130,7 @@ impl MemoryStore {
         }
         let notices = update.notices;
         drop(locks);
-        self.deliver(notices);
+        self.deliver(notices, now);
         result
     }
 
@@ -142,12 +142,14 @@ impl MemoryStore {
     /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter gives it back, and asks again
     /// only when a task polls. If the first waiter asks for another ttl or number of permits, the state gives the lock back. Then
     /// it asks again once, for what that waiter wants. A share that is told that it is contended is closed, once. So a chain has at
-    /// most two grants for each of the three states of the key, and one release for each share.
-    fn deliver(&self, notices: Vec<Notice>) {
+    /// most two grants for each of the three states of the key, and one release for each share. An entry that is told of a result is not
+    /// in the queue any more, and its request is answered with the result.
+    fn deliver(&self, notices: Vec<Notice>, now: Moment) {
         for notice in notices {
             match notice {
                 Notice::Granted(number, granted) => self.grants.granted(number, granted),
                 Notice::Contended(number) => self.grants.contended(number),
+                Notice::Done(number) => self.grants.done(number, now),
             }
         }
     }
@@ -211,6 +213,11 @@ impl Store for MemoryStore {
             locks: held.collect(),
             next: None,
         }))
+    }
+
+    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+        self.update(&full_key, 0, LockTable::forget);
+        at_once(Ok(()))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {

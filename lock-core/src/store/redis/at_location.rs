@@ -11,11 +11,19 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, ENDED, Failure, QueueMode, Release, Released,
         StoreFuture,
         redis::{
-            connection::{capabilities::Capabilities, errors, wire::command::Arg::Number},
+            connection::{
+                capabilities::Capabilities,
+                errors,
+                wire::command::{
+                    Arg::{Number, Text},
+                    command,
+                },
+            },
             redis_store::{Acked, RedisStore},
             scripts::{
                 ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE,
                 replies::{read_acquired, read_released, read_sighting},
+                send_to,
             },
             topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
         },
@@ -115,7 +123,10 @@ impl RedisStore {
             let acquired = self
                 .ask_for(location, request, QueueMode::DoNotQueue)
                 .await?;
-            if matches!(acquired.outcome, AcquireOutcome::Granted(_)) {
+            if matches!(
+                acquired.outcome,
+                AcquireOutcome::Granted(_) | AcquireOutcome::Done(_)
+            ) {
                 return Ok(acquired);
             }
             self.0.contention.of(&request.full_key).note(true);
@@ -209,6 +220,32 @@ impl RedisStore {
         read_sighting(&answer)
     }
 
+    /// Deletes the result of a run.
+    pub(super) fn forget_on_the_manager(&self, full_key: Arc<str>) -> StoreFuture<()> {
+        let store = self.clone();
+        self.on_the_manager(async move {
+            let (store, full_key) = (&store, &full_key);
+            let forget =
+                |location: KeyLocation| async move { store.forget_at(&location, full_key).await };
+            store.0.servers.ask(full_key, forget).await
+        })
+    }
+
+    async fn forget_at(&self, location: &KeyLocation, full_key: &str) -> Result<(), Failure> {
+        let [.., result] = location.keys(full_key);
+        let delete = command(&[&[Text("DEL"), result]]);
+        let connection = &location.server.connection;
+        let (_, mut answers) = send_to(
+            connection,
+            location.node_role,
+            [delete],
+            self.within(),
+            None,
+        )
+        .await?;
+        errors::of_value(answers.pop().unwrap_or(Value::Nil)).map(drop)
+    }
+
     pub(super) async fn force_release_at(
         &self,
         location: &KeyLocation,
@@ -230,10 +267,10 @@ impl RedisStore {
     }
 }
 
-/// For a lock that is not exclusive, where scripts may not run.
+/// For a lock that is not exclusive, and a body that is to run once, where scripts may not run.
 fn needs_scripts() -> Failure {
     Failure::invalid(
-        "shared locks and permits need scripts, which this user or server does not run: grant `+eval +evalsha`, or take the key \
-         exclusively",
+        "shared locks, permits and `run_once` need scripts, which this user or server does not run: grant `+eval +evalsha`, or take \
+         the key exclusively",
     )
 }

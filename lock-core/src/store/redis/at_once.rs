@@ -56,7 +56,10 @@ impl RedisStore {
         let outcome = acquired.as_ref().ok().and_then(Option::as_ref);
         let outcome = outcome.map(|acquired| &acquired.outcome);
         // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
-        contention.note(!matches!(outcome, Some(AcquireOutcome::Granted(_))));
+        contention.note(!matches!(
+            outcome,
+            Some(AcquireOutcome::Granted(_) | AcquireOutcome::Done(_))
+        ));
         acquired
     }
 

@@ -127,6 +127,10 @@ impl Store for RedisStore {
         })
     }
 
+    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+        self.forget_on_the_manager(full_key)
+    }
+
     fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
         let store = self.clone();
         Box::pin(async move {

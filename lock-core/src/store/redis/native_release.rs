@@ -15,26 +15,24 @@
 
 use redis::Value;
 
-use crate::{
-    mode::Mode,
-    store::{
-        Failure, Release, ReleaseOutcome, Released,
-        in_flight::ConnectionId,
-        redis::{
-            connection::{
-                delete_if::{DeleteIf, DeleteIfCell},
-                errors,
-                exchange::Ready,
-                wire::command::{Arg::Text, command, in_one_message},
-            },
-            topology::key_location::KeyLocation,
+use crate::store::{
+    Failure, Release, ReleaseOutcome, Released,
+    in_flight::ConnectionId,
+    redis::{
+        connection::{
+            delete_if::{DeleteIf, DeleteIfCell},
+            errors,
+            exchange::Ready,
+            wire::command::{Arg::Text, command, in_one_message},
         },
+        topology::key_location::KeyLocation,
     },
 };
 
 /// Whether one command may release the lock, as far as the request tells.
 pub(super) fn suffices(request: &Release) -> bool {
-    request.entry.mode == Mode::Exclusive
+    request.entry.mode.is_alone()
+        && request.result.is_none()
         && request.keep.is_none()
         && !request.may_be_queued
         && request.in_flight.is_empty()

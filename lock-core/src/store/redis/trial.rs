@@ -229,7 +229,7 @@ async fn lock_and_unlock(
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
         AcquireOutcome::Busy(_) if may_be_busy => false,
-        AcquireOutcome::Busy(_) | AcquireOutcome::Undo => {
+        AcquireOutcome::Busy(_) | AcquireOutcome::Undo | AcquireOutcome::Done(_) => {
             return Err(errors::nonsense("an acquire of a fresh key"));
         }
     };
@@ -252,6 +252,7 @@ async fn lock_and_unlock(
     let release = Release {
         full_key,
         token,
+        result: None,
         keep: None,
         known_fencing: 0,
         entry: request.entry,

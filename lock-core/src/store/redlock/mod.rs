@@ -182,6 +182,11 @@ impl Store for RedlockStore {
         Box::pin(async move { servers.have_done(force_release).await })
     }
 
+    /// No result is kept: with a minority of the servers, there could be two of one key.
+    fn forget(&self, _: Arc<str>) -> StoreFuture<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn check(&self, _: Arc<KnownTokens>) -> StoreFuture<Health> {
         Box::pin(inspect::check(self.0.clone()))
     }

@@ -219,9 +219,10 @@ impl World {
         let astray: Vec<_> = astray.map(|owner| names.owner(*owner)).collect();
         write!(
             text,
-            "{:?} {holder:?} {queue:?} {astray:?} {} {} {} {} {:?} {:?} {:?}",
+            "{:?} {holder:?} {queue:?} {astray:?} {} {} {} {} {} {:?} {:?} {:?}",
             tokens.map(|token| names.token(token)),
             table.is_shared_next,
+            table.result.is_some(),
             self.has_lost_messages,
             !self.astray.is_empty(),
             self.is_closing,
@@ -273,7 +274,7 @@ impl World {
                         names.at(*sent)
                     )
                 }
-                Request::Release(_) => write!(text, "x{owner}{is_late:?} "),
+                Request::Release(_, stores) => write!(text, "x{owner}{is_late:?}{stores:?} "),
             }?;
         }
         for reply in &self.down {
@@ -295,6 +296,7 @@ impl World {
                 }
                 Reply::Pushed(_, pushed) => write!(text, "m{owner}{:?} ", names.pushed(*pushed)),
                 Reply::Contended(_) => write!(text, "y{owner} "),
+                Reply::Done(_) => write!(text, "d{owner} "),
             }?;
         }
         if let Some(polled) = &self.polled {
@@ -449,6 +451,7 @@ fn outcome_text(names: &Names, outcome: &AcquireOutcome) -> String {
             busy.wake_up,
             busy.stamp.map(|stamp| names.token(stamp))
         ),
+        AcquireOutcome::Done(_) => "d".to_owned(),
         AcquireOutcome::Undo => "u".to_owned(),
     }
 }

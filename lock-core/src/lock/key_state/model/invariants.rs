@@ -43,11 +43,16 @@ impl World {
         let inside = self.tasks.iter().filter(holds).count();
         let elsewhere = usize::from(self.server.has(OTHER));
         let may_be = match self.left.mode {
-            Mode::Exclusive => inside + elsewhere <= 1,
+            Mode::Exclusive | Mode::Once => inside + elsewhere <= 1,
             Mode::Shared => inside == 0 || elsewhere == 0,
             Mode::Permits(permits) => inside + elsewhere <= usize::from(permits),
         };
         must(may_be, "two holders")?;
+        let has_result = self.server.table.result.is_some();
+        must(
+            !has_result || inside == 0,
+            "a body that runs beside a result",
+        )?;
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding {
                 owner,
@@ -140,7 +145,7 @@ impl World {
     fn check_request(&self) -> Found {
         let Some(request) = &self.key.request else {
             let is_planned = match self.left.mode {
-                Mode::Exclusive => !self.key.leases.is_empty(),
+                Mode::Exclusive | Mode::Once => !self.key.leases.is_empty(),
                 // The server is asked when the share has been let go.
                 Mode::Shared => self.key.asks_from().is_some(),
                 Mode::Permits(_) => false,
@@ -150,7 +155,7 @@ impl World {
                 "a waiter for which nothing is asked",
             );
         };
-        let is_alone = self.left.mode != Mode::Exclusive || self.key.leases.is_empty();
+        let is_alone = !self.left.mode.is_alone() || self.key.leases.is_empty();
         must(is_alone, "a request beside an exclusive lease")?;
         match request.step {
             RequestStep::Asking { .. } => {
@@ -194,7 +199,7 @@ impl World {
     fn check_leases(&self) -> Found {
         let count = self.key.leases.len();
         must(
-            self.left.mode != Mode::Exclusive || count <= 1,
+            !self.left.mode.is_alone() || count <= 1,
             "two exclusive leases",
         )?;
         self.key
@@ -219,7 +224,7 @@ impl World {
         let is_used = match self.left.mode {
             Mode::Exclusive => holders == 1 || (holders == 0 && is_fetching),
             Mode::Shared => (holders > 0) != is_kept,
-            Mode::Permits(_) => holders == 1,
+            Mode::Permits(_) | Mode::Once => holders == 1,
         };
         must(is_used, "a lease of no task, or of two")?;
         must(

@@ -282,6 +282,60 @@ fn every_state_of_two_tasks_with_two_permits_keeps_the_invariants() {
     explore_permits(2);
 }
 
+/// The other process runs the body, too. It always succeeds there.
+#[test]
+fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
+    let alone = Scenario {
+        mode: Mode::Once,
+        moments: Some(2),
+        ..once()
+    };
+    let beside_another = Scenario {
+        other_rounds: 1,
+        ..alone
+    };
+    explore_all(&[
+        alone,
+        Scenario {
+            moments: Some(1),
+            ..beside_another
+        },
+        Scenario { stalls: 1, ..alone },
+        Scenario {
+            shutdowns: 1,
+            ..alone
+        },
+        Scenario {
+            unrenewed: 1,
+            ..alone
+        },
+    ]);
+    explore_if_fast(&[
+        beside_another,
+        Scenario {
+            faults: 1,
+            ..beside_another
+        },
+        Scenario {
+            time_outs: 1,
+            ..beside_another
+        },
+        Scenario {
+            odd_messages: 1,
+            ..beside_another
+        },
+        Scenario {
+            refusals: 1,
+            ..beside_another
+        },
+        Scenario { rounds: 2, ..alone },
+        Scenario {
+            has_two_ttls: true,
+            ..beside_another
+        },
+    ]);
+}
+
 fn explore_permits(permits: u16) {
     let permits = Scenario {
         mode: Mode::Permits(permits),

@@ -8,7 +8,7 @@ use crate::{
     runtime::clock::Moment,
     store::{
         Acquire, AcquireOutcome, Busy, Entry, Expiry, PushedGrant, QueueMode, Release, Renew,
-        Renewed, WakeUpMode,
+        Renewed, RunResult, WakeUpMode,
         memory::{
             lock_table::{EntryHolder, LockTable, Notice, TableUpdate},
             memory_clock::MemoryClock,
@@ -29,7 +29,14 @@ pub(super) const OTHER: u64 = 0;
 pub(super) enum Request {
     Acquire(AcquireAction<u64>),
     Renew(Renewal, Duration),
-    Release(u64),
+    Release(u64, Stores),
+}
+
+/// Whether a release stores the result of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stores {
+    Nothing,
+    Result,
 }
 
 /// A renewal, and how many fencing tokens it wants.
@@ -54,6 +61,8 @@ pub(super) enum Reply {
     Renewed(Renewal, Result<Renewed, NoReply>),
     Pushed(u64, PushedGrant),
     Contended(u64),
+    /// The body that this owner token waits to run once has run.
+    Done(u64),
 }
 
 /// Why a request has no outcome.
@@ -70,7 +79,7 @@ impl Request {
         match self {
             Self::Acquire(acquire) => acquire.owner,
             Self::Renew(renewal, _) => renewal.owner,
-            Self::Release(owner) => *owner,
+            Self::Release(owner, _) => *owner,
         }
     }
 
@@ -79,7 +88,7 @@ impl Request {
         Some(match self {
             Self::Acquire(acquire) => Reply::Acquired(acquire.owner, Err(why)),
             Self::Renew(renewal, _) => Reply::Renewed(*renewal, Err(why)),
-            Self::Release(_) => return None,
+            Self::Release(..) => return None,
         })
     }
 }
@@ -87,13 +96,16 @@ impl Request {
 impl Reply {
     pub(super) fn owner(&self) -> u64 {
         match self {
-            Self::Acquired(owner, _) | Self::Pushed(owner, _) | Self::Contended(owner) => *owner,
+            Self::Acquired(owner, _)
+            | Self::Pushed(owner, _)
+            | Self::Contended(owner)
+            | Self::Done(owner) => *owner,
             Self::Renewed(renewal, _) => renewal.owner,
         }
     }
 
     pub(super) fn is_message(&self) -> bool {
-        matches!(self, Self::Pushed(..) | Self::Contended(_))
+        matches!(self, Self::Pushed(..) | Self::Contended(_) | Self::Done(_))
     }
 
     /// The result if this reply is lost. A lost message has none.
@@ -101,7 +113,7 @@ impl Reply {
         Some(match self {
             Self::Acquired(owner, _) => Self::Acquired(owner, Err(NoReply::Lost)),
             Self::Renewed(renewal, _) => Self::Renewed(renewal, Err(NoReply::Lost)),
-            Self::Pushed(..) | Self::Contended(_) => return None,
+            Self::Pushed(..) | Self::Contended(_) | Self::Done(_) => return None,
         })
     }
 }
@@ -110,7 +122,7 @@ impl Reply {
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     /// The mode in which the tasks of this process take the key. The other process takes it exclusively, or with permits if the
-    /// tasks do.
+    /// tasks do. It runs the body if the tasks do.
     mode: Mode,
     pub(super) table: LockTable,
     clock: MemoryClock,
@@ -191,11 +203,16 @@ impl Server {
                     self.update(known, now, |table, update| table.renew(&renew, update));
                 (Some(Reply::Renewed(*renewal, Ok(renewed))), messages)
             }
-            Request::Release(_) => {
+            Request::Release(_, stores) => {
                 let release = Release {
                     full_key,
                     token,
                     keep: None,
+                    // Kept for longer than a scenario lasts.
+                    result: (*stores == Stores::Result).then(|| RunResult {
+                        bytes: Arc::from(*b"result"),
+                        keep: TTL * 100,
+                    }),
                     known_fencing: known,
                     entry,
                     may_be_queued: true,
@@ -289,6 +306,7 @@ impl Server {
         let messages = update.notices.into_iter().map(|notice| match notice {
             Notice::Granted(owner, pushed) => Reply::Pushed(owner, pushed),
             Notice::Contended(owner) => Reply::Contended(owner),
+            Notice::Done(owner) => Reply::Done(owner),
         });
         let messages = messages.filter(|message| message.owner() != OTHER);
         let messages = messages.collect();

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use super::server::{NoReply, OTHER, OTHER_TTL, Renewal, Reply, Request, Sent, Server, TTL};
+use super::server::{
+    NoReply, OTHER, OTHER_TTL, Renewal, Reply, Request, Sent, Server, Stores, TTL,
+};
 use crate::{
     error::LeaseLost,
     lock::key_state::{
@@ -199,7 +201,7 @@ impl World {
                 ];
                 let waits = match (index, self.left.mode) {
                     (0, _) => &waits[..1],
-                    (_, Mode::Exclusive) => &waits[1..],
+                    (_, Mode::Exclusive | Mode::Once) => &waits[1..],
                     (_, _) if self.left.does_not_wait => &waits[2..],
                     (_, _) => &waits[1..2],
                 };
@@ -225,13 +227,22 @@ impl World {
             }
             Task::Holding { id, owner, .. } => {
                 let (id, owner) = (*id, *owner);
-                self.fork(reached, |world| {
+                // The body of a run may fail.
+                let results: &[_] = match self.left.mode {
+                    Mode::Once => &[Stores::Result, Stores::Nothing],
+                    _ => &[Stores::Nothing],
+                };
+                for stores in results {
+                    let mut world = self.clone();
                     let after = world.event(Event::Release(TaskId(id), &owner));
                     if !matches!(after, Outcome::Released(AfterRelease::Passed)) {
-                        world.send(Request::Release(owner));
+                        world.send(Request::Release(owner, *stores));
+                    } else if *stores == Stores::Result {
+                        return Err("a result that is not stored".to_owned());
                     }
                     world.tasks[index] = Task::Away;
-                });
+                    reached.push(world);
+                }
                 if self.left.unrenewed > 0 {
                     self.fork(reached, |world| {
                         world.left.unrenewed -= 1;
@@ -389,7 +400,11 @@ impl World {
         let waits = self.server.is_queued(OTHER);
         if holds {
             self.fork(reached, |world| {
-                let release = Request::Release(OTHER);
+                let stores = match world.left.mode {
+                    Mode::Once => Stores::Result,
+                    _ => Stores::Nothing,
+                };
+                let release = Request::Release(OTHER, stores);
                 let messages = world.server.execute(&release, 0, world.now);
                 world.down.extend(messages);
             });
@@ -483,7 +498,9 @@ impl World {
                 };
                 self.send(Request::Renew(renewal, ttl));
             }
-            Action::Release(release) => self.send(Request::Release(release.owner)),
+            Action::Release(release) => {
+                self.send(Request::Release(release.owner, Stores::Nothing));
+            }
             Action::Extend {
                 lease,
                 valid_until: later,
@@ -560,7 +577,7 @@ impl World {
     /// The task takes a lease that was made for it. Fails if the fencing token is too old.
     fn hold(&mut self, index: usize, id: u64, (owner, token, permit, valid_until): Made) -> Found {
         let is_new = match self.left.mode {
-            Mode::Exclusive => token > self.largest_taken,
+            Mode::Exclusive | Mode::Once => token > self.largest_taken,
             Mode::Shared => token >= self.largest_taken,
             // A task may take its grant later than a task with a newer grant.
             Mode::Permits(_) => token != self.largest_taken,
@@ -666,6 +683,11 @@ impl World {
             }
             Reply::Contended(owner) => {
                 self.event(Event::Contended(&owner));
+            }
+            // The registry finds the key by the entry, which is there as long as its request.
+            Reply::Done(_) => {
+                let now = self.now;
+                self.event(Event::Reconnected(now));
             }
         }
     }

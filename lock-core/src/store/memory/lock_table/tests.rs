@@ -252,6 +252,7 @@ impl World {
             Ok(AcquireOutcome::Granted(_)) | Err(_) => {}
             Ok(AcquireOutcome::Busy(busy)) => self.is_busy(actor, queue_mode, &busy, &notices),
             Ok(AcquireOutcome::Undo) => panic!("it has no half of a lock"),
+            Ok(AcquireOutcome::Done(_)) => panic!("no result was stored"),
         }
         self.nothing_waits_in_vain();
     }
@@ -281,11 +282,11 @@ impl World {
         }
         let told = notices.iter().filter_map(|notice| match notice {
             Notice::Contended(number) => Some(*number),
-            Notice::Granted(..) => None,
+            Notice::Granted(..) | Notice::Done(_) => None,
         });
         let told: BTreeSet<_> = told.collect();
         let mut shares: BTreeSet<_> = BTreeSet::new();
-        if own.mode == Mode::Exclusive {
+        if own.mode.is_alone() {
             let owned = self
                 .held
                 .iter()
@@ -344,6 +345,7 @@ impl World {
         let request = Release {
             full_key: "k".into(),
             token: owner.token,
+            result: None,
             keep: (keep == Keep::Yes).then_some(TTLS[1]),
             known_fencing: self.largest_token,
             entry: owner.entry,
@@ -423,7 +425,7 @@ impl World {
             _ => assert!(fencing > self.largest_token, "S5: tokens grow"),
         }
         match (entry.mode, joins) {
-            (Mode::Exclusive, _) => self.phases.0 += 1,
+            (Mode::Exclusive | Mode::Once, _) => self.phases.0 += 1,
             (Mode::Shared, None) => self.phases.1 += 1,
             (Mode::Shared, Some(_)) => {}
             (Mode::Permits(n), _) => {
@@ -465,7 +467,7 @@ impl World {
         let before = u32::from(own.is_behind_exclusive);
         match entry.mode {
             Mode::Shared => assert!(exclusive <= 1 && shared <= 1, "S4: {exclusive}, {shared}"),
-            Mode::Exclusive => assert!(
+            Mode::Exclusive | Mode::Once => assert!(
                 exclusive <= before && shared <= before + 1,
                 "S4: {exclusive}, {shared} with {before} before it"
             ),
@@ -605,7 +607,8 @@ fn run(modes: &[Mode], ops: &[Op]) {
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
-const WITH_EXCLUSIVE_AND_SHARED: [Mode; 7] = [X, X, X, S, S, S, S];
+/// Those that run a body once are exclusive as long as there is no result.
+const WITH_EXCLUSIVE_AND_SHARED: [Mode; 7] = [X, X, Mode::Once, S, S, S, S];
 const WITH_PERMITS: [Mode; 7] = [
     Mode::Permits(1),
     Mode::Permits(2),

@@ -126,6 +126,9 @@ fn read_content(body: &str) -> Option<MessageContent> {
     if let Some(stamp) = body.strip_prefix("yield ") {
         return Some(MessageContent::Contended(number(stamp)?));
     }
+    if let Some(time) = body.strip_prefix("done ") {
+        return Some(MessageContent::Done(number(time)?));
+    }
     let mut words = body.split(' ');
     let fencing = number(words.next()?)?;
     let mut grant = Grant::from(FencingBlock::new(fencing, 1));

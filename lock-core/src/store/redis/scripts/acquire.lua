@@ -13,7 +13,8 @@
 --
 -- Each word that is sent costs the server as much as a comparison, so there are few.
 --
--- Returns {1, first fencing token, how many} if taken exclusively.
+-- Returns {1, first fencing token, how many} if taken alone.
+-- Returns {2, result} if a body is to run once, and has run: KEYS[7] holds its result.
 -- Returns {1, fencing token, contended, seat, more} if taken beside others.
 -- Contended 1: an exclusive entry is queued, or, for permits, any entry. The seat is 0 if shared.
 -- More 1: the next part of a batch waits for any call of release.lua, renew.lua, or this one.
@@ -32,15 +33,30 @@ local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], K
 local token, ttl, known, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
 local own, kind = ARGV[6] .. ' ' .. token, string.match(ARGV[6], ' (%w+)$')
 local n = tonumber(kind)
+-- Kind 'o' is to run a body once, and is exclusive like 'x'.
+local alone = kind == 'x' or kind == 'o'
 local place = tonumber(mode) or 0
 local band, band_start = BAND, OTHERS
 if kind == 's' then
   band, band_start = 0, '0'
 end
 local holder = redis.call('GET', lock)
+if result then
+  -- Granted nevertheless, by a script that did not find the result while the slot was being moved.
+  if holder == token then
+    redis.call('DEL', lock)
+    holder = nil
+  end
+  leave(own)
+  -- The entries behind it may enter then, or have the same result.
+  if not holder then
+    advance(known)
+  end
+  return {2, result}
+end
 local is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 
-local ends = is_marker and kind ~= 'x' and redis.call('ZSCORE', holders, own)
+local ends = is_marker and not alone and redis.call('ZSCORE', holders, own)
 if ends then
   local now_ms = math.floor(microseconds() / 1000)
   local seat = n and redis.call('ZSCORE', seats, own) or not n and 0
@@ -75,12 +91,12 @@ if mode ~= 'try' and (kind == 's' and not holder or not n and is_marker) then
 end
 -- The waiters come first: no newcomer overtakes the queue, and no request of which the entry was taken out as silent. A holder that
 -- crashed may have left the lock to them.
-if is_marker or not holder and (kind ~= 'x' or redis.call('EXISTS', queue) == 1) then
+if is_marker or not holder and (not alone or redis.call('EXISTS', queue) == 1) then
   if is_marker and (kind ~= 's' or redis.call('EXISTS', queue) == 1) then
     holder = settle(holder, ttl)
   end
   local mine, refused
-  holder, mine, refused = advance(known, own, holder, kind ~= 'x' and kind, ttl)
+  holder, mine, refused = advance(known, own, holder, not alone and kind, ttl)
   if mine then
     return {1, unpack(mine)}
   end
@@ -89,7 +105,7 @@ if is_marker or not holder and (kind ~= 'x' or redis.call('EXISTS', queue) == 1)
   end
 end
 
-if kind == 'x' and (not holder or holder == token) then
+if alone and (not holder or holder == token) then
   local first, taken = take_tokens(known, tonumber(ARGV[4]))
   if not first then
     return redis.error_reply(taken)
@@ -137,7 +153,7 @@ end
 if kind == 's' and holder and not is_marker then
   -- The phase is an exclusive one, also if its holder took the lock without the queue.
   redis.pcall('ZREM', beats, '#')
-elseif kind == 'x' and is_shared then
+elseif alone and is_shared then
   local is_first = mode == 'try'
   if not is_first then
     -- The first exclusive entry ends the phase for shared ones that come behind it. If it was in the queue already, the cut was lost

@@ -1,7 +1,14 @@
--- The short path of acquire.lua, which follows: an exclusive request that waits for the first time.
+-- The short paths of acquire.lua, which follows.
 --
--- If the holder is another process like this one, its release will grant the lock to the queue.
-if ARGV[5] == 'wait' and string.sub(ARGV[6], -1) == 'x' then
+-- A body that is to run once, and has run: its result is the reply, whatever the lock holds. A request with an entry in the queue takes
+-- the long path, which takes the entry out.
+local result = KEYS[7] and redis.call('GET', KEYS[7])
+if result and not tonumber(ARGV[5]) then
+  return {2, result}
+end
+-- A request for the lock alone that waits for the first time. If the holder is another process like this one, its release will grant
+-- the lock to the queue.
+if ARGV[5] == 'wait' and (KEYS[7] or string.sub(ARGV[6], -1) == 'x') then
   local holder = redis.call('GET', KEYS[1])
   if holder and holder ~= ARGV[1] and string.sub(holder, 1, 4) == 'lc1:' then
     local time = redis.call('TIME')

@@ -67,6 +67,9 @@ end
 -- in the beats and not in the marker, since it has to outlive the marker. The cut expires with the beats, when no entry was checked
 -- for so long that all of them are silent.
 --
+-- An entry for a body that is to run once is exclusive. While there is a result, it is answered instead: a message tells its process to
+-- ask for the result. A part of them is answered by one call, and each of their requests calls for the next part.
+--
 -- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
 local function advance(known, own, holder, kind, own_ttl)
   local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -94,7 +97,7 @@ local function advance(known, own, holder, kind, own_ttl)
       local found = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
       local entry = found[1]
       local _, _, _, kind_there = string.match(entry or '', ENTRY)
-      local is_other = kind_there == 'x' or tonumber(kind_there)
+      local is_other = kind_there == 'x' or kind_there == 'o' or tonumber(kind_there)
       if not entry or entry == own or is_other and not is_silent(entry, tonumber(found[2]) - BAND) then
         return entry
       end
@@ -232,11 +235,16 @@ local function advance(known, own, holder, kind, own_ttl)
     return true
   end
 
-  -- Grants the free lock to an exclusive entry that was taken out of the queue. Returns false if its process is gone: then the next
-  -- entry is tried.
+  -- Grants the free lock to an exclusive entry that was taken out of the queue. Returns false if its process is gone, or if the entry
+  -- was answered: then the next entry is tried.
   local function enter_exclusive(entry)
-    local channel, number, ttl, _, token = string.match(entry, ENTRY)
+    local channel, number, ttl, kind_there, token = string.match(entry, ENTRY)
     if entry ~= own then
+      if kind_there == 'o' and redis.call('EXISTS', (string.gsub(queue, 'waiters:', 'result:', 1))) == 1 then
+        tell(channel, number, token, string.format('done %.0f', now))
+        left = left - 1
+        return false
+      end
       local fencing
       fencing, refused = next_token(known)
       if not fencing then

@@ -8,6 +8,7 @@
 -- KEYS[4]  the beats: a sorted set of the entries that were checked lately.
 -- KEYS[5]  the holders beside each other, in shared or permits mode: a sorted set of their entries.
 -- KEYS[6]  the seats of the holders of permits: a sorted set of their entries.
+-- KEYS[7]  the result of the body that ran once: a string that expires when it is to be kept no longer.
 --
 -- An entry is "channel number ttl kind token". It does not change while its request lives.
 --

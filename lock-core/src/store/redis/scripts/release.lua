@@ -6,8 +6,10 @@
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
 -- ARGV[3]  for how many milliseconds to keep the lock, or the holder and its seat; 0 or missing: release now.
 -- ARGV[4]  the entry of this token, without the token. An exclusive request that cannot be queued leaves it out.
+-- ARGV[5]  if there: the result of a run, to be stored under KEYS[7].
+-- ARGV[6]  for how many milliseconds the result is kept.
 --
--- Returns 1 if released, 0 if it was no holder.
+-- Returns 1 if released, 0 if it was no holder, 2 if the server has no memory for the result: then nothing has changed.
 local lock, queue, holders, seats = KEYS[1], KEYS[3], KEYS[5], KEYS[6]
 local token, known, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3] or 0)
 local own = ARGV[4] and ARGV[4] .. ' ' .. token
@@ -18,6 +20,14 @@ local holder = redis.pcall('GET', lock)
 -- A key of another type is another's. Any other error is returned.
 if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
+end
+
+if holder == token and ARGV[5] then
+  -- The first write of a holder that is not in the queue. So the lock is free only if the result is there.
+  local stored = redis.pcall('SET', KEYS[7], ARGV[5], 'PX', ARGV[6])
+  if stored.err then
+    return string.find(stored.err, 'OOM ', 1, true) and 2 or stored
+  end
 end
 
 if holder == token and keep > 0 then

@@ -82,6 +82,7 @@ pub(crate) fn read_acquired(
 pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<Released, Failure> {
     let outcome = match answer {
         Value::Int(1) => ReleaseOutcome::Released,
+        Value::Int(2) => ReleaseOutcome::NotStored,
         Value::Int(0) => ReleaseOutcome::NotOurs,
         _ => return Err(errors::nonsense("a release")),
     };
@@ -92,6 +93,11 @@ pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<
 }
 
 pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
+    if let Value::Array(words) = answer
+        && let [Value::Int(2), Value::BulkString(result)] = &words[..]
+    {
+        return Some(AcquireOutcome::Done(result.as_slice().into()));
+    }
     // The last word of a reply is the holder's label. Only the first reply to a waiter has none: it does not say whether the waiter
     // is the next, and has no stamp, either.
     let (numbers, holder) = match answer {
@@ -261,7 +267,7 @@ fn waiter(words: &str) -> Waiter {
     Waiter {
         process: process(label),
         mode: match kind {
-            "x" => LockMode::Exclusive,
+            "x" | "o" => LockMode::Exclusive,
             "s" => LockMode::Shared,
             _ => LockMode::Permits,
         },

@@ -13,7 +13,7 @@ use crate::store::{
             capabilities::Capabilities,
             reconnecting::ReconnectingConnection,
             wire::command::{
-                Arg::{self, Joined, Number, Text},
+                Arg::{self, Bytes, Joined, Number, Text},
                 millis,
             },
         },
@@ -43,9 +43,10 @@ impl KeyLocation {
         }
     }
 
-    /// The lock and its companions: the fencing clock, the queue and the beats of its waiters, and the holders and their permits.
+    /// The lock and its companions. They are the fencing clock, the queue and the beats of its waiters, the holders and their permits,
+    /// and the result of a run.
     /// Their names depend only on the full key. So managers that form the same full key with different prefixes share them.
-    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 6] {
+    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 7] {
         [
             Text(full_key),
             Text(&self.names.clock),
@@ -53,6 +54,7 @@ impl KeyLocation {
             Joined(&self.names.beats, full_key),
             Joined(&self.names.holders, full_key),
             Joined(&self.names.seats, full_key),
+            Joined(&self.names.results, full_key),
         ]
     }
 
@@ -61,6 +63,7 @@ impl KeyLocation {
         match mode {
             Mode::Exclusive => 4,
             Mode::Shared | Mode::Permits(_) => 6,
+            Mode::Once => 7,
         }
     }
 
@@ -84,18 +87,22 @@ impl KeyLocation {
     }
 
     /// The arguments of a release, and how many of them count. The usual one needs no more than two.
-    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 4], usize) {
-        let has_entry = request.may_be_queued || request.entry.mode != Mode::Exclusive;
-        let count = match (has_entry, request.keep) {
-            (true, _) => 4,
-            (false, Some(_)) => 3,
-            (false, None) => 2,
+    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 6], usize) {
+        let has_entry = request.may_be_queued || !request.entry.mode.is_alone();
+        let count = match (&request.result, has_entry, request.keep) {
+            (Some(_), ..) => 6,
+            (None, true, _) => 4,
+            (None, false, Some(_)) => 3,
+            (None, false, None) => 2,
         };
+        let result = request.result.as_ref();
         let arguments = [
             Text(request.token.expose()),
             Number(request.known_fencing),
             Number(request.keep.map_or(0, millis)),
             self.entry(request.entry),
+            Bytes(result.map_or(&[], |result| &result.bytes)),
+            Number(result.map_or(0, |result| millis(result.keep))),
         ];
         (arguments, count)
     }
@@ -103,10 +110,10 @@ impl KeyLocation {
     /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves, unless
     /// it takes tokens.
     pub(crate) fn renewal_keys<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
-        let [lock, clock, queue, beats, holders, seats] = self.keys(&request.full_key);
+        let [lock, clock, queue, beats, holders, seats, _] = self.keys(&request.full_key);
         match request.entry.mode {
             Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
-            Mode::Exclusive => vec![lock],
+            Mode::Exclusive | Mode::Once => vec![lock],
             Mode::Shared => vec![lock, holders],
             Mode::Permits(_) => vec![lock, holders, seats],
         }
@@ -114,7 +121,7 @@ impl KeyLocation {
 
     pub(crate) fn renewal_arguments<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
         let mut words = vec![Text(request.token.expose()), Number(millis(request.ttl))];
-        let is_beside = request.entry.mode != Mode::Exclusive;
+        let is_beside = !request.entry.mode.is_alone();
         if is_beside || request.tokens > 0 {
             words.extend([Number(request.known_fencing), Number(request.tokens.into())]);
         }

@@ -26,6 +26,8 @@ pub(crate) struct Names {
     pub(crate) holders: String,
     /// The same for the numbers of the permits that the holders have.
     pub(crate) seats: String,
+    /// The same for the results of bodies that ran once.
+    pub(crate) results: String,
     /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,
     /// The whole name of that channel.
@@ -56,6 +58,7 @@ impl Names {
             beats: format!("{front}beats:"),
             holders: format!("{front}holders:"),
             seats: format!("{front}seats:"),
+            results: format!("{front}result:"),
             grants: format!("{GRANTS}{channel}").into(),
             check: format!("{front}check:"),
             channel,

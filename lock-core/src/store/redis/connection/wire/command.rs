@@ -10,6 +10,7 @@ use crate::{mode::Mode, store::Entry};
 #[derive(Clone, Copy)]
 pub(crate) enum Arg<'a> {
     Text(&'a str),
+    Bytes(&'a [u8]),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
     /// One word: a channel and the data of an entry, with spaces between them.
@@ -22,6 +23,7 @@ impl Arg<'_> {
     fn size(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
             Self::Joined(front, back) => front.len() + back.len(),
             Self::Entry(channel, _) => channel.len() + 47,
             Self::Number(_) => 20,
@@ -33,6 +35,7 @@ impl ToRedisArgs for Arg<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         match *self {
             Self::Text(text) => out.write_arg(text.as_bytes()),
+            Self::Bytes(bytes) => out.write_arg(bytes),
             Self::Number(number) => number.write_redis_args(out),
             // Writing to memory does not fail.
             Self::Joined(front, back) => {
@@ -46,6 +49,7 @@ impl ToRedisArgs for Arg<'_> {
                 drop(match mode {
                     Mode::Exclusive => write!(word, "{channel} {number} {ttl} x"),
                     Mode::Shared => write!(word, "{channel} {number} {ttl} s"),
+                    Mode::Once => write!(word, "{channel} {number} {ttl} o"),
                     Mode::Permits(permits) => write!(word, "{channel} {number} {ttl} {permits}"),
                 });
             }

@@ -1,0 +1,278 @@
+//! Bodies that run once: results for every caller, waits, failures, and what is left on the server.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lock_core::{LockError, LockManager, LockOptions, OnceOptions, Repeat};
+use lock_tests::{
+    AcquireFree as _, HANG, Kind, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
+    patient,
+};
+use tokio::task::JoinSet;
+
+const RESULT: &str = "__lock_core__:result:lock:k";
+const KINDS: [Kind; 4] = [
+    Kind::Distribution,
+    Kind::Redis62,
+    Kind::Redis86,
+    Kind::Valkey9,
+];
+
+type Run = Result<String, String>;
+
+fn once() -> OnceOptions {
+    OnceOptions::keep(SECOND * 60).ttl(SECOND * 10).wait(HANG)
+}
+
+/// Counts the bodies that ran. Each returns its number.
+#[derive(Clone, Default)]
+struct Bodies(Arc<AtomicUsize>);
+
+impl Bodies {
+    fn count(&self) -> usize {
+        self.0.load(SeqCst)
+    }
+
+    fn next(&self) -> String {
+        (self.0.fetch_add(1, SeqCst) + 1).to_string()
+    }
+
+    async fn run(&self, locks: &LockManager, options: OnceOptions) -> Result<Run, LockError> {
+        self.run_for(locks, options, Duration::ZERO).await
+    }
+
+    /// Runs a body that takes so long.
+    async fn run_for(
+        &self,
+        locks: &LockManager,
+        options: OnceOptions,
+        takes: Duration,
+    ) -> Result<Run, LockError> {
+        let body = async |_| {
+            tokio::time::sleep(takes).await;
+            Ok(self.next())
+        };
+        locks.run_once("k", options, body).await
+    }
+}
+
+/// The value of a run that succeeded.
+fn value(run: Result<Run, LockError>) -> String {
+    run.expect("no failed lock").expect("no failed body")
+}
+
+async fn only_the_result_is_left(server: &RedisServer) {
+    eventually(HANG, "only the clock and the result are left", async || {
+        let mut keys = server.keys("*");
+        keys.sort();
+        keys == ["__lock_core__:clock", RESULT]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn callers_in_three_processes_get_the_result_of_one_body() {
+    for kind in KINDS {
+        let server = RedisServer::builder().kind(kind).start();
+        let bodies = Bodies::default();
+        let mut callers = JoinSet::new();
+        for _ in 0..3 {
+            let locks = connect(&server.url()).await;
+            for _ in 0..20 {
+                let (locks, bodies) = (locks.clone(), bodies.clone());
+                let takes = Duration::from_millis(50);
+                callers.spawn(async move { bodies.run_for(&locks, once(), takes).await });
+            }
+        }
+        for result in callers.join_all().await {
+            assert_eq!(value(result), "1", "{kind:?}");
+        }
+        assert_eq!(bodies.count(), 1);
+        only_the_result_is_left(&server).await;
+        let left = server.pttl(RESULT).expect("it expires");
+        assert!(left <= SECOND * 60, "{left:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_takes_one_command_and_leaves_no_lock() {
+    let server = RedisServer::start();
+    let (locks, bodies) = (connect(&server.url()).await, Bodies::default());
+    value(bodies.run(&locks, once()).await);
+    let before = (server.calls("evalsha"), server.calls("set"));
+    for _ in 0..10 {
+        assert_eq!(value(bodies.run(&locks, once().no_wait()).await), "1");
+    }
+    let after = (server.calls("evalsha"), server.calls("set"));
+    assert_eq!(after, (before.0 + 10, before.1));
+    only_the_result_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn waiting_processes_are_told_at_once() {
+    let server = RedisServer::start();
+    let bodies = Bodies::default();
+    let holder = connect(&server.url()).await;
+    let guard = holder.acquire_free("k", patient()).await;
+    let mut waiters = JoinSet::new();
+    // More than are told by one call of a script.
+    for _ in 0..70 {
+        let (locks, bodies) = (connect(&server.url()).await, bodies.clone());
+        waiters.spawn(async move { bodies.run(&locks, once()).await });
+    }
+    eventually(HANG, "all wait", async || {
+        server.queue("__lock_core__:waiters:lock:k").len() == 70
+    })
+    .await;
+    guard.release_held().await;
+    for result in waiters.join_all().await {
+        assert_eq!(value(result), "1");
+    }
+    only_the_result_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn after_a_failure_or_a_panic_or_a_dropped_caller_the_next_one_runs() {
+    let server = RedisServer::start();
+    let [locks, other] = [connect(&server.url()).await, connect(&server.url()).await];
+    let bodies = Bodies::default();
+    let fails = async |_| Err("no".to_owned());
+    let failed: Result<Run, _> = locks.run_once("k", once(), fails).await;
+    assert_eq!(failed.expect("it ran"), Err("no".to_owned()));
+    let panics = {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let body = async |_| -> Run { panic!("of the test") };
+            locks.run_once("k", once(), body).await
+        })
+    };
+    assert!(panics.await.is_err());
+    let (began, dropped) = tokio::sync::oneshot::channel();
+    let hangs = {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let body = async |_| -> Run {
+                began.send(()).expect("the test waits");
+                std::future::pending().await
+            };
+            locks.run_once("k", once(), body).await
+        })
+    };
+    dropped.await.expect("it runs");
+    let waits = {
+        let (other, bodies) = (other.clone(), bodies.clone());
+        tokio::spawn(async move { bodies.run(&other, once()).await })
+    };
+    eventually(HANG, "it waits", async || {
+        !server.queue("__lock_core__:waiters:lock:k").is_empty()
+    })
+    .await;
+    hangs.abort();
+    assert_eq!(value(waits.await.expect("no panic")), "1");
+    assert_eq!(value(bodies.run(&locks, once()).await), "1");
+    only_the_result_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn another_request_with_the_key_is_refused_and_the_same_one_is_not() {
+    let server = RedisServer::start();
+    let [locks, other] = [connect(&server.url()).await, connect(&server.url()).await];
+    let bodies = Bodies::default();
+    let about = |amount: u32| once().fingerprint(&("order 7", amount));
+    assert_eq!(value(bodies.run(&locks, about(5)).await), "1");
+    for locks in [&locks, &other] {
+        assert_eq!(value(bodies.run(locks, about(5)).await), "1");
+        assert_eq!(value(bodies.run(locks, once()).await), "1", "it names none");
+        let refused = bodies.run(locks, about(6)).await;
+        let is_refused = matches!(
+            refused,
+            Err(LockError::Repeated {
+                reason: Repeat::OtherRequest,
+                ..
+            })
+        );
+        assert!(is_refused, "{refused:?}");
+    }
+    assert_eq!(bodies.count(), 1);
+}
+
+#[tokio::test]
+async fn a_value_of_64_kib_is_kept_and_a_larger_one_leaves_a_mark() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    // The quotes of the JSON count.
+    for (length, is_kept) in [(65_534, true), (65_535, false)] {
+        let key = format!("of {length}");
+        let run = async |mark: &str| {
+            let body = async |_| Ok::<_, String>(mark.repeat(length));
+            locks.run_once(&*key, once(), body).await
+        };
+        assert_eq!(value(run("a").await), "a".repeat(length), "the runner");
+        match run("b").await {
+            Ok(Ok(kept)) => assert!(is_kept && kept == "a".repeat(length)),
+            Err(LockError::Repeated {
+                reason: Repeat::NotKept,
+                ..
+            }) => assert!(!is_kept),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn when_a_result_is_kept_no_longer_or_forgotten_or_evicted_the_next_caller_runs() {
+    let server = RedisServer::start();
+    let (locks, bodies) = (connect(&server.url()).await, Bodies::default());
+    let briefly = OnceOptions::keep(Duration::from_millis(200));
+    assert_eq!(value(bodies.run(&locks, briefly).await), "1");
+    eventually(HANG, "it has expired", async || {
+        server.get(RESULT).is_none()
+    })
+    .await;
+    assert_eq!(value(bodies.run(&locks, once()).await), "2");
+    locks.forget("k").await.expect("the server is up");
+    assert_eq!(value(bodies.run(&locks, once()).await), "3");
+    server.cli(&["DEL", RESULT]);
+    assert_eq!(value(bodies.run(&locks, once()).await), "4");
+    assert_eq!(value(bodies.run(&locks, once()).await), "4");
+}
+
+#[tokio::test]
+async fn a_run_and_a_plain_lock_of_a_key_exclude_each_other() {
+    let server = RedisServer::start();
+    let [locks, other] = [connect(&server.url()).await, connect(&server.url()).await];
+    let bodies = Bodies::default();
+    for [holder, caller] in [[&locks, &other], [&locks, &locks]] {
+        let guard = holder.acquire_free("k", patient()).await;
+        let refused = bodies.run(caller, once().no_wait()).await;
+        assert!(
+            matches!(refused, Err(LockError::Busy { .. })),
+            "{refused:?}"
+        );
+        let run = {
+            let (caller, bodies) = (caller.clone(), bodies.clone());
+            tokio::spawn(async move { bodies.run(&caller, once()).await })
+        };
+        tokio::task::yield_now().await;
+        assert_eq!(bodies.count(), 0);
+        guard.release_held().await;
+        assert_eq!(value(run.await.expect("no panic")), "1");
+        locks.forget("k").await.expect("the server is up");
+        bodies.0.store(0, SeqCst);
+    }
+    let excluded = async |_| -> Run {
+        let refused = other.try_acquire("k", LockOptions::default()).await;
+        assert!(matches!(refused, Ok(None)), "{refused:?}");
+        Ok("alone".to_owned())
+    };
+    assert_eq!(value(locks.run_once("k", once(), excluded).await), "alone");
+    // A result does not keep a plain lock out.
+    let guard = other.acquire_free("k", patient()).await;
+    assert_eq!(value(bodies.run(&locks, once()).await), "alone");
+    guard.release_held().await;
+}
