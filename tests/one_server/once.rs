@@ -10,8 +10,8 @@ use std::{
 
 use lock_core::{LockError, LockManager, LockOptions, OnceOptions, Repeat};
 use lock_tests::{
-    AcquireFree as _, HANG, Kind, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
-    patient,
+    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
+    Which, connect, eventually, patient,
 };
 use tokio::task::JoinSet;
 
@@ -275,4 +275,136 @@ async fn a_run_and_a_plain_lock_of_a_key_exclude_each_other() {
     let guard = other.acquire_free("k", patient()).await;
     assert_eq!(value(bodies.run(&locks, once()).await), "alone");
     guard.release_held().await;
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_changes_nothing() {
+    for (nth, message) in ["acquire", "release"].into_iter().enumerate() {
+        for direction in [Direction::Requests, Direction::Replies] {
+            for after in [After::Reset, After::Silence] {
+                let server = RedisServer::start();
+                let proxy = Proxy::start(server.port());
+                let (locks, other) = (connect(&proxy.url()).await, connect(&server.url()).await);
+                let bodies = Bodies::default();
+                let body = async |_| {
+                    if message == "release" {
+                        proxy.lose(direction, Which::nth_of(1, "EVALSHA"), after);
+                    }
+                    Ok(bodies.next())
+                };
+                if message == "acquire" {
+                    proxy.lose(direction, Which::nth_of(1, "EVALSHA"), after);
+                }
+                let first: Result<Run, _> = locks.run_once("k", once(), body).await;
+                assert_eq!(value(first), "1", "{nth} {direction:?} {after:?}");
+                assert_eq!(value(bodies.run(&other, once()).await), "1", "{message}");
+                proxy.pass();
+                assert_eq!(value(bodies.run(&locks, once()).await), "1", "{message}");
+                only_the_result_is_left(&server).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_server_keeps_no_result_and_the_lock_is_free_after_three_tries() {
+    for kind in KINDS {
+        let server = RedisServer::builder().kind(kind).start();
+        let locks = connect(&server.url()).await;
+        let bodies = Bodies::default();
+        let fill = || server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        let body = async |_| {
+            fill();
+            Ok(bodies.next())
+        };
+        let before = server.calls("evalsha");
+        let first: Result<Run, _> = locks.run_once("k", once(), body).await;
+        assert_eq!(value(first), "1", "the runner has its value: {kind:?}");
+        eventually(HANG, "the lock is free", async || {
+            server.get("lock:k").is_none()
+        })
+        .await;
+        assert!(server.get(RESULT).is_none());
+        let scripts = server.calls("evalsha") - before;
+        assert!((5..=6).contains(&scripts), "{scripts}: {kind:?}");
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert_eq!(value(bodies.run(&locks, once()).await), "2", "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_value_of_another_type_is_an_error_and_no_second_run() {
+    let server = RedisServer::start();
+    let (locks, bodies) = (connect(&server.url()).await, Bodies::default());
+    value(bodies.run(&locks, once()).await);
+    let body = async |_| -> Result<u64, String> { panic!("it must not run") };
+    let refused = locks.run_once("k", once(), body).await;
+    let Err(LockError::Invalid { reason, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(reason.contains("`forget`"), "{reason}");
+    server.cli(&["SET", RESULT, "not ours"]);
+    let refused = bodies.run(&locks, once()).await;
+    assert!(
+        matches!(refused, Err(LockError::Invalid { .. })),
+        "{refused:?}"
+    );
+    server.cli(&["DEL", RESULT]);
+    server.cli(&["LPUSH", RESULT, "a list"]);
+    let refused = bodies.run(&locks, once()).await;
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(bodies.count(), 1);
+}
+
+#[tokio::test]
+async fn a_caller_waits_as_long_as_its_options_say() {
+    let server = RedisServer::start();
+    let [locks, other] = [connect(&server.url()).await, connect(&server.url()).await];
+    let bodies = Bodies::default();
+    let body = async |_| {
+        for caller in [&locks, &other] {
+            // A task of its own: a call inside the body is refused.
+            let (caller, bodies) = (caller.clone(), bodies.clone());
+            let busy = tokio::spawn(async move {
+                let briefly = once().wait(Duration::from_millis(150));
+                let refused = bodies.run(&caller, briefly).await;
+                assert!(
+                    matches!(refused, Err(LockError::Busy { .. })),
+                    "{refused:?}"
+                );
+                let refused = bodies.run(&caller, once().no_wait()).await;
+                assert!(
+                    matches!(refused, Err(LockError::Busy { .. })),
+                    "{refused:?}"
+                );
+            });
+            busy.await.expect("they are refused");
+        }
+        let inside = bodies.run(&locks, once()).await;
+        assert!(
+            matches!(inside, Err(LockError::Invalid { .. })),
+            "{inside:?}"
+        );
+        Ok(bodies.next())
+    };
+    let first: Result<Run, _> = locks.run_once("k", once(), body).await;
+    assert_eq!(value(first), "1");
+    only_the_result_is_left(&server).await;
+}
+
+#[tokio::test]
+async fn a_forced_release_ends_a_run_and_keeps_an_earlier_result() {
+    let server = RedisServer::start();
+    let [locks, operator] = [connect(&server.url()).await, connect(&server.url()).await];
+    let bodies = Bodies::default();
+    let options = once().ttl(Duration::from_millis(300));
+    let body = async |_| -> Run {
+        operator.force_release("k").await.expect("the server is up");
+        std::future::pending().await
+    };
+    let lost = locks.run_once("k", options, body).await;
+    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_eq!(value(bodies.run(&operator, once()).await), "1");
+    operator.force_release("k").await.expect("the server is up");
+    assert_eq!(value(bodies.run(&locks, once()).await), "1");
 }

@@ -8,5 +8,6 @@ mod exclusion;
 mod forking;
 mod neighbours;
 mod read_write_locks;
+mod running_once;
 mod standing_still;
 mod stopped;

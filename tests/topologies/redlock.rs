@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions};
+use lock_core::{
+    LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, OnceOptions,
+};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, Scope,
     ShiftedClock, Which, eventually, eventually_blocking, options, run_in_a_row,
@@ -664,6 +666,31 @@ async fn a_list_in_one_url_is_a_list_of_servers() {
         matches!(tried, Err(LockError::Unavailable { .. })),
         "{tried:?}"
     );
+}
+
+/// A minority could keep another result than the majority.
+#[tokio::test]
+async fn a_body_that_is_to_run_once_is_refused() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    let before: Vec<_> = servers
+        .all
+        .iter()
+        .map(|server| server.keys("lock:*"))
+        .collect();
+    let body = async |_| -> Result<(), String> { panic!("it must not run") };
+    let options = OnceOptions::keep(Duration::from_secs(1));
+    let refused = locks.run_once("k", options, body).await;
+    let Err(LockError::Invalid { reason, .. }) = refused else {
+        panic!("not invalid: {refused:?}")
+    };
+    assert!(reason.contains("the result of a run"), "{reason}");
+    let after: Vec<_> = servers
+        .all
+        .iter()
+        .map(|server| server.keys("lock:*"))
+        .collect();
+    assert_eq!(before, after);
 }
 
 #[tokio::test]

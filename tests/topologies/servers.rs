@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions, Tls};
+use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions, OnceOptions, Tls};
 use lock_tests::{
     AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
     SECOND, Sentinels, eventually, patient, run_in_a_row,
@@ -23,6 +23,7 @@ macro_rules! the_suite_on {
             the_next_try_behind_a_release_in_the_background_finds_the_lock_free
             a_key_is_shared_until_an_exclusive_request_comes
             as_many_hold_as_there_are_permits
+            a_body_runs_once_for_those_who_wait_and_those_who_come_later
         }
     };
     (@claims $module:ident $start:expr => $($claim:ident)*) => {
@@ -268,6 +269,45 @@ async fn it_waits(servers: &Deployment) {
     let before = servers.calls("get");
     let asked = async || servers.calls("get") >= before + 3;
     eventually(HANG, "it asked several times", asked).await;
+}
+
+async fn a_body_runs_once_for_those_who_wait_and_those_who_come_later(servers: &Deployment) {
+    let (one, other) = (connect(servers).await, connect(servers).await);
+    let options = || OnceOptions::keep(SECOND * 60).ttl(SECOND * 2).wait(HANG);
+    if !servers.runs_scripts() {
+        let body = async |_| -> Result<(), String> { panic!("it must not run") };
+        let refused = one.run_once("k", options(), body).await;
+        let Err(LockError::Invalid { reason, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(reason.contains("need scripts"), "{reason}");
+        return assert_eq!(servers.get("lock:k"), None);
+    }
+    let run = async |locks: &LockManager, value: &str| {
+        let body = async |_| Ok::<_, String>(value.to_owned());
+        let ran = timeout(HANG, locks.run_once("k", options(), body)).await;
+        ran.expect("no hang").expect("an answer").expect("a value")
+    };
+    let guard = acquire(&one, patient()).await;
+    let waits = async {
+        let results = tokio::join!(run(&other, "a"), run(&one, "b"), run(&other, "c"));
+        let first = results.0;
+        assert!(first == results.1 && first == results.2);
+        first
+    };
+    let released = async {
+        it_waits(servers).await;
+        guard.release_held().await;
+    };
+    let (first, ()) = tokio::join!(waits, released);
+    assert_eq!(run(&one, "later").await, first);
+    one.forget("k").await.expect("an answer");
+    assert_eq!(run(&other, "anew").await, "anew");
+    assert_eq!(run(&one, "later").await, "anew");
+    eventually(HANG, "the lock is free", async || {
+        servers.get("lock:k").is_none()
+    })
+    .await;
 }
 
 async fn a_lease_is_renewed_beyond_its_ttl(servers: &Deployment) {

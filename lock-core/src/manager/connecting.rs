@@ -35,8 +35,8 @@ const GREETING_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why locks on several independent servers are exclusive only.
 #[cfg(feature = "redis")]
-const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, not on several. Acquire it exclusively, or use a \
-     manager on one primary, sentinels or a cluster for locks that are shared or have permits";
+const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
+     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
 
 impl LockManagerBuilder {
     /// Connects to a backend; see [`LockManager::connect`] for the urls.

@@ -227,7 +227,7 @@ mod tests {
         mode::Mode,
         runtime::{clock::Clock, executor::Executor, tally::Tally},
         store::{
-            Entry,
+            Entry, RunResult,
             in_flight::{ConnectionId, InFlight},
             known_tokens::KnownTokens,
             owner_token::{OwnerTokens, Scheme},
@@ -261,16 +261,13 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_lock_of_an_hour_from_a_connection_that_broke_is_cleaned_up_a_hundred_times_at_most()
-    {
-        let (count, clock) = (Arc::<AtomicU32>::default(), Clock::tokio());
-        let acquire_in_flight = InFlight::default();
-        acquire_in_flight.note_sent_on(ConnectionId::new(1));
-        acquire_in_flight.note_sent_on(ConnectionId::new(2));
+    fn release_of_an_hour(
+        clock: &Clock,
+        acquire_in_flight: InFlight,
+        open: &Arc<Tally>,
+    ) -> CertainRelease {
         let started = clock.now();
-        let open = Arc::<Tally>::default();
-        let of_an_hour = CertainRelease {
+        CertainRelease {
             request: Release {
                 full_key: "lock:k".into(),
                 token: OwnerTokens::of_this_process().next(Scheme::Deletes),
@@ -297,7 +294,69 @@ mod tests {
             command_timeout: SECOND,
             _open: open.open(),
             in_background: Arc::default(),
-        };
+        }
+    }
+
+    /// A server without memory for results, for so many tries. Counts the tries with a result and those without.
+    #[derive(Clone)]
+    struct Full {
+        tries: u32,
+        sent: Arc<[AtomicU32; 2]>,
+    }
+
+    impl OneServer for Full {
+        async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
+            let has_result = request.result.is_some();
+            let before = self.sent[usize::from(has_result)].fetch_add(1, Ordering::Relaxed);
+            Ok(Released {
+                outcome: if has_result && before < self.tries {
+                    ReleaseOutcome::NotStored
+                } else {
+                    ReleaseOutcome::Released
+                },
+                connection: ConnectionId::new(1),
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_is_tried_three_times_and_then_given_up() {
+        let cases = [
+            (0, ReleaseOutcome::Released, [0, 1]),
+            (2, ReleaseOutcome::Released, [0, 3]),
+            (3, ReleaseOutcome::ReleasedWithoutResult, [1, 3]),
+            (9, ReleaseOutcome::ReleasedWithoutResult, [1, 3]),
+        ];
+        for (tries, expected, sent) in cases {
+            let acquire_in_flight = InFlight::default();
+            acquire_in_flight.note_sent_on(ConnectionId::new(1));
+            let open = Arc::<Tally>::default();
+            let mut of_a_run = release_of_an_hour(&Clock::tokio(), acquire_in_flight, &open);
+            of_a_run.request.result = Some(RunResult {
+                bytes: Arc::from(*b"result"),
+                keep: HOUR,
+            });
+            let server = Full {
+                tries,
+                sent: Arc::default(),
+            };
+            let outcome = release(server.clone(), of_a_run).await;
+            assert_eq!(outcome.ok(), Some(expected), "{tries}");
+            let counted = [0, 1].map(|at| server.sent[at].load(Ordering::Relaxed));
+            assert_eq!(counted, sent, "{tries}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_of_an_hour_from_a_connection_that_broke_is_cleaned_up_a_hundred_times_at_most()
+    {
+        let (count, clock) = (Arc::<AtomicU32>::default(), Clock::tokio());
+        let acquire_in_flight = InFlight::default();
+        acquire_in_flight.note_sent_on(ConnectionId::new(1));
+        acquire_in_flight.note_sent_on(ConnectionId::new(2));
+        let started = clock.now();
+        let open = Arc::<Tally>::default();
+        let of_an_hour = release_of_an_hour(&clock, acquire_in_flight, &open);
         let server = Counting(count.clone());
         let outcome = release(server, of_an_hour).await;
         assert_eq!(outcome.ok(), Some(ReleaseOutcome::Released), "the first");

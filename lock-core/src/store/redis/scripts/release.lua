@@ -13,21 +13,20 @@
 local lock, queue, holders, seats = KEYS[1], KEYS[3], KEYS[5], KEYS[6]
 local token, known, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3] or 0)
 local own = ARGV[4] and ARGV[4] .. ' ' .. token
-if own then
-  leave(own)
-end
 local holder = redis.pcall('GET', lock)
--- A key of another type is another's. Any other error is returned.
-if type(holder) == 'table' then
-  return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
-end
-
 if holder == token and ARGV[5] then
-  -- The first write of a holder that is not in the queue. So the lock is free only if the result is there.
+  -- The first write of the call: a server that is out of memory would permit it after another one, and results are large.
   local stored = redis.pcall('SET', KEYS[7], ARGV[5], 'PX', ARGV[6])
   if stored.err then
     return string.find(stored.err, 'OOM ', 1, true) and 2 or stored
   end
+end
+if own then
+  leave(own)
+end
+-- A key of another type is another's. Any other error is returned.
+if type(holder) == 'table' then
+  return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end
 
 if holder == token and keep > 0 then
