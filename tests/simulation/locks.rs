@@ -38,6 +38,13 @@ impl Host {
         }
     }
 
+    /// Whether the server has the result of a body that ran once.
+    pub(crate) fn has_result(&self, key: &str, now: Nanos) -> bool {
+        let name = format!("__lock_core__:result:lock:{key}");
+        let now_us = self.clock_us(now);
+        self.server.store.entry(name.as_bytes(), now_us).is_some()
+    }
+
     /// The processes for which the server has a lock.
     pub(crate) fn owners(&self, key: &str, now: Nanos) -> Vec<ProcessId> {
         match self.occupied(key, now) {

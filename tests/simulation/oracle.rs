@@ -73,6 +73,8 @@ struct Key {
     /// The times at which the only server certainly lost the lock.
     lost: Vec<Nanos>,
     register: Register,
+    /// The values of the bodies that ran once, and succeeded.
+    results: BTreeSet<AttemptId>,
     /// Since when the lock has been free although an attempt waits for it.
     idle_since: Option<Nanos>,
 }
@@ -208,6 +210,16 @@ impl Oracle {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.lock();
         (state.grants, state.refused_writes)
+    }
+
+    /// Checks that a caller of a body that runs once got the value of a body that succeeded.
+    pub(crate) fn answered(&self, name: &str, value: AttemptId) {
+        let state = self.lock();
+        let is_known = state.keys[name].results.contains(&value);
+        drop(state);
+        if !is_known {
+            self.offends(format!("I1: {value} is no result of {name}"));
+        }
     }
 
     /// The attempts that have no answer yet.
@@ -635,6 +647,27 @@ impl Held {
                 self.attempt.id
             ));
         }
+    }
+
+    /// Checks that no result stands when a body begins that is to run once.
+    pub(crate) fn begins_run(&self) {
+        let (oracle, name) = (&self.attempt.oracle, &self.tokens[0].0);
+        let now = oracle.world.now();
+        let stands = oracle.world.network().hosts[0].has_result(name, now);
+        let is_broken = Oracle::is_broken(&oracle.lock().keys[name], self.attempt.called, now);
+        if stands && !is_broken {
+            let id = self.attempt.id;
+            oracle.offends(format!("I3: #{id} runs the body of {name} beside its result"));
+        }
+    }
+
+    /// Notes that the body succeeded. Returns its value.
+    pub(crate) fn ends_run(&self) -> AttemptId {
+        let (name, id) = (&self.tokens[0].0, self.attempt.id);
+        let mut state = self.attempt.oracle.lock();
+        let key = state.keys.get_mut(name).expect("it was called for");
+        key.results.insert(id);
+        id
     }
 
     pub(crate) fn watch<F>(&self, body: F) -> Watched<F> {

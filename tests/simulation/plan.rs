@@ -279,14 +279,18 @@ impl Plan {
 
     /// The mode in which all processes of this world take a key. Only scripts on a single server support modes.
     pub(crate) fn mode_of(&self, key: &str) -> KeyMode {
-        let dialect = self.servers[0].dialect;
-        let has_modes = self.servers.len() == 1 && dialect.has_scripts();
+        let has_modes = self.has_results();
         let sum: u64 = key.bytes().map(u64::from).sum();
         match (sum + self.seed_of_modes) % 3 {
             1 if has_modes => KeyMode::Shared,
             2 if has_modes => KeyMode::Permits,
             _ => KeyMode::Exclusive,
         }
+    }
+
+    /// Whether the results of bodies that run once are kept.
+    pub(crate) fn has_results(&self) -> bool {
+        self.servers.len() == 1 && self.servers[0].dialect.has_scripts()
     }
 
     /// The sum of all steps by which clocks are set back.

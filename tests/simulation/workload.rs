@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Lease, LockError, LockGuard, LockManager, LockOptions, OnLost};
+use lock_core::{Lease, LockError, LockGuard, LockManager, LockOptions, OnLost, OnceOptions};
 use lock_tests::Mode;
 use tokio::time::sleep;
 
@@ -119,6 +119,7 @@ impl User {
                     .await;
             }
             8..10 => self.try_acquire(manager, key, options).await,
+            10..16 if self.runs_once(&key) => self.run_once(manager, key).await,
             10..16 => self.run(manager, key, options).await,
             16..19 => {
                 let keys = self.plan.keys.clone();
@@ -244,6 +245,42 @@ impl User {
         };
         let ran = cut(polls, span, manager.run(mode.of(&key), options, body)).await;
         self.world.note(|| format!("a run of {key} ended: {ran:?}"));
+    }
+
+    fn runs_once(&mut self, key: &str) -> bool {
+        let is_alone = self.plan.mode_of(key) == KeyMode::Exclusive;
+        is_alone && self.plan.has_results() && self.chance.permille(400)
+    }
+
+    /// Runs a body once, or gets the result of an earlier run. Its value is the number of its attempt.
+    async fn run_once(&mut self, manager: &LockManager, key: String) {
+        let attempt = self
+            .oracle
+            .call(self.process, std::slice::from_ref(&key), &[Mode::Exclusive]);
+        let ttl = self.ttl();
+        let keep = self.chance.pick(&[SHORTEST, ttl, ttl * 2, ttl * 4]);
+        let keep = keep.min(Duration::from_secs(5));
+        let wait = self.chance.pick(&[Duration::ZERO, ttl * 2, ttl * 8]);
+        let options = OnceOptions::keep(keep).ttl(ttl).wait(wait);
+        let (polls, span) = self.cut();
+        let fails = self.chance.permille(150);
+        let mut steps = Steps::of(self);
+        let body = async move |lease: Lease| {
+            let held = attempt.acquired(&lease);
+            held.begins_run();
+            held.watch(steps.go(&held)).await;
+            if fails { Err(()) } else { Ok(held.ends_run()) }
+        };
+        let ran = cut(polls, span, manager.run_once(key.as_str(), options, body)).await;
+        self.world
+            .note(|| format!("a run of {key}, once, ended: {ran:?}"));
+        match ran {
+            Some(Ok(Ok(value))) => self.oracle.answered(&key, value),
+            Some(Err(LockError::Invalid { .. } | LockError::Repeated { .. })) => {
+                self.oracle.offends(format!("I1: {key} is refused: {ran:?}"));
+            }
+            _ => {}
+        }
     }
 
     async fn hold(&mut self, attempt: Attempt, guard: LockGuard) {
