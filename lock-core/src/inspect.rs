@@ -23,6 +23,8 @@ pub struct LockInfo {
     /// The leases that hold it, the one with most time left first: 64 at most, and one in a [`LockList`](crate::LockList). Since when
     /// they last is not known: servers do not keep that.
     pub leases: Vec<LeaseInfo>,
+    /// For how long the result of a body that ran once is still kept, if there is one (feature `once`). Its bytes are not shown.
+    pub result_kept_for: Option<Duration>,
     /// The requests that wait on the server, in the order in which they joined: 64 at most, and none in a
     /// [`LockList`](crate::LockList). A process has one request for each mode in which its tasks wait.
     pub queue: Vec<Waiter>,
@@ -58,6 +60,8 @@ pub enum Holder {
     Ours(String),
     /// Another library or a script.
     Foreign,
+    /// The lock is free, and only a result is kept.
+    None,
 }
 
 impl Holder {
@@ -72,6 +76,7 @@ impl fmt::Display for Holder {
         match self {
             Self::Ours(label) => f.write_str(label),
             Self::Foreign => f.write_str("another client"),
+            Self::None => f.write_str("none"),
         }
     }
 }
@@ -88,6 +93,22 @@ pub(crate) struct Sighting {
     pub(crate) leases: Vec<LeaseInfo>,
     /// The first of those that wait, at most [`NAMED`].
     pub(crate) queue: Vec<Waiter>,
+    pub(crate) result_kept_for: Option<Duration>,
+}
+
+impl Sighting {
+    /// A lock that is free, with a result that is kept for so long.
+    pub(crate) fn of_result(kept_for: Duration) -> Self {
+        Self {
+            remaining: None,
+            mode: LockMode::Exclusive,
+            holders: 0,
+            waiting: 0,
+            leases: Vec::new(),
+            queue: Vec::new(),
+            result_kept_for: Some(kept_for),
+        }
+    }
 }
 
 /// So many holders and waiters are named, at most: a look stays short on the server.

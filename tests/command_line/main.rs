@@ -6,7 +6,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use lock_core::{LockManager, LockOptions};
+use lock_core::{LockManager, LockOptions, OnceOptions};
 use lock_tests::{
     AcquireFree as _, HANG, Kind, Process, RedisServer, ReleaseHeld as _, SECOND, connect,
     eventually, options,
@@ -392,6 +392,46 @@ async fn a_lock_is_broken_only_on_purpose() {
     assert!(guard.lease().verify().await.is_err());
     let free = json(&lockctl(&server, &["break", "k", "--yes", "--json"]));
     assert_eq!(free["broken"], false);
+}
+
+#[tokio::test]
+async fn a_result_is_shown_without_its_bytes_and_forgotten() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    let run = async |value: &str| {
+        let options = OnceOptions::keep(SECOND * 90);
+        let body = async |_| Ok::<_, String>(value.to_owned());
+        locks.run_once("k", options, body).await.expect("free")
+    };
+    assert_eq!(run("first").await, Ok("first".to_owned()));
+    let shown = lockctl(&server, &["show", "k"]);
+    assert!(
+        text(&shown.stdout).starts_with("free\nresult\t1m2"),
+        "{shown:?}"
+    );
+    let shown = lockctl(&server, &["show", "k", "--json"]);
+    assert!(!text(&shown.stdout).contains("first"), "{shown:?}");
+    let shown = json(&shown);
+    assert_eq!(shown["holder"], Value::Null);
+    let kept = shown["result_kept_ms"].as_u64().expect("a number");
+    assert!((80_000..=90_000).contains(&kept), "{kept}");
+    let guard = locks.acquire_free("k", options()).await;
+    let held = json(&lockctl(&server, &["show", "k", "--json"]));
+    assert_eq!(held["holders"], 1);
+    assert!(held["result_kept_ms"].as_u64() > Some(0), "{held}");
+    guard.release_held().await;
+    let listed = lockctl(&server, &["ls"]);
+    assert_eq!(text(&listed.stdout), "");
+    let free = json(&lockctl(&server, &["break", "k", "--yes", "--json"]));
+    assert_eq!(free["broken"], false);
+    let gone = lockctl(&server, &["forget", "k"]);
+    assert_eq!(
+        (code(&gone), text(&gone.stdout)),
+        (0, "forgotten\n".to_owned())
+    );
+    let again = json(&lockctl(&server, &["forget", "k", "--json"]));
+    assert_eq!(again["forgotten"], false);
+    assert_eq!(run("second").await, Ok("second".to_owned()));
 }
 
 #[test]

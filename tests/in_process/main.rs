@@ -6,5 +6,6 @@ mod advice;
 mod attribute;
 mod in_memory;
 mod modes;
+mod once;
 mod reentry;
 mod several;

@@ -5,7 +5,9 @@
 use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
-use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
+use lock_core::{
+    LockError, LockManager, LockOptions, OnceOptions, distributed_lock, key, with_locks,
+};
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, patient,
 };
@@ -122,6 +124,53 @@ async fn gauges_tell_who_waits_and_who_holds_now() {
         &[
             ("lock_waiting{key=order:{order_id},mode=exclusive}", 2.0),
             ("lock_held{key=order:{order_id},mode=exclusive}", 1.0),
+        ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_for_a_body_that_runs_once_is_counted_by_its_outcome() {
+    let recorder = DebuggingRecorder::new();
+    let _listens = metrics::set_default_local_recorder(&recorder);
+    let (locks, faults) = LockManager::in_memory_with_faults();
+    let order = 7;
+    let run = async |of: u32| {
+        let options = OnceOptions::keep(SECOND * 60).fingerprint(&of);
+        let body = async |_| {
+            if of == 9 {
+                faults.unavailable();
+            }
+            Ok::<_, String>(())
+        };
+        let key = key!("charge:{order}");
+        locks.run_once(key, options, body).await.is_ok()
+    };
+    assert!(run(1).await && run(1).await && run(1).await);
+    assert!(!run(2).await, "another request");
+    faults.forget("charge:7");
+    assert!(run(9).await, "the runner has its value");
+    let all = figures(&recorder.snapshotter());
+    assert!(
+        !all.keys().any(|name| name.contains("abandoned")),
+        "{all:?}"
+    );
+    assert_figures(
+        &all,
+        &[
+            ("lock_once_total{key=charge:{order},outcome=ran}", 1.0),
+            ("lock_once_total{key=charge:{order},outcome=replayed}", 2.0),
+            ("lock_once_total{key=charge:{order},outcome=refused}", 1.0),
+            (
+                "lock_once_total{key=charge:{order},outcome=not_stored}",
+                1.0,
+            ),
+            // Calls that got a result acquired nothing, and did not give up either.
+            (
+                "lock_acquired_total{key=charge:{order},mode=exclusive}",
+                2.0,
+            ),
+            ("#lock_wait_seconds{key=charge:{order},mode=exclusive}", 5.0),
+            ("lock_waiting{key=charge:{order},mode=exclusive}", 0.0),
         ],
     );
 }

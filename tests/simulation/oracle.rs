@@ -657,7 +657,9 @@ impl Held {
         let is_broken = Oracle::is_broken(&oracle.lock().keys[name], self.attempt.called, now);
         if stands && !is_broken {
             let id = self.attempt.id;
-            oracle.offends(format!("I3: #{id} runs the body of {name} beside its result"));
+            oracle.offends(format!(
+                "I3: #{id} runs the body of {name} beside its result"
+            ));
         }
     }
 

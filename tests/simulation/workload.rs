@@ -254,9 +254,9 @@ impl User {
 
     /// Runs a body once, or gets the result of an earlier run. Its value is the number of its attempt.
     async fn run_once(&mut self, manager: &LockManager, key: String) {
-        let attempt = self
-            .oracle
-            .call(self.process, std::slice::from_ref(&key), &[Mode::Exclusive]);
+        let attempt =
+            self.oracle
+                .call(self.process, std::slice::from_ref(&key), &[Mode::Exclusive]);
         let ttl = self.ttl();
         let keep = self.chance.pick(&[SHORTEST, ttl, ttl * 2, ttl * 4]);
         let keep = keep.min(Duration::from_secs(5));
@@ -277,7 +277,8 @@ impl User {
         match ran {
             Some(Ok(Ok(value))) => self.oracle.answered(&key, value),
             Some(Err(LockError::Invalid { .. } | LockError::Repeated { .. })) => {
-                self.oracle.offends(format!("I1: {key} is refused: {ran:?}"));
+                self.oracle
+                    .offends(format!("I1: {key} is refused: {ran:?}"));
             }
             _ => {}
         }

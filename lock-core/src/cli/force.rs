@@ -1,4 +1,4 @@
-//! `break`: a lock is taken away from its holder.
+//! `break` and `forget`: a lock is taken away from its holder, and the result of a run is deleted.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -24,7 +24,8 @@ pub(crate) struct Break {
 
 pub(crate) async fn force(locks: &LockManager, order: Break, json: bool) -> Result<u8, Failed> {
     let Break { key, yes, holder } = order;
-    let Some(info) = locks.inspect(key.as_str()).await? else {
+    let seen = locks.inspect(key.as_str()).await?;
+    let Some(info) = seen.filter(|info| info.holders > 0) else {
         report(&key, false, json)?;
         return Ok(0);
     };
@@ -59,6 +60,20 @@ pub(crate) async fn force(locks: &LockManager, order: Break, json: bool) -> Resu
     }
     locks.force_release(key.as_str()).await?;
     report(&key, true, json)?;
+    Ok(0)
+}
+
+pub(crate) async fn forget(locks: &LockManager, key: &str, json: bool) -> Result<u8, Failed> {
+    let seen = locks.inspect(key).await?;
+    let was_kept = seen.is_some_and(|info| info.result_kept_for.is_some());
+    locks.forget(key).await?;
+    if json {
+        print_json(&json!({ "key": key, "forgotten": was_kept }))?;
+    } else if was_kept {
+        writeln!(io::stdout(), "forgotten")?;
+    } else {
+        writeln!(io::stdout(), "no result: nothing was done")?;
+    }
     Ok(0)
 }
 

@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     Failed, UNAVAILABLE,
-    output::{Row, print_in_full, print_json, print_rows},
+    output::{Row, millis, print_in_full, print_json, print_kept, print_rows},
     screen::{draw, say},
 };
 
@@ -30,20 +30,24 @@ pub(crate) async fn list(locks: &LockManager, prefix: &str, json: bool) -> Resul
 
 pub(crate) async fn show(locks: &LockManager, key: &str, json: bool) -> Result<u8, Failed> {
     let info = locks.inspect(key).await?;
-    let row = info.map(|info| Row {
+    let kept_for = info.as_ref().and_then(|info| info.result_kept_for);
+    let row = info.filter(|info| info.holders > 0).map(|info| Row {
         key: key.to_owned(),
         info,
     });
     if json {
-        print_json(&row.map_or_else(
-            || json!({ "key": key, "holder": null }),
-            |row| row.json_in_full(),
-        ))?;
+        let free = || json!({ "key": key, "holder": null });
+        let mut shown = row.map_or_else(free, |row| row.json_in_full());
+        shown["result_kept_ms"] = json!(millis(kept_for));
+        print_json(&shown)?;
         return Ok(0);
     }
     match row {
         Some(row) => print_in_full(&row)?,
         None => writeln!(io::stdout(), "free")?,
+    }
+    if let Some(kept_for) = kept_for {
+        print_kept(kept_for)?;
     }
     Ok(0)
 }

@@ -81,6 +81,8 @@ enum Command {
     },
     /// Release a lock for its holder: asks first
     Break(force::Break),
+    /// Delete the result of a body that ran once: the next caller runs it again
+    Forget { key: String },
     /// Check whether the server is fit for locks, and say what to fix
     Doctor,
     /// Print a script that completes commands in a shell
@@ -196,6 +198,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
             look::watch(&connect().await?, &begin, interval).await
         }
         Command::Break(order) => force::force(&connect().await?, order, json).await,
+        Command::Forget { key } => force::forget(&connect().await?, &key, json).await,
         Command::Doctor => doctor::examine(url()?, prefix, json).await,
         Command::Completions { shell } => complete(shell),
         #[cfg(target_os = "linux")]

@@ -107,7 +107,7 @@ fn shown(remaining: Option<Duration>) -> String {
     remaining.map_or_else(|| "for ever".to_owned(), |left| Span(left).to_string())
 }
 
-fn millis(remaining: Option<Duration>) -> Option<u64> {
+pub(crate) fn millis(remaining: Option<Duration>) -> Option<u64> {
     remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
 }
 
@@ -149,6 +149,13 @@ pub(crate) fn print_in_full(row: &Row) -> io::Result<()> {
         writeln!(stdout, "{}", line.join(between))?;
     }
     Ok(())
+}
+
+/// Prints for how long the result of a run is kept. Its bytes are the user's.
+pub(crate) fn print_kept(kept_for: Duration) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let between = if stdout.is_terminal() { "  " } else { "\t" };
+    writeln!(stdout, "result{between}{}", Span(kept_for))
 }
 
 /// Prints locks, in the order of their keys.

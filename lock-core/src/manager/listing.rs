@@ -83,7 +83,9 @@ impl LockList {
             let context = self.manager.context();
             match context.ask(|store| store.list(prefix, from)).await {
                 Ok(Page { locks, next }) => {
-                    self.seen = locks.into();
+                    // Of a lock that was released meanwhile, there may still be a result.
+                    let held = locks.into_iter().filter(|(_, seen)| seen.holders > 0);
+                    self.seen = held.collect();
                     self.next_page = next;
                 }
                 Err(error) => return Some(Err(error)),

@@ -13,7 +13,8 @@ use crate::{
 };
 
 impl LockManager {
-    /// Looks at a lock: its holder, and how long the lease lasts. `None` if the lock is free.
+    /// Looks at a lock: its holder, and how long the lease lasts. `None` if the lock is free, and no result of a body that ran once is
+    /// kept.
     ///
     /// The result may be out of date when it arrives. Do not use it to decide whether to acquire the lock; acquire the lock.
     ///
@@ -44,7 +45,12 @@ impl LockManager {
             remaining: sighting.remaining,
             // If tasks of this process wait, their requests are among the waiting ones.
             waiters: sighting.waiting.saturating_sub(requests) + tasks,
-            holder: named.next().unwrap_or(Holder::Foreign),
+            holder: match (named.next(), sighting.holders) {
+                (Some(first), _) => first,
+                (None, 0) => Holder::None,
+                (None, _) => Holder::Foreign,
+            },
+            result_kept_for: sighting.result_kept_for,
             mode: sighting.mode,
             holders: sighting.holders,
             other_holders: named.collect(),

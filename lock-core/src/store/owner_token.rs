@@ -177,6 +177,7 @@ pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usi
             permit: None,
         }],
         queue: Vec::new(),
+        result_kept_for: None,
     }
 }
 

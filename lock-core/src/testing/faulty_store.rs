@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     inspect::{Health, Holder, LeaseInfo, Sighting},
-    mode::LockMode,
+    mode::{LockMode, Mode},
     runtime::{
         clock::{Clock, Moment},
         mutex::Mutex,
@@ -84,6 +84,10 @@ impl FaultyStore {
         self.memory.evict(full_key, Some(until));
     }
 
+    pub(crate) fn forget_result(&self, full_key: &Arc<str>) {
+        self.memory.forget_result(full_key);
+    }
+
     pub(crate) fn go_away(&self, span: Option<Duration>) {
         let until = self.end_of(span);
         self.lock().unavailable_until = Some(until);
@@ -140,6 +144,10 @@ impl FaultyStore {
         let Some(left) = self.elsewhere(&request.full_key) else {
             return self.memory.acquire(request);
         };
+        let is_done = || self.memory.result_kept_for(&request.full_key).is_some();
+        if request.entry.mode == Mode::Once && is_done() {
+            return self.memory.acquire(request);
+        }
         request.in_flight.note_sent_on(ConnectionId::LOCAL);
         let busy = Busy {
             expiry: Expiry::In(left),
@@ -240,6 +248,7 @@ impl Store for FaultyStore {
                     permit: None,
                 }],
                 queue: Vec::new(),
+                result_kept_for: self.memory.result_kept_for(&full_key),
             };
             at_once(Ok(Some(sighting)))
         })

@@ -24,6 +24,10 @@ pub(crate) mod faulty_store;
 /// | [`busy`](Self::busy) | is dropped, `Lost` | [`LockError::Busy`](crate::LockError::Busy) after its wait |
 /// | [`unavailable`](Self::unavailable) | goes on until its lease ends, then `Lost` | [`LockError::Unavailable`](crate::LockError::Unavailable) after its wait |
 /// | [`delay`](Self::delay) | goes on, if renewals come in time | takes longer |
+/// | [`forget`](Self::forget) | goes on | of `run_once`: runs the body again |
+///
+/// If the backend is [`unavailable`](Self::unavailable) while a body of `run_once` ends, the caller gets its value. The result is kept
+/// if the fault ends before the lease does, and else the next caller runs the body again.
 ///
 /// # Examples
 ///
@@ -199,6 +203,12 @@ impl Faults {
     /// replies are slow, a renewal waits longer for them, up to a third of the ttl. With a longer delay, leases expire.
     pub fn delay(&self, by: Duration) {
         self.store.delay(by);
+    }
+
+    /// Deletes the result of a body that ran once, as when the server evicts it. The next caller runs the body again.
+    pub fn forget(&self, key: impl IntoLockKey) {
+        self.store
+            .forget_result(&self.registry.full_key(&key.into_lock_key()));
     }
 
     /// Ends all faults at once: holders elsewhere release their locks, and the backend replies again.

@@ -31,7 +31,7 @@ use std::{
 };
 
 use state::{
-    Kind::{self, Exclusive, FastPath, Foreign, Native, Permits, Shared},
+    Kind::{self, Exclusive, FastPath, Foreign, Native, Once, Permits, Shared},
     Scripts, State, Step,
 };
 
@@ -75,6 +75,37 @@ const SS_NATIVE: &[Kind] = &[Native, Shared, Shared];
 const S_NATIVES: &[Kind] = &[Native, Native, Shared];
 const FEW_PERMITS: &[Kind] = &[Permits(1), Permits(2), Permits(2)];
 const PERMITS: &[Kind] = &[Permits(2), Permits(3), Permits(2), Permits(2)];
+
+const OO: &[Kind] = &[Once, Once];
+const OOX: &[Kind] = &[Once, Once, Exclusive];
+const OOO: &[Kind] = &[Once, Once, Once];
+const OS_FAST: &[Kind] = &[Once, FastPath, Shared];
+const OO_NATIVE: &[Kind] = &[Once, Once, Native];
+const OO_FOREIGN: &[Kind] = &[Once, Once, Foreign];
+
+#[test]
+fn no_body_runs_beside_a_result() {
+    explore_all(
+        &[
+            setup(OO, 1, 2),
+            setup(OOX, 1, 1),
+            setup(OS_FAST, 1, 1),
+            setup(OO_NATIVE, 0, 1),
+            setup(OO_FOREIGN, 0, 1),
+            in_parts(OOO, 0, 1),
+        ],
+        &[
+            setup(OO, 2, 2),
+            setup(OOX, 2, 1),
+            setup(OOX, 1, 2),
+            setup(OOO, 1, 2),
+            setup(OS_FAST, 1, 2),
+            setup(OO_NATIVE, 1, 1),
+            setup(OO_FOREIGN, 1, 1),
+            in_parts(OOO, 1, 1),
+        ],
+    );
+}
 
 #[test]
 fn phases_are_exclusive_and_fair() {

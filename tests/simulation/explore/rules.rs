@@ -102,6 +102,7 @@ pub(super) fn check(
         .collect();
     let was_shared = state.history.last == Last::Shared;
     let result = representation(after)
+        .and_then(|()| no_run_beside_a_result(state, before, after, &granted))
         .and_then(|()| no_barging(call, before, after, &granted))
         .and_then(|()| first_come_first_served(before, after, &granted))
         .and_then(|()| phases_alternate(state, before, after, &granted))
@@ -119,6 +120,23 @@ pub(super) fn check(
         }
     }
     count_phases(state, before, after, was_shared)
+}
+
+/// I3: no body that is to run once is given the lock while a result stands. I2: no result replaces another one.
+fn no_run_beside_a_result(
+    state: &State,
+    before: &ServerView,
+    after: &ServerView,
+    granted: &[Request],
+) -> Result<(), String> {
+    let runs = |(process, _): &&Request| state.processes[*process].kind == Kind::Once;
+    if let (Some(_), Some(request)) = (&after.result, granted.iter().find(runs)) {
+        return Err(format!("I3: {request:?} is to run beside a result"));
+    }
+    if before.result.is_some() && before.result != after.result {
+        return Err("I2: a result is replaced".to_owned());
+    }
+    Ok(())
 }
 
 /// Checks that the marker, the sets beside it and the cut fit together.

@@ -4,11 +4,12 @@ use crate::model::{Server, Value};
 
 pub(super) const LOCK: &str = "lock";
 pub(super) const CLOCK: &str = "clock";
-pub(super) const QUEUE: &str = "queue";
+pub(super) const QUEUE: &str = "waiters:lock";
 pub(super) const BEATS: &str = "beats";
 pub(super) const HOLDERS: &str = "holders";
 pub(super) const SEATS: &str = "seats";
-pub(super) const KEYS: [&str; 6] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, SEATS];
+pub(super) const RESULT: &str = "result:lock";
+pub(super) const KEYS: [&str; 7] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, SEATS, RESULT];
 
 pub(super) const BAND: i64 = 4_500_000_000_000_000;
 pub(super) const SILENT: i64 = 2_200_000;
@@ -47,6 +48,8 @@ pub(super) struct ServerView {
     pub(super) seats: Vec<(Request, i64)>,
     /// The cut in the beats.
     pub(super) cut: Option<i64>,
+    /// The result of the body that ran once.
+    pub(super) result: Option<String>,
 }
 
 impl ServerView {
@@ -89,6 +92,13 @@ impl ServerView {
                 .iter()
                 .find(|(_, member)| member == "#")
                 .map(|(score, _)| score - BAND),
+            result: server
+                .store
+                .entry(RESULT.as_bytes(), now)
+                .map(|entry| match &entry.value {
+                    Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                    _ => panic!("no string at the result"),
+                }),
             lock,
         }
     }

@@ -29,6 +29,8 @@ pub(super) enum Kind {
     Native,
     /// Another library: it never queues.
     Foreign,
+    /// Exclusive, to run a body once.
+    Once,
 }
 
 impl Kind {
@@ -40,10 +42,19 @@ impl Kind {
         matches!(self, Self::Shared | Self::Permits(_))
     }
 
+    /// The keys that a request declares.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Once => &KEYS,
+            _ => &KEYS[..6],
+        }
+    }
+
     fn word(self) -> String {
         match self {
             Self::Shared => "s".to_owned(),
             Self::Permits(n) => n.to_string(),
+            Self::Once => "o".to_owned(),
             _ => "x".to_owned(),
         }
     }
@@ -143,6 +154,10 @@ pub(super) enum Step {
     Lose(usize, usize),
     Release(usize),
     ReleaseUnanswered(usize),
+    /// The body that was to run once has failed.
+    Fail(usize),
+    /// A copy of a release that stores a result arrives late.
+    CopyOfRelease(usize),
     /// The first command of a release without a script, and the second one.
     Delete(usize),
     Look(usize),
@@ -195,7 +210,8 @@ impl State {
             server,
             now: EPOCH_US,
             faults,
-            is_served: !kinds.contains(&Kind::Foreign),
+            // A part of those that wait for a result is told by a call, and a check of theirs tells the next part.
+            is_served: !kinds.contains(&Kind::Foreign) && !kinds.contains(&Kind::Once),
             processes: kinds.iter().map(process).collect(),
             history: History::default(),
         }
@@ -254,6 +270,9 @@ impl State {
                         Kind::Native => Step::Delete(i),
                         _ => Step::Release(i),
                     });
+                    if process.kind == Kind::Once {
+                        steps.push(Step::Fail(i));
+                    }
                     if process.kind.is_beside() {
                         steps.push(Step::Renew(i));
                     }
@@ -278,6 +297,9 @@ impl State {
                 steps.push(Step::Copy(i));
                 if process.kind.is_beside() {
                     steps.push(Step::CopyOfRenewal(i));
+                }
+                if process.kind == Kind::Once {
+                    steps.push(Step::CopyOfRelease(i));
                 }
             }
         }
@@ -349,6 +371,10 @@ impl State {
                 self.processes[i].at = At::Leaving;
                 Ok(())
             }
+            Step::CopyOfRelease(i) => {
+                self.faults -= 1;
+                self.send_result(i, scripts).map(drop)
+            }
             Step::Delete(i) => self.delete(i),
             Step::Look(i) => {
                 self.look(i);
@@ -359,7 +385,7 @@ impl State {
                 self.serve(i, number.expect("a queue"), scripts)
             }
             Step::Renew(i) => self.renew(i, scripts),
-            Step::Cancel(i) => {
+            Step::Cancel(i) | Step::Fail(i) => {
                 self.send_release(i, true, scripts)?;
                 self.end(i);
                 Ok(())
@@ -483,7 +509,8 @@ impl State {
         let arguments = [&self.token(i), TTL_MS, "0", "1", mode, &self.entry(i)];
         let is_newcomer = matches!(mode, "wait" | "try");
         let call = Call::Acquire { by: i, is_newcomer };
-        self.call(call, &scripts.acquire, &KEYS, &arguments, scripts)
+        let keys = self.processes[i].kind.keys();
+        self.call(call, &scripts.acquire, keys, &arguments, scripts)
     }
 
     fn release(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
@@ -500,7 +527,11 @@ impl State {
         }
         let must_hold = process.at == At::Held;
         let with_entry = process.at == At::Leaving;
-        let reply = self.send_release(i, with_entry, scripts)?;
+        let reply = if process.kind == Kind::Once {
+            self.send_result(i, scripts)?
+        } else {
+            self.send_release(i, with_entry, scripts)?
+        };
         if must_hold && reply != Reply::Int(1) {
             return Err(format!("process {i} held nothing to release: {reply:?}"));
         }
@@ -530,7 +561,8 @@ impl State {
     fn serve(&mut self, i: usize, number: u32, scripts: &Scripts) -> Result<(), String> {
         let token = owner_token(self.processes[i].kind, i, number);
         let arguments = [token.as_str(), "0"];
-        self.call(Call::Release, &scripts.release, &KEYS, &arguments, scripts)
+        let keys = self.processes[i].kind.keys();
+        self.call(Call::Release, &scripts.release, keys, &arguments, scripts)
             .map(drop)
     }
 
@@ -545,8 +577,23 @@ impl State {
         let arguments = [token.as_str(), "0", "0", &entry];
         // A plain release has only the required arguments.
         let count = if is_beside || with_entry { 4 } else { 2 };
-        let call = Call::Release;
-        self.call(call, &scripts.release, &KEYS, &arguments[..count], scripts)
+        let (call, keys) = (Call::Release, self.processes[i].kind.keys());
+        self.call(call, &scripts.release, keys, &arguments[..count], scripts)
+    }
+
+    /// Releases, and stores a result of its own.
+    fn send_result(&mut self, i: usize, scripts: &Scripts) -> Result<Reply, String> {
+        let (token, entry) = (self.token(i), self.entry(i));
+        let arguments = [token.as_str(), "0", "0", &entry, &token, TTL_MS];
+        let before = self.view();
+        let reply = self.call(Call::Release, &scripts.release, &KEYS, &arguments, scripts)?;
+        let result = self.view().result;
+        let held = before.lock == Lock::Exclusive(self.request(i));
+        let expected = if held { Some(token) } else { before.result };
+        if result != expected {
+            return Err(format!("I2: the result is {result:?}, not {expected:?}"));
+        }
+        Ok(reply)
     }
 
     fn renew(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
@@ -561,7 +608,7 @@ impl State {
         let (token, entry) = (self.token(i), self.entry(i));
         if self.processes[i].kind.is_beside() {
             let arguments = [&token, TTL_MS, "0", "0", &entry];
-            return self.call(Call::Renew, &scripts.renew, &KEYS, &arguments, scripts);
+            return self.call(Call::Renew, &scripts.renew, &KEYS[..6], &arguments, scripts);
         }
         let arguments = [&token, TTL_MS];
         self.call(Call::Renew, &scripts.renew, &KEYS[..1], &arguments, scripts)
@@ -610,6 +657,10 @@ impl State {
             told.to_yield.push(to);
             return Ok(());
         }
+        if body.starts_with("done ") {
+            // A hint, and its process may check at any time.
+            return Ok(());
+        }
         let words: Vec<i64> = body
             .split(' ')
             .map(|word| word.parse().expect("a number"))
@@ -631,6 +682,11 @@ impl State {
 
     /// Takes a reply in; returns whether it is a grant.
     fn believe_reply(&mut self, i: usize, reply: &Reply) -> Result<bool, String> {
+        if let Reply::Array(words) = reply
+            && let [Reply::Int(2), Reply::Bulk(result)] = &words[..]
+        {
+            return self.answered(i, result).map(|()| false);
+        }
         let process = &mut self.processes[i];
         let numbers: Vec<i64> = match reply {
             Reply::Array(words) => words
@@ -660,6 +716,25 @@ impl State {
             }
         }
         Ok(false)
+    }
+
+    /// Takes the result of another run.
+    fn answered(&mut self, i: usize, result: &[u8]) -> Result<(), String> {
+        let view = self.view();
+        if view.result.as_deref().map(str::as_bytes) != Some(result) {
+            return Err(format!(
+                "I1: process {i} got another result than the server has"
+            ));
+        }
+        let request = self.request(i);
+        if view.holds(request) || view.queued(request).is_some() {
+            return Err(format!(
+                "I5: process {i} has its answer, and left its request"
+            ));
+        }
+        self.end(i);
+        self.processes[i].acquisitions_left -= 1;
+        Ok(())
     }
 
     fn deliver(&mut self, i: usize, grant: usize) -> Result<(), String> {
@@ -806,10 +881,11 @@ impl State {
             Lock::Foreign(_) => "f",
         };
         format!(
-            "{lock}{}{:?}{}{} {}",
+            "{lock}{}{:?}{}{}{} {}",
             u8::from(view.has_first_member),
             self.history.canonical(),
             u8::from(view.cut.is_some()),
+            u8::from(view.result.is_some()),
             self.faults,
             records.join(" ")
         )

@@ -21,8 +21,6 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct ServerLease<W, L, O> {
     pub(crate) owner: O,
-    /// The mode in which it was asked for.
-    mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) valid_until: Moment,
     pub(crate) renewal: RenewalPlan,
@@ -77,7 +75,6 @@ where
         let is_wanted = grant.is_contended || request.is_contended;
         let mut held = Self {
             owner,
-            mode: terms.mode,
             ttl: granted.ttl,
             valid_until: granted.valid_until,
             renewal: match terms.renew {
@@ -196,12 +193,11 @@ where
 
     /// Whether it may be passed to a task with these terms. Other processes that wait do not count here.
     ///
-    /// A lease for running a body once is not passed on. Nor is another lease passed to a task that wants one. Only the server knows
-    /// whether there is a result.
+    /// No lease is passed to a task that runs a body once: only the server knows whether there is a result. A lease for such a body has no
+    /// tokens for further tasks, and is not passed on either.
     pub(super) fn suits(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> bool {
         terms.ttl == self.ttl
-            && self.mode != Mode::Once
-            && terms.mode == self.mode
+            && terms.mode != Mode::Once
             && terms.renew == AutoRenew::On
             && self.renewal != RenewalPlan::Off
             && !self.is_astray

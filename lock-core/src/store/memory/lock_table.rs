@@ -197,10 +197,6 @@ impl LockTable {
         outcome
     }
 
-    pub(crate) fn forget(&mut self, _: &mut TableUpdate<'_>) {
-        self.result = None;
-    }
-
     /// Takes the lock from its holders, in any mode.
     pub(crate) fn force_release(&mut self, update: &mut TableUpdate<'_>) {
         self.holders.clear();
@@ -211,7 +207,10 @@ impl LockTable {
         let holders = self.holders.iter();
         let mut alive: Vec<_> = holders.filter(|holder| holder.expires > now).collect();
         alive.sort_by_key(|holder| Reverse(holder.expires));
-        let longest = alive.first()?;
+        let result_kept_for = self.kept_for(now);
+        let Some(longest) = alive.first() else {
+            return result_kept_for.map(Sighting::of_result);
+        };
         let leases = alive.iter().map(|holder| LeaseInfo {
             process: holder_of(holder.token.expose()),
             remaining: Some(holder.expires.since(now)),
@@ -228,7 +227,14 @@ impl LockTable {
             waiting: self.queue.len(),
             leases: leases.take(named.max(1)).collect(),
             queue: queue.take(named).collect(),
+            result_kept_for,
         })
+    }
+
+    /// For how long the result of a run is still kept, if there is one.
+    pub(crate) fn kept_for(&self, now: Moment) -> Option<Duration> {
+        let (_, until) = self.result.as_ref()?;
+        Some(until.since(now)).filter(|left| !left.is_zero())
     }
 
     /// Takes out the holders with a lease that has ended, the waiters that have no owner, and the result that is kept no longer. All

@@ -74,6 +74,17 @@ impl MemoryStore {
         self.update(full_key, 0, LockTable::serve);
     }
 
+    pub(crate) fn forget_result(&self, full_key: &Arc<str>) {
+        self.update(full_key, 0, |table, _| table.result = None);
+    }
+
+    /// For how long the result of a run is still kept, if there is one.
+    #[cfg(feature = "testing")]
+    pub(crate) fn result_kept_for(&self, full_key: &str) -> Option<Duration> {
+        let locks = self.locks.lock();
+        locks.tables.get(full_key)?.kept_for(self.clock.now())
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.locks.lock().tables.is_empty()
@@ -216,7 +227,7 @@ impl Store for MemoryStore {
     }
 
     fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
-        self.update(&full_key, 0, LockTable::forget);
+        self.forget_result(&full_key);
         at_once(Ok(()))
     }
 

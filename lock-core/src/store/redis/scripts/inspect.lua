@@ -4,12 +4,14 @@
 --
 -- ARGV[1]  how many holders and how many waiting requests are named, at most
 --
--- Returns {holder, remaining milliseconds, waiting requests, holders, leases, queue}; nothing if the lock is free.
--- Holder: the owner token of an exclusive holder, or the marker of holders beside each other.
+-- Returns {holder, remaining milliseconds, waiting requests, holders, leases, queue, result}; nothing if the lock is free, and no
+-- result of a run is kept.
+-- Holder: the owner token of an exclusive holder, or the marker of holders beside each other; empty if the lock is free.
 -- Remaining: of the longest lease; -1: without an expiry.
 -- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the seat,
 -- - without one, and the label, empty if it has none. The longest lease comes first.
 -- Queue: the kind and the label of each waiting request, in the order of joining.
+-- Result: for how many milliseconds the result of a run is kept; negative if there is none.
 local function process_of(entry)
   local _, _, _, kind, token = string.match(entry, ENTRY)
   return string.match(token or '', '^lc[01]:(.*):') or '', kind
@@ -39,8 +41,9 @@ local function first_waiters()
 end
 
 local holder = redis.call('GET', KEYS[1])
+local result = KEYS[3] and redis.call('PTTL', (string.gsub(KEYS[3], 'waiters:', 'result:', 1))) or -2
 if not holder then
-  return {}
+  return result > 0 and {'', -2, 0, 0, {}, {}, result} or {}
 end
 -- A key of another type is no queue: then nothing waits.
 local waiting = KEYS[3] and redis.pcall('ZCARD', KEYS[3])
@@ -48,7 +51,7 @@ waiting = type(waiting) == 'number' and waiting or 0
 local remaining = redis.call('PTTL', KEYS[1])
 local queue = waiting > 0 and first_waiters() or {}
 if string.sub(holder, 1, 4) ~= 'lc1+' or not KEYS[5] then
-  return {holder, remaining, waiting, 1, {}, queue}
+  return {holder, remaining, waiting, 1, {}, queue, result}
 end
 local now_ms = math.floor(microseconds() / 1000)
 local holders = redis.call('ZCOUNT', KEYS[5], string.format('(%.0f', now_ms), '(9007199254740991')
@@ -63,4 +66,4 @@ for i = 1, #found, 2 do
     leases[#leases + 1] = string.format('%.0f %s %s', left, type(seat) == 'string' and seat or '-', label)
   end
 end
-return {holder, remaining, waiting, holders, leases, queue}
+return {holder, remaining, waiting, holders, leases, queue, result}

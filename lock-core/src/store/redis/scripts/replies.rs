@@ -183,6 +183,9 @@ pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure>
     let Some(seen) = read_seen(answer)? else {
         return Ok(None);
     };
+    if let (true, Some(kept_for)) = (seen.holder.is_empty(), seen.result_kept_for) {
+        return Ok(Some(Sighting::of_result(kept_for)));
+    }
     let exclusive = sighting_of(&seen.holder, seen.remaining, seen.waiting);
     let mode = match seen.holder.get(..6) {
         Some("lc1+s:") => LockMode::Shared,
@@ -190,6 +193,7 @@ pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure>
         _ => {
             return Ok(Some(Sighting {
                 queue: seen.queue,
+                result_kept_for: seen.result_kept_for,
                 ..exclusive
             }));
         }
@@ -200,6 +204,7 @@ pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure>
         // None is named if the set of holders was evicted.
         leases: seen.beside,
         queue: seen.queue,
+        result_kept_for: seen.result_kept_for,
         ..exclusive
     }))
 }
@@ -214,6 +219,7 @@ pub(crate) struct Seen {
     /// Holders beside each other.
     beside: Vec<LeaseInfo>,
     queue: Vec<Waiter>,
+    result_kept_for: Option<Duration>,
 }
 
 pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
@@ -230,6 +236,7 @@ pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
             Value::Int(holders),
             Value::Array(leases),
             Value::Array(queue),
+            Value::Int(result),
         ] => Ok(Some(Seen {
             holder: String::from_utf8_lossy(holder).into_owned(),
             // A missing expiry is a negative number.
@@ -238,6 +245,7 @@ pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
             holders: usize::try_from(*holders).unwrap_or(0),
             beside: words_of(leases).map(|words| lease(&words)).collect(),
             queue: words_of(queue).map(|words| waiter(&words)).collect(),
+            result_kept_for: u64::try_from(*result).ok().map(Duration::from_millis),
         })),
         _ => Err(errors::nonsense("an inspection")),
     }
