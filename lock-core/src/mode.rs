@@ -21,8 +21,6 @@ impl fmt::Display for LockMode {
 }
 
 impl LockMode {
-    pub(crate) const ALL: [Self; 3] = [Self::Exclusive, Self::Shared, Self::Permits];
-
     /// The mode's label in metrics and spans.
     pub(crate) const fn label(self) -> &'static str {
         match self {
@@ -67,17 +65,45 @@ impl Mode {
         Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
     }
 
-    pub(crate) fn kind(self) -> LockMode {
+    pub(crate) fn kind(self) -> RequestKind {
         match self {
-            Self::Exclusive | Self::Once => LockMode::Exclusive,
-            Self::Shared => LockMode::Shared,
-            Self::Permits(_) => LockMode::Permits,
+            Self::Exclusive => RequestKind::Exclusive,
+            Self::Shared => RequestKind::Shared,
+            Self::Permits(_) => RequestKind::Permits,
+            Self::Once => RequestKind::Once,
         }
     }
 
     /// Whether its holder has the lock alone.
     pub(crate) fn is_alone(self) -> bool {
-        self.kind() == LockMode::Exclusive
+        self.kind().is_alone()
+    }
+}
+
+/// The modes of which the requests of a process for a key go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RequestKind {
+    Exclusive,
+    Shared,
+    Permits,
+    /// Exclusive in every respect, but that it may end with a result.
+    Once,
+}
+
+impl RequestKind {
+    pub(crate) const ALL: [Self; 4] = [Self::Exclusive, Self::Shared, Self::Permits, Self::Once];
+
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Self::Exclusive | Self::Once)
+    }
+
+    /// The mode that users see.
+    pub(crate) fn shown(self) -> LockMode {
+        match self {
+            Self::Exclusive | Self::Once => LockMode::Exclusive,
+            Self::Shared => LockMode::Shared,
+            Self::Permits => LockMode::Permits,
+        }
     }
 }
 

@@ -55,7 +55,8 @@ impl Labels {
                 label("kind", kind),
             ]
         }
-        let [exclusive, shared, permits] = LockMode::ALL;
+        let [exclusive, shared, permits] =
+            [LockMode::Exclusive, LockMode::Shared, LockMode::Permits];
         Self {
             alone: [
                 alone(template, exclusive),

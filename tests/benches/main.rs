@@ -1,12 +1,12 @@
 //! Measures lock-core beside the floors under it, and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [attribute] [telemetry] [--plot <path>]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [once] [attribute] [telemetry] [--plot <path>]
 //!     [--plot-readers <path>] [--unpinned]]
 //! ```
 //!
 //! Without names, all of them run, in under eight minutes, of which `pairs` takes four. They run pinned: the server has a
-//! core of its own, and everything else has the others. `pairs` also runs free: the scheduler puts everything where it wants.
+//! core of its own, and everything else has the others. `pairs` and `once` also run free: the scheduler puts everything where it wants.
 //! With `--unpinned`, all benches run only so. The last lines of `pairs` need the newer servers that `tests/fetch` gets.
 //! `docs/performance.md` explains the lines.
 
@@ -21,6 +21,7 @@ mod load;
 mod lockers;
 mod modes;
 mod network;
+mod once;
 mod pairs;
 mod plot;
 mod queue;
@@ -43,7 +44,7 @@ use std::{
 
 use crate::cores::Placement;
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "pairs",
     "hot_key",
     "storm",
@@ -51,6 +52,7 @@ const NAMES: [&str; 9] = [
     "held",
     "stall",
     "modes",
+    "once",
     "attribute",
     "telemetry",
 ];
@@ -87,6 +89,7 @@ fn main() -> Result<(), String> {
                     readers_plot::write(path, &outcomes);
                 }
             }
+            "once" => once::run(orders.placements),
             "attribute" => attribute::run(),
             _ => telemetry::run(),
         }
@@ -106,7 +109,7 @@ struct Orders {
     plot: Option<PathBuf>,
     /// The path for the plot of `modes`.
     plot_readers: Option<PathBuf>,
-    /// Where everything runs. `pairs` is measured in each of them, the other benches in the first.
+    /// Where everything runs. `pairs` and `once` are measured in each of them, the other benches in the first.
     placements: &'static [Placement],
 }
 

@@ -103,6 +103,11 @@ enum Sends {
     WithNaglesDelay,
 }
 
+/// A connection without Nagle's delay.
+pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
+    connection(url, Sends::AtOnce, TIME_OUT).await
+}
+
 async fn connection(url: &str, sends: Sends, time_out: Option<Duration>) -> MultiplexedConnection {
     let info = url.into_connection_info().expect("a url");
     let tcp = info.tcp_settings().clone();

@@ -14,7 +14,7 @@ use crate::{
     last_holder::LastHolder,
     load::{Window, alone, together},
     lockers::{DistributedLockRedis, LockCore, Locker, RsLock},
-    network, queue,
+    network, once, queue,
     raw::Ping,
     readers,
     sample::{Times, Work},
@@ -44,6 +44,7 @@ pub(crate) fn main(arguments: &[String]) {
         ["held", url] => held::worker(url),
         ["stall", url] => stall::worker(url),
         ["queue", url] => queue::worker(url),
+        ["once", url] => once::worker(url),
         ["network", port] => network::worker(port),
         ["readers", url, name] => readers::worker(url, name),
         [what, url, number, path] => {

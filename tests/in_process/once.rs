@@ -104,6 +104,22 @@ async fn the_body_holds_the_lock_and_may_take_it_again_but_not_run_itself() {
     locks.run("k", options(), plain).await.expect("free");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_repeat_is_answered_beside_others_that_do_not_wait_and_beside_a_plain_lock() {
+    let locks = LockManager::in_memory();
+    assert_eq!(run(&locks, 1).await.expect("runs"), 1);
+    let repeat = || async {
+        let body = async |_| Ok::<_, String>(2);
+        locks.run_once("k", once().no_wait(), body).await
+    };
+    let both = tokio::join!(repeat(), repeat());
+    assert_eq!(both.0.expect("replayed"), Ok(1));
+    assert_eq!(both.1.expect("replayed"), Ok(1));
+    let guard = locks.acquire_free("k", options()).await;
+    assert_eq!(repeat().await.expect("replayed"), Ok(1));
+    guard.release_held().await;
+}
+
 /// A lease that is passed on inside the process has tokens for the next task, and the server is not asked.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_not_passed_to_a_run_that_has_a_result() {

@@ -108,8 +108,12 @@ async fn a_repeat_takes_one_command_and_leaves_no_lock() {
     for _ in 0..10 {
         assert_eq!(value(bodies.run(&locks, once().no_wait()).await), "1");
     }
+    // Those that come together have one request.
+    let repeat = || bodies.run(&locks, once().no_wait());
+    let (one, other) = tokio::join!(repeat(), repeat());
+    assert_eq!((value(one), value(other)), ("1".to_owned(), "1".to_owned()));
     let after = (server.calls("evalsha"), server.calls("set"));
-    assert_eq!(after, (before.0 + 10, before.1));
+    assert_eq!(after, (before.0 + 11, before.1));
     only_the_result_is_left(&server).await;
 }
 
@@ -271,10 +275,13 @@ async fn a_run_and_a_plain_lock_of_a_key_exclude_each_other() {
         Ok("alone".to_owned())
     };
     assert_eq!(value(locks.run_once("k", once(), excluded).await), "alone");
-    // A result does not keep a plain lock out.
-    let guard = other.acquire_free("k", patient()).await;
-    assert_eq!(value(bodies.run(&locks, once()).await), "alone");
-    guard.release_held().await;
+    // A result does not keep a plain lock out, and is given while the lock is held.
+    for holder in [&locks, &other] {
+        let guard = holder.acquire_free("k", patient()).await;
+        assert_eq!(value(bodies.run(&locks, once()).await), "alone");
+        assert_eq!(value(bodies.run(&locks, once().no_wait()).await), "alone");
+        guard.release_held().await;
+    }
 }
 
 #[tokio::test]

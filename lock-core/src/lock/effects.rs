@@ -18,7 +18,7 @@ use crate::{
             release_in_flight::{ReleaseInFlight, Unanswered},
         },
     },
-    mode::LockMode,
+    mode::RequestKind,
     runtime::{catch_panic::catch_panic, clock::Moment, executor::Executor, tally::Open},
     store::{Acquire, Acquired, ENDED, Failure, Renew, Renewed, StoreFuture, owner::Owner},
     telemetry,
@@ -75,7 +75,7 @@ impl Effects {
         self,
         context: &Arc<Context>,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
     ) -> Option<Arc<AcquireInFlight>> {
         if self.wakes_timers {
             context.ticking.timers.wake();
@@ -132,7 +132,7 @@ impl Effects {
                         }
                     }
                 }
-                Action::HandedOn(how) => telemetry::handed_on(key, kind, how),
+                Action::HandedOn(how) => telemetry::handed_on(key, kind.shown(), how),
                 Action::Arm(_) | Action::TakeOverRequest => {}
             }
         }
@@ -146,7 +146,7 @@ impl Effects {
 }
 
 /// Reports an event to the listener, unless the manager has ended: then nothing is left of the key.
-pub(super) fn report(context: &Context, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
+pub(super) fn report(context: &Context, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
     if let Some(listener) = context.ticking.listener() {
         listener.happened(key, kind, event);
     }

@@ -16,7 +16,7 @@ use crate::{
         lease_state::LeaseState,
         requests::{acquire_in_flight::AcquireInFlight, release_in_flight::ReleaseInFlight},
     },
-    mode::LockMode,
+    mode::RequestKind,
     runtime::{clock::Moment, mutex::Mutex, tally::Open, timer_queue::TimerId},
     store::{EntryNumber, grants::HeldNow, owner::Owner},
 };
@@ -71,10 +71,10 @@ impl Keys {
     }
 
     /// All keys, sorted: the order of the maps differs from run to run.
-    pub(super) fn all(&self) -> Vec<(LockKey, LockMode)> {
+    pub(super) fn all(&self) -> Vec<(LockKey, RequestKind)> {
         let mut all = Vec::new();
         for mut keys in self.each() {
-            for kind in LockMode::ALL {
+            for kind in RequestKind::ALL {
                 all.extend(keys.of(kind).keys().map(|key| (key.clone(), kind)));
             }
         }
@@ -108,7 +108,7 @@ impl Keys {
     }
 
     /// How many tasks wait for a key in one mode.
-    pub(super) fn waiters_in(&self, key: &LockKey, kind: LockMode) -> usize {
+    pub(super) fn waiters_in(&self, key: &LockKey, kind: RequestKind) -> usize {
         let mut keys = self.of(key);
         let entry = keys.get_mut(key, kind);
         entry.map_or(0, |entry| entry.state.waiters())
@@ -142,7 +142,7 @@ impl Keys {
     pub(super) fn owner(
         &self,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         entry: EntryNumber,
     ) -> Option<Arc<Owner>> {
         let mut keys = self.of(key);
@@ -191,9 +191,9 @@ impl Keys {
 /// The keys of one part.
 #[derive(Default)]
 pub(super) struct KeyMap {
-    /// The entries of exclusive locks, of shared locks, and of locks with permits: see [`KeyMap::of`]. Boxed, so that a removed entry
+    /// The entries of exclusive locks, of shared locks, of locks with permits, and of bodies that run once: see [`KeyMap::of`]. Boxed, so that a removed entry
     /// is dropped after the mutex is free without being copied.
-    entries: [Entries; 3],
+    entries: [Entries; 4],
     /// How long keys of each template were held lately. A program has a fixed number of templates.
     typical_holds: HashMap<&'static str, Duration>,
     /// After a shutdown no task may wait any more.
@@ -201,7 +201,7 @@ pub(super) struct KeyMap {
 }
 
 impl KeyMap {
-    pub(super) fn of(&mut self, kind: LockMode) -> &mut Entries {
+    pub(super) fn of(&mut self, kind: RequestKind) -> &mut Entries {
         &mut self.entries[kind as usize]
     }
 
@@ -209,14 +209,14 @@ impl KeyMap {
     pub(super) fn begin(
         &mut self,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         begin: impl FnOnce() -> KeyEntry,
     ) {
         let entry = self.of(kind).entry(key.clone());
         entry.or_insert_with(|| Box::new(begin()));
     }
 
-    pub(super) fn get_mut(&mut self, key: &LockKey, kind: LockMode) -> Option<&mut KeyEntry> {
+    pub(super) fn get_mut(&mut self, key: &LockKey, kind: RequestKind) -> Option<&mut KeyEntry> {
         self.of(kind).get_mut(key).map(|entry| &mut **entry)
     }
 

@@ -21,7 +21,7 @@ use crate::{
         lease_end::LeaseEnd,
         running_task::RunningTask,
     },
-    mode::{LockMode, Mode},
+    mode::{Mode, RequestKind},
     runtime::{clock::Moment, mutex::Mutex, tally::Open},
     store::{Failure, Renewed, owner::Owner},
     telemetry::{self, WatchedHold},
@@ -79,7 +79,7 @@ impl LeaseState {
             fencing: taken.fencing,
             permit: taken
                 .permit
-                .filter(|_| terms.mode.kind() == LockMode::Permits),
+                .filter(|_| terms.mode.kind() == RequestKind::Permits),
             terms,
             is_renewed: AtomicBool::new(taken.is_renewed),
             is_unseen: AtomicBool::new(false),
@@ -96,7 +96,7 @@ impl LeaseState {
         }
     }
 
-    pub(crate) fn kind(&self) -> LockMode {
+    pub(crate) fn kind(&self) -> RequestKind {
         self.terms.mode.kind()
     }
 
@@ -248,7 +248,7 @@ impl LeaseState {
             return None;
         }
         let failure = self.context.outage.failure();
-        telemetry::lost(&self.key, self.kind(), reason, failure.as_deref());
+        telemetry::lost(&self.key, self.kind().shown(), reason, failure.as_deref());
         if reason == LeaseLost::OtherKey {
             return None;
         }

@@ -35,7 +35,7 @@ use crate::{
             release_in_flight::{ReleaseInFlight, ReleaseListener},
         },
     },
-    mode::LockMode,
+    mode::RequestKind,
     runtime::{
         catch_panic::{SpareWaker, catch_panic},
         clock::Moment,
@@ -99,10 +99,10 @@ impl Registry {
         let mut waker = SpareWaker::new(waker);
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
         let mut keys = self.keys.of(key);
-        if kind == LockMode::Exclusive && keys.of(LockMode::Shared).contains_key(key) {
+        if kind.is_alone() && keys.of(RequestKind::Shared).contains_key(key) {
             drop(keys);
             // Done before the request is sent: the key is then free for the request if no task has the share.
-            self.event(key, LockMode::Shared, Event::CloseShares);
+            self.event(key, RequestKind::Shared, Event::CloseShares);
             keys = self.keys.of(key);
         }
         // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
@@ -137,7 +137,7 @@ impl Registry {
     pub(crate) fn poll(
         self: &Arc<Self>,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         id: TaskId,
         now: Moment,
         waker: &Waker,
@@ -256,7 +256,7 @@ impl Registry {
     }
 
     /// An event of a key that no task waits for.
-    pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
+    pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
         let now = self.context.clock.now();
         self.apply(self.keys.of(key), key, kind, now, event);
     }
@@ -264,7 +264,7 @@ impl Registry {
     /// No share of this process admits a further task from now on. Returns whether there was a share.
     pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
         let mut all = self.keys.all();
-        all.retain(|(_, kind)| *kind == LockMode::Shared);
+        all.retain(|(_, kind)| *kind == RequestKind::Shared);
         for (key, kind) in &all {
             self.event(key, *kind, Event::CloseShares);
         }
@@ -293,7 +293,7 @@ impl Registry {
         self: &Arc<Self>,
         mut keys: MutexGuard<'_, KeyMap>,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         now: Moment,
         event: LiveEvent<'_>,
     ) -> Option<Applied> {
@@ -307,7 +307,7 @@ impl Registry {
         self: &Arc<Self>,
         keys: &mut KeyMap,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         now: Moment,
         event: LiveEvent<'_>,
     ) -> Option<(LiveOutcome, Effects)> {
@@ -345,7 +345,7 @@ impl Registry {
     }
 
     /// Takes an entry that is over out of the map. Called with the mutex locked. The caller drops it when the mutex is free.
-    fn remove(&self, keys: &mut KeyMap, key: &LockKey, kind: LockMode) -> Option<Box<KeyEntry>> {
+    fn remove(&self, keys: &mut KeyMap, key: &LockKey, kind: RequestKind) -> Option<Box<KeyEntry>> {
         let mut ended = keys.of(kind).remove(key)?;
         if let Some(timer) = ended.timer.take() {
             self.context.ticking.timers.remove(timer);
@@ -359,7 +359,7 @@ impl Registry {
         entry: &mut KeyEntry,
         actions: Vec<StateAction>,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         effects: &mut Effects,
     ) {
         let timers = &self.context.ticking.timers;
@@ -392,7 +392,7 @@ impl Registry {
 }
 
 impl EventListener for Registry {
-    fn happened(self: Arc<Self>, key: &LockKey, kind: LockMode, event: LiveEvent<'_>) {
+    fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
         self.event(key, kind, event);
     }
 
@@ -416,7 +416,7 @@ impl EventListener for Registry {
 }
 
 impl ReleaseListener for Registry {
-    fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight) {
+    fn released(&self, key: &LockKey, kind: RequestKind, release: &ReleaseInFlight) {
         let mut keys = self.keys.of(key);
         let Some(entry) = keys.get_mut(key, kind) else {
             return;
@@ -432,7 +432,7 @@ impl GrantListener for Registry {
     fn granted(
         self: Arc<Self>,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         entry: EntryNumber,
         granted: PushedGrant,
     ) {
@@ -441,13 +441,13 @@ impl GrantListener for Registry {
         }
     }
 
-    fn contended(self: Arc<Self>, key: &LockKey, kind: LockMode, entry: EntryNumber) {
+    fn contended(self: Arc<Self>, key: &LockKey, kind: RequestKind, entry: EntryNumber) {
         if let Some(owner) = self.keys.owner(key, kind, entry) {
             self.event(key, kind, Event::Contended(&owner));
         }
     }
 
-    fn hinted(self: Arc<Self>, key: &LockKey, kind: LockMode, now: Moment) {
+    fn hinted(self: Arc<Self>, key: &LockKey, kind: RequestKind, now: Moment) {
         self.event(key, kind, Event::Reconnected(now));
     }
 

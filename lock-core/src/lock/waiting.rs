@@ -18,7 +18,7 @@ use crate::{
         registry::{Registry, Waiting},
         requests::acquire_in_flight::AcquireInFlight,
     },
-    mode::LockMode,
+    mode::RequestKind,
     runtime::clock::Moment,
     telemetry,
 };
@@ -33,7 +33,7 @@ use crate::{
 pub(crate) struct WaitFuture {
     registry: Arc<Registry>,
     key: LockKey,
-    kind: LockMode,
+    kind: RequestKind,
     id: TaskId,
     /// The lease, if the task had it at once.
     taken: Option<Arc<LeaseState>>,
@@ -88,8 +88,11 @@ impl WaitFuture {
 
     /// Makes telemetry report the wait, from now on.
     pub(crate) fn watched(mut self) -> Self {
-        self.watch =
-            telemetry::WatchedWait::begin(&self.key, self.kind, &self.registry.context.clock);
+        self.watch = telemetry::WatchedWait::begin(
+            &self.key,
+            self.kind.shown(),
+            &self.registry.context.clock,
+        );
         self
     }
 

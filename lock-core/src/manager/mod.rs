@@ -305,7 +305,7 @@ impl LockManager {
     ) -> Result<WaitFuture, LockError> {
         let wait = WaitFuture::join(&self.inner.registry, key, terms, now, deadline, waker);
         wait.map(WaitFuture::watched)
-            .inspect_err(|error| telemetry::refused(key, terms.mode.kind(), error))
+            .inspect_err(|error| telemetry::refused(key, terms.mode.kind().shown(), error))
     }
 
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {

@@ -8,7 +8,7 @@ use crate::{
     key::{IntoLockKey, LockKey},
     lock::key_state::Event,
     manager::LockManager,
-    mode::LockMode,
+    mode::RequestKind,
     options::check_key,
 };
 
@@ -78,7 +78,7 @@ impl LockManager {
         // A share that is kept here would go on to serve tasks until its next renewal.
         self.inner
             .registry
-            .event(&key, LockMode::Shared, Event::CloseShares);
+            .event(&key, RequestKind::Shared, Event::CloseShares);
         context
             .ask(|store| {
                 let known = context.known_tokens.of(store.clock_of(&full_key));

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     key::LockKey,
-    mode::{LockMode, Mode},
+    mode::{Mode, RequestKind},
     runtime::{clock::Moment, mutex::Mutex},
     store::{
         Entry, EntryNumber, PushedGrant,
@@ -26,16 +26,16 @@ pub(crate) trait GrantListener: Send + Sync {
     fn granted(
         self: Arc<Self>,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
         entry: EntryNumber,
         granted: PushedGrant,
     );
 
     /// An exclusive request waits for the share of this entry.
-    fn contended(self: Arc<Self>, key: &LockKey, kind: LockMode, entry: EntryNumber);
+    fn contended(self: Arc<Self>, key: &LockKey, kind: RequestKind, entry: EntryNumber);
 
     /// A message is no more than a reason to ask the server. The lock may have been granted, or the body that is to run once has run.
-    fn hinted(self: Arc<Self>, key: &LockKey, kind: LockMode, now: Moment);
+    fn hinted(self: Arc<Self>, key: &LockKey, kind: RequestKind, now: Moment);
 
     /// There is a new connection since then, and messages may have been missed.
     fn reconnected(self: Arc<Self>, since: Moment);
@@ -245,7 +245,7 @@ impl Grants {
     fn tell(
         &self,
         number: EntryNumber,
-        tell: impl FnOnce(Arc<dyn GrantListener>, &LockKey, LockMode),
+        tell: impl FnOnce(Arc<dyn GrantListener>, &LockKey, RequestKind),
     ) {
         let entries = self.entries.lock();
         let record = entries.get(&number);
@@ -333,15 +333,15 @@ mod tests {
     struct Told(Mutex<Vec<&'static str>>);
 
     impl GrantListener for Told {
-        fn granted(self: Arc<Self>, _: &LockKey, _: LockMode, _: EntryNumber, _: PushedGrant) {
+        fn granted(self: Arc<Self>, _: &LockKey, _: RequestKind, _: EntryNumber, _: PushedGrant) {
             self.0.lock().push("granted");
         }
 
-        fn contended(self: Arc<Self>, _: &LockKey, _: LockMode, _: EntryNumber) {
+        fn contended(self: Arc<Self>, _: &LockKey, _: RequestKind, _: EntryNumber) {
             self.0.lock().push("contended");
         }
 
-        fn hinted(self: Arc<Self>, _: &LockKey, _: LockMode, _: Moment) {
+        fn hinted(self: Arc<Self>, _: &LockKey, _: RequestKind, _: Moment) {
             self.0.lock().push("hinted");
         }
 

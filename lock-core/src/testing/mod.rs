@@ -6,7 +6,7 @@ use crate::{
     error::LeaseLost,
     key::{IntoLockKey, LockKey},
     lock::{key_state::Event, registry::Registry},
-    mode::LockMode,
+    mode::RequestKind,
     testing::faulty_store::FaultyStore,
 };
 
@@ -240,7 +240,7 @@ impl Faults {
 
     /// The lease of the key is lost, whichever task has it.
     fn end_leases(&self, key: &LockKey, reason: LeaseLost) {
-        for kind in LockMode::ALL {
+        for kind in RequestKind::ALL {
             self.registry.event(key, kind, Event::LoseAll(reason));
         }
     }

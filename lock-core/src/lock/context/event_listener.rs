@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
-use crate::{key::LockKey, lock::key_state::Event, mode::LockMode, store::owner::Owner};
+use crate::{key::LockKey, lock::key_state::Event, mode::RequestKind, store::owner::Owner};
 
 pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
 
 pub(crate) trait EventListener: Send + Sync {
     /// Makes the transition of an event, and carries out what follows from it.
-    fn happened(self: Arc<Self>, key: &LockKey, kind: LockMode, event: LiveEvent<'_>);
+    fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>);
 
     /// Sends a batch of renewals. A reply may take so long.
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration);

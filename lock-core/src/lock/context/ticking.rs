@@ -20,7 +20,7 @@ use crate::{
         context::event_listener::{EventListener, RenewalDue},
         key_state::{BATCHED_WITHIN, Event},
     },
-    mode::LockMode,
+    mode::RequestKind,
     runtime::{
         clock::{Clock, Moment},
         executor::Executor,
@@ -37,7 +37,7 @@ const MOST_IN_FLIGHT: usize = 64;
 
 pub(crate) struct Ticking {
     /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.
-    pub(crate) timers: TimerQueue<(LockKey, LockMode)>,
+    pub(crate) timers: TimerQueue<(LockKey, RequestKind)>,
     /// In the order in which their leases end.
     due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
     in_flight: AtomicUsize,

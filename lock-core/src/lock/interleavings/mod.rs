@@ -29,7 +29,7 @@ use crate::{
         registry::Registry,
         waiting::WaitFuture,
     },
-    mode::LockMode,
+    mode::RequestKind,
     options::LockOptions,
     runtime::{
         clock::Clock,
@@ -81,7 +81,7 @@ impl Contended {
         }
     }
 
-    fn event(&self, kind: LockMode, event: LiveEvent<'_>) {
+    fn event(&self, kind: RequestKind, event: LiveEvent<'_>) {
         self.registry.event(&self.key, kind, event);
     }
 
@@ -207,7 +207,7 @@ fn tasks_that_acquire_release_and_leave_exclude_each_other_and_leave_nothing() {
                     drop(all.acquire().inspect(|hold| all.step_inside(hold)));
                 },
                 |all| (0..2).for_each(|_| all.give_up()),
-                |all| (0..2).for_each(|_| all.event(LockMode::Exclusive, Event::Tick)),
+                |all| (0..2).for_each(|_| all.event(RequestKind::Exclusive, Event::Tick)),
             ],
         );
         contended.nothing_is_left();
@@ -248,11 +248,11 @@ fn shares_that_are_joined_and_closed_let_no_reader_in_beside_a_writer() {
                 |all| (0..2).for_each(|_| all.share_and_release()),
                 Contended::share_and_release,
                 Contended::acquire_and_release,
-                |all| (0..2).for_each(|_| all.event(LockMode::Shared, Event::CloseShares)),
+                |all| (0..2).for_each(|_| all.event(RequestKind::Shared, Event::CloseShares)),
             ],
         );
         // A share that no task uses is kept for a while.
-        contended.event(LockMode::Shared, Event::CloseShares);
+        contended.event(RequestKind::Shared, Event::CloseShares);
         contended.nothing_is_left();
     });
 }

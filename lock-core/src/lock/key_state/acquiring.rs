@@ -16,7 +16,7 @@ use crate::{
         },
         server_lease::{ServerLease, validity},
     },
-    mode::{LockMode, Mode},
+    mode::{Mode, RequestKind},
     options::Wait,
     runtime::clock::Moment,
     store::{AcquireOutcome, Busy, Expiry, Failure, PushedGrant, QueueMode, WakeUpMode},
@@ -75,12 +75,9 @@ where
                             }
                             self.granted(granted, cx);
                         }
-                        // Tasks that wait for the lock itself go on waiting, with another request.
-                        AcquireOutcome::Done(result) => self.refuse_those(
-                            |waiter| waiter.terms.mode == Mode::Once,
-                            &Refusal::Done(result),
-                            cx,
-                        ),
+                        AcquireOutcome::Done(result) => {
+                            self.refuse_those(|_| true, &Refusal::Done(result), cx);
+                        }
                         AcquireOutcome::Busy(busy) => {
                             self.busy(&busy, sent, ttl, queue_mode, cx);
                         }
@@ -113,7 +110,7 @@ where
             return;
         };
         let terms = head.terms;
-        let waits_for_one = terms.mode != Mode::Exclusive || self.queue.length() == 1;
+        let waits_for_one = self.kind != RequestKind::Exclusive || self.queue.length() == 1;
         let host = cx.host;
         let new = || AcquireRequest::new(host.new_owner(terms.mode), terms.mode);
         let request = self.request.get_or_insert_with(new);
@@ -340,7 +337,7 @@ where
         let owner = request.owner.clone();
         let mut lease = ServerLease::new(owner, &granted, request, &terms, cx);
         let ends = lease.valid_until;
-        if terms.mode == Mode::Exclusive && self.queue.length() > 1 {
+        if self.kind == RequestKind::Exclusive && self.queue.length() > 1 {
             cx.actions.push(lease.prefetch());
         }
         self.request = None;
@@ -355,9 +352,11 @@ where
         }
         self.give(at, id, fencing, cx);
         match self.kind {
-            LockMode::Exclusive => self.refuse_impatient(&Refusal::busy_until(ends), cx),
-            LockMode::Shared => self.admit_all(at, cx),
-            LockMode::Permits => {}
+            RequestKind::Exclusive | RequestKind::Once => {
+                self.refuse_impatient(&Refusal::busy_until(ends), cx);
+            }
+            RequestKind::Shared => self.admit_all(at, cx),
+            RequestKind::Permits => {}
         }
     }
 }
@@ -422,7 +421,7 @@ mod tests {
     }
 
     fn waiting() -> Key {
-        let mut key = Key::new(LockMode::Exclusive);
+        let mut key = Key::new(RequestKind::Exclusive);
         let options = LockOptions::new(TTL).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
         let wait = Event::Wait {

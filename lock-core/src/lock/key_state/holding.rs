@@ -16,7 +16,7 @@ use crate::{
         local_holders::{HolderStage, LocalHolder},
         server_lease::{RenewalPlan, RenewalReply, validity},
     },
-    mode::LockMode,
+    mode::RequestKind,
     runtime::clock::Moment,
     store::{Contended, Renewed},
     telemetry::HandOff,
@@ -202,9 +202,11 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) -> AfterRelease<O> {
         match self.kind {
-            LockMode::Exclusive => self.pass_on(at, kept_until, cx),
-            LockMode::Shared => self.keep_share(at, kept_until, cx),
-            LockMode::Permits => AfterRelease::GiveBack(self.give_back(at, kept_until)),
+            RequestKind::Exclusive => self.pass_on(at, kept_until, cx),
+            RequestKind::Shared => self.keep_share(at, kept_until, cx),
+            RequestKind::Permits | RequestKind::Once => {
+                AfterRelease::GiveBack(self.give_back(at, kept_until))
+            }
         }
     }
 

@@ -12,6 +12,8 @@
 //! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is asked. A closed share may stay
 //!   for its tasks, beside a request for the next share. See `share.rs`.
 //! - permits: each task has a lease of its own. The request of the first waiter may be in flight beside them.
+//! - once: as exclusive. But the lease goes back to the server, which alone knows whether there is a result. A result is for all
+//!   waiters.
 //!
 //! ```text
 //!              first waiter                 granted
@@ -38,7 +40,7 @@ use crate::{
         terms::Terms,
         wait_queue::{LocalWaiter, WaitQueue},
     },
-    mode::LockMode,
+    mode::RequestKind,
     options::Wait,
     runtime::clock::Moment,
 };
@@ -70,7 +72,7 @@ pub(crate) use server_lease::RenewalReply;
 
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<W, L, O> {
-    kind: LockMode,
+    kind: RequestKind,
     pub(crate) queue: WaitQueue<W>,
     /// What is asked of the server for the first waiter.
     pub(crate) request: Option<AcquireRequest<O>>,
@@ -89,7 +91,7 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    pub(crate) fn new(kind: LockMode) -> Self {
+    pub(crate) fn new(kind: RequestKind) -> Self {
         Self {
             kind,
             queue: WaitQueue::default(),
@@ -118,14 +120,15 @@ where
     /// Whether a task that does not wait is refused without a request: another task holds the lock alone, or waits before it. A
     /// request that no task waits for any more does not count.
     ///
-    /// In the other modes the lock may have room for both tasks. So while the first reply is awaited, the task joins the queue of
+    /// In the other modes the lock may have room for both tasks, or there is a result for both. So while the first reply is awaited, the task joins the queue of
     /// this process, for that reply. In the server's queue it has no entry.
     fn is_taken(&self) -> bool {
-        if self.kind == LockMode::Exclusive {
-            return !self.leases.is_empty() || !self.queue.is_empty();
+        let is_held = self.kind.is_alone() && !self.leases.is_empty();
+        if self.kind == RequestKind::Exclusive {
+            return is_held || !self.queue.is_empty();
         }
         let is_unanswered = |request: &AcquireRequest<O>| !request.is_answered();
-        !self.queue.is_empty() && !self.request.as_ref().is_some_and(is_unanswered)
+        is_held || !self.queue.is_empty() && !self.request.as_ref().is_some_and(is_unanswered)
     }
 
     fn wait(
@@ -158,7 +161,7 @@ where
         terms: &Terms,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Option<L> {
-        if self.kind != LockMode::Shared {
+        if self.kind != RequestKind::Shared {
             return None;
         }
         self.expire(cx);
@@ -344,7 +347,7 @@ where
 
     /// Whether there is a waiter for which the server must be asked, and no request yet.
     fn is_about_to_ask(&self) -> bool {
-        let is_in_the_way = self.kind == LockMode::Exclusive && !self.leases.is_empty();
+        let is_in_the_way = self.kind.is_alone() && !self.leases.is_empty();
         self.request.is_none() && self.queue.has_head() && !is_in_the_way
     }
 }

@@ -12,7 +12,6 @@ use crate::{
         share::Share,
         terms::Terms,
     },
-    mode::Mode,
     options::AutoRenew,
     runtime::clock::Moment,
     store::{Failure, Renewed},
@@ -192,12 +191,8 @@ where
     }
 
     /// Whether it may be passed to a task with these terms. Other processes that wait do not count here.
-    ///
-    /// No lease is passed to a task that runs a body once: only the server knows whether there is a result. A lease for such a body has no
-    /// tokens for further tasks, and is not passed on either.
     pub(super) fn suits(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> bool {
         terms.ttl == self.ttl
-            && terms.mode != Mode::Once
             && terms.renew == AutoRenew::On
             && self.renewal != RenewalPlan::Off
             && !self.is_astray

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::{
     lock::key_state::terms::Terms,
-    mode::LockMode,
+    mode::RequestKind,
     options::{AutoRenew, Wait},
     runtime::clock::Moment,
 };
@@ -49,7 +49,7 @@ impl Share {
     /// Makes the share of a new lease; `None` if the lease is not shared. It is open if the lease is renewed and no exclusive
     /// request waits.
     pub(super) fn new(granted_at: Moment, terms: &Terms, is_contended: bool) -> Option<Self> {
-        let is_shared = terms.mode.kind() == LockMode::Shared;
+        let is_shared = terms.mode.kind() == RequestKind::Shared;
         let is_open = terms.renew == AutoRenew::On && !is_contended;
         is_shared.then_some(Self {
             admits: if is_open {

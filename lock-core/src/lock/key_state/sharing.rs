@@ -9,7 +9,7 @@ use crate::{
         share::{Admits, KEPT},
         terms::Terms,
     },
-    mode::LockMode,
+    mode::RequestKind,
     options::AutoRenew,
     runtime::clock::Moment,
 };
@@ -51,7 +51,7 @@ where
 
     /// Gives open shares to waiters.
     pub(super) fn admit_waiters(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        if self.kind != LockMode::Shared {
+        if self.kind != RequestKind::Shared {
             return;
         }
         self.let_go(cx);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use crate::{
     key::LockKey,
     lock::context::Context,
-    mode::LockMode,
+    mode::RequestKind,
     runtime::{
         catch_panic::catch_panic,
         clock::Moment,
@@ -35,14 +35,14 @@ pub(crate) struct ReleaseInFlight {
 /// The owner of the entries of the keys, which forgets a release that is over.
 pub(crate) trait ReleaseListener: Send + Sync {
     /// Called when a release has its result, or when none will come.
-    fn released(&self, key: &LockKey, kind: LockMode, release: &ReleaseInFlight);
+    fn released(&self, key: &LockKey, kind: RequestKind, release: &ReleaseInFlight);
 }
 
 /// A part of the release until its result is known. Its drop tells the listener, and the acquires that wait for the answer.
 pub(crate) struct Unanswered {
     listener: Weak<dyn ReleaseListener>,
     key: LockKey,
-    kind: LockMode,
+    kind: RequestKind,
     release: ReleaseInFlight,
     open: Option<Open>,
 }
@@ -61,7 +61,7 @@ impl ReleaseInFlight {
         &self,
         listener: Weak<dyn ReleaseListener>,
         key: &LockKey,
-        kind: LockMode,
+        kind: RequestKind,
     ) -> Unanswered {
         Unanswered {
             listener,

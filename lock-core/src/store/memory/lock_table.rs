@@ -23,7 +23,7 @@ use std::{cmp::Reverse, sync::Arc, time::Duration};
 use crate::{
     fencing::FencingBlock,
     inspect::{LeaseInfo, Sighting, Waiter},
-    mode::{LockMode, Mode},
+    mode::{Mode, RequestKind},
     runtime::clock::Moment,
     store::{
         Acquire, AcquireOutcome, Busy, Contended, Entry, EntryNumber, Expiry, Failure, Grant,
@@ -71,7 +71,7 @@ pub(crate) enum Notice {
 pub(crate) struct EntryHolder {
     /// `None`: it has no owner, since it is kept for `min_hold` or is elsewhere. No request prolongs or ends its lease.
     pub(crate) number: Option<EntryNumber>,
-    kind: LockMode,
+    kind: RequestKind,
     token: OwnerToken,
     pub(crate) expires: Moment,
     /// The number of its permit.
@@ -133,7 +133,7 @@ impl LockTable {
         if own.mode.is_alone() {
             // Repeated with each check, as by a server.
             let shares = self.holders.iter();
-            let shares = shares.filter(|holder| holder.kind == LockMode::Shared);
+            let shares = shares.filter(|holder| holder.kind == RequestKind::Shared);
             let told = shares.filter_map(|holder| holder.number.map(Notice::Contended));
             update.notices.extend(told);
         }
@@ -214,15 +214,15 @@ impl LockTable {
         let leases = alive.iter().map(|holder| LeaseInfo {
             process: holder_of(holder.token.expose()),
             remaining: Some(holder.expires.since(now)),
-            permit: (holder.kind == LockMode::Permits).then_some(holder.seat),
+            permit: (holder.kind == RequestKind::Permits).then_some(holder.seat),
         });
         let queue = self.queue.iter().map(|queued| Waiter {
             process: holder_of(queued.token.expose()),
-            mode: queued.entry.mode.kind(),
+            mode: queued.entry.mode.kind().shown(),
         });
         Some(Sighting {
             remaining: Some(longest.expires.since(now)),
-            mode: longest.kind,
+            mode: longest.kind.shown(),
             holders: alive.len(),
             waiting: self.queue.len(),
             leases: leases.take(named.max(1)).collect(),
@@ -255,7 +255,7 @@ impl LockTable {
         self.is_shared_next |= elsewhere_until.is_some();
         let elsewhere = elsewhere_until.map(|expires| EntryHolder {
             number: None,
-            kind: LockMode::Exclusive,
+            kind: RequestKind::Exclusive,
             token: OwnerToken::of_none(),
             expires,
             seat: 0,
@@ -305,8 +305,8 @@ impl LockTable {
         let queued = self.queue.get(next)?;
         let mode = queued.entry.mode;
         let admits = match (self.holders.first().map(|holder| holder.kind), mode) {
-            (None, _) | (Some(LockMode::Shared), Mode::Shared) => true,
-            (Some(LockMode::Permits), Mode::Permits(n)) => self.holders.len() < usize::from(n),
+            (None, _) | (Some(RequestKind::Shared), Mode::Shared) => true,
+            (Some(RequestKind::Permits), Mode::Permits(n)) => self.holders.len() < usize::from(n),
             _ => false,
         };
         admits.then_some(next)
@@ -347,7 +347,7 @@ impl LockTable {
     fn grant(&self, mode: Mode, tokens: FencingBlock, seat: u16) -> Grant {
         Grant {
             tokens,
-            permit: (mode.kind() == LockMode::Permits).then_some(seat),
+            permit: (mode.kind() == RequestKind::Permits).then_some(seat),
             is_contended: self.is_contended(mode),
             has_more: false,
         }
@@ -357,7 +357,7 @@ impl LockTable {
     fn expiry(&self, now: Moment) -> Expiry {
         let ends = self.holders.iter().map(|holder| holder.expires);
         let end = match self.holders.first().map(|holder| holder.kind) {
-            Some(LockMode::Permits) => ends.min(),
+            Some(RequestKind::Permits) => ends.min(),
             _ => ends.max(),
         };
         end.map_or(Expiry::Unknown, |end| Expiry::In(end.since(now)))
@@ -370,12 +370,12 @@ impl LockTable {
     }
 
     /// Whether the key is held or waited for with permits, and this is another mode, or the reverse.
-    fn is_in_other_mode_than(&self, own: LockMode) -> bool {
+    fn is_in_other_mode_than(&self, own: RequestKind) -> bool {
         let held = self.holders.iter().map(|holder| holder.kind);
         let queued = self.queue.iter().map(|queued| queued.entry.mode.kind());
-        let is_with_permits = own == LockMode::Permits;
+        let is_with_permits = own == RequestKind::Permits;
         let mut kinds = held.chain(queued);
-        kinds.any(|kind| (kind == LockMode::Permits) != is_with_permits)
+        kinds.any(|kind| (kind == RequestKind::Permits) != is_with_permits)
     }
 
     /// A holder that has an owner.

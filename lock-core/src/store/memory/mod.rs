@@ -153,7 +153,7 @@ impl MemoryStore {
     /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter gives it back, and asks again
     /// only when a task polls. If the first waiter asks for another ttl or number of permits, the state gives the lock back. Then
     /// it asks again once, for what that waiter wants. A share that is told that it is contended is closed, once. So a chain has at
-    /// most two grants for each of the three states of the key, and one release for each share. An entry that is told of a result is not
+    /// most two grants for each of the four states of the key, and one release for each share. An entry that is told of a result is not
     /// in the queue any more, and its request is answered with the result.
     fn deliver(&self, notices: Vec<Notice>, now: Moment) {
         for notice in notices {

@@ -97,8 +97,8 @@ struct Waits {
     entry: Entry,
     /// How many phases were over when it joined: exclusive ones, shared ones.
     phases: (u32, u32),
-    /// Whether an exclusive one held the lock then.
-    is_behind_exclusive: bool,
+    /// How many exclusive ones held the lock or waited then: each kind of them has one request.
+    exclusive_before: u32,
 }
 
 struct World {
@@ -119,7 +119,7 @@ struct World {
 }
 
 fn has_permits(mode: Mode) -> bool {
-    mode.kind() == LockMode::Permits
+    mode.kind() == RequestKind::Permits
 }
 
 impl World {
@@ -464,7 +464,7 @@ impl World {
         }
         let exclusive = self.phases.0 - own.phases.0;
         let shared = self.phases.1 - own.phases.1;
-        let before = u32::from(own.is_behind_exclusive);
+        let before = own.exclusive_before;
         match entry.mode {
             Mode::Shared => assert!(exclusive <= 1 && shared <= 1, "S4: {exclusive}, {shared}"),
             Mode::Exclusive | Mode::Once => assert!(
@@ -497,7 +497,8 @@ impl World {
             let alike = self.held.iter().filter(|seen| seen.mode.kind() == kind);
             alike.count()
         };
-        let [exclusive, shared, permits] = LockMode::ALL.map(of);
+        let [exclusive, shared, permits, once] = RequestKind::ALL.map(of);
+        let exclusive = exclusive + once;
         assert!(
             exclusive <= 1
                 && [exclusive, shared, permits]
@@ -525,15 +526,16 @@ impl World {
             // Those that died stay until the next operation.
             let mut seen = sighting.queue.iter();
             let mut queue = self.queue.iter();
-            let is_in_order =
-                queue.all(|waits| seen.any(|waiter| waiter.mode == waits.entry.mode.kind()));
+            let is_in_order = queue
+                .all(|waits| seen.any(|waiter| waiter.mode == waits.entry.mode.kind().shown()));
             assert!(is_in_order, "{:?}, {:?}", self.queue, sighting.queue);
         }
         let seen = sighting.map(|sighting| (sighting.mode, sighting.holders, sighting.remaining));
         let longest = self.held.iter().max_by_key(|seen| seen.expires);
         let expected = longest.map(|longest| {
             let remaining = longest.expires.since(self.now);
-            (longest.mode.kind(), self.held.len(), Some(remaining))
+            let mode = longest.mode.kind().shown();
+            (mode, self.held.len(), Some(remaining))
         });
         assert_eq!(seen, expected);
     }
@@ -549,7 +551,7 @@ impl World {
         queue.find(|waits| (waits.entry.mode == Mode::Shared) == is_shared)
     }
 
-    fn waits(&self, kind: LockMode) -> bool {
+    fn waits(&self, kind: RequestKind) -> bool {
         let mut queue = self.queue.iter();
         queue.any(|waits| waits.entry.mode.kind() == kind)
     }
@@ -569,15 +571,16 @@ impl World {
             return;
         }
         let running = self.held.first().map(|seen| seen.mode.kind());
-        let is_running = |kind| u32::from(running == Some(kind));
+        let is_exclusive = u32::from(running.is_some_and(RequestKind::is_alone));
+        let is_shared = u32::from(running == Some(RequestKind::Shared));
+        let waiting = self.queue.iter().map(|waits| waits.entry.mode);
+        let waiting = waiting.map(|mode| u32::from(mode.is_alone()));
+        let exclusive_before = is_exclusive + waiting.sum::<u32>();
         let (exclusive, shared) = self.phases;
         self.queue.push(Waits {
             entry,
-            phases: (
-                exclusive - is_running(LockMode::Exclusive),
-                shared - is_running(LockMode::Shared),
-            ),
-            is_behind_exclusive: running == Some(LockMode::Exclusive),
+            phases: (exclusive - is_exclusive, shared - is_shared),
+            exclusive_before,
         });
     }
 
