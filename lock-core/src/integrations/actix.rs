@@ -30,7 +30,7 @@ use crate::{
 
 impl Problem {
     fn actix_status(&self) -> StatusCode {
-        StatusCode::from_u16(self.code()).expect("400, 409, 500 and 503 are status codes")
+        StatusCode::from_u16(self.code()).expect("each problem has a status code")
     }
 }
 

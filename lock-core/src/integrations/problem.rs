@@ -20,6 +20,9 @@ pub(crate) struct Problem {
 pub(super) enum Status {
     /// Try again when the other holder has released the lock.
     Conflict,
+    /// Nothing is to be done: the request was done before, and its answer was not kept.
+    #[cfg(feature = "once")]
+    Done,
     /// Try again later. It is unknown whether the work was done.
     Unavailable,
     /// Send another request: the key made from this one is too long.
@@ -47,6 +50,8 @@ impl Problem {
     pub(super) fn code(&self) -> u16 {
         match self.status {
             Status::Conflict => 409,
+            #[cfg(feature = "once")]
+            Status::Done => 409,
             Status::Unavailable => 503,
             Status::BadRequest => 400,
             #[cfg(feature = "once")]
@@ -83,7 +88,7 @@ impl Problem {
                 reason: Repeat::NotKept,
                 ..
             } => (
-                Status::Conflict,
+                Status::Done,
                 "the request was done before, and its answer was not kept",
             ),
             LockError::Invalid { key: Some(key), .. } if is_too_long(key) => {
@@ -110,6 +115,8 @@ impl Problem {
     pub(super) fn json(&self) -> String {
         let title = match self.status {
             Status::Conflict => "Conflict",
+            #[cfg(feature = "once")]
+            Status::Done => "Conflict",
             Status::Unavailable => "Service Unavailable",
             Status::BadRequest => "Bad Request",
             #[cfg(feature = "once")]
@@ -162,10 +169,39 @@ mod tests {
         ]
     }
 
+    #[cfg(feature = "once")]
+    fn repeated() -> [LockError; 2] {
+        let key = LockKey::new("secret-key");
+        [Repeat::OtherRequest, Repeat::NotKept].map(|reason| LockError::repeated(&key, reason))
+    }
+
+    #[cfg(feature = "once")]
+    #[test]
+    fn a_repeat_that_is_refused_hears_why_and_not_of_a_better_time() {
+        let told = repeated().map(|error| {
+            let problem = Problem::of(&error);
+            assert_eq!(problem.retry_after_seconds(), None);
+            assert!(!problem.json().contains("secret"));
+            problem.json()
+        });
+        let [other_request, not_kept] = told;
+        assert!(
+            other_request.contains("Unprocessable Content"),
+            "{other_request}"
+        );
+        assert!(not_kept.contains(r#""Conflict""#), "{not_kept}");
+        assert!(not_kept.contains("was done before"), "{not_kept}");
+    }
+
     #[test]
     fn each_failure_has_its_status() {
         let codes = all().map(|error| Problem::of(&error).code());
         assert_eq!(codes, [409, 503, 503, 500, 500]);
+        #[cfg(feature = "once")]
+        assert_eq!(
+            repeated().map(|error| Problem::of(&error).code()),
+            [422, 409]
+        );
     }
 
     #[test]

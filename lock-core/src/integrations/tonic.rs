@@ -22,7 +22,8 @@ type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Converts the failure to `ABORTED` if the lock is busy, and to `UNAVAILABLE` if it is lost or unavailable. A key that is too long
-/// becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. The message does not name the key.
+/// becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. A request that was done before, and whose answer was not kept,
+/// is `ALREADY_EXISTS`. The message does not name the key.
 ///
 /// `grpc-retry-pushback-ms` says when to try again, if that is known. For a busy lock it is the time for which a holder typically
 /// has the lock. Clients with a retry policy for the code wait that long before they try again.
@@ -31,6 +32,9 @@ impl From<LockError> for Status {
         let problem = Problem::answering(&error);
         let code = match problem.status {
             problem::Status::Conflict => Code::Aborted,
+            // `ABORTED` would be tried again by a retry policy, without end.
+            #[cfg(feature = "once")]
+            problem::Status::Done => Code::AlreadyExists,
             problem::Status::Unavailable => Code::Unavailable,
             #[cfg(feature = "once")]
             problem::Status::Unprocessable => Code::InvalidArgument,
@@ -68,6 +72,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    #[cfg(feature = "once")]
+    use crate::error::Repeat;
     use crate::{
         error::{KnownHolder, LeaseLost},
         key::LockKey,
@@ -100,6 +106,19 @@ mod tests {
         for status in statuses {
             assert!(!format!("{status:?}").contains("secret"), "{status:?}");
         }
+    }
+
+    #[cfg(feature = "once")]
+    #[test]
+    fn a_repeat_that_is_refused_is_not_tried_again_by_a_retry_policy() {
+        let code = |reason| {
+            let error = LockError::repeated(&LockKey::new("secret-key"), reason);
+            let status = Status::from(error);
+            assert!(status.metadata().is_empty());
+            status.code()
+        };
+        assert_eq!(code(Repeat::OtherRequest), Code::InvalidArgument);
+        assert_eq!(code(Repeat::NotKept), Code::AlreadyExists);
     }
 
     #[test]
