@@ -40,12 +40,9 @@ impl FromLockError for Response {
 
 impl SentLater for Body {
     fn rest(self) -> (Self, Rest) {
-        match Peeked::of(self) {
-            Peeked::Whole(bytes) => (bytes.into(), Rest::Nothing),
-            Peeked::Ended(body) => (body, Rest::Nothing),
-            Peeked::Begun(body) => (Self::new(body), Rest::Stream),
-            Peeked::Untouched(body) => (body, Rest::Stream),
-        }
+        let peeked = Peeked::of(self);
+        let rest = peeked.rest();
+        (peeked.into_body(Self::new), rest)
     }
 
     fn hold(self, guard: LockGuard) -> Self {

@@ -8,7 +8,11 @@ use std::{
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{error::LockError, guard::LockGuard, integrations::stream::Held};
+use crate::{
+    error::LockError,
+    guard::LockGuard,
+    integrations::{response::Rest, stream::Held},
+};
 
 /// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
 pub(super) struct HeldBody<B> {
@@ -104,6 +108,39 @@ impl<B: Body + Unpin> Peeked<B> {
         };
         let rest = body;
         Self::Begun(Begun { first, rest, size })
+    }
+
+    /// What of it is made while it is sent.
+    pub(super) fn rest(&self) -> Rest {
+        match self {
+            Self::Whole(_) | Self::Ended(_) => Rest::Nothing,
+            Self::Begun(_) | Self::Untouched(_) => Rest::Stream,
+        }
+    }
+
+    /// The same body again, in the framework's type.
+    pub(super) fn into_body<T>(self, begun: impl FnOnce(Begun<B>) -> T) -> T
+    where
+        T: From<B::Data> + From<B>,
+    {
+        match self {
+            Self::Whole(data) => data.into(),
+            Self::Ended(body) | Self::Untouched(body) => body.into(),
+            Self::Begun(body) => begun(body),
+        }
+    }
+
+    /// The bytes of a body that is complete.
+    #[cfg(feature = "once")]
+    pub(super) fn whole(&self) -> Option<&[u8]>
+    where
+        B::Data: AsRef<[u8]>,
+    {
+        match self {
+            Self::Whole(data) => Some(data.as_ref()),
+            Self::Ended(_) => Some(&[]),
+            Self::Begun(_) | Self::Untouched(_) => None,
+        }
     }
 }
 

@@ -8,6 +8,8 @@ mod axum;
 mod held_body;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(all(any(feature = "axum", feature = "poem"), feature = "once"))]
+mod kept_response;
 #[cfg(feature = "poem")]
 mod poem;
 #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]

@@ -26,11 +26,16 @@ impl ResponseError for LockError {
     }
 
     fn as_response(&self) -> Response {
-        let (parts, body) = Problem::answering(self).response().into_parts();
-        let mut response = Response::from((parts.status, body));
-        *response.headers_mut() = parts.headers;
-        response
+        response_of(Problem::answering(self).response())
     }
+}
+
+/// The response of the crate `http` as poem's.
+pub(super) fn response_of(response: http::Response<impl Into<Body>>) -> Response {
+    let (parts, body) = response.into_parts();
+    let mut response = Response::from((parts.status, body));
+    *response.headers_mut() = parts.headers;
+    response
 }
 
 /// Makes `Result<T, Response>` a return type of annotated functions.
@@ -57,12 +62,9 @@ impl<T: LockSource> LockSource for Data<T> {
 impl SentLater for Body {
     fn rest(self) -> (Self, Rest) {
         // Only this form of a body can be polled.
-        match Peeked::of(BoxBody::from(self)) {
-            Peeked::Whole(bytes) => (bytes.into(), Rest::Nothing),
-            Peeked::Ended(body) => (body.into(), Rest::Nothing),
-            Peeked::Begun(body) => (BoxBody::new(body).into(), Rest::Stream),
-            Peeked::Untouched(body) => (body.into(), Rest::Stream),
-        }
+        let peeked = Peeked::of(BoxBody::from(self));
+        let rest = peeked.rest();
+        (peeked.into_body(|body| BoxBody::new(body).into()), rest)
     }
 
     fn hold(self, guard: LockGuard) -> Self {
