@@ -77,7 +77,7 @@
 //! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers; see
 //!   [`LockManager::connect`]. Without it, locks are inside the process only.
 //! - `once`: [`LockManager::run_once`] and its attribute, for a body that runs once, with a result for every caller.
-//!   With `axum` or `poem`, the result can be a response.
+//!   With `axum` or `poem`, the result can be a response. With `axum`, `IdempotencyKey` extracts the client's key from a request.
 //! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code. It belongs in `[dev-dependencies]`.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
@@ -154,6 +154,8 @@ pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
 pub use fencing::{Fence, FencingToken};
 pub use guard::LockGuard;
 pub use inspect::{Health, Holder, LeaseInfo, LockInfo, Topic, Waiter, Warning};
+#[cfg(all(feature = "axum", feature = "once"))]
+pub use integrations::idempotency_key::IdempotencyKey;
 pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(feature = "macros")]

@@ -8,6 +8,8 @@ mod axum;
 mod held_body;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(all(feature = "axum", feature = "once"))]
+pub(crate) mod idempotency_key;
 #[cfg(all(any(feature = "axum", feature = "poem"), feature = "once"))]
 mod kept_response;
 #[cfg(feature = "poem")]
