@@ -161,6 +161,7 @@ macro_rules! test_claims {
 
 mod actix;
 mod axum_;
+mod once;
 mod poem_;
 mod tonic_;
 mod until_sent;

@@ -31,13 +31,28 @@ impl HttpRequest {
     ///
     /// What went wrong on the connection.
     pub async fn send(method: &str, url: &str, json: &str) -> io::Result<Self> {
+        Self::send_with(method, url, &[], json).await
+    }
+
+    /// Sends a request with headers of its own, as in `&["Idempotency-Key: 7"]`.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the connection.
+    pub async fn send_with(
+        method: &str,
+        url: &str,
+        headers: &[&str],
+        json: &str,
+    ) -> io::Result<Self> {
         let rest = url.strip_prefix("http://").expect("an http url");
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut stream = TcpStream::connect(host).await?;
         // The server is asked to close the connection after the answer, so that its end is the end of the body.
+        let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
         let request = format!(
             "{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{json}",
+             Content-Type: application/json\r\nContent-Length: {}\r\n{headers}\r\n{json}",
             json.len()
         );
         stream.write_all(request.as_bytes()).await?;
@@ -68,11 +83,16 @@ impl HttpRequest {
     }
 
     /// Returns the rest that arrives before the connection ends, by a close or a reset.
-    pub async fn rest(mut self) -> String {
+    pub async fn rest(self) -> String {
+        String::from_utf8_lossy(&self.bytes().await).into_owned()
+    }
+
+    /// Returns the bytes that arrive before the connection ends, by a close or a reset.
+    pub async fn bytes(mut self) -> Vec<u8> {
         let mut read = Vec::new();
         // A reset is an end, too.
         self.stream.read_to_end(&mut read).await.ok();
-        String::from_utf8_lossy(&read).into_owned()
+        read
     }
 
     /// Waits for the answer.

@@ -1,0 +1,280 @@
+//! Handlers that run once, and answer each repeat with the response of the one body.
+//!
+//! Each framework is a module with a `start(app: App) -> String`, which returns the url of a server. The server has the route
+//! `/{kind}`. It runs the body once for each header `Idempotency-Key`, answers as [`response`] does, and has the body of the
+//! request as its fingerprint.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll},
+};
+
+use axum::{body::Bytes, http};
+use futures_util::future::join_all;
+use http_body::{Frame, SizeHint};
+use lock_core::{LockManager, OnceOptions};
+use lock_tests::{HttpAnswer, HttpRequest, RedisServer, SECOND};
+
+use super::{END, assert_problem, header};
+
+const REPLAYED: &str = "idempotent-replayed";
+
+/// The largest result.
+const LARGEST: usize = 64 * 1024;
+
+#[derive(Clone, Debug)]
+struct App {
+    locks: LockManager,
+    bodies: Arc<AtomicUsize>,
+}
+
+impl App {
+    fn options(about: &str) -> OnceOptions {
+        OnceOptions::keep(SECOND * 60).fingerprint(about)
+    }
+
+    /// What the body of a handler answers.
+    async fn response(&self, kind: &str) -> http::Response<Pieces> {
+        let run = self.bodies.fetch_add(1, SeqCst) + 1;
+        tokio::task::yield_now().await;
+        let response = http::Response::builder()
+            .header("content-type", "text/plain; charset=utf-8")
+            .header("set-cookie", "session=secret")
+            .header("x-request-id", run);
+        let (status, pieces) = match kind {
+            "failed" => (400, vec!["failed".into()]),
+            "binary" => (200, vec![binary().into()]),
+            "small" => (200, vec![vec![b'x'; LARGEST - 200].into()]),
+            "large" => (200, vec![vec![b'x'; LARGEST + 1].into()]),
+            "empty" => (204, Vec::new()),
+            "streamed" | "sized" => (200, vec!["first".into(), "last".into()]),
+            _ => (201, vec![format!("run {run}").into()]),
+        };
+        let response = response
+            .status(status)
+            .header("location", "/payments/7")
+            .header("link", "</first>; rel=first")
+            .header("link", "</last>; rel=last");
+        let pieces = Pieces {
+            has_size: kind != "streamed",
+            pieces,
+        };
+        response.body(pieces).expect("a response")
+    }
+}
+
+/// All bytes, some of which are no text.
+fn binary() -> Vec<u8> {
+    (0..=u8::MAX).cycle().take(1000).collect()
+}
+
+/// A body that is complete if it has a size and one piece at the most.
+struct Pieces {
+    has_size: bool,
+    pieces: Vec<Bytes>,
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let is_there = !self.pieces.is_empty();
+        Poll::Ready(is_there.then(|| Ok(Frame::data(self.pieces.remove(0)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let size: usize = self.pieces.iter().map(Bytes::len).sum();
+        if self.has_size {
+            SizeHint::with_exact(size as u64)
+        } else {
+            SizeHint::default()
+        }
+    }
+}
+
+/// Two servers with one Redis, as two processes.
+struct Sites {
+    urls: [String; 2],
+    bodies: Arc<AtomicUsize>,
+    _redis: RedisServer,
+}
+
+impl Sites {
+    async fn send(&self, at: usize, kind: &str, keys: &[&str], about: &str) -> HttpRequest {
+        let keys: Vec<_> = keys
+            .iter()
+            .map(|key| format!("Idempotency-Key: {key}"))
+            .collect();
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        let url = format!("{}/{kind}", self.urls[at]);
+        let sent = HttpRequest::send_with("POST", &url, &keys, about).await;
+        sent.expect("a listening server")
+    }
+
+    async fn ask(&self, at: usize, kind: &str) -> HttpAnswer {
+        self.ask_about(at, kind, "{}").await
+    }
+
+    async fn ask_about(&self, at: usize, kind: &str, about: &str) -> HttpAnswer {
+        let request = self.send(at, kind, &["key"], about).await;
+        request.answer().await.expect("an answer")
+    }
+
+    fn bodies(&self) -> usize {
+        self.bodies.load(SeqCst)
+    }
+}
+
+/// Makes a test of each claim in a module.
+macro_rules! once_claims {
+    () => {
+        once_claims! {
+            a_repeat_gets_the_response_with_a_mark_and_without_cookies
+            callers_at_one_time_get_one_response
+            a_failure_runs_again
+            another_request_with_the_key_is_refused
+            a_binary_body_is_repeated_byte_for_byte
+            what_is_not_kept_is_a_conflict_and_does_not_run_again
+        }
+    };
+    ($($claim:ident)+) => {
+        $(
+            #[tokio::test]
+            async fn $claim() {
+                let redis = lock_tests::RedisServer::start();
+                let bodies = std::sync::Arc::default();
+                let mut urls = Vec::new();
+                for _ in 0..2 {
+                    let locks = lock_tests::connect(&redis.url()).await;
+                    let bodies = std::sync::Arc::clone(&bodies);
+                    urls.push(start(super::App { locks, bodies }).await);
+                }
+                let urls = urls.try_into().expect("two");
+                super::$claim(&super::Sites { urls, bodies, _redis: redis }).await;
+            }
+        )+
+    };
+}
+mod axum_;
+mod poem_;
+
+async fn a_repeat_gets_the_response_with_a_mark_and_without_cookies(sites: &Sites) {
+    let first = sites.ask(0, "created").await;
+    assert_eq!((first.status, first.body.as_str()), (201, "run 1"));
+    assert!(header(&first, "set-cookie").is_some(), "{first:?}");
+    assert!(header(&first, "x-request-id").is_some(), "{first:?}");
+    assert_eq!(header(&first, REPLAYED), None);
+    for at in [0, 1, 1] {
+        let repeat = sites.ask(at, "created").await;
+        assert_eq!((repeat.status, repeat.body.as_str()), (201, "run 1"));
+        for name in ["content-type", "location"] {
+            assert_eq!(header(&repeat, name), header(&first, name));
+        }
+        assert_eq!(links(&repeat), links(&first));
+        assert_eq!(links(&repeat).len(), 2, "{repeat:?}");
+        assert_eq!(header(&repeat, REPLAYED).as_deref(), Some("true"));
+        for name in ["set-cookie", "x-request-id"] {
+            assert_eq!(header(&repeat, name), None, "{repeat:?}");
+        }
+    }
+    assert_eq!(sites.ask(0, "empty").await.status, 204);
+    let repeat = sites.ask(1, "empty").await;
+    assert_eq!((repeat.status, repeat.body.as_str()), (204, ""));
+    assert_eq!(sites.bodies(), 2);
+}
+
+fn links(answer: &HttpAnswer) -> Vec<&str> {
+    let lines = answer.head.lines();
+    lines.filter(|line| line.starts_with("link: ")).collect()
+}
+
+async fn callers_at_one_time_get_one_response(sites: &Sites) {
+    let asked = (0..30).map(|number| sites.ask(number % 2, "created"));
+    let answers = join_all(asked).await;
+    for answer in &answers {
+        assert_eq!((answer.status, answer.body.as_str()), (201, "run 1"));
+    }
+    let is_first = |answer: &&HttpAnswer| header(answer, REPLAYED).is_none();
+    assert_eq!(answers.iter().filter(is_first).count(), 1);
+    assert_eq!(sites.bodies(), 1);
+}
+
+async fn a_failure_runs_again(sites: &Sites) {
+    for (at, ran) in [(0, 1), (1, 2), (0, 3)] {
+        let answer = sites.ask(at, "failed").await;
+        assert_eq!((answer.status, answer.body.as_str()), (400, "failed"));
+        assert_eq!(header(&answer, REPLAYED), None);
+        assert_eq!(sites.bodies(), ran);
+    }
+}
+
+async fn another_request_with_the_key_is_refused(sites: &Sites) {
+    let ask = async |at, about| sites.ask_about(at, "created", about).await;
+    assert_eq!(ask(0, r#"{"cents":1}"#).await.status, 201);
+    for at in [0, 1] {
+        let refused = ask(at, r#"{"cents":2}"#).await;
+        assert_problem(&refused, 422, "Unprocessable Content");
+        assert_eq!(header(&refused, "retry-after"), None);
+        assert_eq!(ask(at, r#"{"cents":1}"#).await.status, 201);
+    }
+    assert_eq!(sites.bodies(), 1);
+}
+
+async fn a_binary_body_is_repeated_byte_for_byte(sites: &Sites) {
+    for at in [0, 1] {
+        let request = sites.send(at, "binary", &["key"], "").await;
+        let answer = request.bytes().await;
+        assert!(answer.ends_with(&binary()), "{at}");
+    }
+    assert_eq!(sites.bodies(), 1);
+}
+
+async fn what_is_not_kept_is_a_conflict_and_does_not_run_again(sites: &Sites) {
+    for (kind, body) in [
+        ("large", "x".repeat(LARGEST + 1)),
+        ("sized", "firstlast".to_owned()),
+        ("streamed", format!("5\r\nfirst\r\n4\r\nlast\r\n{END}")),
+    ] {
+        let first = sites.ask(0, kind).await;
+        assert_eq!(first.status, 200, "{kind}");
+        assert!(first.body == body, "{kind}: {} bytes", first.body.len());
+        for at in [0, 1] {
+            let repeat = sites.ask(at, kind).await;
+            assert_problem(&repeat, 409, "Conflict");
+            assert_eq!(header(&repeat, "retry-after"), None, "{repeat:?}");
+        }
+    }
+    assert_eq!(sites.bodies(), 3);
+    let [small, repeat] = [sites.ask(0, "small").await, sites.ask(1, "small").await];
+    assert!(small.body == repeat.body, "{} bytes", repeat.body.len());
+    assert_eq!(sites.bodies(), 4);
+}
+
+/// Checks what the extractor of axum answers.
+async fn a_request_without_a_key_that_reads_is_told_what_to_send(sites: &Sites) {
+    let long = "x".repeat(256);
+    for keys in [&[][..], &[""], &["a b"], &["\"a"], &[&long], &["a", "a"]] {
+        let request = sites.send(0, "created", keys, "").await;
+        let answer = request.answer().await.expect("an answer");
+        assert_problem(&answer, 400, "Bad Request");
+        assert!(answer.body.contains("Idempotency-Key"), "{answer:?}");
+    }
+    assert_eq!(sites.bodies(), 0);
+    for key in ["a", "\"a\""] {
+        let request = sites.send(0, "created", &[key], "").await;
+        let answer = request.answer().await.expect("an answer");
+        assert_eq!((answer.status, answer.body.as_str()), (201, "run 1"));
+    }
+}

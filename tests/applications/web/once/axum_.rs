@@ -1,0 +1,37 @@
+//! axum.
+
+use axum::{
+    Router,
+    body::Body,
+    debug_handler,
+    extract::{Path, State},
+    response::Response,
+    routing::post,
+};
+use lock_core::{IdempotencyKey, LockError};
+use tokio::net::TcpListener;
+
+use super::App;
+
+once_claims!();
+once_claims!(a_request_without_a_key_that_reads_is_told_what_to_send);
+
+async fn start(app: App) -> String {
+    let router = Router::new().route("/{kind}", post(handle)).with_state(app);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    tokio::spawn(axum::serve(listener, router).into_future());
+    url
+}
+
+#[debug_handler]
+async fn handle(
+    State(app): State<App>,
+    Path(kind): Path<String>,
+    IdempotencyKey(key): IdempotencyKey,
+    about: String,
+) -> Result<Response, LockError> {
+    let body = async |_| app.response(&kind).await.map(Body::new);
+    let key = format!("{kind}:{key}");
+    app.locks.run_once(key, App::options(&about), body).await
+}
