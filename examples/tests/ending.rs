@@ -7,11 +7,12 @@ use lock_tests::{Process, RedisServer, eventually_blocking};
 /// Longer than any grace, also on a machine that is busy with a build.
 const SOON: Duration = Duration::from_secs(30);
 
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 7] = [
     env!("CARGO_BIN_EXE_actix"),
     env!("CARGO_BIN_EXE_flash_sale"),
     env!("CARGO_BIN_EXE_metrics"),
     env!("CARGO_BIN_EXE_orders"),
+    env!("CARGO_BIN_EXE_payments"),
     env!("CARGO_BIN_EXE_reports"),
     env!("CARGO_BIN_EXE_tonic"),
 ];

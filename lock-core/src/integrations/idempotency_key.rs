@@ -37,7 +37,7 @@ const NO_KEY: Problem = Problem {
 /// use std::time::Duration;
 ///
 /// use axum_core::response::{IntoResponse, Response};
-/// use lock_core::{IdempotencyKey, LockError, LockManager, OnceOptions};
+/// use lock_core::{IdempotencyKey, LockError, LockManager, OnceOptions, key};
 ///
 /// const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 ///
@@ -46,7 +46,7 @@ const NO_KEY: Problem = Problem {
 ///     user_id: u64, // from the session
 ///     IdempotencyKey(key): IdempotencyKey,
 /// ) -> Result<Response, LockError> {
-///     let key = format!("charge:{user_id}:{key}");
+///     let key = key!("charge:{user_id}:{key}");
 ///     let body = |_lease| async { "charged".into_response() };
 ///     locks.run_once(key, OnceOptions::keep(DAY), body).await
 /// }

@@ -1,0 +1,133 @@
+//! A card is charged once for each `Idempotency-Key`, however often the client sends its request.
+//!
+//! ```text
+//! cargo run -p examples --bin payments -F payments
+//! LOCK_URL=redis://127.0.0.1 PORT=3001 cargo run -p examples --bin payments -F payments
+//! ```
+//!
+//! A client that timed out, or lost its connection, does not know whether it has paid. So it sends the request again with the same
+//! key, to any instance. It gets the response of the one charge, with the header `Idempotent-Replayed: true`. The same key with
+//! another amount is refused with 422.
+//!
+//! `LOCK_URL` is for more than one instance; without it, one process remembers its responses in memory. `PORT` is 3000 if unset.
+//! `PAYMENT_MS` is how long the payment provider takes, 500 if unset.
+//!
+//! This is not exactly once: a process that dies right behind its charge leaves no response, and the next request charges again.
+//! So a real provider also gets the key.
+#![expect(clippy::print_stdout, reason = "an example shows what to try")]
+
+use std::{
+    collections::HashMap,
+    env,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use examples::{shut_down_when_told, told_to_end};
+use lock_core::{IdempotencyKey, LockError, LockManager, OnceOptions, key};
+use serde::{Deserialize, Serialize};
+use tokio::{net::TcpListener, time::sleep};
+
+/// For how long a repeat gets the response.
+const KEEP: Duration = Duration::from_hours(24);
+
+#[derive(Clone)]
+struct App {
+    locks: LockManager,
+    provider: Arc<Provider>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Charge {
+    cents: u32,
+}
+
+/// Charges the user's card. The user is a part of the key, so that no user gets the response of another. A real service takes the
+/// user from the session.
+async fn charge(
+    State(app): State<App>,
+    Path(user): Path<String>,
+    IdempotencyKey(key): IdempotencyKey,
+    Json(body): Json<Charge>,
+) -> Result<Response, LockError> {
+    let key = key!("charge:{user}:{key}");
+    let options = OnceOptions::keep(KEEP).fingerprint(&body);
+    let run = async |_lease| {
+        let charges = app.provider.charge(&user).await;
+        let text = format!("{user} pays {} cents: {charges}\n", body.cents);
+        (StatusCode::CREATED, text).into_response()
+    };
+    app.locks.run_once(key, options, run).await
+}
+
+/// How often this instance has charged the user.
+async fn charges(State(app): State<App>, Path(user): Path<String>) -> String {
+    format!("{user}: {}\n", app.provider.charges(&user))
+}
+
+/// Stands for a payment provider, and counts.
+struct Provider {
+    takes: Duration,
+    charges: Mutex<HashMap<String, u32>>,
+}
+
+impl Provider {
+    async fn charge(&self, user: &str) -> String {
+        sleep(self.takes).await;
+        let mut all = self.charges.lock().expect("no panic in here");
+        *all.entry(user.to_owned()).or_default() += 1;
+        drop(all);
+        let charges = self.charges(user);
+        println!("{user} is {charges}");
+        charges
+    }
+
+    fn charges(&self, user: &str) -> String {
+        let all = self.charges.lock().expect("no panic in here");
+        match all.get(user).copied().unwrap_or_default() {
+            1 => "charged 1 time".to_owned(),
+            times => format!("charged {times} times"),
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
+    let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let app = App {
+        locks: LockManager::connect(&lock_url).await?,
+        provider: Arc::new(Provider {
+            takes: Duration::from_millis(number("PAYMENT_MS", 500)?),
+            charges: Mutex::default(),
+        }),
+    };
+    let locks = app.locks.clone();
+    let router = Router::new()
+        .route("/users/{user}/charges", post(charge).get(charges))
+        .with_state(app);
+
+    let port = number("PORT", 3000)?;
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let told = told_to_end();
+    println!("payments on {url}");
+    let json = r#"-H 'Content-Type: application/json' -d '{"cents":1999}'"#;
+    println!("  curl -i {url}/users/ada/charges -H 'Idempotency-Key: 7f3a' {json}");
+    println!(
+        "  seq 60 | xargs -P 60 -I{{}} curl -s {url}/users/ada/charges -H 'Idempotency-Key: 9c41' {json}"
+    );
+    println!("  curl {url}/users/ada/charges");
+
+    // No new request and no new lock. A charge that outlasts the grace loses its lock, and ends with an error.
+    let server = axum::serve(listener, router).with_graceful_shutdown(told);
+    tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
+    Ok(())
+}
