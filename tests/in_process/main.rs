@@ -6,6 +6,6 @@ mod advice;
 mod attribute;
 mod in_memory;
 mod modes;
-mod once;
+mod once_in_memory;
 mod reentry;
 mod several;

@@ -23,7 +23,7 @@ use crate::{
     phases::{Phases, Waiting},
     plan::Plan,
     scheduler::{ProcessId, as_seen_by},
-    workload::nanos,
+    workload::{is_wrong, nanos},
     world::{World, lock},
 };
 
@@ -371,13 +371,7 @@ impl Attempt {
         self.oracle
             .world
             .note(|| format!("#{} fails: {error:?}", self.id));
-        let is_refused = match error {
-            LockError::NotConfigured => true,
-            // A short ttl over a slow network is correctly refused.
-            LockError::Invalid { reason, .. } => !reason.contains("more than half of the ttl"),
-            _ => false,
-        };
-        if is_refused {
+        if is_wrong(error) {
             let id = self.id;
             self.oracle.offends(format!("#{id} is refused: {error:?}"));
         }
