@@ -183,21 +183,21 @@ fn for_many_processes() {
     let mut process = worker::start("once", &server.url(), &[]);
     let mut watch = Watch::new(&server);
     let (mut lasts, mut cpus) = (Vec::new(), Vec::new());
-    for _ in 0..3 {
-        let held = runtime.block_on(holder.acquire(KEY));
-        process.say("wait");
+    for key in ["once:1", "once:2", "once:3"] {
+        let held = runtime.block_on(holder.acquire(key));
+        process.say(key);
         // All are in the queue, and have checked their places.
         thread::sleep(Duration::from_secs(3));
         let (last, usage) = watch.during(|| {
             let released = Instant::now();
-            runtime.block_on(holder.release(KEY, held));
+            runtime.block_on(holder.release(key, held));
             assert_eq!(process.line(), "all");
             released.elapsed()
         });
         lasts.push(last.as_secs_f64() * 1e3);
         cpus.push(usage.cpu.as_secs_f64() * 1e3);
     }
-    process.say("end");
+    process.say("");
     process.join();
     report::title("1,000 waiting managers that get one result, one of them runs the body");
     report::note(
@@ -212,17 +212,20 @@ pub(crate) fn worker(url: &str) {
     let connect = || runtime.block_on(LockManager::connect(url));
     let managers: Vec<_> = (0..WAITING).map(|_| connect()).collect();
     worker::tell("ready");
-    while worker::told() == "wait" {
+    loop {
+        let key = worker::told();
+        if key.is_empty() {
+            break;
+        }
         let mut tasks = JoinSet::new();
         for manager in &managers {
-            let manager = manager.clone().expect("a running server");
-            let task = async move { run_once(&manager, KEY, BRIEFLY).await };
+            let (manager, key) = (manager.clone(), key.clone());
+            let manager = manager.expect("a running server");
+            let task = async move { run_once(&manager, &key, WAIT).await };
             tasks.spawn_on(task, runtime.handle());
         }
         runtime.block_on(tasks.join_all());
         worker::tell("all");
-        // The result is gone before the next round.
-        thread::sleep(BRIEFLY * 2);
     }
     std::process::exit(0);
 }
