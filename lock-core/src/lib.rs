@@ -158,6 +158,8 @@ pub use inspect::{Health, Holder, LeaseInfo, LockInfo, Topic, Waiter, Warning};
 pub use integrations::idempotency_key::IdempotencyKey;
 pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
 pub use lease::Lease;
+#[cfg(all(feature = "macros", feature = "once"))]
+pub use lock_macros::run_once;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
 pub use manager::{

@@ -156,6 +156,23 @@ pub trait Remember: Sized {
     fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>>;
 }
 
+/// The functions of [`Remember`], for a type that has shown once that it implements the trait. So the compiler reports one error.
+#[derive(Debug)]
+pub struct Remembering<T> {
+    pub(crate) remember: fn(T) -> (T, Remembered),
+    pub(crate) recall: fn(&[u8]) -> Recalled<T>,
+}
+
+/// A value, or why the bytes are none.
+type Recalled<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+impl<T: Remember> Remembering<T> {
+    pub(crate) const NEW: Self = Self {
+        remember: T::remember,
+        recall: T::recall,
+    };
+}
+
 /// What is remembered of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remembered {

@@ -1,7 +1,7 @@
 //! The attribute's options: from tokens to [`Args`].
 
 use proc_macro2::{Span, TokenStream, TokenTree};
-use quote::{ToTokens as _, quote};
+use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{
     Error, Expr, Ident, Lit, Path, Result, Token,
     ext::IdentExt as _,
@@ -15,14 +15,19 @@ use crate::{
     item::Names,
     key::{Keys, ungrouped},
     mode::{Mode, Modes, permits},
-    options::OptionName,
+    options::{AttributeName, OptionName},
 };
 
 /// The attribute's options, checked as far as macros can.
 #[derive(Default)]
 pub(crate) struct Args {
+    pub(crate) attribute: AttributeName,
     pub(crate) key: Option<Result<Keys>>,
-    /// The setters of `LockOptions` to call, and their arguments.
+    /// For how long a result is kept.
+    pub(crate) keep: Option<TokenStream>,
+    /// Whether the body goes on when its caller is dropped.
+    pub(crate) finishes: bool,
+    /// The setters of the options to call, and their arguments.
     pub(crate) setters: Vec<(&'static str, TokenStream)>,
     pub(crate) modes: Option<Modes>,
     pub(crate) skip_busy: bool,
@@ -35,15 +40,27 @@ pub(crate) struct Args {
     pub(crate) names: Vec<Ident>,
     /// The durations that are literals.
     literals: Literals,
-    /// Whether an option that was meant to be the key was found, with or without a mistake.
-    key_seen: bool,
+    /// The options that must be given, without those that were found, or were meant by another word, with or without a mistake.
+    missing: Vec<OptionName>,
 }
 
 impl Args {
     /// Reads all options, and reports every mistake in any of them. `arguments` are those of the function, if it could be read.
-    pub(crate) fn parse(tokens: TokenStream, arguments: Option<&Names>) -> (Self, Vec<Error>) {
+    pub(crate) fn parse(
+        attribute: AttributeName,
+        tokens: TokenStream,
+        arguments: Option<&Names>,
+    ) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
+        let is_once = attribute == AttributeName::RunOnce;
         let mut args = Self {
+            attribute,
+            finishes: is_once,
+            missing: if is_once {
+                vec![OptionName::Key, OptionName::Keep]
+            } else {
+                vec![OptionName::Key]
+            },
             private: quote!(::lock_core::__private),
             ..Self::default()
         };
@@ -69,8 +86,13 @@ impl Args {
         if let Some(Err(error)) = &args.key {
             errors.push(error.clone());
         }
-        if !args.key_seen {
-            let reason = "no key: say what is locked, as in `key = \"order:{order_id}\"`";
+        for missing in &args.missing {
+            let reason = match missing {
+                OptionName::Keep => {
+                    "no `keep`: say for how long a repeat gets the result, as in `keep = \"24h\"`"
+                }
+                _ => "no key: say what is locked, as in `key = \"order:{order_id}\"`",
+            };
             errors.push(Error::new(Span::call_site(), reason));
         }
         (args, errors)
@@ -78,7 +100,7 @@ impl Args {
 
     fn parse_option(&mut self, input: ParseStream, arguments: Option<&Names>) -> Result<()> {
         if input.peek(Lit) {
-            self.key_seen = true;
+            self.note(OptionName::Key);
             return Err(input.error("options have names: write `key = \"…\"`"));
         }
         let name = Ident::parse_any(input)?;
@@ -88,7 +110,12 @@ impl Args {
         let Some(option) = known.find(|option| name == option.text()) else {
             return self.unknown(&name);
         };
-        self.key_seen |= option == OptionName::Key;
+        self.note(option);
+        if let Some(reason) = option.refused_by(self.attribute) {
+            let attribute = self.attribute.text();
+            let reason = format!("`{name}` is no option of `{attribute}`: {reason}");
+            return refuse(name.span(), reason);
+        }
         let equals: Option<Token![=]> = input.parse()?;
         if equals.is_none() || at_end(input) {
             let at = equals.map_or(name.span(), |equals| equals.span);
@@ -122,8 +149,12 @@ impl Args {
 
     fn set(&mut self, option: OptionName, value: Expr, arguments: Option<&Names>) -> Result<()> {
         match option {
-            OptionName::Key => self.key = Some(Keys::parse(value, arguments)),
-            OptionName::Ttl | OptionName::Wait | OptionName::MaxHold | OptionName::MinHold => {
+            OptionName::Key => self.key = Some(self.keys(value, arguments)),
+            OptionName::Keep
+            | OptionName::Ttl
+            | OptionName::Wait
+            | OptionName::MaxHold
+            | OptionName::MinHold => {
                 self.set_duration(option, value, arguments)?;
             }
             OptionName::Mode => {
@@ -146,6 +177,19 @@ impl Args {
                     self.setters.push((option.text(), quote!(Continue)));
                 }
             }
+            OptionName::OnDrop => {
+                let [cancel, finish] = ["cancel", "finish"];
+                self.finishes = match self.attribute {
+                    AttributeName::DistributedLock => is_other(option, &value, [cancel, finish])?,
+                    AttributeName::RunOnce => !is_other(option, &value, [finish, cancel])?,
+                };
+            }
+            OptionName::Fingerprint => {
+                // The reference has the span of the expression, so that an error points there.
+                let at = value.span().resolved_at(Span::mixed_site());
+                self.setters
+                    .push((option.text(), quote_spanned!(at=> &#value)));
+            }
             OptionName::OnError => self.on_error = Some(value),
             OptionName::Release => {
                 let is_background = is_other(option, &value, ["awaited", "background"])?;
@@ -166,6 +210,19 @@ impl Args {
         Ok(())
     }
 
+    fn keys(&self, value: Expr, arguments: Option<&Names>) -> Result<Keys> {
+        if self.attribute == AttributeName::RunOnce && matches!(value, Expr::Array(_)) {
+            let reason = "a body runs once for one key: write one with all values, as in `\"transfer:{from}:{to}\"`";
+            return Err(Error::new_spanned(value, reason));
+        }
+        Keys::parse(value, arguments)
+    }
+
+    /// Notes that an option was found, or was meant.
+    fn note(&mut self, found: OptionName) {
+        self.missing.retain(|option| *option != found);
+    }
+
     fn set_duration(
         &mut self,
         option: OptionName,
@@ -184,24 +241,31 @@ impl Args {
             }
             DurationValue::Computed(value) => (option.text(), value.into_token_stream()),
         };
-        self.setters.push(setter);
+        if option == OptionName::Keep {
+            self.keep = Some(setter.1);
+        } else {
+            self.setters.push(setter);
+        }
         Ok(())
     }
 
     fn unknown(&mut self, name: &Ident) -> Result<()> {
         let text = name.to_string();
-        let mut known = OptionName::ALL.into_iter();
-        let meant = known.find(|option| option.is_also_called(&text));
-        let names = OptionName::ALL.map(|option| option.text().to_owned());
-        let advice = match meant
-            .map(OptionName::text)
-            .or_else(|| nearest(&text, &names))
-        {
-            Some(option) => {
-                self.key_seen |= option == OptionName::Key.text();
+        let ours = |option: &OptionName| option.refused_by(self.attribute).is_none();
+        let known: Vec<_> = OptionName::ALL.into_iter().filter(ours).collect();
+        let names: Vec<_> = known.iter().map(|one| one.text().to_owned()).collect();
+        let meant = known.iter().find(|option| option.is_also_called(&text));
+        let nearest = || {
+            let nearest = nearest(&text, &names);
+            known.iter().find(|option| nearest == Some(option.text()))
+        };
+        let advice = match meant.or_else(nearest).copied() {
+            Some(meant) => {
+                self.note(meant);
+                let option = meant.text();
                 // `rw` says only that there are two modes.
                 match Mode::meant_by(&text).filter(|_| text != "rw") {
-                    Some(mode) if option == OptionName::Mode.text() => {
+                    Some(mode) if meant == OptionName::Mode => {
                         format!("write `mode = {}`", mode.text())
                     }
                     _ => format!("did you mean `{option}`?"),
@@ -255,7 +319,11 @@ mod tests {
             ttl in r"[0-9hms.]{0,12}",
         ) {
             let (key, ttl) = (Literal::string(&key), Literal::string(&ttl));
-            let (_, errors) = Args::parse(quote!(key = #key, ttl = #ttl), None);
+            let (_, errors) = Args::parse(
+                AttributeName::DistributedLock,
+                quote!(key = #key, ttl = #ttl),
+                None,
+            );
             for error in errors {
                 prop_assert!(!error.to_string().is_empty());
             }
@@ -264,8 +332,10 @@ mod tests {
         #[test]
         fn no_list_of_options_panics(options in r#"[a-z_=,"{}()\[\]:&|0-9 .]{0,48}"#) {
             if let Ok(tokens) = options.parse::<TokenStream>() {
-                let (_, errors) = Args::parse(tokens, None);
-                prop_assert!(errors.iter().all(|error| !error.to_string().is_empty()));
+                for attribute in [AttributeName::DistributedLock, AttributeName::RunOnce] {
+                    let (_, errors) = Args::parse(attribute, tokens.clone(), None);
+                    prop_assert!(errors.iter().all(|error| !error.to_string().is_empty()));
+                }
             }
         }
     }

@@ -199,7 +199,7 @@ fn begins(attr: &Attribute, words: &[&str]) -> bool {
 
 fn is_a_lock(attr: &Attribute) -> bool {
     let last = attr.path().segments.last();
-    last.is_some_and(|last| last.ident == "distributed_lock")
+    last.is_some_and(|last| is_one_of(&last.ident, &["distributed_lock", "run_once"]))
 }
 
 fn has_word(text: &str, word: &str) -> bool {

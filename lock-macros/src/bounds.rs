@@ -7,6 +7,9 @@ pub(crate) const SHORTEST_MS: u64 = 100;
 /// The most milliseconds of a lease.
 pub(crate) const LONGEST_MS: u64 = 86_400_000;
 
+/// The most milliseconds for which a result is kept.
+pub(crate) const LONGEST_KEEP_MS: u64 = 31_536_000_000;
+
 /// The least and the most permits.
 pub(crate) const PERMITS: (u64, u64) = (1, 1_000);
 
@@ -56,19 +59,23 @@ mod tests {
 
     #[test]
     fn the_bounds_are_those_of_lock_core() {
-        let options = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/options.rs");
-        let options = fs::read_to_string(options).expect("lock-core is beside this crate");
-        let options = syn::parse_file(&options).expect("it compiles");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
+        let items = ["options.rs", "once.rs"].map(|file| {
+            let text =
+                fs::read_to_string(source.join(file)).expect("lock-core is beside this crate");
+            syn::parse_file(&text).expect("it compiles").items
+        });
         let value_of = |name: &str| {
-            let mut constants = options.items.iter().filter_map(|item| match item {
+            let mut constants = items.iter().flatten().filter_map(|item| match item {
                 Item::Const(item) if item.ident == name => Some(values(&item.expr)),
                 _ => None,
             });
             constants
                 .next()
-                .unwrap_or_else(|| panic!("options.rs has no {name} any more"))
+                .unwrap_or_else(|| panic!("lock-core has no {name} any more"))
         };
         assert_eq!(value_of("TTL_RANGE"), [SHORTEST_MS, LONGEST_MS]);
+        assert_eq!(value_of("KEEP_RANGE"), [SHORTEST_MS, LONGEST_KEEP_MS]);
         assert_eq!(value_of("PERMITS_RANGE"), [PERMITS.0, PERMITS.1]);
         assert_eq!(value_of("LONGEST_KEY"), [LONGEST_KEY as u64]);
     }

@@ -7,7 +7,7 @@ use quote::ToTokens as _;
 use syn::{Error, Expr, ExprLit, Ident, Lit, Result, spanned::Spanned as _};
 
 use crate::{
-    bounds::{LONGEST_MS, SHORTEST_MS},
+    bounds::{LONGEST_KEEP_MS, LONGEST_MS, SHORTEST_MS},
     diagnostics::refuse,
     item::Names,
     options::OptionName,
@@ -89,6 +89,10 @@ pub(crate) fn duration(
         return Ok(DurationValue::Computed(value));
     };
     let least = format!("`\"{SHORTEST_MS}ms\"`");
+    let most = match option {
+        OptionName::Keep => LONGEST_KEEP_MS,
+        _ => LONGEST_MS,
+    };
     let reason = match &lit {
         Lit::Str(text) if text.value().trim() == FOREVER => match option {
             OptionName::Wait => return Ok(DurationValue::Forever),
@@ -98,14 +102,14 @@ pub(crate) fn duration(
         Lit::Str(text) => match milliseconds(text.value().trim()) {
             Ok(0) if option != OptionName::Wait => format!("it is zero, and the least is {least}"),
             Ok(1..SHORTEST_MS) => format!("it is too short, and the least is {least}"),
-            Ok(ms) if ms > LONGEST_MS => {
+            Ok(ms) if ms > most => {
                 let forever = match option {
                     OptionName::Wait => ", or `\"forever\"`",
                     _ => "",
                 };
                 format!(
                     "it is too long, and the most is `\"{}h\"`{forever}",
-                    LONGEST_MS / 3_600_000
+                    most / 3_600_000
                 )
             }
             Ok(ms) => return Ok(DurationValue::Milliseconds(ms)),

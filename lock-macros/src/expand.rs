@@ -10,7 +10,8 @@ use crate::{
     item::{Item, inferred, renamed},
     key::{Key, Keys},
     mode::{Mode, Modes},
-    output::{Answer, answer_in_result},
+    options::AttributeName,
+    output::{Answer, answer_in_result, is_response_in_result},
 };
 
 /// Writes the function without a lock, after a mistake. Further statements keep the mistake from causing other errors.
@@ -68,6 +69,12 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         function = quote!(async #capture { let #value = #function.await; #answered });
     }
     let lock = local("lock");
+    let in_result = args.attribute == AttributeName::RunOnce && is_response_in_result(&written);
+    if in_result {
+        let error = local("error");
+        function = quote!(async #capture { #private::InResult(#function.await) });
+        on_error = quote!(|#error| #private::InResult((#on_error)(#error)));
+    }
     if !moves.is_empty() {
         let name = local("on_error");
         copies.extend(quote!(let #name = #private::on_error(#on_error); #moves));
@@ -75,17 +82,41 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     }
     // Only the compiler knows whether the type is a response, which an alias may hide.
     let is_known = !matches!(output, Type::Infer(_)) || answer.is_some();
-    let call = if is_known && !is_unit(&output) {
-        let finish = quote!(|#value, #lock| #private::sent_by(&#value).finish(#value, #lock));
-        quote!(locked_until_sent(#outside, #on_error, #function, #finish))
-    } else {
-        quote!(locked(#outside, #on_error, #function))
-    };
+    let is_sent = args.attribute == AttributeName::DistributedLock && is_known && !is_unit(&output);
+    let sent =
+        is_sent.then(|| quote!(, |#value, #lock| #private::sent_by(&#value).finish(#value, #lock)));
+    let call = hidden(driver(args, is_sent));
+    let remembered = remembered(args, &output, in_result);
+    let unwrapped = in_result.then(|| quote!(.0));
     item.with(quote! {
         #options_seen
         let (#outside, #inside) = #private::entry();
         #copies
-        #private::#call.await
+        #private::#call(#outside, #remembered #on_error, #function #sent).await #unwrapped
+    })
+}
+
+/// The function of lock-core that runs the function.
+fn driver(args: &Args, is_sent: bool) -> &'static str {
+    match (args.attribute, args.finishes, is_sent) {
+        (AttributeName::DistributedLock, false, false) => "locked",
+        (AttributeName::DistributedLock, false, true) => "locked_until_sent",
+        (AttributeName::DistributedLock, true, false) => "finishing",
+        (AttributeName::DistributedLock, true, true) => "finishing_until_sent",
+        (AttributeName::RunOnce, false, _) => "once",
+        (AttributeName::RunOnce, true, _) => "once_finishing",
+    }
+}
+
+/// Writes the argument that shows the compiler that the value is remembered.
+fn remembered(args: &Args, output: &Type, in_result: bool) -> Option<TokenStream> {
+    let private = &args.private;
+    (args.attribute == AttributeName::RunOnce).then(|| {
+        if in_result {
+            quote!(#private::remembered::<#private::InResult<_, _>>(),)
+        } else {
+            quote!(#private::remembered::<#output>(),)
+        }
     })
 }
 
@@ -97,9 +128,10 @@ fn acquire_and_run(args: &Args, item: &Item, inside: &Ident) -> TokenStream {
         prologue = renamed(prologue, &|name| (name == "self").then_some(receiver));
     }
     let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
-    let acquire = hidden(match &args.key {
-        Some(Ok(Keys::List(_))) => "acquire_all",
-        _ => "acquire",
+    let acquire = hidden(match (args.attribute, &args.key) {
+        (AttributeName::RunOnce, _) => "acquire_once",
+        (AttributeName::DistributedLock, Some(Ok(Keys::List(_)))) => "acquire_all",
+        (AttributeName::DistributedLock, _) => "acquire",
     });
     let body = &item.body;
     quote! {
@@ -196,10 +228,15 @@ fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
         let prefix = (*option == "on_lost").then(|| quote!(#private::OnLost::));
         quote!(.#setter(#prefix #value))
     });
+    let made = if let Some(keep) = &args.keep {
+        quote!(OnceOptions::keep(#keep))
+    } else {
+        quote!(options())
+    };
     quote! {
         #(#keys)*
         let #manager = #private::#manager_value;
-        let #options = #private::options() #(#setters)*;
+        let #options = #private::#made #(#setters)*;
     }
 }
 

@@ -13,7 +13,7 @@ use syn::{
     visit_mut::{self, VisitMut},
 };
 
-use crate::diagnostics::refuse;
+use crate::{diagnostics::refuse, options::AttributeName};
 
 /// Words in front of a function's name, or of another item, that cannot be locked; and the reasons.
 const REFUSED: [(&[&str], &str); 9] = [
@@ -84,9 +84,13 @@ pub(crate) struct Names {
 
 impl Item {
     /// Reads a function, and says why it cannot be locked, one error for each reason.
-    pub(crate) fn parse(tokens: TokenStream) -> (Option<Self>, Vec<Error>) {
+    pub(crate) fn parse(
+        attribute: AttributeName,
+        tokens: TokenStream,
+    ) -> (Option<Self>, Vec<Error>) {
         let mut errors = Vec::new();
-        let parsed = (|input: ParseStream| parse_item(input, &mut errors)).parse2(tokens);
+        let read = |input: ParseStream| parse_item(attribute, input, &mut errors);
+        let parsed = read.parse2(tokens);
         match parsed {
             Ok(item) => (Some(item), errors),
             // An item that is no function was refused by its first word.
@@ -119,10 +123,10 @@ impl Item {
     }
 
     /// Finds the `async` block, and takes its statements.
-    fn take_block(&mut self) -> Result<()> {
+    fn take_block(&mut self, attribute: AttributeName) -> Result<()> {
         let mut block: Block = syn::parse2(self.body.clone())?;
         let Some(found) = async_block(&mut block) else {
-            return self.not_async();
+            return self.not_async(attribute);
         };
         let mut bindings = std::mem::take(&mut found.block.stmts);
         let body = bindings.split_off(bindings.iter().take_while(|stmt| only_binds(stmt)).count());
@@ -143,7 +147,7 @@ impl Item {
         Ok(())
     }
 
-    fn not_async(&self) -> Result<()> {
+    fn not_async(&self, attribute: AttributeName) -> Result<()> {
         let is_test = |attr: &Attribute| {
             let last = attr.path().segments.last();
             last.is_some_and(|last| last.ident == "test")
@@ -152,8 +156,11 @@ impl Item {
         let entry = if is_test { "test" } else { "main" };
         let name = &self.sig.ident;
         if entry == "test" || name == "main" {
-            let reason = "another attribute took the `async` away: put `#[distributed_lock]` above";
-            return refuse(name.span(), format!("{reason} `#[tokio::{entry}]`"));
+            let attribute = attribute.text();
+            let reason = format!(
+                "another attribute took the `async` away: put `#[{attribute}]` above `#[tokio::{entry}]`"
+            );
+            return refuse(name.span(), reason);
         }
         if let ReturnType::Type(_, ty) = &self.sig.output
             && future_in(ty).is_some()
@@ -238,7 +245,11 @@ pub(crate) fn renamed<'a>(
     tokens.into_iter().map(rename).collect()
 }
 
-fn parse_item(input: ParseStream, refused: &mut Vec<Error>) -> Result<Item> {
+fn parse_item(
+    attribute: AttributeName,
+    input: ParseStream,
+    refused: &mut Vec<Error>,
+) -> Result<Item> {
     let attrs = input.call(Attribute::parse_outer)?;
     let vis: Visibility = input.parse()?;
     refuse_words(&input.fork(), refused);
@@ -265,7 +276,7 @@ fn parse_item(input: ParseStream, refused: &mut Vec<Error>) -> Result<Item> {
         braces,
     };
     if refused.is_empty() && item.sig.asyncness.is_none() {
-        refused.extend(item.take_block().err());
+        refused.extend(item.take_block(attribute).err());
     }
     Ok(item)
 }

@@ -1,7 +1,8 @@
-//! The attribute of [`lock-core`](https://docs.rs/lock-core). Depend on `lock-core`, which re-exports it.
+//! The attributes of [`lock-core`](https://docs.rs/lock-core). Depend on `lock-core`, which re-exports them.
 
 mod args;
 mod arguments;
+mod borrowed;
 mod bounds;
 mod diagnostics;
 mod duration;
@@ -22,7 +23,7 @@ use syn::{
     parse_quote,
 };
 
-use crate::{args::Args, diagnostics::refuse, item::Item, key::Key};
+use crate::{args::Args, diagnostics::refuse, item::Item, key::Key, options::AttributeName};
 
 #[doc = include_str!("../docs/distributed_lock.md")]
 #[proc_macro_attribute]
@@ -30,7 +31,16 @@ pub fn distributed_lock(
     args: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    attribute(args.into(), item.into()).into()
+    attribute(AttributeName::DistributedLock, args.into(), item.into()).into()
+}
+
+#[doc = include_str!("../docs/run_once.md")]
+#[proc_macro_attribute]
+pub fn run_once(
+    args: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    attribute(AttributeName::RunOnce, args.into(), item.into()).into()
 }
 
 #[doc = include_str!("../docs/key.md")]
@@ -76,14 +86,17 @@ fn path_option(input: ParseStream) -> Result<Path> {
     Ok(path)
 }
 
-fn attribute(arguments: TokenStream, tokens: TokenStream) -> TokenStream {
-    let (item, mut of_item) = Item::parse(tokens.clone());
+fn attribute(attribute: AttributeName, arguments: TokenStream, tokens: TokenStream) -> TokenStream {
+    let (item, mut of_item) = Item::parse(attribute, tokens.clone());
     let names = item.as_ref().map(|item| &item.names);
-    let (args, mut errors) = Args::parse(arguments, names);
+    let (args, mut errors) = Args::parse(attribute, arguments, names);
     if let Some(item) = &item
         && of_item.is_empty()
     {
-        errors.extend(output::check(item, args.on_error.as_ref()).err());
+        errors.extend(output::check(item, &args).err());
+        if args.finishes {
+            errors.append(&mut borrowed::refused(&item.sig));
+        }
     }
     errors.append(&mut of_item);
     let item = match item {
@@ -102,10 +115,11 @@ mod tests {
 
     use super::*;
 
-    /// The attribute's documentation shows the expansion, and a file keeps it.
+    /// The documentation of an attribute shows the expansion, and a file keeps it.
     #[test]
     fn the_expansion_is_the_one_that_is_documented() {
         let expanded = expanded_as_in(
+            AttributeName::DistributedLock,
             "expansion.rs",
             quote!(key = "order:{order_id}", ttl = "10s"),
             quote! {
@@ -114,17 +128,37 @@ mod tests {
                 }
             },
         );
-        let root = path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        let docs = fs::read_to_string(root.join("docs/distributed_lock.md")).expect("the docs");
+        documented_in("distributed_lock.md", &expanded);
+        let expanded = expanded_as_in(
+            AttributeName::RunOnce,
+            "expansion_of_a_run.rs",
+            quote!(
+                key = "charge:{user.id}:{key}",
+                keep = "24h",
+                fingerprint = card
+            ),
+            quote! {
+                async fn charge(user: User, key: String, card: Card) -> Result<Receipt, ApiError> {
+                    provider::charge(user, card).await
+                }
+            },
+        );
+        documented_in("run_once.md", &expanded);
+    }
+
+    fn documented_in(file: &str, expanded: &str) {
+        let docs = path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+        let docs = fs::read_to_string(docs.join(file)).expect("the docs");
         assert!(
-            docs.contains(&expanded),
-            "docs/distributed_lock.md shows another expansion"
+            docs.contains(expanded),
+            "docs/{file} shows another expansion"
         );
     }
 
     #[test]
     fn the_expansion_of_a_list_is_the_one_on_file() {
         expanded_as_in(
+            AttributeName::DistributedLock,
             "expansion_of_a_list.rs",
             quote!(key = ["account:{from}", owner(to).await?], lease = lease),
             quote! {
@@ -136,8 +170,13 @@ mod tests {
     }
 
     /// Expands the attribute, and compares with a file.
-    fn expanded_as_in(file: &str, arguments: TokenStream, item: TokenStream) -> String {
-        let expanded = attribute(arguments, item);
+    fn expanded_as_in(
+        name: AttributeName,
+        file: &str,
+        arguments: TokenStream,
+        item: TokenStream,
+    ) -> String {
+        let expanded = attribute(name, arguments, item);
         let golden = path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../tests/ui")
             .join(file);

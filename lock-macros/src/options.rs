@@ -1,4 +1,21 @@
-//! The attribute's options: their names, examples, and other words for them.
+//! The options: their names, examples, other words for them, and which attribute has them.
+
+/// The attributes of this crate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AttributeName {
+    #[default]
+    DistributedLock,
+    RunOnce,
+}
+
+impl AttributeName {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::DistributedLock => "distributed_lock",
+            Self::RunOnce => "run_once",
+        }
+    }
+}
 
 /// An option of the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +35,13 @@ pub(crate) enum OptionName {
     Lease,
     Locks,
     Crate,
+    OnDrop,
+    Keep,
+    Fingerprint,
 }
 
 impl OptionName {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Key,
         Self::Ttl,
         Self::Wait,
@@ -37,6 +57,9 @@ impl OptionName {
         Self::Lease,
         Self::Locks,
         Self::Crate,
+        Self::OnDrop,
+        Self::Keep,
+        Self::Fingerprint,
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -56,6 +79,9 @@ impl OptionName {
             Self::Lease => "lease",
             Self::Locks => "locks",
             Self::Crate => "crate",
+            Self::OnDrop => "on_drop",
+            Self::Keep => "keep",
+            Self::Fingerprint => "fingerprint",
         }
     }
 
@@ -77,6 +103,9 @@ impl OptionName {
             Self::Lease => "lease",
             Self::Locks => "self.locks",
             Self::Crate => "path::to::lock_core",
+            Self::OnDrop => "finish",
+            Self::Keep => r#""24h""#,
+            Self::Fingerprint => "body",
         }
     }
 
@@ -85,6 +114,44 @@ impl OptionName {
         match self {
             Self::Mode => Some(Self::Permits),
             Self::Permits => Some(Self::Mode),
+            _ => None,
+        }
+    }
+
+    /// Why an attribute does not have the option, and what to write instead; `None` if it has it.
+    pub(crate) fn refused_by(self, attribute: AttributeName) -> Option<&'static str> {
+        if attribute == AttributeName::DistributedLock {
+            return match self {
+                Self::Keep => Some(
+                    "it belongs to `run_once`, which keeps the result of the body for later callers: write `#[run_once(…)]`, or \
+                     `min_hold` for the shortest time that the lock is held",
+                ),
+                Self::Fingerprint => Some(
+                    "it belongs to `run_once`, which compares it with that of an earlier request: write `#[run_once(…)]`, or leave \
+                     it out",
+                ),
+                _ => None,
+            };
+        }
+        match self {
+            Self::Mode => Some("one caller runs the body, and all get its result: leave it out"),
+            Self::Permits => Some(
+                "one caller runs the body, and all get its result: leave it out, or write a second attribute below, \
+                 `#[distributed_lock(key = …, permits = …)]`",
+            ),
+            Self::Renew => Some(
+                "the lease is renewed while the body runs: leave it out, or bound the time of the body by `max_hold`",
+            ),
+            Self::MinHold => Some("write `keep`: for this time a repeat gets the result"),
+            Self::OnBusy => Some(
+                "a caller waits for the result of a body that runs elsewhere: write `wait = \"0s\"` to get `LockError::Busy` at once",
+            ),
+            Self::OnLost => Some(
+                "without its lease the body could run twice at a time, so it is dropped: leave it out, or write a longer `ttl`",
+            ),
+            Self::Release => {
+                Some("the result is stored by the release, so the release is awaited: leave it out")
+            }
             _ => None,
         }
     }
@@ -119,6 +186,9 @@ impl OptionName {
             Self::Lease => "guard as handle token fencing fencing_token bind var",
             Self::Locks => "manager lock_manager client backend redis store pool with using source",
             Self::Crate => "krate crate_path crate_name",
+            Self::OnDrop => "on_cancel on_abort if_dropped finish detach detached spawn",
+            Self::Keep => "keep_for retain retention remember remember_for cache cache_for store",
+            Self::Fingerprint => "hash payload request body digest checksum args arguments",
         };
         words.split(' ').any(|other| other == word)
     }

@@ -2,12 +2,16 @@
 
 use proc_macro2::Span;
 use syn::{
-    Error, Expr, GenericArgument, Path, PathArguments, PathSegment, Result, ReturnType, Type,
-    TypeParamBound,
+    Error, GenericArgument, Path, PathArguments, PathSegment, Result, ReturnType, Type,
+    TypeParamBound, TypePath,
     visit::{self, Visit},
 };
 
-use crate::item::{Item, is_one_of};
+use crate::{
+    args::Args,
+    item::{Item, is_one_of},
+    options::AttributeName,
+};
 
 /// Names that end in `Stream`, but are connections.
 const CONNECTIONS: &[&str] = &["TcpStream", "UnixStream", "TlsStream", "DuplexStream"];
@@ -60,31 +64,62 @@ pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
         Type::Paren(paren) => return answer_in_result(&paren.elem),
         _ => return None,
     };
-    let last = result
-        .path
-        .segments
-        .last()
-        .filter(|last| last.ident == "Result")?;
+    Answer::of(value_of(result)?)
+}
+
+/// The first argument of a `Result<…>`.
+fn value_of(result: &TypePath) -> Option<&Type> {
+    let last = result.path.segments.last();
+    let last = last.filter(|last| last.ident == "Result")?;
     let PathArguments::AngleBracketed(arguments) = &last.arguments else {
         return None;
     };
     match arguments.args.first()? {
-        GenericArgument::Type(ty) => Answer::of(ty),
+        GenericArgument::Type(ty) => Some(ty),
         _ => None,
     }
 }
 
+/// Whether a type is a `Result` of a response of axum or poem, or of what becomes one. Tonic's has an argument.
+pub(crate) fn is_response_in_result(ty: &Type) -> bool {
+    let value = match ty {
+        Type::Path(result) => value_of(result),
+        Type::Group(group) => return is_response_in_result(&group.elem),
+        Type::Paren(paren) => return is_response_in_result(&paren.elem),
+        _ => None,
+    };
+    value.is_some_and(|value| match value {
+        Type::Path(path) => {
+            let last = path.path.segments.last();
+            last.is_some_and(|last| last.ident == "Response" && last.arguments.is_none())
+        }
+        other => Answer::of(other).is_some(),
+    })
+}
+
 /// Checks that the function can report a failed lock to its caller, and that it returns no stream, which is read after the release.
 /// Only the words of the type are checked here. The compiler checks the rest by a trait.
-pub(crate) fn check(item: &Item, on_error: Option<&Expr>) -> Result<()> {
+pub(crate) fn check(item: &Item, args: &Args) -> Result<()> {
     let (output, is_async) = (item.output(), item.sig.asyncness.is_some());
+    let is_once = args.attribute == AttributeName::RunOnce;
     if let Some(stream) = stream_in(&output) {
-        let reason = "the lock would be released when the function returns, before the stream is read: take it in the \
+        let reason = if is_once {
+            "a stream cannot be given to later callers: return what it is made from, as a `Result<T, E>` where `T` implements \
+             serde's traits"
+        } else {
+            "the lock would be released when the function returns, before the stream is read: take it in the \
                       body, with `LockManager::acquire`, and return `guard.hold_during(stream)`, which holds it until \
-                      the stream ends";
+                      the stream ends"
+        };
         return Err(Error::new_spanned(stream, reason));
     }
-    if on_error.is_some() || Answer::of(&output).is_some() {
+    let answer = Answer::of(&output).or_else(|| answer_in_result(&output));
+    if is_once && matches!(answer, Some(Answer::Responder(_))) {
+        let reason = "an `impl Responder` cannot be given to later callers: return a `Result<T, E>` where `T` implements serde's \
+                      traits, and make the response of it in a second function";
+        return Err(Error::new_spanned(output, reason));
+    }
+    if args.on_error.is_some() || Answer::of(&output).is_some() {
         return Ok(());
     }
     let reason = match (&output, &item.sig.output) {

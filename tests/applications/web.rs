@@ -161,6 +161,7 @@ macro_rules! test_claims {
 
 mod actix;
 mod axum_;
+mod hang_up;
 mod once;
 mod poem_;
 mod tonic_;

@@ -4,8 +4,10 @@
 
 mod advice;
 mod attribute;
+mod finishing;
 mod in_memory;
 mod modes;
+mod once_attribute;
 mod once_in_memory;
 mod reentry;
 mod several;

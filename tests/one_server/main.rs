@@ -14,6 +14,7 @@ mod migrating;
 mod native_release;
 mod nothing_stays;
 mod once;
+mod once_attribute;
 mod outage;
 mod own_client;
 mod permits;

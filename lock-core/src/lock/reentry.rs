@@ -55,6 +55,9 @@ struct HeldByBody {
     outer: Option<Arc<HeldByBody>>,
 }
 
+/// The bodies that a caller is in. It waits for a body that runs as a task of its own.
+pub(crate) struct CallersBodies(Option<Arc<HeldByBody>>);
+
 /// The parts of a turn. An exclusive call takes them all, a shared one takes one. As many as a semaphore can give out at once.
 const PARTS: u32 = u32::MAX >> 3;
 
@@ -97,19 +100,42 @@ impl HeldByBody {
             lease.terms.mode
         }
     }
+
+    /// Whether the bodies outside of this one are those of a caller in another task.
+    fn is_boundary(&self) -> bool {
+        self.leases.all().is_empty()
+    }
 }
 
 /// Runs `body` as one that holds the leases. It holds the keys in `shared` only shared.
-pub(crate) async fn scope<T>(
+// No `async fn`, which would store the body twice.
+pub(crate) fn scope<T>(
     leases: &Leases,
+    shared: Vec<LockKey>,
+    body: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    scope_in(innermost(), leases.clone(), shared, body)
+}
+
+/// Runs a task for a caller that waits for it.
+pub(crate) async fn task_of<T>(caller: CallersBodies, task: impl Future<Output = T>) -> T {
+    match caller.0 {
+        Some(outer) => scope_in(Some(outer), Leases::default(), Vec::new(), task).await,
+        None => task.await,
+    }
+}
+
+async fn scope_in<T>(
+    outer: Option<Arc<HeldByBody>>,
+    leases: Leases,
     shared: Vec<LockKey>,
     body: impl Future<Output = T>,
 ) -> T {
     let held = Arc::new(HeldByBody {
-        leases: leases.clone(),
+        leases,
         shared,
         turns: Mutex::default(),
-        outer: innermost(),
+        outer,
     });
     let innermost = Innermost {
         body: held,
@@ -140,7 +166,7 @@ pub(crate) async fn take_turns(
 ) -> Result<Turns, LockError> {
     let (mut order, mut shared) = (Vec::with_capacity(keys.len()), Vec::new());
     for (key, asked) in keys {
-        let Some((_, body)) = find_with_body(registry, key) else {
+        let Found::Here(_, body) = find_with_body(registry, key) else {
             continue;
         };
         let parts = if *asked == Mode::Shared {
@@ -166,7 +192,10 @@ pub(crate) async fn take_turns(
             at_once => at_once.ok(),
         };
         let Some(permit) = permit else {
-            let left = find_with_body(registry, key).map(|(lease, _)| lease.remaining());
+            let left = match find_with_body(registry, key) {
+                Found::Here(lease, _) => Some(lease.remaining()),
+                Found::Nowhere | Found::AtCaller => None,
+            };
             let details = KnownHolder {
                 held_by: Some(HeldBy::ThisBody),
                 ..registry.keys.busy(key, registry.context.clock.now())
@@ -185,8 +214,14 @@ pub(crate) fn find(
     key: &LockKey,
     asked: Mode,
 ) -> Result<Option<Arc<LeaseState>>, LockError> {
-    let Some((lease, body)) = find_with_body(registry, key) else {
-        return Ok(None);
+    let (lease, body) = match find_with_body(registry, key) {
+        Found::Nowhere => return Ok(None),
+        Found::Here(lease, body) => (lease, body),
+        Found::AtCaller => {
+            let reason = "a caller holds the key, and waits for this body, which `on_drop = finish` runs as a task of its own: each would \
+                          wait for the other. Give one of the two another key, or write `on_drop = cancel`";
+            return Err(LockError::invalid(reason).about(key));
+        }
     };
     let held = body.mode_of(&lease);
     let reason = match (held, asked) {
@@ -211,14 +246,31 @@ pub(crate) fn find(
     Err(LockError::invalid(reason).about(key))
 }
 
-fn find_with_body(
-    registry: &Arc<Registry>,
-    key: &LockKey,
-) -> Option<(Arc<LeaseState>, Arc<HeldByBody>)> {
-    let found = all().filter_map(|held| Some((held.lease_of(key)?.clone(), held)));
-    let is_of_this = |lease: &LeaseState| Arc::ptr_eq(&lease.context, &registry.context);
-    let mut ours = found.filter(|(lease, _)| is_of_this(lease));
-    ours.next()
+/// Where a key is held, as the running task sees it.
+enum Found {
+    Nowhere,
+    Here(Arc<LeaseState>, Arc<HeldByBody>),
+    /// The caller, which runs in another task.
+    AtCaller,
+}
+
+fn find_with_body(registry: &Arc<Registry>, key: &LockKey) -> Found {
+    let mut is_callers = false;
+    for held in chain() {
+        is_callers |= held.is_boundary();
+        let lease = held.lease_of(key);
+        let Some(lease) = lease.filter(|lease| Arc::ptr_eq(&lease.context, &registry.context))
+        else {
+            continue;
+        };
+        if !is_callers {
+            return Found::Here(lease.clone(), held.clone());
+        }
+        if lease.ended().is_none() {
+            return Found::AtCaller;
+        }
+    }
+    Found::Nowhere
 }
 
 /// A key that the running task holds by this registry, by a body or a guard, other than those that it wants now. The error of a busy
@@ -238,7 +290,12 @@ pub(crate) fn held_beside(
 
 /// The leases of the innermost body.
 pub(crate) fn current() -> Option<Leases> {
-    innermost().map(|held| held.leases.clone())
+    all().next().map(|held| held.leases.clone())
+}
+
+/// Notes the bodies that the running task is in, for a task that it starts and waits for.
+pub(crate) fn bodies_of_caller() -> CallersBodies {
+    CallersBodies(innermost())
 }
 
 /// What [`assert_held!`](crate::assert_held) expands to.
@@ -259,6 +316,11 @@ fn holds(key: &LockKey) -> bool {
 
 /// The bodies that the running task is in, from the innermost outwards.
 fn all() -> impl Iterator<Item = Arc<HeldByBody>> {
+    chain().take_while(|held| !held.is_boundary())
+}
+
+/// The same, and behind a boundary those of the caller.
+fn chain() -> impl Iterator<Item = Arc<HeldByBody>> {
     iter::successors(innermost(), |held| held.outer.clone())
 }
 

@@ -47,6 +47,19 @@ pub async fn with_locks<F: Future>(manager: LockManager, future: F) -> F::Output
     OF_TASK.scope(manager, future).await
 }
 
+/// Gives a future the manager of this task, for a task of its own.
+pub(super) fn with_locks_of_this_task<F: Future>(
+    future: F,
+) -> impl Future<Output = F::Output> + use<F> {
+    let manager = OF_TASK.try_with(Clone::clone).ok();
+    async move {
+        match manager {
+            Some(manager) => with_locks(manager, future).await,
+            None => future.await,
+        }
+    }
+}
+
 /// Returns the lease of the innermost body that the running task is in, of an annotated function or of
 /// [`LockManager::run`].
 #[must_use]

@@ -24,6 +24,7 @@ mod acquire;
 mod builder;
 mod connecting;
 mod default;
+mod finishing;
 mod keys_of;
 mod listing;
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl LockManager {
     }
 
     /// Returns each key once, with its mode, and the terms of all keys, with the mode of the first.
-    fn wanted(
+    pub(super) fn wanted(
         &self,
         keys: impl IntoIterator<Item: IntoLockKey>,
         options: &LockOptions,
@@ -175,7 +175,7 @@ impl LockManager {
         Ok((keys, terms))
     }
 
-    async fn take_all(
+    pub(super) async fn take_all(
         &self,
         keys: &[(LockKey, Mode)],
         terms: Terms,

@@ -12,7 +12,7 @@ use crate::{
         LockManager,
         acquire::{AcquireFuture, Admitted},
     },
-    once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered},
+    once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering},
     store::RunResult,
     telemetry::{self, OnceOutcome},
 };
@@ -81,15 +81,17 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        match self.begin_once(key.into_lock_key(), &options).await? {
+        let (by, key) = (Remembering::NEW, key.into_lock_key());
+        match self.begin_once(&by, key, &options).await? {
             OnceCall::Done(value) => Ok(value),
-            OnceCall::Runs(run) => run.run(body).await,
+            OnceCall::Runs(run) => run.run(&by, body).await,
         }
     }
 
     /// Waits until this caller is the one that runs the body, or until there is a result.
-    pub(crate) async fn begin_once<T: Remember>(
+    pub(crate) async fn begin_once<T>(
         &self,
+        by: &Remembering<T>,
         key: LockKey,
         options: &OnceOptions,
     ) -> Result<OnceCall<T>, LockError> {
@@ -104,7 +106,7 @@ impl LockManager {
                 keeping,
             })),
             Admitted::Result(bytes) => {
-                let recalled = recalled(&key, &keeping, &bytes);
+                let recalled = recalled(by, &key, &keeping, &bytes);
                 telemetry::once(
                     &key,
                     match recalled {
@@ -136,9 +138,8 @@ pub(crate) struct OnceRun {
 
 impl OnceRun {
     /// Runs the body, and leaves its result to the other callers. Dropping the future drops the body, and then releases the lock.
-    pub(crate) async fn run<T, F, Fut>(self, body: F) -> Result<T, LockError>
+    pub(crate) async fn run<T, F, Fut>(self, by: &Remembering<T>, body: F) -> Result<T, LockError>
     where
-        T: Remember,
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
@@ -152,7 +153,7 @@ impl OnceRun {
             .run_under(self.guard, Turns::default(), self.terms, body, keep_guard)
             .await?;
         // No await stands between the end of the body and the release: a drop of this future cannot come between the two.
-        let (value, remembered) = value.remember();
+        let (value, remembered) = (by.remember)(value);
         if let Some(guard) = held {
             let result = result_of(&remembered, &self.keeping);
             release_with(guard, result).await;
@@ -197,7 +198,12 @@ async fn release_with(guard: LockGuard, result: Option<RunResult>) {
 }
 
 /// The value that an earlier run left.
-fn recalled<T: Remember>(key: &LockKey, keeping: &Keeping, bytes: &[u8]) -> Result<T, LockError> {
+fn recalled<T>(
+    by: &Remembering<T>,
+    key: &LockKey,
+    keeping: &Keeping,
+    bytes: &[u8],
+) -> Result<T, LockError> {
     let unreadable = |why: String| {
         LockError::invalid(format!(
             "its result does not read: {why}. If the type of the value has changed, use another key, or delete the result by `forget`"
@@ -214,5 +220,5 @@ fn recalled<T: Remember>(key: &LockKey, keeping: &Keeping, bytes: &[u8]) -> Resu
     let value = kept
         .value
         .ok_or_else(|| LockError::repeated(key, Repeat::NotKept))?;
-    T::recall(value).map_err(|error| unreadable(error.to_string()))
+    (by.recall)(value).map_err(|error| unreadable(error.to_string()))
 }

@@ -23,11 +23,17 @@ use crate::{
 
 mod answers;
 mod assert_held;
+mod finishing;
 mod keys;
+#[cfg(feature = "once")]
+mod once;
 
 pub use answers::*;
 pub use assert_held::*;
+pub use finishing::*;
 pub use keys::*;
+#[cfg(feature = "once")]
+pub use once::*;
 
 pub use crate::{
     error::{FromLockError, Skipped},
@@ -43,20 +49,21 @@ pub use crate::{
 /// suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the lease
 /// here, and polls it again. So no part of the function is moved, and inference, lints and drop order stay the same.
 #[derive(Debug)]
-pub struct CallEntry(Arc<Mutex<State>>);
+pub struct CallEntry<W>(Arc<Mutex<State<W>>>);
 
 #[derive(Debug)]
-enum State {
+enum State<W> {
     /// Before the request, and while `locked` works on it.
     Outside,
     /// Written by the function, taken by `locked`.
-    Wanted(WantedLock),
+    Wanted(W),
     /// Written by `locked`, taken by the function, which is then in its body.
     Admitted(Lease),
 }
 
+/// The request for a lock.
 #[derive(Debug)]
-struct WantedLock {
+pub struct WantedLock {
     manager: Result<LockManager, LockError>,
     keys: WantedKeys,
     options: LockOptions,
@@ -71,12 +78,12 @@ enum WantedKeys {
 
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
 #[must_use]
-pub fn entry() -> (CallEntry, CallEntry) {
+pub fn entry<W>() -> (CallEntry<W>, CallEntry<W>) {
     let state = Arc::new(Mutex::new(State::Outside));
     (CallEntry(Arc::clone(&state)), CallEntry(state))
 }
 
-impl CallEntry {
+impl CallEntry<WantedLock> {
     /// Waits until the lock is held. What follows in the same future is the body.
     pub async fn acquire(
         self,
@@ -105,11 +112,18 @@ impl CallEntry {
         keys: WantedKeys,
         options: LockOptions,
     ) -> Lease {
-        *self.state() = State::Wanted(WantedLock {
+        let wanted = WantedLock {
             manager,
             keys,
             options,
-        });
+        };
+        self.admission(wanted).await
+    }
+}
+
+impl<W> CallEntry<W> {
+    async fn admission(self, wanted: W) -> Lease {
+        *self.state() = State::Wanted(wanted);
         // Never wakes: `locked` polls again by itself, once it has the lease.
         poll_fn(|_| self.admitted()).await
     }
@@ -127,7 +141,7 @@ impl CallEntry {
     }
 
     /// The side of [`locked`]: takes the request.
-    fn request(&self) -> Option<WantedLock> {
+    fn request(&self) -> Option<W> {
         match mem::replace(&mut *self.state(), State::Outside) {
             State::Wanted(request) => Some(request),
             _ => None,
@@ -138,7 +152,7 @@ impl CallEntry {
         *self.state() = State::Admitted(lease);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<W>> {
         // No code panics while it is locked, and a half-written state does not exist.
         self.0.lock()
     }
@@ -148,7 +162,7 @@ impl CallEntry {
 ///
 /// A call costs one box, which keeps the caller's future small, whatever the size of the body.
 pub fn locked<T, F>(
-    entry: CallEntry,
+    entry: CallEntry<WantedLock>,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
 ) -> Pin<Box<impl Future<Output = T>>>
@@ -160,7 +174,7 @@ where
 
 /// The same for a function with a value that may be sent after the function has returned: `until_sent` is called with the value.
 pub fn locked_until_sent<T, F>(
-    entry: CallEntry,
+    entry: CallEntry<WantedLock>,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
     until_sent: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>),
@@ -173,7 +187,7 @@ where
 }
 
 fn locked_then<T, F>(
-    entry: CallEntry,
+    entry: CallEntry<WantedLock>,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
     then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
@@ -187,7 +201,7 @@ where
             manager,
             keys,
             options,
-        } = match poll_fn(|context| function.poll_request(&entry, context)).await {
+        } = match first_step(&mut function, &entry).await {
             Step::Wants(request) => request,
             Step::Returned(value) => return value,
         };
@@ -253,8 +267,8 @@ impl<T> Deref for SentBy<T> {
 }
 
 /// How far a function ran without the lock.
-enum Step<T> {
-    Wants(WantedLock),
+enum Step<T, W> {
+    Wants(W),
     /// An early `return` or a `?` in the key or an option.
     Returned(T),
 }
@@ -263,13 +277,13 @@ enum Step<T> {
 /// must be gone before the caller gets the error.
 struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
 
-impl<F: Future> Scoped<'_, F> {
-    fn poll_request(
-        &mut self,
-        entry: &CallEntry,
-        context: &mut Context<'_>,
-    ) -> Poll<Step<F::Output>> {
-        if let Poll::Ready(value) = Pin::new(self).poll(context) {
+/// Runs a function up to its request.
+async fn first_step<W, F: Future + Unpin>(
+    function: &mut F,
+    entry: &CallEntry<W>,
+) -> Step<F::Output, W> {
+    poll_fn(|context| {
+        if let Poll::Ready(value) = Pin::new(&mut *function).poll(context) {
             return Poll::Ready(Step::Returned(value));
         }
         match entry.request() {
@@ -277,7 +291,8 @@ impl<F: Future> Scoped<'_, F> {
             // The key expression awaits something, which will wake the task.
             None => Poll::Pending,
         }
-    }
+    })
+    .await
 }
 
 impl<F: Future> Future for Scoped<'_, F> {
@@ -394,6 +409,13 @@ mod editor {
         pub const on_busy: () = ();
         /// What a lost lease does to the body: `cancel`, the default, or `continue`.
         pub const on_lost: () = ();
+        /// What a drop of the caller does to the body: `cancel` drops it, `finish` lets it go on. Defaults to `cancel` in
+        /// `distributed_lock`, and to `finish` in `run_once`.
+        pub const on_drop: () = ();
+        /// For how long a repeat gets the result: `"24h"`, or a `Duration`; 100 ms to 365 days.
+        pub const keep: () = ();
+        /// What the request is about: an expression that is `Serialize`. Another request with the same key is refused.
+        pub const fingerprint: () = ();
         /// A path or closure that turns a `LockError` into the return value.
         pub const on_error: () = ();
         /// Whether the release is `awaited` before the call returns, or sent in the `background`. Defaults to the manager's choice,

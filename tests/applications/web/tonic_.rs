@@ -10,6 +10,7 @@ use futures_util::StreamExt as _;
 use lock_core::{LockError, LockManager, distributed_lock};
 use lock_tests::RedisServer;
 use prost::Message;
+use tokio::task::JoinHandle;
 use tonic::{
     Code, Request, Response, Status, Streaming,
     body::Body,
@@ -20,7 +21,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use super::{App, SOON, connected, options, pieces};
+use super::{App, SOON, connected, hang_up::Payments, options, pieces};
 
 #[derive(Clone, PartialEq, Message)]
 struct Order {
@@ -29,9 +30,9 @@ struct Order {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Receipt {
+pub(super) struct Receipt {
     #[prost(string, tag = "1")]
-    text: String,
+    pub(super) text: String,
 }
 
 #[tonic::async_trait]
@@ -79,16 +80,20 @@ impl Orders for App {
 }
 
 /// One call of a method.
-struct Call(App, String);
+struct Call(OrdersServer, String);
 
 impl UnaryService<Order> for Call {
     type Response = Receipt;
     type Future = BoxFuture<Response<Receipt>, Status>;
 
     fn call(&mut self, request: Request<Order>) -> Self::Future {
-        let (app, path) = (self.0.clone(), self.1.clone());
+        let (OrdersServer(app, payments), path) = (self.0.clone(), self.1.clone());
         Box::pin(async move {
             match path.as_str() {
+                "/shop.Orders/once" => {
+                    let text = payments.pay(request.into_inner().id).await?;
+                    Ok(Response::new(Receipt { text }))
+                }
                 "/shop.Orders/pay" => app.pay(request).await,
                 "/shop.Orders/hang" => app.hang(request).await,
                 _ => app.nowhere(request).await,
@@ -103,13 +108,13 @@ impl ServerStreamingService<Order> for Call {
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<Order>) -> Self::Future {
-        let app = self.0.clone();
+        let app = self.0.0.clone();
         Box::pin(async move { app.follow(request).await })
     }
 }
 
 #[derive(Clone)]
-struct OrdersServer(App);
+struct OrdersServer(App, Payments);
 
 impl NamedService for OrdersServer {
     const NAME: &'static str = "shop.Orders";
@@ -127,7 +132,7 @@ impl Service<http::Request<Body>> for OrdersServer {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let path = request.uri().path().to_owned();
         let follows = path.ends_with("follow");
-        let call = Call(self.0.clone(), path);
+        let call = Call(self.clone(), path);
         Box::pin(async move {
             let mut grpc = Grpc::new(ProstCodec::default());
             Ok(if follows {
@@ -140,15 +145,20 @@ impl Service<http::Request<Body>> for OrdersServer {
 }
 
 /// A server and a client of it.
-struct Site {
+pub(super) struct Site {
     app: App,
     channel: Channel,
 }
 
 async fn start(app: App) -> Site {
+    let payments = Payments::new(app.clone());
+    start_with(app, payments).await
+}
+
+pub(super) async fn start_with(app: App, payments: Payments) -> Site {
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let url = format!("http://{}", incoming.local_addr().expect("bound"));
-    let server = Server::builder().add_service(OrdersServer(app.clone()));
+    let server = Server::builder().add_service(OrdersServer(app.clone(), payments));
     tokio::spawn(server.serve_with_incoming(incoming));
     let channel = Channel::from_shared(url).expect("a url").connect().await;
     let channel = channel.expect("a listening server");
@@ -156,7 +166,7 @@ async fn start(app: App) -> Site {
 }
 
 impl Site {
-    async fn call(&self, path: &'static str) -> Result<Receipt, Status> {
+    pub(super) async fn call(&self, path: &'static str) -> Result<Receipt, Status> {
         let mut client = client::Grpc::new(self.channel.clone());
         client.ready().await.expect("a connection");
         let request = Request::new(Order { id: 7 });
@@ -165,11 +175,16 @@ impl Site {
         answer.map(Response::into_inner)
     }
 
-    /// Calls the method in a new task, and waits until the call holds the lock. An abort of the task ends the call.
-    async fn hang(&self) -> tokio::task::JoinHandle<Result<Receipt, Status>> {
+    /// Calls a method in a new task. An abort of the task ends the call.
+    pub(super) fn spawn_call(&self, path: &'static str) -> JoinHandle<Result<Receipt, Status>> {
         let (app, channel) = (self.app.clone(), self.channel.clone());
         let site = Self { app, channel };
-        let call = tokio::spawn(async move { site.call("/shop.Orders/hang").await });
+        tokio::spawn(async move { site.call(path).await })
+    }
+
+    /// The same, and waits until the call holds the lock.
+    async fn hang(&self) -> JoinHandle<Result<Receipt, Status>> {
+        let call = self.spawn_call("/shop.Orders/hang");
         self.app.held("order:7").await;
         call
     }

@@ -1,0 +1,110 @@
+//! Bodies that go on when their caller is dropped: `on_drop = finish`.
+//!
+//! The caller waits for the lock itself, so a caller that is dropped meanwhile leaves the queue. From then on the body runs as a task
+//! of the caller's runtime, with the guard, up to the end of the release. The caller waits for the task.
+
+use std::{future::Future, panic::resume_unwind};
+
+use tokio::runtime::Handle;
+use tracing::{Instrument as _, Span};
+
+use crate::{
+    error::LockError,
+    guard::LockGuard,
+    key::KeyInMode,
+    lease::Lease,
+    lock::{
+        key_state::terms::Terms,
+        reentry::{self, Turns},
+    },
+    manager::{LockManager, default::with_locks_of_this_task},
+    options::LockOptions,
+};
+#[cfg(feature = "once")]
+use crate::{
+    key::LockKey,
+    manager::run_once::OnceCall,
+    once::{OnceOptions, Remembering},
+};
+
+impl LockManager {
+    /// `run_all_then`, with a body that goes on when the caller is dropped.
+    pub(crate) async fn finish_then<T, F, Fut>(
+        &self,
+        keys: Vec<KeyInMode>,
+        options: LockOptions,
+        body: F,
+        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>) + Send + 'static,
+    ) -> Result<T, LockError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Lease) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + Send + 'static,
+    {
+        let runtime = runtime()?;
+        let (keys, terms) = self.wanted(keys, &options)?;
+        for (key, mode) in &keys {
+            if reentry::find(&self.inner.registry, key, *mode)?.is_some() {
+                let reason = "this task holds the key, and `on_drop = finish` runs the body as a task of its own, which does not have it: \
+                              the call would wait for itself. Give one of the two another key, or write `on_drop = cancel`";
+                return Err(LockError::invalid(reason).about(key));
+            }
+        }
+        let guard = self.take_all(&keys, terms).await?;
+        let manager = self.clone();
+        finished(&runtime, async move {
+            let turns = Turns::default();
+            manager.run_under(guard, turns, terms, body, then).await
+        })
+        .await
+    }
+
+    /// `run_once`, with a body that goes on when the caller is dropped.
+    #[cfg(feature = "once")]
+    pub(crate) async fn finish_once<T, F, Fut>(
+        &self,
+        by: Remembering<T>,
+        key: LockKey,
+        options: &OnceOptions,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Lease) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + Send + 'static,
+    {
+        let runtime = runtime()?;
+        match self.begin_once(&by, key, options).await? {
+            OnceCall::Done(value) => Ok(value),
+            OnceCall::Runs(run) => {
+                finished(&runtime, async move { run.run(&by, body).await }).await
+            }
+        }
+    }
+}
+
+/// The runtime for the task. It is asked for first: without one, nothing may be sent.
+fn runtime() -> Result<Handle, LockError> {
+    Handle::try_current().map_err(|_| {
+        LockError::invalid(
+            "`on_drop = finish` runs the body as a task of the caller's tokio runtime, and there is none here: call the function inside \
+             one, or write `on_drop = cancel`",
+        )
+    })
+}
+
+/// Runs a body to its end, and its release, whether or not the caller is dropped.
+async fn finished<T: Send + 'static>(
+    runtime: &Handle,
+    body: impl Future<Output = Result<T, LockError>> + Send + 'static,
+) -> Result<T, LockError> {
+    let body = reentry::task_of(reentry::bodies_of_caller(), body);
+    let body = with_locks_of_this_task(body).instrument(Span::current());
+    let ended = runtime.spawn(body).await;
+    ended.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => Err(LockError::unavailable(
+            "the runtime was shut down while the body ran, and has dropped it",
+        )),
+    })
+}

@@ -1,0 +1,119 @@
+//! A client that hangs up, and asks again: the handler is dropped, and its body goes on.
+
+use std::{
+    future::IntoFuture as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use axum::{
+    Router,
+    extract::{Path, State},
+    routing::post,
+};
+use lock_core::{LockError, run_once};
+use tokio::{net::TcpListener, sync::Notify};
+use tonic::Status;
+
+use super::{App, Site, tonic_};
+
+/// What the test sees of the handlers.
+#[derive(Clone, Debug)]
+pub(super) struct Payments {
+    app: App,
+    bodies: Arc<AtomicUsize>,
+    begun: Arc<Notify>,
+    /// A handler has been dropped.
+    dropped: Arc<Notify>,
+}
+
+/// Tells that its handler has been dropped.
+struct Handler(Arc<Notify>);
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+impl Payments {
+    pub(super) fn new(app: App) -> Self {
+        let (bodies, begun, dropped) = Default::default();
+        Self {
+            app,
+            bodies,
+            begun,
+            dropped,
+        }
+    }
+
+    /// Runs a body that ends when the test says so.
+    async fn work(&self) -> usize {
+        let number = self.bodies.fetch_add(1, SeqCst) + 1;
+        self.begun.notify_one();
+        self.app.finish.notified().await;
+        number
+    }
+
+    /// Lets a body begin, the client hang up, and the body end.
+    async fn hang_up(&self, hang_up: impl FnOnce()) {
+        self.begun.notified().await;
+        hang_up();
+        self.dropped.notified().await;
+        assert!(self.app.is_held("charge:7").await, "the body runs");
+        self.app.finish.notify_one();
+    }
+
+    pub(super) async fn pay(&self, id: u64) -> Result<String, Status> {
+        let _handler = Handler(self.dropped.clone());
+        charge_by_message(self.clone(), id).await
+    }
+}
+
+#[run_once(key = "charge:{id}", keep = "1h", locks = payments.app.locks)]
+async fn charge(payments: Payments, id: u64) -> Result<String, LockError> {
+    Ok(format!("receipt {}", payments.work().await))
+}
+
+#[run_once(key = "charge:{id}", keep = "1h", locks = payments.app.locks)]
+async fn charge_by_message(payments: Payments, id: u64) -> Result<String, Status> {
+    Ok(format!("receipt {}", payments.work().await))
+}
+
+async fn pay(State(payments): State<Payments>, Path(id): Path<u64>) -> Result<String, LockError> {
+    let _handler = Handler(payments.dropped.clone());
+    charge(payments, id).await
+}
+
+#[tokio::test]
+async fn a_client_of_axum_that_asks_again_gets_the_result_of_the_first_body() {
+    let app = App::in_memory();
+    let payments = Payments::new(app.clone());
+    let router = Router::new().route("/pay/{id}", post(pay));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let router = router.with_state(payments.clone());
+    tokio::spawn(axum::serve(listener, router).into_future());
+    let site = Site { url, app };
+
+    let request = site.send_as("POST", "/pay/7").await;
+    payments.hang_up(|| drop(request)).await;
+    let again = site.send_as("POST", "/pay/7").await.answer().await;
+    let again = again.expect("an answer");
+    assert_eq!((again.status, again.body.as_str()), (200, "receipt 1"));
+    assert_eq!(payments.bodies.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_client_of_tonic_that_asks_again_gets_the_result_of_the_first_body() {
+    let app = App::in_memory();
+    let payments = Payments::new(app.clone());
+    let site = tonic_::start_with(app, payments.clone()).await;
+    let call = site.spawn_call("/shop.Orders/once");
+    payments.hang_up(|| call.abort()).await;
+    let again = site.call("/shop.Orders/once").await;
+    assert_eq!(again.expect("a receipt").text, "receipt 1");
+    assert_eq!(payments.bodies.load(SeqCst), 1);
+}

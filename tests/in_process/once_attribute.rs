@@ -1,0 +1,254 @@
+//! Functions that run once, by their attribute.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use lock_core::{
+    LockError, LockManager, LockOptions, Remember, Remembered, Repeat, run_once, with_locks,
+};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _};
+use tokio::time::{sleep, timeout};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Counts the bodies that ran.
+#[derive(Clone, Default)]
+struct Bodies(Arc<AtomicUsize>);
+
+impl Bodies {
+    fn count(&self) -> usize {
+        self.0.load(SeqCst)
+    }
+
+    async fn run(&self) -> usize {
+        let number = self.0.fetch_add(1, SeqCst) + 1;
+        sleep(SECOND).await;
+        number
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Failed {
+    Declined,
+    Busy,
+    OtherRequest,
+    Other(String),
+}
+
+impl From<LockError> for Failed {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Busy { .. } => Self::Busy,
+            LockError::Repeated {
+                reason: Repeat::OtherRequest,
+                ..
+            } => Self::OtherRequest,
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+#[run_once(key = "charge:{user}:{key}", keep = "1h", fingerprint = cents)]
+async fn charge(user: u64, key: String, cents: u64, bodies: Bodies) -> Result<String, Failed> {
+    let number = bodies.run().await;
+    if cents == 0 {
+        return Err(Failed::Declined);
+    }
+    Ok(format!("{user}: {cents} by {key}, {number}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_body_runs_and_every_caller_gets_its_value() {
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        let calls = (0..20).map(|_| charge(7, "a".to_owned(), 100, bodies.clone()));
+        for value in join_all(calls).await {
+            assert_eq!(value.as_deref(), Ok("7: 100 by a, 1"));
+        }
+        let again = charge(7, "a".to_owned(), 100, bodies.clone()).await;
+        assert_eq!(again.as_deref(), Ok("7: 100 by a, 1"));
+        assert_eq!(bodies.count(), 1);
+        let other_key = charge(8, "a".to_owned(), 100, bodies.clone()).await;
+        assert_eq!(other_key.as_deref(), Ok("8: 100 by a, 2"));
+        sleep(SECOND * 3_601).await;
+        let later = charge(7, "a".to_owned(), 100, bodies.clone()).await;
+        assert_eq!(later.as_deref(), Ok("7: 100 by a, 3"));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_request_with_the_key_is_refused() {
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        let first = charge(7, "a".to_owned(), 100, bodies.clone()).await;
+        assert!(first.is_ok());
+        let other = charge(7, "a".to_owned(), 200, bodies.clone()).await;
+        assert_eq!(other, Err(Failed::OtherRequest));
+    })
+    .await;
+    assert_eq!(bodies.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_not_remembered() {
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        for _ in 0..2 {
+            let declined = charge(7, "a".to_owned(), 0, bodies.clone()).await;
+            assert_eq!(declined, Err(Failed::Declined));
+        }
+    })
+    .await;
+    assert_eq!(bodies.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_goes_on_without_its_caller_and_a_repeat_gets_its_value() {
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        let call = || charge(7, "a".to_owned(), 100, bodies.clone());
+        assert!(
+            timeout(SECOND / 2, call()).await.is_err(),
+            "it takes longer"
+        );
+        assert_eq!(call().await.as_deref(), Ok("7: 100 by a, 1"));
+    })
+    .await;
+    assert_eq!(bodies.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_dropped_while_it_waits_runs_nothing() {
+    let (locks, bodies) = (LockManager::in_memory(), Bodies::default());
+    let held = locks
+        .acquire_free("charge:7:a", LockOptions::default())
+        .await;
+    let call = charge(7, "a".to_owned(), 100, bodies.clone());
+    let call = with_locks(locks.clone(), call);
+    assert!(timeout(SECOND, call).await.is_err(), "it waits");
+    held.release_held().await;
+    sleep(SECOND).await;
+    assert_eq!(bodies.count(), 0);
+    locks
+        .acquire_free("charge:7:a", LockOptions::default())
+        .await
+        .release_held()
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_to_be_dropped_with_its_caller_is() {
+    #[run_once(key = "k", keep = "1h", on_drop = cancel)]
+    async fn number(bodies: &Bodies) -> Result<usize, Failed> {
+        Ok(bodies.run().await)
+    }
+
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        assert!(
+            timeout(SECOND / 2, number(&bodies)).await.is_err(),
+            "it takes longer"
+        );
+        assert_eq!(number(&bodies).await, Ok(2));
+        assert_eq!(number(&bodies).await, Ok(2));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_option_has_its_effect() {
+    #[run_once(
+        key = format!("k{}", 1),
+        keep = SECOND * 60,
+        fingerprint = (&name, 3),
+        ttl = "5s",
+        wait = "0s",
+        max_hold = "2s",
+        on_error = |error| Err(error.to_string()),
+        lease = lease,
+        locks = locks,
+    )]
+    async fn named(locks: LockManager, name: String, takes: Duration) -> Result<String, String> {
+        sleep(takes).await;
+        assert!(lease.remaining() <= SECOND * 2, "bounded by `max_hold`");
+        Ok(name)
+    }
+
+    let locks = LockManager::in_memory();
+    let call = |name: &str, takes| named(locks.clone(), name.to_owned(), takes);
+    let (first, second) = tokio::join!(call("a", SECOND), call("a", SECOND));
+    assert_eq!(first.as_deref(), Ok("a"));
+    let busy = second.expect_err("no wait");
+    assert!(busy.contains("busy"), "{busy}");
+    let other = call("b", SECOND).await.expect_err("another request");
+    assert!(other.contains("another request"), "{other}");
+    sleep(SECOND * 61).await;
+    let hung = call("b", SECOND * 3).await.expect_err("it hangs");
+    assert!(hung.contains("max_hold"), "{hung}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_inside_a_body_of_its_key_is_refused() {
+    let (locks, bodies) = (LockManager::in_memory(), Bodies::default());
+    let body = async |_| {
+        let call = charge(7, "a".to_owned(), 100, bodies.clone());
+        with_locks(locks.clone(), call).await
+    };
+    let refused = locks.run("charge:7:a", LockOptions::default(), body).await;
+    let Err(Failed::Other(reason)) = refused.expect("a free lock") else {
+        panic!("not refused");
+    };
+    assert!(reason.contains("would wait for itself"), "{reason}");
+    assert_eq!(bodies.count(), 0);
+}
+
+/// As the response of a web framework: remembered if it is no failure, and not by serde.
+#[derive(Debug, PartialEq)]
+struct Response(u8);
+
+impl Remember for Response {
+    fn remember(self) -> (Self, Remembered) {
+        let remembered = match self.0 {
+            0 => Remembered::Nothing,
+            status => Remembered::Bytes(vec![status]),
+        };
+        (self, remembered)
+    }
+
+    fn recall(bytes: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Self(bytes[0] + 100))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_in_a_result_is_remembered_as_a_response() {
+    #[run_once(key = "k", keep = "1h")]
+    async fn respond(bodies: Bodies) -> Result<Response, Failed> {
+        match bodies.run().await {
+            1 => Ok(Response(0)),
+            2 => Err(Failed::Declined),
+            _ => Ok(Response(3)),
+        }
+    }
+
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        let expected = [
+            Ok(Response(0)),
+            Err(Failed::Declined),
+            Ok(Response(3)),
+            Ok(Response(103)),
+        ];
+        for expected in expected {
+            assert_eq!(respond(bodies.clone()).await, expected);
+        }
+    })
+    .await;
+}
