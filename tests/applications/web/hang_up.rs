@@ -11,13 +11,15 @@ use std::{
 use axum::{
     Router,
     extract::{Path, State},
+    http::StatusCode,
+    response::IntoResponse,
     routing::post,
 };
 use lock_core::{LockError, run_once};
 use tokio::{net::TcpListener, sync::Notify};
 use tonic::Status;
 
-use super::{App, Site, tonic_};
+use super::{App, Site, header, tonic_};
 
 /// What the test sees of the handlers.
 #[derive(Clone, Debug)]
@@ -73,8 +75,9 @@ impl Payments {
 }
 
 #[run_once(key = "charge:{id}", keep = "1h", locks = payments.app.locks)]
-async fn charge(payments: Payments, id: u64) -> Result<String, LockError> {
-    Ok(format!("receipt {}", payments.work().await))
+async fn charge(payments: Payments, id: u64) -> Result<impl IntoResponse, LockError> {
+    let receipt = format!("receipt {}", payments.work().await);
+    Ok((StatusCode::CREATED, receipt))
 }
 
 #[run_once(key = "charge:{id}", keep = "1h", locks = payments.app.locks)]
@@ -82,7 +85,7 @@ async fn charge_by_message(payments: Payments, id: u64) -> Result<String, Status
     Ok(format!("receipt {}", payments.work().await))
 }
 
-async fn pay(State(payments): State<Payments>, Path(id): Path<u64>) -> Result<String, LockError> {
+async fn pay(State(payments): State<Payments>, Path(id): Path<u64>) -> impl IntoResponse {
     let _handler = Handler(payments.dropped.clone());
     charge(payments, id).await
 }
@@ -102,7 +105,11 @@ async fn a_client_of_axum_that_asks_again_gets_the_result_of_the_first_body() {
     payments.hang_up(|| drop(request)).await;
     let again = site.send_as("POST", "/pay/7").await.answer().await;
     let again = again.expect("an answer");
-    assert_eq!((again.status, again.body.as_str()), (200, "receipt 1"));
+    assert_eq!((again.status, again.body.as_str()), (201, "receipt 1"));
+    assert_eq!(
+        header(&again, "idempotent-replayed").as_deref(),
+        Some("true")
+    );
     assert_eq!(payments.bodies.load(SeqCst), 1);
 }
 
