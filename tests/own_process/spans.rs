@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use axum::response::IntoResponse as _;
-use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key};
+use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
 use lock_tests::{AcquireFree as _, Log, SECOND};
 use tokio::time::{Instant, advance, sleep};
-use tracing::subscriber::DefaultGuard;
+use tracing::{Instrument as _, subscriber::DefaultGuard};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Writes the events of this thread to a log, until the result is dropped.
@@ -74,6 +74,24 @@ async fn spans_say_how_long_it_waited_and_held_and_stand_around_the_body() {
     line(&["lock_hold{key=report", "from the body"]);
     line(&["lock_hold{key=report", "released", "held=2s"]);
     line(&["lock_hold{key=report", "close"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_runs_as_a_task_is_in_the_span_of_its_caller() {
+    #[distributed_lock(key = "report", on_drop = finish)]
+    async fn report() -> Result<(), LockError> {
+        tracing::info!("from the body");
+        Ok(())
+    }
+
+    let log = Log::default();
+    let _listens = listens_at_the_default_level(&log);
+    let call = with_locks(LockManager::in_memory(), report());
+    let called = call.instrument(tracing::info_span!("request")).await;
+    called.expect("a free lock");
+    let text = log.text();
+    let is_inside = |line: &str| line.contains("request: ") && line.contains("from the body");
+    assert!(text.lines().any(is_inside), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

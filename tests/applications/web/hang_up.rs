@@ -1,4 +1,4 @@
-//! A client that hangs up, and asks again: the handler is dropped, and its body goes on.
+//! Handlers that are dropped, as when a client hangs up, and bodies that go on.
 
 use std::{
     future::IntoFuture as _,
@@ -10,16 +10,17 @@ use std::{
 
 use axum::{
     Router,
+    body::Body,
     extract::{Path, State},
     http::StatusCode,
-    response::IntoResponse,
+    response::{IntoResponse, Response},
     routing::post,
 };
-use lock_core::{LockError, run_once};
+use lock_core::{LockError, distributed_lock, run_once};
 use tokio::{net::TcpListener, sync::Notify};
 use tonic::Status;
 
-use super::{App, Site, header, tonic_};
+use super::{App, Site, header, pieces, tonic_};
 
 /// What the test sees of the handlers.
 #[derive(Clone, Debug)]
@@ -88,6 +89,43 @@ async fn charge_by_message(payments: Payments, id: u64) -> Result<String, Status
 async fn pay(State(payments): State<Payments>, Path(id): Path<u64>) -> impl IntoResponse {
     let _handler = Handler(payments.dropped.clone());
     charge(payments, id).await
+}
+
+#[distributed_lock(
+    key = "charge:{id}",
+    max_hold = "60s",
+    locks = payments.app.locks,
+    on_drop = finish,
+)]
+async fn stream(payments: Payments, id: u64) -> Response {
+    payments.work().await;
+    Body::from_stream(pieces(payments.app)).into_response()
+}
+
+#[tokio::test]
+async fn a_stream_keeps_the_lock_of_a_body_that_ran_as_a_task() {
+    let payments = Payments::new(App::in_memory());
+    let app = payments.app.clone();
+    app.finish.notify_one();
+    let response = stream(payments, 7).await;
+    assert!(app.is_held("charge:7").await, "it is not read yet");
+    app.finish.notify_one();
+    let read = axum::body::to_bytes(response.into_body(), 64).await;
+    assert_eq!(read.expect("a body"), "firstlast");
+    drop(app.hold("charge:7").await);
+}
+
+#[tokio::test]
+async fn a_stream_without_a_caller_is_dropped_and_its_lock_released() {
+    let payments = Payments::new(App::in_memory());
+    let app = payments.app.clone();
+    tokio::select! {
+        _ = stream(payments.clone(), 7) => panic!("it waits for the test"),
+        () = payments.begun.notified() => {}
+    }
+    assert!(app.is_held("charge:7").await, "the body runs");
+    app.finish.notify_one();
+    drop(app.hold("charge:7").await);
 }
 
 #[tokio::test]
