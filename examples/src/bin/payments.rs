@@ -27,16 +27,13 @@ use axum::{
     Json, Router,
     extract::{Path, State},
     http::StatusCode,
-    response::{IntoResponse, Response},
+    response::IntoResponse,
     routing::post,
 };
 use examples::{shut_down_when_told, told_to_end};
-use lock_core::{IdempotencyKey, LockError, LockManager, OnceOptions, key};
+use lock_core::{IdempotencyKey, LockManager, run_once};
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, time::sleep};
-
-/// For how long a repeat gets the response.
-const KEEP: Duration = Duration::from_hours(24);
 
 #[derive(Clone)]
 struct App {
@@ -50,21 +47,17 @@ struct Charge {
 }
 
 /// Charges the user's card. The user is a part of the key, so that no user gets the response of another. A real service takes the
-/// user from the session.
+/// user from the session. If the client hangs up, the body goes on.
+#[run_once(key = "charge:{user}:{key}", keep = "24h", fingerprint = body, locks = app.locks)]
 async fn charge(
     State(app): State<App>,
     Path(user): Path<String>,
     IdempotencyKey(key): IdempotencyKey,
     Json(body): Json<Charge>,
-) -> Result<Response, LockError> {
-    let key = key!("charge:{user}:{key}");
-    let options = OnceOptions::keep(KEEP).fingerprint(&body);
-    let run = async |_lease| {
-        let charges = app.provider.charge(&user).await;
-        let text = format!("{user} pays {} cents: {charges}\n", body.cents);
-        (StatusCode::CREATED, text).into_response()
-    };
-    app.locks.run_once(key, options, run).await
+) -> impl IntoResponse {
+    let charges = app.provider.charge(&user).await;
+    let text = format!("{user} pays {} cents: {charges}\n", body.cents);
+    (StatusCode::CREATED, text)
 }
 
 /// How often this instance has charged the user.
