@@ -18,8 +18,9 @@ use crate::{
 /// How often the watchdog looks while the connection is in use.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// After so many looks that find no new poll of the driver, the connection counts as unused, and the watchdog sleeps.
-const MOST_IDLE_LOOKS: u32 = 200;
+/// After so many looks that find no new poll of the driver, the connection counts as unused, and the watchdog sleeps: 50 ms. The next
+/// request then wakes it. A manager that is used once a second looks a few times for each request, and not all the time.
+const MOST_IDLE_LOOKS: u32 = 16;
 
 impl SharedDriver {
     /// Reads when no task of a user does, and looks whether the one that does works. Runs on the manager's thread, until the
