@@ -1,7 +1,12 @@
 //! The example of charges that run once, as two processes on one Redis.
 
+#[path = "flash_sale/browser.rs"]
+#[expect(dead_code, reason = "the other page needs more of it")]
+mod browser;
+
 use std::time::Duration;
 
+use browser::Browser;
 use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
 use tokio::task::JoinSet;
 
@@ -154,4 +159,29 @@ async fn one_instance_needs_no_server() {
     let repeat = instance.charge("ada", "7f3a", 5).await;
     assert!(is_replayed(&repeat), "{repeat:?}");
     assert_eq!((repeat.status, repeat.body), (201, first.body));
+}
+
+#[tokio::test]
+async fn the_page_shows_one_charge_for_twenty_requests() {
+    let browser = Browser::start().await;
+    let instance = Instance::start("memory://", "300");
+    browser.open(&instance.url).await;
+    let shows = async |selector: &str, text: &str| {
+        eventually(SOON, text, async || browser.text(selector).await == text).await;
+    };
+    shows("#status", "Ready.").await;
+    browser.click("#pay").await;
+    shows("#status", "Done.").await;
+    for (selector, text) in [
+        ("#requests", "20"),
+        ("#answers", "1"),
+        ("#replayed", "19"),
+        ("#refused", "0"),
+        ("#charged", "charged 1 time"),
+    ] {
+        assert_eq!(browser.text(selector).await, text, "{selector}");
+    }
+    browser.click("#other").await;
+    shows("#refused", "1").await;
+    assert_eq!(browser.text("#charged").await, "charged 1 time");
 }

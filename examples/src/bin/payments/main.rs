@@ -9,6 +9,8 @@
 //! key, to any instance. It gets the response of the one charge, with the header `Idempotent-Replayed: true`. The same key with
 //! another amount is refused with 422.
 //!
+//! The page of the service sends one request 20 times at once, and shows that the card is charged once.
+//!
 //! `LOCK_URL` is for more than one instance; without it, one process remembers its responses in memory. `PORT` is 3000 if unset.
 //! `PAYMENT_MS` is how long the payment provider takes, 500 if unset.
 //!
@@ -27,8 +29,8 @@ use axum::{
     Json, Router,
     extract::{Path, State},
     http::StatusCode,
-    response::IntoResponse,
-    routing::post,
+    response::{Html, IntoResponse},
+    routing::{get, post},
 };
 use examples::{shut_down_when_told, told_to_end};
 use lock_core::{IdempotencyKey, LockManager, run_once};
@@ -104,6 +106,7 @@ async fn main() -> anyhow::Result<()> {
     };
     let locks = app.locks.clone();
     let router = Router::new()
+        .route("/", get(async || Html(include_str!("page.html"))))
         .route("/users/{user}/charges", post(charge).get(charges))
         .with_state(app);
 
@@ -113,6 +116,7 @@ async fn main() -> anyhow::Result<()> {
     let told = told_to_end();
     println!("payments on {url}");
     let json = r#"-H 'Content-Type: application/json' -d '{"cents":1999}'"#;
+    println!("  open {url} in a browser, or");
     println!("  curl -i {url}/users/ada/charges -H 'Idempotency-Key: 7f3a' {json}");
     println!(
         "  seq 60 | xargs -P 60 -I{{}} curl -s {url}/users/ada/charges -H 'Idempotency-Key: 9c41' {json}"
