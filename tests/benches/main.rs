@@ -5,7 +5,7 @@
 //!     [--plot-readers <path>] [--unpinned]]
 //! ```
 //!
-//! Without names, all of them run, in under eight minutes, of which `pairs` takes four. They run pinned: the server has a
+//! Without names, all of them run, in about ten minutes, of which `pairs` takes four. They run pinned: the server has a
 //! core of its own, and everything else has the others. `pairs` and `once` also run free: the scheduler puts everything where it wants.
 //! With `--unpinned`, all benches run only so. The last lines of `pairs` need the newer servers that `tests/fetch` gets.
 //! `docs/performance.md` explains the lines.
