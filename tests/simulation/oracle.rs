@@ -73,6 +73,8 @@ struct Key {
     /// The times at which the only server certainly lost the lock.
     lost: Vec<Nanos>,
     register: Register,
+    /// When each process called for the attempt that it gave up last. Its request may get a seat for the next attempt.
+    given_up: BTreeMap<ProcessId, Nanos>,
     /// The values of the bodies that ran once, and succeeded.
     results: BTreeSet<AttemptId>,
     /// Since when the lock has been free although an attempt waits for it.
@@ -489,6 +491,8 @@ impl Attempt {
         let (oracle, mut offences) = (&self.oracle, Vec::new());
         let now = oracle.world.now();
         let mut before = 0;
+        let given_up = key.given_up.get(&own.process).copied();
+        let asked = given_up.map_or(own.called, |given_up| given_up.min(own.called));
         for (id, other) in &key.holders {
             let certain = Oracle::certain(other.process, &other.lease);
             // With several keys, the first may have been lost during the wait for the last.
@@ -501,7 +505,7 @@ impl Attempt {
                 // Both are in one phase.
                 (Mode::Shared, Mode::Shared) => own.token == other.token,
                 (Mode::Permits(_), Mode::Permits(_)) => {
-                    before += u16::from(other.since <= own.called);
+                    before += u16::from(other.since <= asked);
                     own.permit != other.permit
                 }
                 _ => false,
@@ -542,6 +546,7 @@ impl Drop for Attempt {
                 wrong.extend(waited.and_then(|waited| key.phases.look_at_wait(&waited)));
                 if !self.is_granted {
                     key.phases.failed(*mode);
+                    key.given_up.insert(self.process, self.called);
                 }
                 key.open.remove(&self.id);
                 gone.extend(key.holders.remove(&self.id));

@@ -185,9 +185,10 @@ impl KeyLocation {
         if seen.first() == Some(&Value::Nil) {
             return Ok(None);
         }
-        // There is no queue, and one holder.
+        // There is no queue, one holder, and no result of a run.
         seen.extend([Value::Int(0), Value::Int(1)]);
         seen.extend([Value::Array(Vec::new()), Value::Array(Vec::new())]);
+        seen.push(Value::Int(-2));
         read_sighting(&Value::Array(seen))
     }
 
