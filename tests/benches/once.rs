@@ -30,7 +30,7 @@ const WINDOW: Duration = Duration::from_millis(400);
 const LENGTH: usize = 200;
 /// How long a result of a first call is kept: not many at a time are on the server.
 const BRIEFLY: Duration = Duration::from_secs(1);
-const WAITING: usize = 1_000;
+const WAITING: usize = 100;
 const KEY: &str = "once";
 
 fn options(keep: Duration) -> OnceOptions {
@@ -199,7 +199,7 @@ fn for_many_processes() {
     }
     process.say("");
     process.join();
-    report::title("1,000 waiting managers that get one result, one of them runs the body");
+    report::title("100 waiting managers that get one result, one of them runs the body");
     report::note(
         "ms from the release before it to the last of them",
         median(lasts),
