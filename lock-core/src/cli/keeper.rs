@@ -8,6 +8,9 @@
 //! The keeper is started before the command, and leads the process group that the command joins as it starts. So `run` can be killed at
 //! any moment, and the command ends with its children. At a terminal the command stays in the group of `run`, and the keeper is told
 //! its process id. A `run` that is killed between these two steps leaves the command running, except on Linux: see `start.rs`.
+//!
+//! Rejected: to tell the keeper the process id in every case. If `run` was killed before, the command went on, and a test met that at
+//! once. SIGTERM first was rejected, too: the kernel sends one signal only, and a command may ignore SIGTERM.
 
 use std::{
     io::{self, Read, Write},

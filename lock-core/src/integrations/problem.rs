@@ -1,4 +1,6 @@
 //! The report of a failed lock to a client. Each failure gets its status here, for every framework.
+//!
+//! A client gets neither the key nor the words of the backend. Parts of a key may be another client's, and a source names servers.
 
 use std::time::Duration;
 

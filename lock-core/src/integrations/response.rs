@@ -2,6 +2,9 @@
 //!
 //! A body that is complete needs no lock. Any other body is made while it is sent, at the pace of the client. So it keeps the lock
 //! until it has ended, if `max_hold` bounds that time. A size alone says nothing: a file has one, and is read while it is sent.
+//!
+//! Rejected: to refuse such types, since most bodies are complete, and to go by their names, since an alias hides them. Method
+//! calls on a type of ours decide which values are looked at (`SentBy` in `private/mod.rs`).
 
 use std::collections::BTreeSet;
 

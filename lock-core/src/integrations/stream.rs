@@ -1,4 +1,7 @@
 //! A lock that is held until a stream ends.
+//!
+//! Rejected: an attribute that wraps the stream. `on_lost`, `max_hold` and the errors of items would mean something else than
+//! elsewhere.
 
 use std::{
     fmt,

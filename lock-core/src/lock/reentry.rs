@@ -10,6 +10,9 @@
 //! A call that asks for the key shared needs only a part of the turn. Such calls run together, and not beside a call that asks for
 //! the key exclusively. From then on its own body holds the key shared, even under an exclusive lease. An exclusive call inside
 //! that body is refused: if its sibling did the same, each would wait for the other's part. So no call waits under a shared lease.
+//!
+//! Guards take no turn: a guard and then a call in the same branch would wait for itself. Rejected: to admit an exclusive call
+//! under a shared call where the lease is exclusive. It would run beside its shared siblings.
 
 use std::{
     cell::Cell,

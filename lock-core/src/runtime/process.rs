@@ -16,6 +16,9 @@
 //! Two limits remain. First, the child never finishes a table or a script that another thread was initialising for the first time
 //! at the moment of the fork. Nor does it unlock a mutex that another thread had locked. Second, a child in a namespace of its own
 //! may have its parent's process id.
+//!
+//! The same holds in memory. A copy there would have no renewals, and would hide the mistake until there is a server. Rejected: a
+//! handler that the system calls at a fork, and memory that the system wipes then. Both take unsafe code.
 
 use std::{cell::Cell, process, time::Duration};
 

@@ -2,6 +2,9 @@
 //!
 //! A request is refused, or executed when it arrives; only its reply can be late. So requests are executed in the order in which
 //! they were sent, whatever the delays are, as on one connection.
+//!
+//! Faults last for a time and not for a number of requests, since the number that a call takes may change. No setting and no url
+//! turns them on.
 
 use std::{
     collections::HashMap,

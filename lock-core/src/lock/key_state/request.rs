@@ -2,6 +2,10 @@
 //!
 //! A request without a reply may have been granted or not. So it may hold the lock from before its first byte is sent until a
 //! definite reply to all its copies. During this time, giving up the request releases the key.
+//!
+//! The message that closes a share can be read before the reply that grants it. Rejected: to drop it, since there is no share yet.
+//! The share then kept the exclusive request out. So the request remembers the message (`is_contended`), and the
+//! share begins closed. A message about an older grant may close a share early, which costs one round trip.
 
 use std::time::Duration;
 
@@ -39,7 +43,7 @@ pub(crate) struct AcquireRequest<O> {
     /// When the last request with the reply "wait" and a stamp was sent, or else the request that joined the queue. A grant with a
     /// stamp larger than `known_since` is younger.
     pub(super) waits_since: Moment,
-    /// The largest stamp known then, or given out by then. A later grant has a larger stamp.
+    /// Stamps up to this one belong to grants that are over.
     pub(super) known_since: u64,
     /// Whether the server may have this token as holder or as an entry in the queue, without our knowing.
     pub(super) may_hold: bool,

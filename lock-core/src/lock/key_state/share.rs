@@ -7,6 +7,9 @@
 //!
 //! Clients that do not queue cannot report that they wait: other libraries, and users without scripts. For them a share in use is
 //! let go once a ttl: see [`LET_GO`].
+//!
+//! That lasts for two seconds, or until two polling pauses after its last task has left, or until an exclusive request waits.
+//! Rejected: two seconds in any case. With a ttl of ten seconds, readers would stand still for a fifth of the time.
 
 use std::time::Duration;
 
@@ -20,8 +23,8 @@ use crate::{
 /// For how long a share without a task is kept, at most a third of its ttl.
 pub(super) const KEPT: Duration = Duration::from_secs(1);
 
-/// A share in use admits no task for so long, once a ttl. If its tasks are gone before, the key is free for two pauses of a client
-/// that polls. Then the process asks again.
+/// Once per ttl, a share in use admits no new task for this long. If its tasks are gone before, the key is left free for two polling
+/// pauses. Then the process asks again.
 const LET_GO: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,9 @@
 //! acknowledge. Then the reply is "busy", and the acquire waits for the answer as well and is sent once more.
 //!
 //! Each acquire waits for one command time-out at most: the task that polls the release may have stopped polling it.
+//!
+//! Rejected: a state for a release in flight in the state machine of the key. It would decide nothing: an acquire that is sent
+//! behind a release is only a request that takes longer.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,6 @@
 //! Finding the locks on a server, a page at a time.
+//!
+//! A server has no index of its locks. One would cost each acquire a command, so a list is a `SCAN` of all keys.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 

@@ -5,6 +5,8 @@
 //! the words are in a selector, which is independent of the user's other rights. In two cases they are not, and the message says what
 //! to do. A server before Redis 7 has no selectors. And if the line does not grant all keys under the prefix, locks need the user's
 //! own patterns, too. A selector excludes those: all keys of one command must be in one selector.
+//!
+//! Rejected: to list all that is missing, and to find out which patterns the user has. That took 300 lines, for a shorter line.
 
 use std::{sync::Arc, time::Duration};
 

@@ -5,6 +5,9 @@
 //! is held is changed in a transaction, or deleted by the command that compares if there is one (`delete_if.rs`). A release by a
 //! transaction takes three round trips; a batch of renewals takes two. Transactions have connections of their own, where they begin and
 //! end. Renewals have one that nothing else delays.
+//!
+//! Their owner tokens have a scheme of their own, `lc0:`. It tells waiters with scripts that no grant will come, so that they
+//! poll, too.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,7 @@
 //! Renewing leases on several servers, also with tokens for the next holders in this process.
+//!
+//! After a majority has renewed a key, it is set again at a server that lost it. Otherwise a lease that is held for long would lose
+//! its servers one by one as they restart.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,8 @@
 //! Sending a proposal to all servers at the same time, until a majority has replied.
+//!
+//! Without a majority the client releases what it got at once, as it would release a lease. Otherwise clients that each have a
+//! minority keep each other out. It asks again after a random pause, with another owner token: a late release of the old vote then
+//! does no harm.
 
 use std::{error::Error, iter, sync::Arc};
 

@@ -1,4 +1,8 @@
 //! A client of the crate `redis` that the user hands over: it opens the connections, with its own TLS, certificates and DNS.
+//!
+//! Where a url, a sentinel or a cluster node names the server, its host and port replace those of the client. The rest stays, so
+//! this crate need not read the TLS parameters, to which it has no access. User, password and database are those of the url, since
+//! sentinels have others. So a client that has them too is refused.
 
 use std::fmt;
 

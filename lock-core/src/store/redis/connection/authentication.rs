@@ -1,4 +1,7 @@
 //! The credentials of a connection: asked for when it is made, and again before they end.
+//!
+//! The open connection is authenticated anew by a timer in the task of its driver, and so ends with it. Rejected: the
+//! re-authentication of the crate `redis`, which ends for good after one failure.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 

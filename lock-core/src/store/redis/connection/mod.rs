@@ -11,6 +11,9 @@
 //! - If the future of a request is dropped before the driver took the request, the request never leaves. If the future is dropped
 //!   later, the request is executed, and requests sent after the drop arrive behind it.
 //! - After the waker of a request has panicked, the driver can still be polled.
+//!
+//! Not used are the crate's `ConnectionManager`, and its clients for clusters and sentinels. They replace connections and send
+//! again behind one handle. A clean-up then cannot follow its acquire on the same connection.
 
 use std::{
     future::poll_fn,

@@ -1,4 +1,8 @@
 //! The channels on which the server notifies a manager that one of its entries was granted.
+//!
+//! Grants are push messages of the third version of the protocol. Where a server speaks only the second one, waiters poll.
+//! Rejected: a second connection for those servers. Few need it, and two connections that must begin and end together take a
+//! mechanism of their own.
 
 use std::sync::Arc;
 

@@ -2,6 +2,9 @@
 //!
 //! All sentinels are asked at the same time, for each new connection and once a second. `known_primary.rs` chooses among the
 //! replies.
+//!
+//! `ROLE` is asked only of a new connection: a primary that was stopped goes on as one, whatever the sentinels did meanwhile. A primary
+//! that is cut off from the sentinels alone would go on giving out locks. So they are also asked after it was silent.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 

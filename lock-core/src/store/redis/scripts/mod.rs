@@ -1,4 +1,14 @@
 //! The scripts, and running them: by their hash, or by their text if the server does not know the hash (any more).
+//!
+//! The data of a lock are described in `queue.lua`. Rejected for them:
+//!
+//! - a list as the queue: a check had to read all of it, and 600 waiting processes took a core;
+//! - two sets for shared and other requests: an exclusive hand-off would take more commands than with two bands of scores;
+//! - a sorted set at the key of a shared lock: several other clients raise an error there, and find a string busy;
+//! - the cut of a shared phase in the marker: it was lost if the first part of a batch ended before the rest was granted;
+//! - a hash for the cut: the set of the beats is there already;
+//! - a counter of permits: a crash would leave it wrong;
+//! - for permits, to enter by a free number below `n` alone: a fifth holder could enter with `n = 4`.
 
 use std::{
     sync::{Arc, LazyLock},

@@ -3,6 +3,8 @@
 //! `WAIT` counts the replicas that have all writes of its own connection, and blocks that connection meanwhile. So locks are taken
 //! on a connection of their own, on which replies may come later by the time of a `WAIT`. Renewals and releases use another
 //! connection.
+//!
+//! A grant was written on another connection. So it is only a reason to ask, and the acquire that follows waits for the replicas.
 
 use std::{
     sync::{

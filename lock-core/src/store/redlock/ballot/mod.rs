@@ -3,6 +3,9 @@
 //! Only acceptances of the *same* number count towards the majority. Two majorities have a server in common, and that server
 //! accepts only numbers above those that it accepted before. So a client that asks after another was granted the lock gets a
 //! larger number, whatever was lost, late, repeated or overtaken in flight. `model.rs` checks just this, with this very code.
+//!
+//! Rejected: each server gives a token from its own counter, and the client takes the largest. That is one round trip, too. But
+//! later tokens can be smaller, whether or not the largest is written back.
 
 use std::time::Duration;
 

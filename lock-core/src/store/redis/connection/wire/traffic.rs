@@ -1,5 +1,8 @@
 //! What is visible of a connection outside the crate `redis`: when bytes last came, how many requests are in flight, and why it
 //! ended.
+//!
+//! A connection through a client of the user's shows less: its bytes are not seen. It is watched by PING alone, and there is no
+//! bound on what its server may send.
 
 use std::{
     io,
