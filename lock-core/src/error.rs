@@ -350,7 +350,6 @@ impl fmt::Display for HeldBy {
     }
 }
 
-/// For interfaces that know only input and output errors, such as the body of a response.
 /// Why a caller cannot have the result of a body that ran before.
 #[cfg(feature = "once")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -372,6 +371,7 @@ impl fmt::Display for Repeat {
     }
 }
 
+/// For interfaces that know only input and output errors, such as the body of a response.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> Self {
         Self::other(error)

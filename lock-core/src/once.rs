@@ -152,7 +152,7 @@ pub trait Remember: Sized {
     ///
     /// # Errors
     ///
-    /// Whatever says that the bytes are of another type. The caller gets [`LockError::Invalid`], and the body does not run.
+    /// Any error that says that the bytes are of another type. The caller gets [`LockError::Invalid`], and the body does not run.
     fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>>;
 }
 
@@ -163,7 +163,7 @@ pub struct Remembering<T> {
     pub(crate) recall: fn(&[u8]) -> Recalled<T>,
 }
 
-/// A value, or why the bytes are none.
+/// A value, or why the bytes do not make one.
 type Recalled<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 impl<T: Remember> Remembering<T> {

@@ -29,7 +29,7 @@ pub(super) struct Effects {
     pub(super) actions: Vec<StateAction>,
     /// The request that the polling task is to poll.
     pub(super) to_poll: Option<Arc<AcquireInFlight>>,
-    /// The release of the key in flight, behind which a request is sent.
+    /// The release of this key that is in flight. The request is sent behind it.
     pub(super) behind: Option<ReleaseInFlight>,
     /// The request that the executor is to go on with.
     pub(super) to_take_over: Option<Arc<AcquireInFlight>>,

@@ -288,7 +288,7 @@ where
             return request.wait_until(cx.now);
         }
         request.may_hold = true;
-        // `queued_ttl` is set if a grant can have come.
+        // Only an entry in the queue is granted by a message, and then `queued_ttl` is set.
         let ttl = request.queued_ttl.unwrap_or_default();
         let granted = Granted {
             grant: pushed.grant,

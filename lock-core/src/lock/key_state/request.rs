@@ -45,7 +45,7 @@ pub(crate) struct AcquireRequest<O> {
     pub(super) waits_since: Moment,
     /// Stamps up to this one belong to grants that are over.
     pub(super) known_since: u64,
-    /// Whether the server may have this token as holder or as an entry in the queue, without our knowing.
+    /// Whether the server may have this token, as the holder or in the queue, although no reply has said so.
     pub(super) may_hold: bool,
     /// Whether a message said that an exclusive request waits for the share of this request. The message can be read before the
     /// reply that grants the share.

@@ -67,7 +67,7 @@ impl Watch {
     }
 }
 
-/// Identifies servers by the random names that they have from start to end.
+/// Finds a server that is in the list twice: a server has one random name from its start to its end.
 #[derive(Debug, Default)]
 pub(crate) struct RunIds(HashMap<usize, Arc<str>>);
 

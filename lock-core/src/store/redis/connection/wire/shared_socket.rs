@@ -111,7 +111,7 @@ struct RegisteredSocket {
     change: Mutex<Replacements>,
 }
 
-/// What the stream takes over with its next poll.
+/// The registration and the waker that the stream uses from its next poll on.
 #[derive(Default)]
 struct Replacements {
     registration: Option<Registration>,
