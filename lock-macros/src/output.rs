@@ -1,4 +1,9 @@
 //! The facts that the words of a return type show. A macro knows nothing else of the type.
+//!
+//! The path in `impl IntoResponse` names the trait itself, of whichever framework it is. `<_ as IntoResponse>::into_response(value)` is
+//! a response, which can carry a failure. Before that call, the body is an `async` block of its own. So `return`, `?` and
+//! inference work as in the function. The `Responder` of actix also takes the request. So there the value is a hidden
+//! `Responding`: the body's responder, or the failure's.
 
 use proc_macro2::Span;
 use syn::{

@@ -18,7 +18,8 @@ use crate::{
 type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The header that tells gRPC's own retries how long to wait, in milliseconds, as a signed number of 32 bits. Clients with
-/// `ABORTED` in their retry policy apply it by themselves. They would not read a header of our own, or `Retry-After`.
+/// `ABORTED` in their retry policy apply it by themselves. They would not read a header of our own, or `Retry-After`. The details of
+/// `google.rpc` take another crate.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Converts the failure to `ABORTED` if the lock is busy, and to `UNAVAILABLE` if it is lost or unavailable. A key that is too long

@@ -19,6 +19,8 @@
 //!
 //! The same holds in memory. A copy there would have no renewals, and would hide the mistake until there is a server. Rejected: a
 //! handler that the system calls at a fork, and memory that the system wipes then. Both take unsafe code.
+//!
+//! As a second barrier, a connection writes nothing in another process, and no work is handed to a thread there.
 
 use std::{cell::Cell, process, time::Duration};
 

@@ -6,6 +6,8 @@
 //!
 //! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
 //! crate. A subscriber that panics in the middle of a hand-over must not interrupt it: the lock would then have no holder, or two.
+//!
+//! Spans and events have the level `DEBUG`, except those that an operator has to look at.
 
 use std::time::Duration;
 

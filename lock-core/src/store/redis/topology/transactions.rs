@@ -2,6 +2,9 @@
 //!
 //! The first message of a transaction watches the keys and looks at them. The second one changes those that hold their values, if no
 //! other client changed a key in between. It is all or nothing: it ends the transaction, also if a change is refused.
+//!
+//! A transaction ends with its connection: on the next one nothing is watched. One that was given up half way is ended by the next
+//! one.
 
 use std::{sync::Arc, time::Duration};
 
