@@ -1,6 +1,6 @@
 //! Running a body once, for all callers.
 //!
-//! Callers of such a body have a state of their own in the process, and no lease is passed on there: only the server knows whether
+//! Callers of such a body have a state of their own in the process. No lease is passed on there, since only the server knows whether
 //! there is a result. Rejected: one wait queue for them and for callers of a plain lock. A repeat would wait for the lock then, and a
 //! lease could pass it by. After a failure, a hand-off to the next caller takes a message instead.
 
