@@ -5,8 +5,24 @@
 //! curl http://127.0.0.1:9000/metrics
 //! ```
 //!
-//! Ten workers want three locks, all the time. With `LOCK_URL=redis://127.0.0.1` they share the locks with every other process that
-//! is started so; without it, the locks are in memory.
+//! Ten workers want three shelves, all the time. They book deliveries that run once, and one job counts the stock. With
+//! `LOCK_URL=redis://127.0.0.1` they share the locks with every other process that is started so. Without it, the locks are in
+//! memory. `PORT` is 9000 if unset.
+//!
+//! A file `prometheus.yml` in the folder of the project makes Prometheus read the page and the alert rules:
+//!
+//! ```yaml
+//! rule_files: [docs/dashboards/alerts.yml]
+//! scrape_configs:
+//!   - job_name: warehouse
+//!     scrape_interval: 5s
+//!     static_configs: [{targets: ["127.0.0.1:9000"]}]
+//! ```
+//!
+//! Start `prometheus` in that folder, and name it as a data source of Grafana. There choose *Dashboards*, *New*, *Import*, upload
+//! `docs/dashboards/lock-core.json`, and pick the data source at the top of the dashboard.
+//!
+//! `redis-cli del lock:stocktaking` takes a lock away, and a stop of the server ends the connection. The alerts name both.
 
 #![expect(clippy::print_stdout, reason = "it tells the user what to try")]
 
@@ -14,31 +30,79 @@ use std::{env, error::Error, time::Duration};
 
 use axum::{Router, routing::get};
 use examples::{shut_down_when_told, told_to_end};
-use lock_core::{LockError, LockManager, distributed_lock};
+use lock_core::{LockError, LockManager, distributed_lock, run_once};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use tokio::{net::TcpListener, task::JoinSet, time::sleep};
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
-/// The bounds of the buckets, in seconds: waits and holds take microseconds, or minutes.
-const BUCKETS: [f64; 8] = [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0];
+/// The upper bounds of the buckets for waits, in seconds. `docs/operations.md` says why these.
+const WAITS: [f64; 16] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    60.0,
+];
 
-#[distributed_lock(key = "shelf:{shelf}", ttl = "10s", wait = "500ms")]
+/// The upper bounds of the buckets for holds, in seconds.
+const HOLDS: [f64; 14] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
+];
+
+#[distributed_lock(key = "shelf:{shelf}", ttl = "10s", wait = "150ms")]
 async fn restock(shelf: usize, takes: Duration) -> Result<(), LockError> {
     sleep(takes).await;
     Ok(())
 }
 
+/// Each worker asks for each delivery. One of them books it, and the others get its receipt.
+#[run_once(key = "delivery:{number}", keep = "10s")]
+async fn book(number: u64) -> Result<u64, LockError> {
+    Ok(number)
+}
+
+/// Holds its lock for seconds, so that there is time to take it away.
+#[distributed_lock(key = "stocktaking", ttl = "1s")]
+async fn count_the_stock() -> Result<(), LockError> {
+    sleep(Duration::from_secs(3)).await;
+    Ok(())
+}
+
+/// Says what went wrong, unless a lock was busy. Pauses, since a server that is away fails each call.
+async fn report<T>(result: Result<T, LockError>) {
+    if let Err(error) = result
+        && !error.is_busy()
+    {
+        eprintln!("metrics: {error}");
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
 /// Fills one shelf after the other. If a shelf is busy for too long, the worker goes to the next one.
 async fn work(number: usize) {
+    let takes = Duration::from_millis(20 + 10 * u64::try_from(number).unwrap_or(0));
     let mut shelf = number;
-    loop {
+    for delivery in 0.. {
         shelf = (shelf + 1) % 3;
-        let takes = Duration::from_millis(20 + 10 * u64::try_from(number).unwrap_or(0));
-        if let Err(error) = restock(shelf, takes).await
-            && !error.is_busy()
-        {
-            eprintln!("metrics: {error}");
-            sleep(Duration::from_secs(1)).await;
+        report(restock(shelf, takes).await).await;
+        report(book(delivery).await).await;
+    }
+}
+
+async fn take_stock() {
+    loop {
+        report(count_the_stock().await).await;
+    }
+}
+
+/// Callers that give up after 30 ms, as clients do that hang up.
+async fn hurry() {
+    loop {
+        let takes = Duration::from_millis(1);
+        if let Ok(result) = timeout(Duration::from_millis(30), restock(0, takes)).await {
+            report(result).await;
         }
+        sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -46,7 +110,8 @@ async fn work(number: usize) {
 async fn main() -> Result<(), Box<dyn Error>> {
     // The recorder is installed before the manager is made, so that the figures come with their descriptions.
     let prometheus = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("seconds".to_owned()), &BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full("lock_wait_seconds".to_owned()), &WAITS)?
+        .set_buckets_for_metric(Matcher::Full("lock_hold_seconds".to_owned()), &HOLDS)?
         .install_recorder()?;
     let url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
     let locks = LockManager::connect(&url).await?;
@@ -55,6 +120,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for number in 0..10 {
         workers.spawn(work(number));
     }
+    workers.spawn(take_stock());
+    workers.spawn(hurry());
     let port = env::var("PORT").unwrap_or_else(|_| "9000".to_owned());
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     let told = told_to_end();
