@@ -8,7 +8,7 @@ use std::{
 /// The pages, and the folder of the project.
 fn pages() -> (PathBuf, Vec<PathBuf>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let folders = ["", "docs", "examples"].map(|folder| root.join(folder));
+    let folders = ["", ".github", "docs", "examples"].map(|folder| root.join(folder));
     let entries = folders
         .iter()
         .flat_map(|folder| fs::read_dir(folder).expect("a folder"))
@@ -30,7 +30,7 @@ fn targets(page: &str) -> Vec<&str> {
 }
 
 /// The anchors of a page's headings, as the large forges make them: lower case, words joined by hyphens.
-fn anchors(page: &str) -> Vec<String> {
+pub(crate) fn anchors(page: &str) -> Vec<String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));
     let words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
     words

@@ -11,3 +11,4 @@ mod names;
 mod public_interface;
 mod reliability;
 mod rooms;
+mod yaml;
