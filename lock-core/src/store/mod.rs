@@ -26,6 +26,7 @@ use crate::{
 };
 
 pub(crate) mod grants;
+pub(crate) mod holder_label;
 pub(crate) mod in_flight;
 pub(crate) mod known_tokens;
 pub(crate) mod memory;

@@ -6,6 +6,7 @@ use crate::{
     inspect::{Holder, LeaseInfo, Sighting},
     mode::LockMode,
     runtime::mutex::Mutex,
+    store::holder_label::HolderLabel,
 };
 
 /// A random value that proves the right to renew or release a lease.
@@ -88,7 +89,7 @@ impl OwnerTokens {
 
     /// Makes a new one: 122 random bits of the system's generator.
     pub(crate) fn next(&self, scheme: Scheme) -> OwnerToken {
-        let (label, mut digits) = (&*self.label.0, [0; 32]);
+        let (label, mut digits) = (self.label.as_str(), [0; 32]);
         let random = uuid::Builder::from_random_bytes(self.draw()).into_uuid();
         let random = &*random.simple().encode_lower(&mut digits);
         OwnerToken(joined(&[scheme.prefix(), label, ":", random]))
@@ -211,38 +212,6 @@ pub(crate) fn redact(message: &str) -> String {
     }
     clean.push_str(rest);
     clean
-}
-
-/// The holder of a lock, for people: host and process.
-#[derive(Clone, Debug)]
-pub(crate) struct HolderLabel(String);
-
-impl HolderLabel {
-    pub(crate) fn of_this_process() -> Self {
-        #[cfg(feature = "simulation")]
-        if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
-            return Self(label);
-        }
-        let host: String = host_name()
-            .chars()
-            .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
-            .take(63)
-            .collect();
-        Self(format!("{host}/{}", std::process::id()))
-    }
-}
-
-#[cfg(unix)]
-fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
-}
-
-#[cfg(not(unix))]
-fn host_name() -> String {
-    std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
 #[cfg(test)]
