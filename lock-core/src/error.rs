@@ -327,7 +327,7 @@ pub enum HeldBy {
     ThisBody,
     /// Another task of this process, for this long.
     ThisProcess(Duration),
-    /// Another process with this library: its label, which is its host and process id.
+    /// Another process with this library: its [label](crate::LockManagerBuilder::label), or its host and process id.
     OtherProcess(Arc<str>),
 }
 

@@ -56,7 +56,8 @@ pub struct Waiter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
-    /// A process that uses this library, labelled with its host and process id, as in `web-3/4711`.
+    /// A process that uses this library: its [label](crate::LockManagerBuilder::label), or its host and process id, as in
+    /// `web-3/4711`.
     Ours(String),
     /// Another library or a script.
     Foreign,

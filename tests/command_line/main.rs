@@ -288,6 +288,56 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[tokio::test]
+async fn a_run_is_shown_by_its_label() {
+    let server = RedisServer::start();
+    let (holder, pid) = sleeper(&server, &["--ttl", "3s", "--label", "10.0.3.7:8080"]);
+    let words = [
+        "run", "k", "--label", "standby", "--wait", "forever", "--", "true",
+    ];
+    let mut waiting = command(&server, &words).spawn().expect("it starts");
+    let locks = connect(&server.url()).await;
+    eventually(HANG, "it waits", async || {
+        let info = locks.inspect("k").await.expect("an answer");
+        info.is_some_and(|info| info.waiters > 0)
+    })
+    .await;
+    let shown = text(&lockctl(&server, &["show", "k"]).stdout);
+    let lines: Vec<Vec<&str>> = shown
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
+    assert_eq!(
+        (lines[0][2], &lines[1][..]),
+        ("10.0.3.7:8080", &["waiter", "exclusive", "standby"][..])
+    );
+    let listed = text(&lockctl(&server, &["ls"]).stdout);
+    assert!(listed.contains("\t10.0.3.7:8080\t"), "{listed}");
+    let mut screen = watching::at_terminal(&server, "rows 24 cols 80", "watch --interval 100ms");
+    let lines = watching::screen(&mut screen);
+    assert!(
+        lines.iter().any(|line| line.contains(" 10.0.3.7:8080 ")),
+        "{lines:#?}"
+    );
+    let busy = lockctl(&server, &["run", "k", "--", "true"]);
+    assert!(
+        text(&busy.stderr).contains("the process 10.0.3.7:8080 holds it"),
+        "{busy:?}"
+    );
+    let bad = lockctl(
+        &server,
+        &["run", "k", "--label", "two words", "--", "echo", "ran"],
+    );
+    assert_eq!((code(&bad), text(&bad.stdout)), (64, String::new()));
+    assert!(
+        text(&bad.stderr).contains("the label has the character ' '"),
+        "{bad:?}"
+    );
+    drop(holder);
+    is_gone(pid).await;
+    assert!(waiting.wait().expect("it ends").success());
+}
+
+#[tokio::test]
 async fn ten_thousand_locks_are_shown() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;

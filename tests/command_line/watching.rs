@@ -10,7 +10,7 @@ use super::LOCKCTL;
 /// Moves the cursor to the upper left, and clears what was drawn.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-fn at_terminal(server: &RedisServer, size: &str, arguments: &str) -> Process {
+pub(crate) fn at_terminal(server: &RedisServer, size: &str, arguments: &str) -> Process {
     let shell = format!("stty {size}; exec \"$LOCKCTL\" {arguments}");
     let url = server.url();
     let variables = [("LOCKCTL", LOCKCTL), ("LOCK_URL", &url), ("NO_COLOR", "1")];
@@ -22,7 +22,7 @@ fn at_terminal(server: &RedisServer, size: &str, arguments: &str) -> Process {
 }
 
 /// The lines of the second screen: it is complete when the third one begins.
-fn screen(process: &mut Process) -> Vec<String> {
+pub(crate) fn screen(process: &mut Process) -> Vec<String> {
     let mut seen = String::new();
     // Bounded by the longest wait for a line.
     while seen.matches(CLEAR).count() < 3 {

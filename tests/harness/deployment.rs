@@ -143,6 +143,16 @@ impl Deployment {
         primaries.map(RedisServer::connections_of_managers).sum()
     }
 
+    /// Returns the names that managers gave to their connections to the server of a key.
+    pub fn names_of_connections(&self, key: &str) -> Vec<String> {
+        let clients = self.server_of(key).cli(&["CLIENT", "LIST"]);
+        let clients: String = redis::from_redis_value(clients).expect("text");
+        let fields = clients.split_whitespace();
+        let names = fields.filter_map(|field| field.strip_prefix("name="));
+        let ours = names.filter(|name| name.starts_with("lock-core:"));
+        ours.map(str::to_owned).collect()
+    }
+
     /// Removes all keys.
     pub fn flush_all(&self) {
         for server in self.primaries() {

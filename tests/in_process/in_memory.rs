@@ -659,6 +659,64 @@ async fn inspecting_tells_the_holder_and_the_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_label_is_shown_instead_of_host_and_process() {
+    const LABEL: &str = "10.0.3.7:8080";
+    let locks = LockManager::builder().label(LABEL).in_memory();
+    for (held, waits) in [
+        (options(), options()),
+        (options().shared(), options()),
+        (options().permits(1), options().permits(1)),
+    ] {
+        let guard = locks.acquire_free("k", held).await;
+        let waiting = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.acquire("k", waits).await }
+        });
+        tokio::task::yield_now().await;
+        let info = locks.inspect("k").await.expect("works").expect("held");
+        let listed = locks.list("").next().await.expect("one").expect("works");
+        for shown in [
+            info.holder,
+            listed.info.holder,
+            info.leases[0].process.clone(),
+        ] {
+            assert_eq!(shown.to_string(), LABEL);
+        }
+        for waiter in info.queue {
+            assert_eq!(waiter.process.to_string(), LABEL);
+        }
+        guard.release_held().await;
+        waiting
+            .await
+            .expect("no panic")
+            .expect("free")
+            .release_held()
+            .await;
+    }
+}
+
+/// Connecting to `memory://` reports it, and a manager that was made without connecting reports it with its first acquire.
+#[tokio::test(start_paused = true)]
+async fn a_bad_label_is_refused_by_each_way_to_a_manager() {
+    let builder = || LockManager::builder().label("two words");
+    let connected = builder().connect("memory://").await.map(drop);
+    let acquired = builder()
+        .in_memory()
+        .acquire("k", options())
+        .await
+        .map(drop);
+    for refused in [connected, acquired] {
+        let Err(LockError::Invalid { reason, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            reason.contains("the label has the character ' '"),
+            "{reason}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_caps_of_a_manager_hold() {
     let locks = LockManager::builder()
         .max_leases(2)

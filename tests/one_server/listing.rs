@@ -152,3 +152,23 @@ async fn the_connections_of_a_process_have_its_name() {
         "{named}"
     );
 }
+
+/// All connections have it, on which grants and renewals come, too.
+#[tokio::test]
+async fn the_connections_of_a_labelled_process_have_its_label() {
+    let server = RedisServer::start();
+    let locks = LockManager::builder().label("10.0.3.7:8080");
+    let locks = locks.connect(&server.url()).await.expect("it is up");
+    let guard = locks.acquire_free("k", options()).await;
+    let clients = server.cli(&["CLIENT", "LIST"]);
+    let clients: String = redis::from_redis_value(clients).expect("text");
+    let fields = clients.split_whitespace();
+    let names = fields.filter_map(|field| field.strip_prefix("name=lock-core:"));
+    let names: Vec<_> = names.collect();
+    assert!(names.len() > 1, "{clients}");
+    assert!(
+        names.iter().all(|name| name.ends_with(":10.0.3.7:8080")),
+        "{clients}"
+    );
+    guard.release_held().await;
+}

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, FakeServer, HANG, Log, RedisServer, ReleaseHeld as _, connect, eventually,
+    AcquireFree as _, FakeServer, HANG, Log, Proxy, RedisServer, ReleaseHeld as _, connect,
+    eventually,
 };
 use tokio::time::timeout;
 
@@ -294,6 +295,48 @@ async fn a_bad_setting_is_refused_before_anything_is_connected() {
             .expect_err("must be refused");
         invalid(&error, says);
     }
+}
+
+#[tokio::test]
+async fn a_bad_label_is_refused_before_anything_is_sent() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let url = proxy.url();
+    for (label, says) in [
+        (String::new(), "the label is empty: name this process"),
+        ("x".repeat(64), "64 characters, and the most is 63"),
+        ("web 1".to_owned(), "the character ' '"),
+        ("web\r\nFLUSHALL".to_owned(), "the character '\\r'"),
+        ("\"web\"".to_owned(), "the character '\"'"),
+        (
+            "wéb".to_owned(),
+            "choose letters, digits and signs of ASCII",
+        ),
+    ] {
+        let builder = || LockManager::builder().label(&*label).connect_lazily();
+        let client = lock_core::redis::Client::open(&*url).expect("a url");
+        let refused = [
+            builder().connect(&url).await,
+            builder().client(client).await,
+            builder()
+                .redlock([&*url, "redis://127.0.0.1:1", "redis://127.0.0.1:2"])
+                .await,
+        ];
+        for error in refused.map(|refused| refused.expect_err("must be refused")) {
+            invalid(&error, says);
+        }
+    }
+    assert_eq!(proxy.connections(), 0);
+    let longest = LockManager::builder()
+        .label("x".repeat(63))
+        .connect(&url)
+        .await;
+    longest
+        .expect("accepted")
+        .acquire_free("k", LockOptions::default())
+        .await
+        .release_held()
+        .await;
 }
 
 #[tokio::test]

@@ -670,6 +670,24 @@ async fn a_list_in_one_url_is_a_list_of_servers() {
 
 /// A minority could keep another result than the majority.
 #[tokio::test]
+async fn a_label_is_shown_instead_of_host_and_process() {
+    let servers = Servers::start(3);
+    let labelled = builder().label("10.0.3.7:8080").redlock(servers.urls());
+    let labelled = labelled.await.expect("the servers are up");
+    for server in &servers.all {
+        let clients = server.cli(&["CLIENT", "LIST"]);
+        let clients: String = redis::from_redis_value(clients).expect("text");
+        assert!(clients.contains(":10.0.3.7:8080 "), "{clients}");
+    }
+    let guard = labelled.acquire_free("k", options()).await;
+    let seen = servers.manager().await.inspect("k").await;
+    let holder = seen.expect("an answer").expect("held").holder;
+    assert_eq!(holder.to_string(), "10.0.3.7:8080");
+    guard.release_held().await;
+    servers.nothing_is_left().await;
+}
+
+#[tokio::test]
 async fn a_body_that_is_to_run_once_is_refused() {
     let servers = Servers::start(3);
     let locks = servers.manager().await;

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions, OnceOptions, Tls};
+use lock_core::{
+    LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, OnceOptions, Tls,
+};
 use lock_tests::{
     AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
     SECOND, Sentinels, eventually, patient, run_in_a_row,
@@ -24,6 +26,7 @@ macro_rules! the_suite_on {
             a_key_is_shared_until_an_exclusive_request_comes
             as_many_hold_as_there_are_permits
             a_body_runs_once_for_those_who_wait_and_those_who_come_later
+            a_label_is_shown_instead_of_host_and_process
         }
     };
     (@claims $module:ident $start:expr => $($claim:ident)*) => {
@@ -125,7 +128,10 @@ fn cluster_over_tls() -> Deployment {
 }
 
 async fn connect(servers: &Deployment) -> LockManager {
-    let mut locks = LockManager::builder();
+    connect_by(LockManager::builder(), servers).await
+}
+
+async fn connect_by(mut locks: LockManagerBuilder, servers: &Deployment) -> LockManager {
     if let Some(authority) = servers.authority() {
         locks = locks.tls(Tls::new().authority(authority));
     }
@@ -308,6 +314,78 @@ async fn a_body_runs_once_for_those_who_wait_and_those_who_come_later(servers: &
         servers.get("lock:k").is_none()
     })
     .await;
+}
+
+/// One label has colons, as the owner tokens have that contain it.
+async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
+    const LEADER: &str = "10.0.3.7:8080";
+    const FOLLOWER: &str = "[fd00::7]:8080";
+    let labelled = async |label| connect_by(LockManager::builder().label(label), servers).await;
+    let locks = connect(servers).await;
+    let (leader, follower) = (labelled(LEADER).await, labelled(FOLLOWER).await);
+    let names = servers.names_of_connections("k");
+    // Some users may not name their connections.
+    if !names.is_empty() {
+        assert!(names.iter().any(|name| name.ends_with(LEADER)), "{names:?}");
+    }
+    // All leases and all requests in the queue, sorted.
+    let shown = async |key: &str| {
+        let info = locks.inspect(key).await.expect("an answer").expect("held");
+        let leases = info.leases.iter().map(|lease| lease.process.to_string());
+        let queue = info.queue.iter().map(|waiter| waiter.process.to_string());
+        let (mut leases, queue) = (leases.collect::<Vec<_>>(), queue.collect::<Vec<_>>());
+        assert!(leases.contains(&info.holder.to_string()), "{leases:?}");
+        leases.sort();
+        (leases, queue)
+    };
+    let held_by = async |key: &str, options: LockOptions| {
+        let busy = locks.acquire(key, options.no_wait()).await;
+        let busy = busy.map(drop).expect_err("held").to_string();
+        let named = [LEADER, FOLLOWER]
+            .map(|label| busy == format!("the lock `{key}` is busy: the process {label} holds it"));
+        assert!(named.contains(&true), "{busy}");
+    };
+    let guard = acquire(&leader, patient()).await;
+    assert_eq!(shown("k").await.0, [LEADER]);
+    match locks.list("").next().await.expect("a lock") {
+        Ok(listed) => assert_eq!(listed.info.holder.to_string(), LEADER),
+        // Locks do not need the right to list them.
+        Err(error) => assert!(error.to_string().contains("+scan"), "{error}"),
+    }
+    let waiting = tokio::spawn({
+        let follower = follower.clone();
+        async move { acquire(&follower, patient()).await }
+    });
+    it_waits(servers).await;
+    if servers.grants_by().is_some() {
+        assert_eq!(shown("k").await.1, [FOLLOWER]);
+    }
+    guard.release_held().await;
+    let guard = waiting.await.expect("granted");
+    assert_eq!(shown("k").await, (vec![FOLLOWER.to_owned()], vec![]));
+    if !servers.runs_scripts() {
+        return guard.release_held().await;
+    }
+    held_by("k", patient()).await;
+    guard.release_held().await;
+    for (key, options, other) in [
+        ("s", patient().shared(), patient()),
+        ("p", patient().permits(2), patient().permits(2)),
+    ] {
+        let both = [
+            leader.acquire(key, options.clone()),
+            follower.acquire(key, options),
+        ];
+        let [first, second] = both.map(async |one| timeout(HANG, one).await.expect("no hang"));
+        let (first, second) = tokio::join!(first, second);
+        assert_eq!(
+            shown(key).await,
+            (vec![LEADER.to_owned(), FOLLOWER.to_owned()], vec![])
+        );
+        held_by(key, other).await;
+        first.expect("free").release_held().await;
+        second.expect("free").release_held().await;
+    }
 }
 
 async fn a_lease_is_renewed_beyond_its_ttl(servers: &Deployment) {

@@ -186,12 +186,17 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
         })
     };
     let prefix = prefix.as_str();
-    let connect = async || -> Result<LockManager, Failed> {
+    let connect_as = async |label: Option<&str>| -> Result<LockManager, Failed> {
         let builder = LockManager::builder().key_prefix(prefix);
+        let builder = match label {
+            Some(label) => builder.label(label),
+            None => builder,
+        };
         Ok(builder.connect(url()?).await?)
     };
+    let connect = async || connect_as(None).await;
     match command {
-        Command::Run(run) => run::run(&connect().await?, run).await,
+        Command::Run(run) => run::run(&connect_as(run.label.as_deref()).await?, run).await,
         Command::Ls { begin } => look::list(&connect().await?, &begin, json).await,
         Command::Show { key } => look::show(&connect().await?, &key, json).await,
         Command::Watch { begin, interval } => {

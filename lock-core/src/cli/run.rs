@@ -46,6 +46,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N")]
     permits: Option<u64>,
 
+    /// The name by which this holder or waiter is shown: 1 to 63 characters, instead of its host and process id
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
     /// How long the command has between SIGTERM and SIGKILL: at most a third of the ttl
     #[arg(long, value_parser = humantime::parse_duration)]
     kill_after: Option<Duration>,

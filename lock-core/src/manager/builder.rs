@@ -18,7 +18,7 @@ use crate::{
     key::LockKey,
     lock::key_state::{Limits, terms::Defaults},
     options::{ReleaseMode, Wait, check_key, check_prefix},
-    store::timing::Timing,
+    store::{holder_label, timing::Timing},
 };
 
 /// Builds a [`LockManager`].
@@ -42,6 +42,7 @@ use crate::{
 #[must_use = "a builder does nothing until `connect` or `in_memory` is called"]
 pub struct LockManagerBuilder {
     pub(super) prefix: String,
+    pub(super) label: Option<String>,
     pub(super) defaults: Defaults,
     pub(super) timing: Timing,
     pub(super) limits: Limits,
@@ -79,6 +80,7 @@ impl Default for LockManagerBuilder {
     fn default() -> Self {
         Self {
             prefix: "lock:".to_owned(),
+            label: None,
             defaults: Defaults::default(),
             timing: Timing::default(),
             limits: Limits::default(),
@@ -109,6 +111,33 @@ impl LockManagerBuilder {
     /// exclude the holders of both.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the name by which this process is shown as a holder and as a waiter. Defaults to its host and process id, as in
+    /// `web-3/4711`.
+    ///
+    /// [`LockManager::inspect`], [`LockManager::list`], [`LockError::held_by`], `lockctl` and the names of connections show it. So a
+    /// follower learns the address of the leader, as in `10.0.3.7:8080`.
+    ///
+    /// A label has 1 to 63 characters: letters, digits and signs of ASCII without spaces, quotation marks and backslashes. It is
+    /// only shown: processes with the same label still exclude each other, but cannot be told apart. Each client that may read the
+    /// server's keys can read it, so it must not be a secret. With a long label, the value of each lock and each entry in a queue is
+    /// longer. A short one tells an operator less.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # use lock_core::{LockManager, LockOptions};
+    /// let locks = LockManager::builder().label("10.0.3.7:8080").connect("memory://").await?;
+    /// let guard = locks.acquire("leader", LockOptions::default()).await?;
+    /// let leader = locks.inspect("leader").await?.map(|lock| lock.holder.to_string());
+    /// assert_eq!(leader.as_deref(), Some("10.0.3.7:8080"));
+    /// # guard.release().await
+    /// # }
+    /// ```
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
         self
     }
 
@@ -351,6 +380,9 @@ impl LockManagerBuilder {
 
     pub(super) fn check(&self) -> Result<(), LockError> {
         check_prefix(&self.prefix)?;
+        if let Some(label) = &self.label {
+            holder_label::check(label)?;
+        }
         self.defaults.check()?;
         self.timing.check()
     }

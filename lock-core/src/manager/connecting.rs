@@ -12,7 +12,10 @@ use crate::{
     },
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
     runtime::{clock::Clock, executor::Executor, timer::Timer},
-    store::{Store, grants::Grants, memory::MemoryStore},
+    store::{
+        Store, grants::Grants, holder_label::HolderLabel, memory::MemoryStore,
+        owner_token::OwnerTokens,
+    },
     telemetry,
 };
 #[cfg(feature = "redis")]
@@ -186,6 +189,7 @@ impl LockManagerBuilder {
                 trust: std::sync::OnceLock::new(),
             },
             access: self.access.clone(),
+            label: self.label.as_deref().map(Into::into),
             replicas: self.replicas,
             scope: Scope {
                 prefix: self.prefix.clone(),
@@ -204,8 +208,7 @@ impl LockManagerBuilder {
         grants: Arc<Grants>,
         clock: Clock,
     ) -> LockManager {
-        let timer = Timer::of_the_caller(clock.clone());
-        self.finish(store, grants, Executor::Caller, clock, timer)
+        self.finish(store, grants, Executor::Caller, Timer::of_the_caller(clock))
     }
 
     /// A manager with a thread of its own.
@@ -216,10 +219,9 @@ impl LockManagerBuilder {
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
     ) -> LockManager {
-        let clock = Clock::Boot;
-        let timer = Timer::of_a_thread(clock.clone());
+        let timer = Timer::of_a_thread(Clock::Boot);
         executor.spawn(timer.ring());
-        self.finish(store, grants, executor, clock, timer)
+        self.finish(store, grants, executor, timer)
     }
 
     #[cfg(not(feature = "redis"))]
@@ -238,16 +240,16 @@ impl LockManagerBuilder {
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
         executor: Executor,
-        clock: Clock,
         timer: Timer,
     ) -> LockManager {
         let defaults = self.check().map(|()| self.defaults);
+        let label = HolderLabel::new(self.label.as_deref());
         telemetry::describe();
         let context = Arc::new(Context::new(
             store,
             grants,
+            OwnerTokens::of(label),
             executor,
-            clock,
             timer,
             self.timing,
             Outage::new(self.fail_fast_after),

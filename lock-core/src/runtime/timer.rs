@@ -29,6 +29,10 @@ struct Sleepers {
 }
 
 impl Timer {
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Sleeps on the timers of the runtime that polls the sleep.
     pub(crate) fn of_the_caller(clock: Clock) -> Self {
         Self {

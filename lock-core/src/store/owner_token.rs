@@ -79,9 +79,14 @@ pub(crate) struct OwnerTokens {
 impl OwnerTokens {
     const AHEAD: usize = 64;
 
+    #[cfg(test)]
     pub(crate) fn of_this_process() -> Self {
+        Self::of(HolderLabel::of_this_process())
+    }
+
+    pub(crate) fn of(label: HolderLabel) -> Self {
         Self {
-            label: HolderLabel::of_this_process(),
+            label,
             manager: random_number(),
             drawn: Mutex::default(),
         }
@@ -217,6 +222,7 @@ pub(crate) fn redact(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::holder_label::check;
 
     #[test]
     fn an_owner_token_shows_its_label_and_never_its_secret() {
@@ -264,6 +270,27 @@ mod tests {
             seen.leases[0].process,
             Holder::Ours("web\\nERROR all is lost/1".to_owned())
         );
+    }
+
+    /// Each character that a label may have is at its beginning, in its middle and at its end.
+    #[test]
+    fn any_label_is_read_back_and_hides_no_secret() {
+        let all = (0..=char::MAX as u32).filter_map(char::from_u32);
+        let labels = all.map(|character| format!("{character}a{character}b{character}"));
+        let labels: Vec<_> = labels.filter(|label| check(label).is_ok()).collect();
+        assert_eq!(labels.len(), 90);
+        for label in labels {
+            let tokens = OwnerTokens::of(HolderLabel::new(Some(&label)));
+            for token in Scheme::ALL.map(|scheme| tokens.next(scheme)) {
+                let token = token.expose();
+                assert_eq!(holder_of(token), Holder::Ours(label.clone()));
+                #[cfg(feature = "redis")]
+                assert_eq!(
+                    redact(&format!("refused: {token} there")),
+                    "refused: *** there"
+                );
+            }
+        }
     }
 
     #[test]

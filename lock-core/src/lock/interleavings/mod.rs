@@ -37,7 +37,10 @@ use crate::{
         mutex::interleaved::{explore, point},
         timer::Timer,
     },
-    store::{self, Renewed, Store, grants::Grants, memory::MemoryStore, timing::Timing},
+    store::{
+        self, Renewed, Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens,
+        timing::Timing,
+    },
 };
 
 const SCHEDULES: usize = 1500;
@@ -65,8 +68,8 @@ impl Contended {
         let context = Context::new(
             store(memory.clone()),
             grants,
+            OwnerTokens::of_this_process(),
             Executor::Caller,
-            clock.clone(),
             Timer::of_the_caller(clock),
             Timing::default(),
             Outage::new(None),

@@ -52,7 +52,8 @@ impl RedisStore {
         grants: Arc<Grants>,
         is_one_of_several: bool,
     ) -> Result<Self, LockError> {
-        let topology = Topology::of(server, &settings.access, &settings.security)?;
+        let topology = Topology::of(server, &settings.access, &settings.security)?
+            .labelled(settings.label.as_ref());
         let server_settings = ServerSettings {
             timing: settings.timing,
             manager: random_name().into(),

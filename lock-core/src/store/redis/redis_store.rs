@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) timing: Timing,
     pub(crate) security: Security,
     pub(crate) access: Access,
+    /// The label of the manager, if it was given one.
+    pub(crate) label: Option<Arc<str>>,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) scope: Scope,
 }

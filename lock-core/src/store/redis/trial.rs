@@ -13,6 +13,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
         Renewed, Store,
+        holder_label::HolderLabel,
         known_tokens::KnownTokens,
         owner_token::{OwnerToken, OwnerTokens, Scheme, random_name},
         redis::{
@@ -140,7 +141,11 @@ pub(super) async fn try_a_lock(
     let given = store.0.usage.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
     let known_fencing = known_tokens.of(store.clock_of(&key));
-    let tried = lock_and_unlock(store, key.clone(), given.is_some(), acked, known_fencing).await;
+    let label = HolderLabel::new(location.server.connection.address().label());
+    // Polling is right for its waiters, whether or not scripts may run here.
+    let token = OwnerTokens::of(label).next(Scheme::Deletes);
+    let may_be_busy = given.is_some();
+    let tried = lock_and_unlock(store, key, token, may_be_busy, acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {
         (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
             let given = given.escape_debug();
@@ -209,6 +214,7 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
 async fn lock_and_unlock(
     store: &RedisStore,
     full_key: Arc<str>,
+    token: OwnerToken,
     may_be_busy: bool,
     acked: Acked,
     known_fencing: u64,
@@ -223,8 +229,6 @@ async fn lock_and_unlock(
             "the lock of the check was gone after {early:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
         ))),
     };
-    // Polling is right for its waiters, whether or not scripts may run here.
-    let token = OwnerTokens::of_this_process().next(Scheme::Deletes);
     let request = request(full_key.clone(), token.clone(), known_fencing);
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,

@@ -42,6 +42,8 @@ pub(crate) struct Address {
     info: ConnectionInfo,
     pub(crate) transport: Transport,
     credentials: Option<Arc<dyn CredentialsProvider>>,
+    /// The label of the manager that connects, if it was given one.
+    label: Option<Arc<str>>,
     shown: String,
     /// Where servers have spoken the Redis protocol, as it is shown. All addresses that were made of one share it.
     spoke: Arc<Mutex<HashSet<String>>>,
@@ -57,6 +59,7 @@ impl Address {
             info: info.set_redis_settings(settings),
             transport,
             credentials: url.credentials.clone().map(|given| Arc::new(given) as _),
+            label: None,
             shown: url.shown.clone(),
             spoke: Arc::default(),
         };
@@ -88,6 +91,7 @@ impl Address {
             info: info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)),
             transport: Transport::Client(config),
             credentials,
+            label: None,
             shown,
             spoke: Arc::default(),
         })
@@ -119,6 +123,10 @@ impl Address {
         self.credentials = credentials;
     }
 
+    pub(crate) fn set_label(&mut self, label: Option<Arc<str>>) {
+        self.label = label;
+    }
+
     /// Chooses the database 0.
     pub(crate) fn leave_database(&mut self) {
         let settings = self.info.redis_settings().clone().set_db(0);
@@ -142,6 +150,10 @@ impl Address {
 
     pub(crate) fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
         self.credentials.as_ref()
+    }
+
+    pub(crate) fn label(&self) -> Option<&str> {
+        self.label.as_deref()
     }
 
     /// The name of the user, unless it is the default one.

@@ -69,7 +69,7 @@ impl CurrentConnection {
 
     /// Asks what the server reports about itself. The crate `redis` sends a `HELLO`, too, but does not give out the reply.
     pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
-        let name = connection_name();
+        let name = connection_name(self.address.label());
         let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
         // The second reply is ignored: locks work without the name of the connection, which a user may lack the right to set.
         let replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
@@ -189,8 +189,8 @@ pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
         || details.contains("protocol version")
 }
 
-/// The name that `CLIENT LIST` shows for a connection: the program and its process id.
-fn connection_name() -> String {
+/// The name that `CLIENT LIST` shows for a connection: the program, and its label or process id.
+fn connection_name(label: Option<&str>) -> String {
     // In a simulation each run must send the same bytes.
     #[cfg(feature = "simulation")]
     if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
@@ -202,7 +202,10 @@ fn connection_name() -> String {
     // The server accepts no spaces and no special characters in a name.
     let shown = program.chars().filter(char::is_ascii_graphic).take(40);
     let shown: String = shown.collect();
-    format!("lock-core:{shown}:{}", process::id())
+    match label {
+        Some(label) => format!("lock-core:{shown}:{label}"),
+        None => format!("lock-core:{shown}:{}", process::id()),
+    }
 }
 
 #[cfg(test)]

@@ -100,6 +100,20 @@ impl Topology {
         }
         self
     }
+
+    /// The same, with the label of the manager as a part of the connections' names.
+    pub(super) fn labelled(mut self, label: Option<&Arc<str>>) -> Self {
+        let set = |address: &mut Address| address.set_label(label.cloned());
+        match &mut self {
+            Self::Single(address) => set(address),
+            Self::Sentinel(service) => {
+                set(&mut service.primary);
+                service.sentinels.iter_mut().for_each(set);
+            }
+            Self::Cluster(seeds) => seeds.nodes.iter_mut().for_each(set),
+        }
+        self
+    }
 }
 
 fn service(url: &ServerUrl, security: &Security) -> Result<Service, LockError> {
