@@ -1,0 +1,253 @@
+//! One of several processes leads. The others say which one, and the next of them leads when it ends.
+//!
+//! ```text
+//! LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin leader -- 10.0.3.7:8080
+//! ```
+//!
+//! Start it in three terminals, each with another address. Then try one of these with the process id that the leader printed:
+//!
+//! - `kill PID`, or ctrl-c: the next process leads at once, by one message;
+//! - `kill -9 PID`: the next one leads when the lease has ended, after ten seconds at most;
+//! - `kill -STOP PID`, and `kill -CONT PID` when the next one leads: the old one takes no further step, and waits again.
+//!
+//! The leader's work is to add a step to a journal each second. The journal is a file that refuses a step of an earlier term, by the
+//! fencing token: `tail -f /tmp/leader.journal` (`JOURNAL`) shows the terms and their steps.
+//!
+//! `LOCK_URL` is `memory://` if unset: then one process leads alone. `TTL_MS` is how long the lease lasts unless it is renewed, 10,000
+//! if unset. `STEP_MS` is the pause between two steps, 1,000 if unset.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::{
+    env,
+    fs::File,
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
+
+use examples::told_to_end;
+use lock_core::{
+    Fence, LockError, LockManager, distributed_lock,
+    fenced::{Fenced, FencedError, FencedStore},
+};
+use tokio::time::sleep;
+
+/// The pause between two looks at the leader, and between a term and the next wait.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the release may take when the process ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+struct Candidate {
+    label: String,
+    locks: LockManager,
+    ttl: Duration,
+    step: Duration,
+    journal: PathBuf,
+}
+
+/// One term. If the lease is lost, or the process is told to end, this future is dropped at its `await`.
+#[distributed_lock(key = "leader", ttl = me.ttl, wait = "forever", lease = lease, locks = me.locks)]
+async fn lead(me: &Candidate) -> Result<(), LockError> {
+    let label = &*me.label;
+    println!(
+        "{label}: leads with fencing token {}",
+        lease.fencing_token()
+    );
+    let mut journal = Journal::new(&me.journal, label);
+    loop {
+        match lease.update_fenced(&mut journal, |steps| steps + 1).await {
+            Ok(()) => sleep(me.step).await,
+            Err(FencedError::Refused(token)) => {
+                println!(
+                    "{label}: the journal refuses the token {token}, since another process leads"
+                );
+                return Ok(());
+            }
+            // A leader that cannot work lets another one try.
+            Err(FencedError::Store(error)) => {
+                println!("{label}: cannot write to the journal: {error}");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Waits for a term, again and again.
+async fn run_for_leader(me: &Candidate) -> Result<(), LockError> {
+    loop {
+        match lead(me).await {
+            Ok(()) => {}
+            // A setting is wrong, and stays wrong.
+            Err(error @ LockError::Invalid { .. }) => return Err(error),
+            Err(error) => println!("{}: does not lead: {error}", me.label),
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Says which other process leads, whenever that has changed.
+async fn follow(me: &Candidate) {
+    let mut known = None;
+    loop {
+        // While the server does not answer, the leader is as last seen.
+        if let Ok(seen) = me.locks.inspect("leader").await {
+            let leader = seen.map(|lock| lock.holder.to_string());
+            if let Some(leader) = &leader
+                && known.as_ref() != Some(leader)
+                && *leader != me.label
+            {
+                println!("{}: follows {leader}", me.label);
+            }
+            known = leader;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// A file with a line for the beginning of a term, for each of its steps, and for its end. It accepts no line of an earlier term.
+struct Journal<'a> {
+    path: &'a Path,
+    label: &'a str,
+    /// The term that has begun.
+    term: Option<Fence>,
+}
+
+/// The last line of the journal.
+#[derive(Default)]
+struct Last {
+    token: u64,
+    holder: u64,
+    steps: u64,
+}
+
+impl<'a> Journal<'a> {
+    fn new(path: &'a Path, label: &'a str) -> Self {
+        let term = None;
+        Self { path, label, term }
+    }
+
+    /// Adds a line, if `next` says which one: a word, and the number of steps. Other processes wait meanwhile.
+    ///
+    /// This blocks the task. The lease is renewed nevertheless, by a thread of the manager's own.
+    fn add(
+        &self,
+        fence: Fence,
+        next: impl FnOnce(&Last) -> Option<(&'static str, u64)>,
+    ) -> io::Result<Fenced> {
+        let mut file = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(self.path)?;
+        // Until the file is closed.
+        file.lock()?;
+        let last = Last::of(&mut file)?;
+        let Some((word, steps)) = next(&last) else {
+            return Ok(Fenced::Refused);
+        };
+        let (token, holder, label) = (fence.token, fence.holder, self.label);
+        let line = format!("{token} {holder} {label} {word} {steps}\n");
+        // In one write, so that a process that is killed leaves a whole line or none.
+        file.write_all(line.as_bytes())?;
+        Ok(Fenced::Accepted)
+    }
+}
+
+impl Last {
+    fn of(file: &mut File) -> io::Result<Self> {
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let Some(line) = text.lines().last() else {
+            return Ok(Self::default());
+        };
+        let mut words = line.split(' ');
+        let mut number = |skipped| {
+            let number = words.nth(skipped).and_then(|word| word.parse().ok());
+            number.ok_or_else(|| io::Error::other(format!("this is no journal: {line}")))
+        };
+        Ok(Self {
+            token: number(0)?,
+            holder: number(0)?,
+            steps: number(2)?,
+        })
+    }
+
+    fn is_of(&self, fence: Fence) -> bool {
+        (self.token, self.holder) == (fence.token.into(), fence.holder)
+    }
+}
+
+impl FencedStore for Journal<'_> {
+    type Value = u64;
+    type Error = io::Error;
+
+    async fn announce(&mut self, fence: Fence) -> io::Result<Fenced> {
+        if self.term == Some(fence) {
+            // A term that is over is refused by the write.
+            return Ok(Fenced::Accepted);
+        }
+        let begins =
+            |last: &Last| (last.token < fence.token.into()).then_some(("begins", last.steps));
+        let announced = self.add(fence, begins)?;
+        if announced == Fenced::Accepted {
+            self.term = Some(fence);
+        }
+        Ok(announced)
+    }
+
+    async fn read(&mut self) -> io::Result<u64> {
+        let mut file = File::open(self.path)?;
+        file.lock_shared()?;
+        Ok(Last::of(&mut file)?.steps)
+    }
+
+    async fn write(&mut self, fence: Fence, steps: u64) -> io::Result<Fenced> {
+        self.add(fence, |last| last.is_of(fence).then_some(("step", steps)))
+    }
+}
+
+/// The body has ended: it has returned, or was dropped.
+impl Drop for Journal<'_> {
+    fn drop(&mut self) {
+        let Some(fence) = self.term else { return };
+        let end = self.add(fence, |last| {
+            last.is_of(fence).then_some(("ends", last.steps))
+        });
+        if let Err(error) = end {
+            println!("{}: cannot write to the journal: {error}", self.label);
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let millis = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
+    let lock_url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let journal = env::var_os("JOURNAL").map(PathBuf::from);
+    let label = env::args()
+        .nth(1)
+        .unwrap_or_else(|| format!("process-{}", process::id()));
+    let me = Candidate {
+        locks: LockManager::builder()
+            .label(&label)
+            .connect(&lock_url)
+            .await?,
+        label,
+        ttl: Duration::from_millis(millis("TTL_MS", 10_000)?),
+        step: Duration::from_millis(millis("STEP_MS", 1_000)?),
+        journal: journal.unwrap_or_else(|| env::temp_dir().join("leader.journal")),
+    };
+    let told = told_to_end();
+    println!("{}: is the process {}", me.label, process::id());
+    tokio::select! {
+        failed = run_for_leader(&me) => failed?,
+        () = follow(&me) => {}
+        () = told => {}
+    }
+    // The body of a term has been dropped, and so has its place in the queue. This waits until the server knows.
+    me.locks.shutdown(GRACE).await;
+    println!("{}: has ended", me.label);
+    Ok(())
+}

@@ -1,0 +1,344 @@
+//! The example of a leader, as three processes on one Redis and one journal.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
+
+use lock_tests::{HANG, Process, Proxy, RedisServer, Scope, eventually_blocking};
+use tempfile::TempDir;
+
+const LOCK: &str = "lock:leader";
+const QUEUE: &str = "__lock_core__:waiters:lock:leader";
+const LABELS: [&str; 3] = ["10.0.3.7:8080", "10.0.3.8:8080", "10.0.3.9:8080"];
+
+/// Longer than any test: a leader that needs a lease to end never comes.
+const NEVER: &str = "300000";
+
+/// A test waits for one lease to end. A leader that gets hardly any time must be able to renew it.
+const SHORT: &str = "4000";
+
+/// One server and one journal.
+struct Election {
+    redis: RedisServer,
+    folder: TempDir,
+    ttl_ms: &'static str,
+    step_ms: &'static str,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    token: u64,
+    label: String,
+    word: String,
+    steps: u64,
+}
+
+impl Line {
+    fn is(&self, label: &str, word: &str) -> bool {
+        (&*self.label, &*self.word) == (label, word)
+    }
+}
+
+impl Election {
+    fn new(ttl_ms: &'static str) -> Self {
+        Self {
+            redis: RedisServer::start(),
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            ttl_ms,
+            step_ms: "5",
+        }
+    }
+
+    /// Three processes, of which the first one leads. The others wait in their order.
+    fn start(ttl_ms: &'static str) -> (Self, [Process; 3]) {
+        let election = Self::new(ttl_ms);
+        let processes = election.three();
+        (election, processes)
+    }
+
+    fn three(&self) -> [Process; 3] {
+        let first = self.spawn(LABELS[0], &self.redis.url());
+        let [second, third] = self.followed_by_two();
+        [first, second, third]
+    }
+
+    fn followed_by_two(&self) -> [Process; 2] {
+        self.leads(LABELS[0]);
+        let mut waiting = 0;
+        [LABELS[1], LABELS[2]].map(|label| {
+            let mut follower = self.spawn(label, &self.redis.url());
+            waiting += 1;
+            eventually_blocking(HANG, "it waits", || self.queue().len() == waiting);
+            assert_eq!(follower.line(), format!("{label}: follows {}", LABELS[0]));
+            follower
+        })
+    }
+
+    fn spawn(&self, label: &str, lock_url: &str) -> Process {
+        let journal = self.path();
+        let variables = [
+            ("LOCK_URL", lock_url),
+            ("JOURNAL", journal.to_str().expect("text")),
+            ("TTL_MS", self.ttl_ms),
+            ("STEP_MS", self.step_ms),
+        ];
+        let mut process = Process::spawn(env!("CARGO_BIN_EXE_leader"), &[label], &variables);
+        let line = process.line();
+        assert_eq!(line, format!("{label}: is the process {}", process.id()));
+        process
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("journal")
+    }
+
+    fn journal(&self) -> Vec<Line> {
+        let text = fs::read_to_string(self.path()).unwrap_or_default();
+        let lines = text.lines().map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [token, _holder, label, word, steps] = words[..] else {
+                panic!("{line}")
+            };
+            Line {
+                token: token.parse().expect("a token"),
+                label: label.to_owned(),
+                word: word.to_owned(),
+                steps: steps.parse().expect("a number"),
+            }
+        });
+        lines.collect()
+    }
+
+    fn queue(&self) -> Vec<String> {
+        self.redis.queue(QUEUE)
+    }
+
+    /// Waits until this process has taken a step in the last term.
+    fn leads(&self, label: &str) {
+        eventually_blocking(HANG, "it leads", || {
+            self.journal()
+                .last()
+                .is_some_and(|last| last.is(label, "step"))
+        });
+    }
+
+    /// Waits until the last term has taken another step.
+    fn goes_on(&self) {
+        let steps = self.steps();
+        eventually_blocking(HANG, "the leader goes on", || self.steps() > steps);
+    }
+
+    fn steps(&self) -> u64 {
+        self.journal().last().map_or(0, |last| last.steps)
+    }
+
+    /// The lines of all terms, of which each begins once. Tokens grow, no step is lost, and nothing follows the end of a term.
+    fn terms(&self) -> Vec<Vec<Line>> {
+        let mut terms: Vec<Vec<Line>> = Vec::new();
+        let mut steps = 0;
+        for line in self.journal() {
+            let last = terms.last().and_then(|term| term.last());
+            if line.word == "begins" {
+                assert!(last.is_none_or(|last| last.token < line.token), "{line:?}");
+                assert_eq!(line.steps, steps);
+                terms.push(vec![line]);
+                continue;
+            }
+            let last = last.expect("a term has begun");
+            assert_eq!((line.token, &line.label), (last.token, &last.label));
+            assert_ne!(last.word, "ends", "{line:?}");
+            steps += u64::from(line.word == "step");
+            assert_eq!(line.steps, steps);
+            terms.last_mut().expect("a term has begun").push(line);
+        }
+        terms
+    }
+
+    /// The labels of all terms.
+    fn leaders(&self) -> Vec<String> {
+        let terms = self.terms().into_iter();
+        terms.map(|mut term| term.remove(0).label).collect()
+    }
+
+    /// Ends all processes in order; returns what they printed.
+    fn end(&self, processes: impl IntoIterator<Item = Process>) -> Vec<String> {
+        let printed = processes.into_iter().map(|process| {
+            terminate(&process);
+            process.join()
+        });
+        let printed = printed.collect();
+        assert_eq!(self.redis.keys("lock:*"), [""; 0]);
+        assert_eq!(self.queue(), [""; 0]);
+        printed
+    }
+}
+
+fn terminate(process: &Process) {
+    let id = process.id().to_string();
+    let sent = Command::new("kill").args(["-TERM", &id]).status();
+    assert!(sent.expect("the program").success());
+}
+
+#[test]
+fn one_of_three_processes_leads_and_the_others_say_which() {
+    let (election, processes) = Election::start(NEVER);
+    election.goes_on();
+    let printed = election.end(processes);
+    assert_eq!(election.leaders()[0], LABELS[0]);
+    assert!(printed[0].contains("10.0.3.7:8080: leads with fencing token "));
+}
+
+/// The lease would have lasted for minutes. The server's clock shows that its end was not waited for.
+#[test]
+fn at_sigterm_the_body_ends_and_the_next_leads_by_one_message() {
+    let (election, [first, second, mut third]) = Election::start(NEVER);
+    let redis = &election.redis;
+    let messages = redis.calls("publish");
+    let end = redis.expires_at(LOCK).expect("the leader's lease");
+    terminate(&first);
+    election.leads(LABELS[1]);
+    assert_eq!(redis.calls("publish"), messages + 1);
+    let (seconds, _): (u64, u64) = {
+        let time = redis.cli(&["TIME"]);
+        lock_core::redis::from_redis_value(time).expect("two numbers")
+    };
+    assert!(Duration::from_secs(seconds) < end);
+    assert_eq!(
+        third.line(),
+        format!("{}: follows {}", LABELS[2], LABELS[1])
+    );
+    let printed = first.join();
+    assert!(printed.ends_with("10.0.3.7:8080: has ended\n"), "{printed}");
+    election.end([second, third]);
+    let terms = election.terms();
+    let last = terms[0].last().expect("a line");
+    assert!(last.is(LABELS[0], "ends"), "the body ended first: {last:?}");
+    assert!(terms[1][0].is(LABELS[1], "begins"));
+}
+
+#[test]
+fn after_a_kill_the_next_leads_when_the_lease_has_ended() {
+    let (election, [mut first, second, third]) = Election::start(SHORT);
+    first.kill9();
+    let left = election
+        .redis
+        .pttl(LOCK)
+        .expect("the lease outlives its process");
+    assert!(left <= Duration::from_secs(4), "{left:?}");
+    election.leads(LABELS[1]);
+    election.end([second, third]);
+    let terms = election.terms();
+    assert!(terms[0].iter().all(|line| line.word != "ends"));
+    assert!(terms[1][0].is(LABELS[1], "begins"));
+}
+
+/// It is stopped between two steps. The pause between them ends meanwhile, so the next one is due when it goes on.
+#[test]
+fn a_leader_that_was_stopped_takes_no_further_step_and_waits_again() {
+    let mut election = Election::new(SHORT);
+    election.step_ms = "2000";
+    let [mut first, second, third] = election.three();
+    election.goes_on();
+    first.stop();
+    election.leads(LABELS[1]);
+    let before = election.terms()[0].len();
+    first.cont();
+    let line = says(&mut first, &["does not lead", "refuses the token"]);
+    assert!(line.contains("does not lead"), "{line}");
+    eventually_blocking(HANG, "it waits again", || {
+        let mut queue = election.queue().into_iter();
+        queue.any(|entry| entry.contains(LABELS[0]))
+    });
+    election.goes_on();
+    let terms = election.terms();
+    assert_eq!(terms[0].len(), before);
+    assert_eq!(election.leaders(), LABELS[..2]);
+    election.end([third, first, second]);
+}
+
+/// No lock can prevent this write: the process is stopped behind its last look at the lease. The journal refuses it.
+#[test]
+fn a_write_that_a_stopped_leader_had_begun_is_refused_by_its_token() {
+    let (election, [mut first, mut second, third]) = Election::start(SHORT);
+    let journal = File::open(election.path()).expect("a journal");
+    journal.lock().expect("a lock of the file");
+    eventually_blocking(HANG, "it is in the middle of a step", || {
+        waits_for_a_file(first.id())
+    });
+    first.stop();
+    says(&mut second, &["leads with"]);
+    drop(journal);
+    election.leads(LABELS[1]);
+    first.cont();
+    let line = says(&mut first, &["does not lead", "refuses the token"]);
+    assert!(line.contains("refuses the token"), "{line}");
+    election.goes_on();
+    let terms = election.terms();
+    assert!(terms[0].iter().all(|line| line.word != "ends"));
+    assert_eq!(terms.len(), 2);
+    election.end([third, first, second]);
+}
+
+/// Reads the lines of a process up to one of these, and returns that one.
+fn says(process: &mut Process, wanted: &[&str]) -> String {
+    // Bounded by the longest wait for a line.
+    loop {
+        let line = process.line();
+        if wanted.iter().any(|wanted| line.contains(wanted)) {
+            return line;
+        }
+    }
+}
+
+/// Whether a process waits for the lock of a file.
+fn waits_for_a_file(id: u32) -> bool {
+    let locks = fs::read_to_string("/proc/locks").expect("a list");
+    let id = id.to_string();
+    let mut waiting = locks.lines().filter(|line| line.contains("->"));
+    waiting.any(|line| line.split_whitespace().any(|word| word == id))
+}
+
+/// The test keeps the lock on the server. So it is the leader's own clock that ends the term.
+#[test]
+fn a_leader_without_a_network_ends_its_term_before_another_can_begin() {
+    let election = Election::new(SHORT);
+    let proxy = Proxy::start(election.redis.port());
+    let mut first = election.spawn(LABELS[0], &proxy.url());
+    let [second, third] = election.followed_by_two();
+    proxy.black_hole(Scope::All);
+    eventually_blocking(HANG, "the term has ended", || {
+        // Again and again, since a renewal may have been on its way.
+        election.redis.cli(&["PERSIST", LOCK]);
+        let journal = election.journal();
+        journal
+            .last()
+            .is_some_and(|last| last.is(LABELS[0], "ends"))
+    });
+    assert!(election.redis.get(LOCK).is_some(), "no other process leads");
+    election.redis.cli(&["PEXPIRE", LOCK, "1"]);
+    election.leads(LABELS[1]);
+    proxy.reset();
+    proxy.pass();
+    says(&mut first, &["does not lead"]);
+    eventually_blocking(HANG, "it waits again", || {
+        election
+            .queue()
+            .iter()
+            .any(|entry| entry.contains(LABELS[0]))
+    });
+    assert_eq!(election.leaders(), LABELS[..2]);
+    election.end([third, first, second]);
+}
+
+#[test]
+fn one_process_leads_alone_without_a_server() {
+    let election = Election::new(NEVER);
+    let alone = election.spawn("alone", "memory://");
+    election.leads("alone");
+    election.end([alone]);
+    let terms = election.terms();
+    assert!(terms[0].last().is_some_and(|last| last.is("alone", "ends")));
+}
