@@ -77,6 +77,24 @@ fn every_situation_has_a_test_that_exists_or_a_reason() {
 }
 
 #[test]
+fn every_failure_of_a_leader_is_shown_by_a_test_that_exists() {
+    let page = read("docs/leader.md");
+    let rows = rows(&page);
+    assert!(rows.len() > 8, "{}", rows.len());
+    for row in rows.iter().skip(1) {
+        let [failure, _, _, shown] = &row[..] else {
+            panic!("not four cells: {row:?}");
+        };
+        let tests = named(shown);
+        assert!(!tests.is_empty(), "{failure}: no test");
+        for (file, test) in tests {
+            let is_there = read(&file_of(file)).contains(&format!("fn {test}("));
+            assert!(is_there, "{failure}: no test {file}::{test}");
+        }
+    }
+}
+
+#[test]
 fn every_claim_is_shown_by_what_exists() {
     let page = read("docs/reliability.md");
     let (_, shown) = page.split_once("## What shows it").expect("a section");
