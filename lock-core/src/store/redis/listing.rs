@@ -25,9 +25,9 @@ use crate::{
 /// About how many keys the server looks at for one page. Between pages it answers other clients.
 const LOOKED_AT: &str = "100";
 
-/// `SCAN` returns each key that is there all the time at least once. Keys that come or go meanwhile may be returned or not. That holds for
-/// one process of a server: each has its keys in an order of its own. So a cursor counts on its connection only, and on another one the
-/// list begins anew.
+/// `SCAN` returns each key that is there all the time at least once. Keys that come or go meanwhile may be returned or not. That
+/// holds for one process of a server: each has its keys in an order of its own. So a cursor counts on its connection only, and on
+/// another one the list begins anew.
 ///
 /// The servers of a cluster are known by their addresses, since their number and order may change. A slot that moves meanwhile may
 /// be passed over, or seen twice.
