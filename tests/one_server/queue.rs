@@ -1,12 +1,7 @@
-//! The queue of a key on the server: its places, its beats, its cost, and processes of the version before it.
+//! The queue of a key on the server: its places, its beats and its cost.
 
 use std::{
     collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -180,111 +175,4 @@ async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
     for task in waiting {
         task.await.expect("no panic");
     }
-}
-
-const ACQUIRE_EARLIER: &str = concat!(
-    include_str!("earlier/acquire_short.lua"),
-    include_str!("earlier/queue.lua"),
-    include_str!("earlier/acquire.lua"),
-);
-const RELEASE_EARLIER: &str = concat!(
-    include_str!("earlier/release_short.lua"),
-    include_str!("earlier/queue.lua"),
-    include_str!("earlier/release.lua"),
-);
-
-/// A process of the version that had a list as its queue.
-struct Earlier {
-    connection: redis::Connection,
-    _listener: redis::Connection,
-    number: u32,
-    channel: String,
-}
-
-impl Earlier {
-    fn connect(server: &RedisServer, channel: &str) -> Self {
-        let client = redis::Client::open(server.url()).expect("a url");
-        let mut listener = client.get_connection().expect("it is up");
-        redis::cmd("SUBSCRIBE")
-            .arg(format!("__lock_core__:grants:{channel}"))
-            .exec(&mut listener)
-            .expect("it is up");
-        Self {
-            connection: client.get_connection().expect("it is up"),
-            _listener: listener,
-            number: 0,
-            channel: channel.to_owned(),
-        }
-    }
-
-    fn eval(&mut self, script: &str, arguments: &[&str]) -> Value {
-        let mut eval = redis::cmd("EVAL");
-        eval.arg(script).arg(3);
-        eval.arg("lock:k")
-            .arg("__lock_core__:fence")
-            .arg("__lock_core__:queue:lock:k");
-        eval.arg(arguments);
-        eval.query(&mut self.connection).expect("it is up")
-    }
-
-    /// Takes the lock; returns the owner token.
-    fn acquire(&mut self) -> String {
-        self.number += 1;
-        let token = format!("lc1:{}/1:{:032}", self.channel, self.number);
-        let entry = format!("{} {}", self.channel, self.number);
-        let (mut mode, started) = ("wait".to_owned(), Instant::now());
-        loop {
-            let arguments = [&*token, "5000", "0", "1", &mode, &entry];
-            let reply = self.eval(ACQUIRE_EARLIER, &arguments);
-            let reply: Vec<i64> = redis::from_redis_value(reply).expect("numbers");
-            if reply[0] == 1 {
-                return token;
-            }
-            assert!(started.elapsed() < HANG, "it never got the lock");
-            mode = reply[2].to_string();
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn release(&mut self, token: &str) {
-        let released = self.eval(RELEASE_EARLIER, &[token, "0"]);
-        assert_eq!(released, Value::Int(1), "it held the lock");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn processes_of_the_version_before_exclude_and_let_pass_those_of_this_one() {
-    const TURNS: usize = 15;
-    let server = RedisServer::start();
-    let is_held = Arc::new(AtomicBool::new(false));
-    let hold = |is_held: &AtomicBool| {
-        assert!(!is_held.swap(true, Ordering::SeqCst), "two holders");
-        thread::sleep(Duration::from_millis(3));
-        is_held.store(false, Ordering::SeqCst);
-    };
-    let mut all = Vec::new();
-    for number in 0..2 {
-        let mut earlier = Earlier::connect(&server, &format!("earlier{number}"));
-        let shared = is_held.clone();
-        all.push(tokio::task::spawn_blocking(move || {
-            for _ in 0..TURNS {
-                let token = earlier.acquire();
-                hold(&shared);
-                earlier.release(&token);
-            }
-        }));
-        let (locks, shared) = (connect(&server.url()).await, is_held.clone());
-        all.push(tokio::spawn(async move {
-            for _ in 0..TURNS {
-                let options = LockOptions::new(SECOND * 5).wait(HANG);
-                let guard = locks.acquire("k", options).await.expect("its turn");
-                hold(&shared);
-                guard.release_held().await;
-            }
-        }));
-    }
-    for task in all {
-        task.await.expect("no assertion failed");
-    }
-    assert_eq!(server.get("lock:k"), None);
 }
