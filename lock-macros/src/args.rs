@@ -312,6 +312,77 @@ mod tests {
 
     use super::*;
 
+    /// The errors of `#[distributed_lock(…)]` with these options.
+    fn errors(options: &str) -> Vec<String> {
+        let options = options.parse().expect("tokens");
+        let (_, errors) = Args::parse(AttributeName::DistributedLock, options, None);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_word_of_another_library_is_answered_with_the_option_that_it_means() {
+        for (word, option) in [
+            ("concurrency", "permits"),
+            ("expire", "ttl"),
+            ("guard", "lease"),
+            ("lease_time", "ttl"),
+            ("limit", "permits"),
+            ("lock_at_least_for", "min_hold"),
+            ("lock_at_most_for", "max_hold"),
+            ("manager", "locks"),
+            ("map_err", "on_error"),
+            ("max_concurrent", "permits"),
+            ("on_cancel", "on_drop"),
+            ("on_conflict", "on_busy"),
+            ("on_expired", "on_lost"),
+            ("release_in_background", "release"),
+            ("rw", "mode"),
+            ("semaphore", "permits"),
+            ("slots", "permits"),
+            ("timeout", "wait"),
+            ("watchdog", "renew"),
+        ] {
+            let advice = format!("there is no option `{word}`: did you mean `{option}`?");
+            assert_eq!(errors(&format!("key = \"k\", {word} = 3")), [advice]);
+        }
+        let advice = "there is no option `name`: did you mean `key`?";
+        assert_eq!(errors("name = \"k\""), [advice], "the key is not missing");
+    }
+
+    #[test]
+    fn a_word_for_a_mode_is_answered_with_the_mode() {
+        for (word, mode) in [
+            ("exclusive", "exclusive"),
+            ("read", "shared"),
+            ("reader", "shared"),
+            ("shared", "shared"),
+            ("writer", "exclusive"),
+        ] {
+            let advice = format!("there is no option `{word}`: write `mode = {mode}`");
+            assert_eq!(errors(&format!("key = \"k\", {word} = true")), [advice]);
+        }
+        for (word, mode) in [("read", "shared"), ("write", "exclusive")] {
+            let known = "`mode` is `exclusive`, the default, or `shared`, without quotes";
+            let advice = format!("{known}: write `{mode}`");
+            assert_eq!(errors(&format!("key = \"k\", mode = {word}")), [advice]);
+        }
+    }
+
+    #[test]
+    fn each_word_of_another_library_stands_for_one_option_of_an_attribute() {
+        for attribute in [AttributeName::DistributedLock, AttributeName::RunOnce] {
+            let ours = |option: &OptionName| option.refused_by(attribute).is_none();
+            let known: Vec<_> = OptionName::ALL.into_iter().filter(ours).collect();
+            let mut seen = std::collections::HashMap::new();
+            for option in known {
+                for word in option.other_words().split(' ') {
+                    let other = seen.insert(word, option);
+                    assert_eq!(other, None, "`{word}` also means `{}`", option.text());
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn no_text_of_a_template_or_duration_panics(

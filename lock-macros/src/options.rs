@@ -158,7 +158,11 @@ impl OptionName {
 
     /// Whether other libraries use this word for the option, or a user is likely to guess the word.
     pub(crate) fn is_also_called(self, word: &str) -> bool {
-        let words = match self {
+        self.other_words().split(' ').any(|other| other == word)
+    }
+
+    pub(crate) fn other_words(self) -> &'static str {
+        match self {
             Self::Key => "name resource id on lock lock_key lock_name path value keys",
             Self::Ttl => "expire expires expiry expiration lease_time duration px ex validity",
             Self::Wait => {
@@ -187,9 +191,8 @@ impl OptionName {
             Self::Locks => "manager lock_manager client backend redis store pool with using source",
             Self::Crate => "krate crate_path crate_name",
             Self::OnDrop => "on_cancel on_abort if_dropped finish detach detached spawn",
-            Self::Keep => "keep_for retain retention remember remember_for cache cache_for store",
+            Self::Keep => "keep_for retain retention remember remember_for cache cache_for",
             Self::Fingerprint => "hash payload request body digest checksum args arguments",
-        };
-        words.split(' ').any(|other| other == word)
+        }
     }
 }
