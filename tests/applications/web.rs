@@ -164,6 +164,7 @@ mod axum_;
 mod hang_up;
 mod once;
 mod poem_;
+mod serving;
 mod tonic_;
 mod until_sent;
 

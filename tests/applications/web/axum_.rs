@@ -10,9 +10,8 @@ use axum::{
     routing::get,
 };
 use lock_core::{LockError, distributed_lock};
-use tokio::net::TcpListener;
 
-use super::{App, Site, options, pieces};
+use super::{App, Site, options, pieces, serving};
 
 test_claims!();
 test_claims! {
@@ -39,9 +38,7 @@ async fn start(app: App) -> Site {
         .route("/sent_result/{id}", get(sent_result))
         .route("/unbounded/{id}", get(unbounded))
         .with_state(app.clone());
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    tokio::spawn(axum::serve(listener, router).into_future());
+    let url = serving::axum(router).await;
     Site { url, app }
 }
 

@@ -1,11 +1,8 @@
 //! Handlers that are dropped, as when a client hangs up, and bodies that go on.
 
-use std::{
-    future::IntoFuture as _,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
 use axum::{
@@ -17,10 +14,10 @@ use axum::{
     routing::post,
 };
 use lock_core::{LockError, distributed_lock, run_once};
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::sync::Notify;
 use tonic::Status;
 
-use super::{App, Site, header, pieces, tonic_};
+use super::{App, Site, header, pieces, serving, tonic_};
 
 /// What the test sees of the handlers.
 #[derive(Clone, Debug)]
@@ -133,10 +130,7 @@ async fn a_client_of_axum_that_asks_again_gets_the_result_of_the_first_body() {
     let app = App::in_memory();
     let payments = Payments::new(app.clone());
     let router = Router::new().route("/pay/{id}", post(pay));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let router = router.with_state(payments.clone());
-    tokio::spawn(axum::serve(listener, router).into_future());
+    let url = serving::axum(router.with_state(payments.clone())).await;
     let site = Site { url, app };
 
     let request = site.send_as("POST", "/pay/7").await;

@@ -6,13 +6,12 @@ use std::io;
 use futures_util::TryStreamExt as _;
 use lock_core::{LockError, distributed_lock};
 use poem::{
-    Body, EndpointExt as _, IntoResponse, Response, Route, Server, get, handler,
+    Body, EndpointExt as _, IntoResponse, Response, Route, get, handler,
     http::StatusCode,
-    listener::{Acceptor as _, TcpAcceptor},
     web::{Data, Path},
 };
 
-use super::{App, Site, options, pieces};
+use super::{App, Site, options, pieces, serving};
 
 test_claims!();
 test_claims! {
@@ -21,7 +20,6 @@ test_claims! {
     an_unbounded_lock_is_released_before_its_response_has_been_sent
 }
 
-#[expect(clippy::unused_async, reason = "so that all sites start alike")]
 async fn start(app: App) -> Site {
     let routes = Route::new()
         .at("/result/:id", get(result))
@@ -37,12 +35,7 @@ async fn start(app: App) -> Site {
         .at("/sent_result/:id", get(sent_result))
         .at("/unbounded/:id", get(unbounded))
         .data(app.clone());
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.set_nonblocking(true).expect("a listener");
-    let acceptor = TcpAcceptor::from_std(listener).expect("a listener");
-    let address = acceptor.local_addr().remove(0);
-    let url = format!("http://{}", address.as_socket_addr().expect("tcp"));
-    tokio::spawn(Server::new_with_acceptor(acceptor).run(routes));
+    let url = serving::poem(routes).await;
     Site { url, app }
 }
 

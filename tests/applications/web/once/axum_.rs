@@ -9,19 +9,15 @@ use axum::{
     routing::post,
 };
 use lock_core::{IdempotencyKey, LockError};
-use tokio::net::TcpListener;
 
-use super::App;
+use super::{super::serving, App};
 
 once_claims!();
 once_claims!(a_request_without_a_key_that_reads_is_told_what_to_send);
 
 async fn start(app: App) -> String {
     let router = Router::new().route("/{kind}", post(handle)).with_state(app);
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    tokio::spawn(axum::serve(listener, router).into_future());
-    url
+    serving::axum(router).await
 }
 
 #[debug_handler]

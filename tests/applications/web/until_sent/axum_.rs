@@ -17,9 +17,8 @@ use axum::{
 use futures_util::stream::BoxStream;
 use http_body::{Frame, SizeHint};
 use lock_core::{LockError, distributed_lock};
-use tokio::net::TcpListener;
 
-use super::{App, PIECE, Returned, Site, is_as_promised, log, piece, warnings};
+use super::{super::serving, App, PIECE, Returned, Site, is_as_promised, log, piece, warnings};
 
 /// An alias, which hides from the attribute that this is a response.
 type Reply = Response;
@@ -161,9 +160,6 @@ async fn a_function_that_goes_on_when_its_lease_is_lost_does_not_keep_the_lock_a
 
 async fn start(routes: Router<App>) -> Site {
     let app = App::in_memory();
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let service = routes.with_state(app.clone());
-    tokio::spawn(axum::serve(listener, service).into_future());
+    let url = serving::axum(routes.with_state(app.clone())).await;
     Site { url, app }
 }

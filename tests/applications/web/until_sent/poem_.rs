@@ -12,13 +12,12 @@ use http_body::{Frame, SizeHint};
 use http_body_util::combinators::BoxBody;
 use lock_core::{LockError, distributed_lock};
 use poem::{
-    Body, EndpointExt as _, IntoResponse, Response, Route, Server, get, handler,
+    Body, EndpointExt as _, IntoResponse, Response, Route, get, handler,
     http::StatusCode,
-    listener::{Acceptor as _, TcpAcceptor},
     web::{Data, Path},
 };
 
-use super::{App, PIECE, Returned, Site, is_as_promised, piece};
+use super::{super::serving, App, PIECE, Returned, Site, is_as_promised, piece};
 
 /// An alias, which hides from the attribute that this is a response.
 type Reply = Response;
@@ -131,7 +130,7 @@ macro_rules! returned {
                     name: stringify!($name),
                     sees_the_method: true,
                 };
-                is_as_promised(&start(routes), returned).await;
+                is_as_promised(&start(routes).await, returned).await;
             }
         }
     };
@@ -145,14 +144,8 @@ returned!(alias ["poem:alias:bounded" "poem:alias:sized" "poem:alias:streamed"] 
 returned!(alias_of_a_result ["poem:alias_of_a_result:bounded" "poem:alias_of_a_result:sized" "poem:alias_of_a_result:streamed"] -> Answered = result);
 returned!(status_and_body ["poem:status_and_body:bounded" "poem:status_and_body:sized" "poem:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
 
-fn start(routes: Route) -> Site {
+async fn start(routes: Route) -> Site {
     let app = App::in_memory();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.set_nonblocking(true).expect("a listener");
-    let acceptor = TcpAcceptor::from_std(listener).expect("a listener");
-    let address = acceptor.local_addr().remove(0);
-    let url = format!("http://{}", address.as_socket_addr().expect("tcp"));
-    let routes = routes.data(app.clone());
-    tokio::spawn(Server::new_with_acceptor(acceptor).run(routes));
+    let url = serving::poem(routes.data(app.clone())).await;
     Site { url, app }
 }
