@@ -31,14 +31,14 @@ fn once() -> OnceOptions {
 
 /// Counts the bodies that ran. Each returns its number.
 #[derive(Clone, Default)]
-struct Bodies(Arc<AtomicUsize>);
+pub(crate) struct Bodies(Arc<AtomicUsize>);
 
 impl Bodies {
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.load(SeqCst)
     }
 
-    fn next(&self) -> String {
+    pub(crate) fn next(&self) -> String {
         (self.0.fetch_add(1, SeqCst) + 1).to_string()
     }
 
@@ -66,11 +66,11 @@ fn value(run: Result<Run, LockError>) -> String {
     run.expect("no failed lock").expect("no failed body")
 }
 
-async fn only_the_result_is_left(server: &RedisServer) {
+pub(crate) async fn only_the_result_is_left(server: &RedisServer, result: &str) {
     eventually(HANG, "only the clock and the result are left", async || {
         let mut keys = server.keys("*");
         keys.sort();
-        keys == ["__lock_core__:clock", RESULT]
+        keys == ["__lock_core__:clock", result]
     })
     .await;
 }
@@ -93,7 +93,7 @@ async fn callers_in_three_processes_get_the_result_of_one_body() {
             assert_eq!(value(result), "1", "{kind:?}");
         }
         assert_eq!(bodies.count(), 1);
-        only_the_result_is_left(&server).await;
+        only_the_result_is_left(&server, RESULT).await;
         let left = server.pttl(RESULT).expect("it expires");
         assert!(left <= SECOND * 60, "{left:?}");
     }
@@ -114,7 +114,7 @@ async fn a_repeat_takes_one_command_and_leaves_no_lock() {
     assert_eq!((value(one), value(other)), ("1".to_owned(), "1".to_owned()));
     let after = (server.calls("evalsha"), server.calls("set"));
     assert_eq!(after, (before.0 + 11, before.1));
-    only_the_result_is_left(&server).await;
+    only_the_result_is_left(&server, RESULT).await;
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn waiting_processes_are_told_at_once() {
     for result in waiters.join_all().await {
         assert_eq!(value(result), "1");
     }
-    only_the_result_is_left(&server).await;
+    only_the_result_is_left(&server, RESULT).await;
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn after_a_failure_or_a_panic_or_a_dropped_caller_the_next_one_runs() {
     hangs.abort();
     assert_eq!(value(waits.await.expect("no panic")), "1");
     assert_eq!(value(bodies.run(&locks, once()).await), "1");
-    only_the_result_is_left(&server).await;
+    only_the_result_is_left(&server, RESULT).await;
 }
 
 #[tokio::test]
@@ -307,7 +307,7 @@ async fn a_reply_that_is_lost_changes_nothing() {
                 assert_eq!(value(bodies.run(&other, once()).await), "1", "{message}");
                 proxy.pass();
                 assert_eq!(value(bodies.run(&locks, once()).await), "1", "{message}");
-                only_the_result_is_left(&server).await;
+                only_the_result_is_left(&server, RESULT).await;
             }
         }
     }
@@ -396,7 +396,7 @@ async fn a_caller_waits_as_long_as_its_options_say() {
     };
     let first: Result<Run, _> = locks.run_once("k", once(), body).await;
     assert_eq!(value(first), "1");
-    only_the_result_is_left(&server).await;
+    only_the_result_is_left(&server, RESULT).await;
 }
 
 #[tokio::test]

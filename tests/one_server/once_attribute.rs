@@ -1,28 +1,14 @@
 //! Functions that run once, by their attribute, on a server.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use lock_core::{LockError, LockManager, Repeat, run_once};
-use lock_tests::{HANG, Kind, RedisServer, SECOND, connect, eventually};
-use tokio::{task::JoinSet, time::sleep};
+use lock_tests::{HANG, RedisServer, SECOND, connect, eventually};
+use tokio::time::sleep;
+
+use crate::once::{Bodies, only_the_result_is_left};
 
 const RESULT: &str = "__lock_core__:result:lock:charge:7:a";
-
-/// Counts the bodies that ran.
-#[derive(Clone, Default)]
-struct Bodies(Arc<AtomicUsize>);
-
-impl Bodies {
-    fn count(&self) -> usize {
-        self.0.load(SeqCst)
-    }
-}
 
 #[run_once(
     key = "charge:{user}:{key}",
@@ -37,39 +23,10 @@ async fn charge(
     key: &'static str,
     cents: u64,
     bodies: Bodies,
-) -> Result<(u64, usize), LockError> {
-    let number = bodies.0.fetch_add(1, SeqCst) + 1;
+) -> Result<(u64, String), LockError> {
+    let number = bodies.next();
     sleep(Duration::from_millis(50)).await;
     Ok((cents, number))
-}
-
-async fn only_the_result_is_left(server: &RedisServer) {
-    eventually(HANG, "only the clock and the result are left", async || {
-        let mut keys = server.keys("*");
-        keys.sort();
-        keys == ["__lock_core__:clock", RESULT]
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn callers_in_three_processes_get_the_value_of_one_body() {
-    for kind in [Kind::Distribution, Kind::Valkey9] {
-        let server = RedisServer::builder().kind(kind).start();
-        let bodies = Bodies::default();
-        let mut callers = JoinSet::new();
-        for _ in 0..3 {
-            let locks = connect(&server.url()).await;
-            for _ in 0..20 {
-                callers.spawn(charge(locks.clone(), 7, "a", 100, bodies.clone()));
-            }
-        }
-        for value in callers.join_all().await {
-            assert_eq!(value.expect("a result"), (100, 1), "{kind:?}");
-        }
-        assert_eq!(bodies.count(), 1);
-        only_the_result_is_left(&server).await;
-    }
 }
 
 /// Drops a call as soon as its body has begun.
@@ -90,7 +47,7 @@ async fn a_body_goes_on_without_its_caller_and_another_process_gets_its_value() 
     let bodies = Bodies::default();
     drop_begun(&locks, &bodies).await;
     let value = charge(other.clone(), 7, "a", 100, bodies.clone()).await;
-    assert_eq!(value.expect("a result"), (100, 1));
+    assert_eq!(value.expect("a result"), (100, "1".to_owned()));
     let refused = charge(other, 7, "a", 200, bodies.clone()).await;
     let error = refused.expect_err("another request");
     let reason = Repeat::OtherRequest;
@@ -99,7 +56,7 @@ async fn a_body_goes_on_without_its_caller_and_another_process_gets_its_value() 
         "{error}"
     );
     assert_eq!(bodies.count(), 1);
-    only_the_result_is_left(&server).await;
+    only_the_result_is_left(&server, RESULT).await;
 }
 
 #[tokio::test]
