@@ -64,6 +64,7 @@ pub use monitor::{Monitor, ServerHold};
 pub use process::Process;
 pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
 pub use random::Random;
+pub use resp::{frames, take_request};
 pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
 pub use slot::{SLOTS, slot_of, tag_of_slot};

@@ -56,6 +56,32 @@ pub(crate) fn words(frame: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
     Ok(words)
 }
 
+/// Removes the first request from what a client sent, and returns its words; `None` while it is incomplete.
+///
+/// # Panics
+///
+/// If it is no request.
+pub fn take_request(input: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    let length = frame_length(input).expect("the Redis protocol")?;
+    let frame: Vec<u8> = input.drain(..length).collect();
+    Some(words(&frame).expect("an array of strings"))
+}
+
+/// Returns the whole frames at the beginning of what a server sent.
+///
+/// # Panics
+///
+/// If it is not the Redis protocol.
+pub fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    while let Some(length) = frame_length(bytes).expect("the Redis protocol") {
+        let (frame, rest) = bytes.split_at(length);
+        frames.push(frame);
+        bytes = rest;
+    }
+    frames
+}
+
 /// How a client that waits for answers has to take a frame from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -163,6 +189,26 @@ mod tests {
         let frame = b"*3\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$0\r\n\r\n";
         let words = words(frame).unwrap();
         assert_eq!(words, [&b"SET"[..], b"a\r\nb", b""]);
+    }
+
+    #[test]
+    fn a_request_is_taken_when_it_is_whole() {
+        let whole = b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\n";
+        for cut in 0..whole.len() {
+            assert_eq!(take_request(&mut whole[..cut].to_vec()), None, "{cut}");
+        }
+        let mut twice = [&whole[..], &whole[..]].concat();
+        let words = take_request(&mut twice).unwrap();
+        assert_eq!(words, [&b"GET"[..], b"a\r\nb"]);
+        assert_eq!(twice, whole);
+    }
+
+    #[test]
+    fn an_incomplete_frame_is_left_out() {
+        assert_eq!(
+            frames(b"+OK\r\n:1\r\n$3\r\nab"),
+            [&b"+OK\r\n"[..], b":1\r\n"]
+        );
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lock_tests::{Kind, RedisServer};
+use lock_tests::{Kind, RedisServer, frames};
+use redis::Value;
 
 use crate::{
     chance::Chance,
@@ -399,11 +400,11 @@ impl Pair {
             assert!(are_alike(&one, &other), "{one:?} {other:?}");
         }
         let _emptied = pair.streams[CLIENTS - 1]
-            .write(b"*1\r\n$8\r\nFLUSHALL\r\n")
+            .write(&request(&["FLUSHALL".into()]))
             .expect("open");
         assert_eq!(pair.read(CLIENTS - 1, 1), [Reply::Status("OK")]);
         let _flushed = pair.streams[CLIENTS - 1]
-            .write(b"*2\r\n$6\r\nSCRIPT\r\n$5\r\nFLUSH\r\n")
+            .write(&request(&["SCRIPT".into(), "FLUSH".into()]))
             .expect("open");
         assert_eq!(pair.read(CLIENTS - 1, 1), [Reply::Status("OK")]);
         pair
@@ -459,11 +460,7 @@ fn since_epoch_us() -> i64 {
 }
 
 fn request(words: &[String]) -> Vec<u8> {
-    let words: String = words
-        .iter()
-        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
-        .fold(format!("*{}\r\n", words.len()), |all, word| all + &word);
-    words.into_bytes()
+    redis::cmd(&words[0]).arg(&words[1..]).get_packed_command()
 }
 
 /// Whether both servers give the same answers, apart from small differences in time.
@@ -536,59 +533,38 @@ fn are_near(one: &[u8], other: &[u8]) -> bool {
     })
 }
 
-fn parse_all(mut bytes: &[u8]) -> Vec<Reply> {
-    let mut all = Vec::new();
-    while let Some((reply, rest)) = parse(bytes) {
-        all.push(reply);
-        bytes = rest;
-    }
-    all
+fn parse_all(bytes: &[u8]) -> Vec<Reply> {
+    let frames = frames(bytes).into_iter();
+    frames
+        .map(|frame| reply(redis::parse_redis_value(frame).expect("the Redis protocol")))
+        .collect()
 }
 
-fn is_whole(mut bytes: &[u8]) -> bool {
-    while let Some((_, rest)) = parse(bytes) {
-        bytes = rest;
-    }
-    bytes.is_empty()
+fn is_whole(bytes: &[u8]) -> bool {
+    frames(bytes).concat().len() == bytes.len()
 }
 
-fn parse(bytes: &[u8]) -> Option<(Reply, &[u8])> {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-    let line = std::str::from_utf8(&bytes[1..end]).expect("text");
-    let rest = &bytes[end + 2..];
-    let number = || line.parse::<i64>().expect("a number");
-    Some(match bytes[0] {
-        b'+' => {
-            let known = ["OK", "PONG", "QUEUED"];
-            let known = known.into_iter().find(|known| *known == line);
-            (Reply::Status(known.expect("known")), rest)
+fn reply(value: Value) -> Reply {
+    let all = |values: Vec<Value>| values.into_iter().map(reply);
+    match value {
+        Value::Okay => Reply::Status("OK"),
+        Value::SimpleString(text) => {
+            let known = ["PONG", "QUEUED"];
+            let known = known.into_iter().find(|known| *known == text);
+            Reply::Status(known.expect("known"))
         }
-        b'-' => (Reply::error(line), rest),
-        b':' => (Reply::Int(number()), rest),
-        b'_' => (Reply::Nil, rest),
+        Value::ServerError(error) => Reply::error(error.code()),
+        Value::Int(number) => Reply::Int(number),
+        Value::Nil => Reply::Nil,
         // A score: outside of scripts, RESP3 has a type for it. The model has texts.
-        b',' => (Reply::text(line), rest),
-        b'$' | b'*' if line == "-1" => (Reply::Nil, rest),
-        b'$' => {
-            let size = usize::try_from(number()).expect("a size");
-            (
-                Reply::Bulk(rest.get(..size)?.to_vec()),
-                rest.get(size + 2..)?,
-            )
+        Value::Double(number) => Reply::text(&number.to_string()),
+        Value::BulkString(bytes) => Reply::Bulk(bytes),
+        Value::Array(parts) => Reply::Array(all(parts).collect()),
+        Value::Push { kind, data } => {
+            let kind = Reply::text(&kind.to_string());
+            Reply::Push([kind].into_iter().chain(all(data)).collect())
         }
-        b'*' => several(rest, number()).map(|(parts, rest)| (Reply::Array(parts), rest))?,
-        b'>' => several(rest, number()).map(|(parts, rest)| (Reply::Push(parts), rest))?,
-        b'%' => several(rest, number() * 2).map(|(_, rest)| (Reply::Map(Vec::new()), rest))?,
-        other => panic!("no reply: {other}"),
-    })
-}
-
-fn several(mut rest: &[u8], count: i64) -> Option<(Vec<Reply>, &[u8])> {
-    let mut parts = Vec::new();
-    for _ in 0..count {
-        let (part, after) = parse(rest)?;
-        parts.push(part);
-        rest = after;
+        Value::Map(_) => Reply::Map(Vec::new()),
+        other => panic!("no reply: {other:?}"),
     }
-    Some((parts, rest))
 }

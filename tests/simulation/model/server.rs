@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    protocol::{Reply, take_request},
-    script,
-    store::Store,
-};
+use lock_tests::take_request;
+
+use super::{protocol::Reply, script, store::Store};
 
 type Bytes = Vec<u8>;
 
