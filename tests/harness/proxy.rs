@@ -156,6 +156,11 @@ impl Proxy {
         self.faults.accepted()
     }
 
+    /// Returns how many push messages the server sent so far. Each is in flight by then, or lost.
+    pub fn messages(&self) -> u64 {
+        self.faults.messages()
+    }
+
     /// Returns how many requests with this command were received so far, lost ones included.
     pub fn requests(&self, command: &str) -> usize {
         let log = self.faults.log();

@@ -973,12 +973,20 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
             .await
             .expect("the server is up");
         let waiting = in_line_with(&server, locks, wanted).await;
-        // Its first check of the queue is over, and the next one is due in more than half a second: the grant comes first.
-        tokio::time::sleep(Duration::from_millis(350)).await;
+        // Behind its first check of the queue the next one is due in a second: the grant comes first.
+        let joined = only_beat(&server);
+        eventually(HANG, "it has checked the queue", async || {
+            only_beat(&server) > joined
+        })
+        .await;
+        let before = proxy.messages();
         proxy.delay(Direction::Replies, Duration::from_millis(late));
         guard.release_held().await;
-        // The grant is in flight. The request that the waiter sends when the grant arrives is answered at once.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // The request that the waiter sends when the grant arrives is answered at once.
+        eventually(HANG, "the grant is in flight", async || {
+            proxy.messages() > before
+        })
+        .await;
         proxy.delay(Direction::Replies, Duration::ZERO);
         let next = granted(waiting).await;
         let believed = next.lease().remaining();
@@ -987,6 +995,16 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
         proxy.pass();
         drop(next);
     }
+}
+
+/// When the only waiter of `k` last checked the queue, in microseconds of the server.
+fn only_beat(server: &RedisServer) -> u64 {
+    let beats = server.cli(&["ZRANGE", BEATS, "0", "-1", "WITHSCORES"]);
+    let beats: Vec<(String, u64)> = redis::from_redis_value(beats).expect("a sorted set");
+    let [(_, beat)] = beats[..] else {
+        panic!("not one waiter: {beats:?}");
+    };
+    beat
 }
 
 /// The facts that a user of the server could know about the only waiter of `k`. These are the channel of its process, the
