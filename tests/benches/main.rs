@@ -33,6 +33,7 @@ mod rw_locks;
 mod sample;
 mod stall;
 mod storm;
+mod svg;
 mod telemetry;
 mod usage;
 mod worker;

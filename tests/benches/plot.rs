@@ -1,12 +1,11 @@
 //! Draws the hand-offs a second and the worst wait against the number of processes.
 
-use std::{
-    fmt::{self, Write},
-    fs,
-    path::Path,
-};
+use std::path::Path;
 
-use crate::sample::Samples;
+use crate::{
+    sample::Samples,
+    svg::{Anchor, Picture},
+};
 
 /// The curve of one contender.
 pub(crate) struct Curve {
@@ -40,8 +39,18 @@ impl Curve {
 
 /// Writes the picture to a file.
 pub(crate) fn write(path: &Path, curves: &[Curve]) {
-    let picture = draw(curves).expect("text can be written to a string");
-    fs::write(path, picture).expect("a folder that can be written");
+    let mut picture = Picture::new(840.0, 380.0);
+    let rate = Panel::new("hand-offs a second", 60.0, |point| point.rate, curves);
+    rate.draw(&mut picture, curves);
+    let worst = Panel::new("worst wait in ms", 480.0, |point| point.worst, curves);
+    worst.draw(&mut picture, curves);
+    let mut left = 60.0;
+    for (curve, colour) in curves.iter().zip(COLOURS) {
+        picture.bar((left, 12.0), (12.0, 12.0), colour);
+        picture.text((left + 18.0, 22.0), Anchor::Start, curve.name);
+        left += 190.0;
+    }
+    picture.write(path);
 }
 
 const COLOURS: [&str; 4] = ["#888888", "#1f5fbf", "#c2561a", "#3a8a3a"];
@@ -58,31 +67,6 @@ struct Panel {
     decades: (i32, i32),
     /// The number of times that the number of processes doubles from the left to the right.
     doublings: (f64, f64),
-}
-
-fn draw(curves: &[Curve]) -> Result<String, fmt::Error> {
-    let mut svg = String::new();
-    writeln!(
-        svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 380" font-family="sans-serif" font-size="12">
-<rect width="840" height="380" fill="#ffffff"/>"##
-    )?;
-    let rate = Panel::new("hand-offs a second", 60.0, |point| point.rate, curves);
-    rate.draw(&mut svg, curves)?;
-    let worst = Panel::new("worst wait in ms", 480.0, |point| point.worst, curves);
-    worst.draw(&mut svg, curves)?;
-    let mut left = 60.0;
-    for (curve, colour) in curves.iter().zip(COLOURS) {
-        writeln!(
-            svg,
-            r#"<rect x="{left}" y="12" width="12" height="12" fill="{colour}"/><text x="{}" y="22">{}</text>"#,
-            left + 18.0,
-            curve.name
-        )?;
-        left += 190.0;
-    }
-    svg.push_str("</svg>\n");
-    Ok(svg)
 }
 
 impl Panel {
@@ -110,59 +94,31 @@ impl Panel {
         TOP + HEIGHT * (1.0 - share)
     }
 
-    fn draw(&self, svg: &mut String, curves: &[Curve]) -> fmt::Result {
+    fn draw(&self, picture: &mut Picture, curves: &[Curve]) {
         let (left, right, bottom) = (self.left, self.left + WIDTH, TOP + HEIGHT);
-        writeln!(
-            svg,
-            r#"<text x="{left}" y="48" font-weight="bold">{}</text>"#,
-            self.title
-        )?;
+        picture.title((left, 48.0), self.title);
         for decade in self.decades.0..=self.decades.1 {
-            let y = self.y(10f64.powi(decade));
-            writeln!(
-                svg,
-                r##"<line x1="{left}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="#dddddd"/><text x="{}" y="{:.1}" text-anchor="end">{}</text>"##,
-                left - 6.0,
-                y + 4.0,
-                10f64.powi(decade)
-            )?;
+            let value = 10f64.powi(decade);
+            let y = self.y(value);
+            picture.guide((left, y), (right, y));
+            picture.text((left - 6.0, y + 4.0), Anchor::End, &value.to_string());
         }
         for point in curves.iter().take(1).flat_map(|curve| &curve.points) {
-            writeln!(
-                svg,
-                r#"<text x="{:.1}" y="{}" text-anchor="middle">{}</text>"#,
-                self.x(point.processes),
-                bottom + 18.0,
-                point.processes
-            )?;
+            let place = (self.x(point.processes), bottom + 18.0);
+            picture.text(place, Anchor::Middle, &point.processes.to_string());
         }
-        writeln!(
-            svg,
-            r#"<text x="{}" y="{}" text-anchor="middle">processes that contend</text>"#,
-            left + WIDTH / 2.0,
-            bottom + 38.0
-        )?;
+        let below = (left + WIDTH / 2.0, bottom + 38.0);
+        picture.text(below, Anchor::Middle, "processes that contend");
         for (curve, colour) in curves.iter().zip(COLOURS) {
-            let places = curve.points.iter();
-            let places: Vec<_> = places
+            let points = curve.points.iter();
+            let places: Vec<_> = points
                 .map(|point| (self.x(point.processes), self.y((self.value)(point))))
                 .collect();
-            write!(
-                svg,
-                r#"<polyline fill="none" stroke-width="2" stroke="{colour}" points=""#
-            )?;
-            for (x, y) in &places {
-                write!(svg, "{x:.1},{y:.1} ")?;
-            }
-            writeln!(svg, r#""/>"#)?;
-            for (x, y) in &places {
-                writeln!(
-                    svg,
-                    r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="{colour}"/>"#
-                )?;
+            picture.curve(&places, colour);
+            for place in places {
+                picture.dot(place, 3.5, colour);
             }
         }
-        Ok(())
     }
 }
 

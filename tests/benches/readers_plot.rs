@@ -1,18 +1,35 @@
 //! Draws how long a writer waits among readers, and how often the readers have the lock.
 
-use std::{
-    fmt::{self, Write},
-    fs,
-    path::Path,
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
-use crate::readers::{BOUND, Outcome};
+use crate::{
+    readers::{BOUND, Outcome},
+    svg::{Anchor, Picture},
+};
 
 /// Writes the picture to a file.
 pub(crate) fn write(path: &Path, outcomes: &[Outcome]) {
-    let picture = draw(outcomes).expect("text can be written to a string");
-    fs::write(path, picture).expect("a folder that can be written");
+    let bottom = (0..outcomes.len()).fold(TOP, |bottom, _| bottom + ROW);
+    let mut picture = Picture::new(840.0, bottom + 60.0);
+    picture.title((LEFT, 28.0), "wait of the writer");
+    picture.title((RATES_LEFT, 28.0), "reads a second");
+    axis(&mut picture, bottom);
+    let most = outcomes.iter().map(Outcome::reads).fold(1.0, f64::max);
+    let mut middle = TOP + ROW / 2.0;
+    for (outcome, colour) in outcomes.iter().zip(COLOURS) {
+        picture.text((LEFT - 14.0, middle + 4.0), Anchor::End, outcome.name);
+        waits(&mut picture, outcome, middle, colour);
+        let width = RATES_WIDTH * outcome.reads() / most;
+        picture.bar((RATES_LEFT, middle - 8.0), (width, 16.0), colour);
+        let reads = format!("{:.0}", outcome.reads());
+        picture.text(
+            (RATES_LEFT + width + 6.0, middle + 4.0),
+            Anchor::Start,
+            &reads,
+        );
+        middle += ROW;
+    }
+    picture.write(path);
 }
 
 const LEFT: f64 = 180.0;
@@ -28,46 +45,7 @@ const LAST: f64 = 1e1;
 
 const COLOURS: [&str; 3] = ["#1f5fbf", "#c2561a", "#3a8a3a"];
 
-fn draw(outcomes: &[Outcome]) -> Result<String, fmt::Error> {
-    let mut svg = String::new();
-    let bottom = (0..outcomes.len()).fold(TOP, |bottom, _| bottom + ROW);
-    let height = bottom + 60.0;
-    writeln!(
-        svg,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 {height}" font-family="sans-serif" font-size="12">
-<rect width="840" height="{height}" fill="#ffffff"/>
-<text x="{LEFT}" y="28" font-weight="bold">wait of the writer</text>
-<text x="{RATES_LEFT}" y="28" font-weight="bold">reads a second</text>"##
-    )?;
-    axis(&mut svg, bottom)?;
-    let most = outcomes.iter().map(Outcome::reads).fold(1.0, f64::max);
-    let mut middle = TOP + ROW / 2.0;
-    for (outcome, colour) in outcomes.iter().zip(COLOURS) {
-        writeln!(
-            svg,
-            r#"<text x="{}" y="{}" text-anchor="end">{}</text>"#,
-            LEFT - 14.0,
-            middle + 4.0,
-            outcome.name
-        )?;
-        waits(&mut svg, outcome, middle, colour)?;
-        let width = RATES_WIDTH * outcome.reads() / most;
-        writeln!(
-            svg,
-            r#"<rect x="{RATES_LEFT}" y="{}" width="{width:.1}" height="16" fill="{colour}"/>
-<text x="{:.1}" y="{}">{:.0}</text>"#,
-            middle - 8.0,
-            RATES_LEFT + width + 6.0,
-            middle + 4.0,
-            outcome.reads()
-        )?;
-        middle += ROW;
-    }
-    svg.push_str("</svg>\n");
-    Ok(svg)
-}
-
-fn axis(svg: &mut String, bottom: f64) -> fmt::Result {
+fn axis(picture: &mut Picture, bottom: f64) {
     for (seconds, text) in [
         (1e-3, "1 ms"),
         (1e-2, "10 ms"),
@@ -75,62 +53,40 @@ fn axis(svg: &mut String, bottom: f64) -> fmt::Result {
         (1.0, "1 s"),
     ] {
         let x = x(seconds);
-        writeln!(
-            svg,
-            r##"<line x1="{x:.1}" y1="{TOP}" x2="{x:.1}" y2="{bottom}" stroke="#dddddd"/>
-<text x="{x:.1}" y="{}" text-anchor="middle">{text}</text>"##,
-            bottom + 18.0
-        )?;
+        picture.guide((x, TOP), (x, bottom));
+        picture.text((x, bottom + 18.0), Anchor::Middle, text);
     }
     let bound = x(BOUND.as_secs_f64());
-    writeln!(
-        svg,
-        r##"<line x1="{bound:.1}" y1="{TOP}" x2="{bound:.1}" y2="{bottom}" stroke="#888888" stroke-dasharray="4 3"/>
-<text x="{:.1}" y="{}">gives up</text>
-<text x="{LEFT}" y="{}">dots: median, 99 of 100, longest</text>"##,
-        bound + 4.0,
-        TOP - 6.0,
-        bottom + 40.0
-    )
+    picture.dashes((bound, TOP), (bound, bottom));
+    picture.text((bound + 4.0, TOP - 6.0), Anchor::Start, "gives up");
+    let legend = "dots: median, 99 of 100, longest";
+    picture.text((LEFT, bottom + 40.0), Anchor::Start, legend);
 }
 
 /// Draws three dots on a line. A wait that was not granted within the bound ends in an arrow behind it.
-fn waits(svg: &mut String, outcome: &Outcome, y: f64, colour: &str) -> fmt::Result {
+fn waits(picture: &mut Picture, outcome: &Outcome, y: f64, colour: &str) {
     let beyond = x(LAST) - 8.0;
     let bound = x(BOUND.as_secs_f64());
     let wait = |percent, none| {
         let wait: Option<Duration> = outcome.quantile(percent);
         wait.map_or(none, |wait| x(wait.as_secs_f64()))
     };
-    let (median, longest) = (wait(50, bound), wait(100, beyond));
-    writeln!(
-        svg,
-        r#"<line x1="{median:.1}" y1="{y}" x2="{longest:.1}" y2="{y}" stroke="{colour}" stroke-width="3"/>"#
-    )?;
+    picture.span((wait(50, bound), y), (wait(100, beyond), y), colour);
     let granted = [50, 99, 100].map(|percent| outcome.quantile(percent));
     for wait in granted.into_iter().flatten() {
-        let x = x(wait.as_secs_f64());
-        writeln!(
-            svg,
-            r#"<circle cx="{x:.1}" cy="{y}" r="5" fill="{colour}"/>"#
-        )?;
+        picture.dot((x(wait.as_secs_f64()), y), 5.0, colour);
     }
     let refused = outcome.requests() - outcome.granted();
     if refused == 0 {
-        return Ok(());
+        return;
     }
-    writeln!(
-        svg,
-        r#"<polygon points="{:.1},{} {:.1},{} {:.1},{y}" fill="{colour}"/>
-<text x="{beyond:.1}" y="{}" text-anchor="end">{refused} of {} not granted</text>"#,
-        beyond - 4.0,
-        y - 7.0,
-        beyond - 4.0,
-        y + 7.0,
-        beyond + 8.0,
-        y - 12.0,
-        outcome.requests()
-    )
+    let back = beyond - 4.0;
+    picture.shape(
+        &[(back, y - 7.0), (back, y + 7.0), (beyond + 8.0, y)],
+        colour,
+    );
+    let text = format!("{refused} of {} not granted", outcome.requests());
+    picture.text((beyond, y - 12.0), Anchor::End, &text);
 }
 
 fn x(seconds: f64) -> f64 {
