@@ -234,8 +234,8 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
             ..shared
         },
     ]);
+    explore_if_fast(&beside_another.with_each_fault());
     explore_if_fast(&[
-        beside_another,
         // Long enough for a share to be let go.
         Scenario {
             moments: Some(5),
@@ -247,18 +247,6 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
         },
         Scenario {
             faults: 1,
-            ..beside_another
-        },
-        Scenario {
-            time_outs: 1,
-            ..beside_another
-        },
-        Scenario {
-            odd_messages: 1,
-            ..beside_another
-        },
-        Scenario {
-            refusals: 1,
             ..beside_another
         },
         Scenario {
@@ -310,22 +298,10 @@ fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
             ..alone
         },
     ]);
+    explore_if_fast(&beside_another.with_each_fault());
     explore_if_fast(&[
-        beside_another,
         Scenario {
             faults: 1,
-            ..beside_another
-        },
-        Scenario {
-            time_outs: 1,
-            ..beside_another
-        },
-        Scenario {
-            odd_messages: 1,
-            ..beside_another
-        },
-        Scenario {
-            refusals: 1,
             ..beside_another
         },
         Scenario { rounds: 2, ..alone },
@@ -363,29 +339,38 @@ fn explore_permits(permits: u16) {
             ..permits
         },
     ]);
+    explore_if_fast(&beside_another.with_each_fault());
     explore_if_fast(&[
-        beside_another,
         Scenario {
             faults: 1,
             ..permits
-        },
-        Scenario {
-            time_outs: 1,
-            ..beside_another
-        },
-        Scenario {
-            odd_messages: 1,
-            ..beside_another
-        },
-        Scenario {
-            refusals: 1,
-            ..beside_another
         },
         Scenario {
             has_two_ttls: true,
             ..permits
         },
     ]);
+}
+
+impl Scenario {
+    /// The scenario by itself, and with one fault of each kind that leaves the connection open.
+    fn with_each_fault(self) -> [Self; 4] {
+        [
+            self,
+            Self {
+                time_outs: 1,
+                ..self
+            },
+            Self {
+                odd_messages: 1,
+                ..self
+            },
+            Self {
+                refusals: 1,
+                ..self
+            },
+        ]
+    }
 }
 
 fn once() -> Scenario {
