@@ -384,40 +384,6 @@ async fn the_attribute_takes_the_mode_that_it_names() {
 
 /// Readers and writers of one process never pause: each has the exclusion that its mode promises, and all get their turns.
 #[tokio::test(start_paused = true)]
-async fn in_memory_readers_and_writers_take_turns() {
-    let locks = LockManager::in_memory();
-    let writers = Arc::<AtomicUsize>::default();
-    let readers = Arc::<Inside>::default();
-    let mut tasks = tokio::task::JoinSet::new();
-    for number in 0..12 {
-        let (locks, writers, readers) = (locks.clone(), writers.clone(), readers.clone());
-        tasks.spawn(async move {
-            for _ in 0..20 {
-                if number % 4 == 0 {
-                    let body = async |_| {
-                        assert_eq!(writers.fetch_add(1, SeqCst), 0, "it is alone");
-                        assert_eq!(readers.now.load(SeqCst), 0, "it is alone");
-                        tokio::time::sleep(SECOND / 10).await;
-                        writers.fetch_sub(1, SeqCst);
-                    };
-                    let run = locks.run("k", options().wait_forever(), body);
-                    run.await.expect("a turn");
-                } else {
-                    let body = async |_| {
-                        assert_eq!(writers.load(SeqCst), 0, "no writer beside it");
-                        readers.stay().await;
-                    };
-                    let run = locks.run("k", shared().wait_forever(), body);
-                    run.await.expect("a turn");
-                }
-            }
-        });
-    }
-    tasks.join_all().await;
-    assert!(readers.most.load(SeqCst) > 1, "they share it");
-}
-
-#[tokio::test(start_paused = true)]
 async fn in_memory_as_many_hold_as_there_are_permits() {
     let locks = LockManager::in_memory();
     let inside = Arc::<Inside>::default();
