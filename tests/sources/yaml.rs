@@ -1,5 +1,5 @@
-//! The files that other programs read, of which no run of a test shows a mistake: the workflow, the templates of a forge, the alert
-//! rules and the dashboard. `examples/tests/metrics/` checks the names in the last two.
+//! Files that other programs read: the workflow, the forms for issues, the alert rules and the dashboard. No other test would show a
+//! mistake in them, but `examples/tests/metrics/` checks the names in the last two.
 
 use std::{
     collections::BTreeSet,

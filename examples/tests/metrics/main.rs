@@ -229,7 +229,7 @@ async fn the_dashboard_and_the_alerts_name_what_is_exported() {
     for (histogram, bounds) in &page.bounds {
         let (infinity, bounds) = bounds.split_last().expect("a bound");
         assert_eq!(infinity, "+Inf");
-        let listed = format!("| `{histogram}` | {} |", bounds.join(", "));
+        let listed = format!("| `{histogram}` | `{}` |", bounds.join(", "));
         assert!(operations.contains(&listed), "no line {listed}");
     }
     let waits = &page.bounds["lock_wait_seconds"];
