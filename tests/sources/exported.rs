@@ -1,65 +1,170 @@
-//! Reads from the sources what lock-core exports from its root.
+//! Reads from the sources what lock-core exports: the names at its root and in its public modules.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-use quote::ToTokens as _;
-use syn::{Ident, Item, ItemImpl, ItemMod, Type, UseTree, Visibility};
+use syn::{
+    Attribute, Ident, Item, ItemImpl, ItemMod, Meta, UseTree, Visibility,
+    ext::IdentExt as _,
+    parse_quote,
+    visit_mut::{self, VisitMut},
+};
 
-/// The items of the crate that have an exported name, and the `impl` blocks for or of them. In no particular order.
+/// The items of the crate that have an exported name, and the `impl` blocks between such items, or between one and other crates.
+/// In no particular order.
 pub(crate) fn items() -> Vec<Item> {
     let names = names();
-    let is_exported =
-        |name: &Ident| matches!(names.get(&name.to_string()), Some(from) if from != MACROS);
-    let items = files(&root())
-        .into_iter()
-        .flat_map(|path| parse(&path).items);
-    let exported = items.filter(|item| match item {
-        Item::Fn(item) => is_public(&item.vis) && is_exported(&item.sig.ident),
-        Item::Struct(item) => is_public(&item.vis) && is_exported(&item.ident),
-        Item::Enum(item) => is_public(&item.vis) && is_exported(&item.ident),
-        Item::Trait(item) => is_public(&item.vis) && is_exported(&item.ident),
-        Item::Type(item) => is_public(&item.vis) && is_exported(&item.ident),
-        Item::Macro(item) => {
-            let mut attributes = item.attrs.iter();
-            attributes.any(|attribute| attribute.path().is_ident("macro_export"))
+    let mut found = Vec::new();
+    for path in files(&root()) {
+        collect_items(&names, parse(&path).items, &mut found);
+    }
+    found
+}
+
+fn collect_items(names: &BTreeMap<String, String>, items: Vec<Item>, found: &mut Vec<Item>) {
+    let known = Known::of(names, &items);
+    for mut item in items {
+        let is_exported = match &mut item {
+            Item::Mod(ItemMod {
+                attrs,
+                content: Some((_, items)),
+                ..
+            }) => {
+                if !is_for_tests(attrs) {
+                    collect_items(names, std::mem::take(items), found);
+                }
+                false
+            }
+            Item::Macro(item) => {
+                let mut attributes = item.attrs.iter();
+                attributes.any(|attribute| attribute.path().is_ident("macro_export"))
+            }
+            Item::Impl(item) => known.completes(item),
+            other => public_name(other).is_some_and(|name| known.exports(&name)),
+        };
+        if is_exported {
+            found.push(item);
         }
-        Item::Impl(item) => named_by(item).any(is_exported),
-        _ => false,
-    });
-    exported.collect()
+    }
+}
+
+/// What the names in a module mean.
+struct Known<'a> {
+    exported: &'a BTreeMap<String, String>,
+    defined: BTreeSet<String>,
+    /// The whole path of each name that is imported.
+    imported: BTreeMap<String, Vec<String>>,
+}
+
+impl<'a> Known<'a> {
+    fn of(exported: &'a BTreeMap<String, String>, items: &[Item]) -> Self {
+        let mut imported = BTreeMap::new();
+        for item in items {
+            if let Item::Use(item) = item {
+                collect(&item.tree, &[], &mut |name, path| {
+                    imported.insert(name, path);
+                });
+            }
+        }
+        Self {
+            exported,
+            defined: items.iter().filter_map(name_of).collect(),
+            imported,
+        }
+    }
+
+    fn exports(&self, name: &str) -> bool {
+        self.exported.get(name).is_some_and(|from| from != MACROS)
+    }
+
+    /// Writes the type and the trait of an `impl` by their whole paths, and those of this crate by their names. Returns whether
+    /// users see the `impl`: one of the names is exported, and none is private to the crate.
+    fn completes(&self, item: &mut ItemImpl) -> bool {
+        let mut paths = WholePaths {
+            known: self,
+            ours: Vec::new(),
+        };
+        paths.visit_type_mut(&mut item.self_ty);
+        if let Some((implemented, _)) = &mut item.trait_ {
+            paths.visit_path_mut(implemented);
+        }
+        !paths.ours.is_empty() && paths.ours.iter().all(|name| self.exports(name))
+    }
+
+    /// The whole path to which the first name of a path leads, and whether it leads into this crate.
+    fn path_of(&self, first: &str) -> (Vec<String>, bool) {
+        let path = match self.imported.get(first) {
+            Some(path) => path.clone(),
+            None => vec![first.to_owned()],
+        };
+        let is_ours =
+            ["crate", "self", "super"].contains(&&*path[0]) || self.defined.contains(&path[0]);
+        (path, is_ours)
+    }
+}
+
+/// Replaces paths by whole ones.
+struct WholePaths<'a> {
+    known: &'a Known<'a>,
+    /// The names of this crate's own items that were met.
+    ours: Vec<String>,
+}
+
+impl VisitMut for WholePaths<'_> {
+    fn visit_path_mut(&mut self, path: &mut syn::Path) {
+        visit_mut::visit_path_mut(self, path);
+        let first = path.segments[0].ident.unraw().to_string();
+        let (whole, is_ours) = self.known.path_of(&first);
+        if is_ours {
+            let mut last = path.segments.pop().expect("a path has a name");
+            // Of an import the path has only the name that it has here, which may be another one.
+            if path.segments.is_empty() {
+                let own = whole.last().expect("a path has a name");
+                last.ident = Ident::new(own, last.ident.span());
+            }
+            self.ours.push(last.ident.to_string());
+            *path = last.into();
+        } else if whole.len() > 1 {
+            let words = whole
+                .iter()
+                .map(|word| Ident::new(word, path.segments[0].ident.span()));
+            let arguments = path.segments[0].arguments.clone();
+            let rest = path.segments.iter().skip(1);
+            let mut replaced: syn::Path = parse_quote!(#(#words)::*);
+            if let Some(last) = replaced.segments.last_mut() {
+                last.arguments = arguments;
+            }
+            replaced.segments.extend(rest.cloned());
+            *path = replaced;
+        }
+    }
 }
 
 /// The crate of the macros, some of which are exported, too.
 pub(crate) const MACROS: &str = "lock_macros";
 
-/// The names in the `pub use` of the crate's root, and the module or crate that each comes from.
+/// The names that users can write, and the module or crate that each comes from.
 pub(crate) fn names() -> BTreeMap<String, String> {
-    fn collect(tree: &UseTree, from: &str, names: &mut BTreeMap<String, String>) {
-        match tree {
-            UseTree::Path(path) if from.is_empty() => {
-                collect(&path.tree, &path.ident.to_string(), names);
-            }
-            UseTree::Path(path) => collect(&path.tree, from, names),
-            UseTree::Group(group) => {
-                let trees = group.items.iter();
-                trees.for_each(|tree| collect(tree, from, names));
-            }
-            UseTree::Name(name) => drop(names.insert(name.ident.to_string(), from.to_owned())),
-            UseTree::Rename(_) | UseTree::Glob(_) => panic!("an export without a name of its own"),
-        }
-    }
     let mut names = BTreeMap::new();
     for item in parse(&root().join("lib.rs")).items {
         match item {
-            Item::Use(item) if is_public(&item.vis) => collect(&item.tree, "", &mut names),
+            Item::Use(item) if is_public(&item.vis) => {
+                collect(&item.tree, &[], &mut |name, path| {
+                    names.insert(name, path[0].clone());
+                });
+            }
             Item::Mod(item)
                 if is_public(&item.vis) && !HIDDEN.contains(&&*item.ident.to_string()) =>
             {
-                names.extend(names_in(&item).map(|name| (name, item.ident.to_string())));
+                let module = item.ident.to_string();
+                names.extend(
+                    names_in(&item)
+                        .into_iter()
+                        .map(|name| (name, module.clone())),
+                );
             }
             _ => {}
         }
@@ -67,11 +172,66 @@ pub(crate) fn names() -> BTreeMap<String, String> {
     names
 }
 
+/// The names at the root of the crate, without those of which a condition names one of these features.
+pub(crate) fn names_at_the_root(without: &[&str]) -> BTreeSet<String> {
+    let needs = |attributes: &[Attribute]| {
+        let conditions = attributes
+            .iter()
+            .filter(|attribute| attribute.path().is_ident("cfg"));
+        let texts = conditions.map(|condition| quote::quote!(#condition).to_string());
+        let mut texts = texts.collect::<Vec<_>>().into_iter();
+        texts.any(|text| {
+            without
+                .iter()
+                .any(|name| text.contains(&format!("\"{name}\"")))
+        })
+    };
+    let mut names = BTreeSet::new();
+    for item in parse(&root().join("lib.rs")).items {
+        if let Item::Use(item) = item
+            && is_public(&item.vis)
+            && !needs(&item.attrs)
+        {
+            collect(&item.tree, &[], &mut |name, _| {
+                names.insert(name);
+            });
+        }
+    }
+    for item in items() {
+        if let Item::Macro(item) = item
+            && !item.attrs.iter().any(is_hidden)
+        {
+            names.extend(item.ident.map(|name| name.to_string()));
+        }
+    }
+    names
+}
+
+/// Calls `found` with each name that a `use` makes, and its whole path.
+fn collect(tree: &UseTree, before: &[String], found: &mut impl FnMut(String, Vec<String>)) {
+    let to = |name: &Ident| [before, &[name.unraw().to_string()]].concat();
+    match tree {
+        UseTree::Path(path) => collect(&path.tree, &to(&path.ident), found),
+        UseTree::Group(group) => {
+            for tree in &group.items {
+                collect(tree, before, found);
+            }
+        }
+        UseTree::Name(name) if name.ident == "self" => {
+            let name = before.last().expect("a module before `self`");
+            found(name.clone(), before.to_vec());
+        }
+        UseTree::Name(name) => found(name.ident.unraw().to_string(), to(&name.ident)),
+        UseTree::Rename(name) => found(name.rename.to_string(), to(&name.ident)),
+        UseTree::Glob(_) => {}
+    }
+}
+
 /// The public modules without items of ours that users name.
 const HIDDEN: [&str; 3] = ["__private", "__simulation", "redis"];
 
 /// The names in a public module: of its items, or those that it exports from another one.
-fn names_in(module: &ItemMod) -> impl Iterator<Item = String> {
+fn names_in(module: &ItemMod) -> Vec<String> {
     let items = if let Some((_, items)) = &module.content {
         items.clone()
     } else {
@@ -80,15 +240,39 @@ fn names_in(module: &ItemMod) -> impl Iterator<Item = String> {
         let file = files.into_iter().find(|file| file.is_file());
         parse(&file.expect("the file of the module")).items
     };
-    items.into_iter().filter_map(|item| match item {
-        Item::Struct(item) => is_public(&item.vis).then(|| item.ident.to_string()),
-        Item::Enum(item) => is_public(&item.vis).then(|| item.ident.to_string()),
-        Item::Trait(item) => is_public(&item.vis).then(|| item.ident.to_string()),
-        Item::Use(item) if is_public(&item.vis) => {
-            let path = item.tree.to_token_stream().to_string();
-            path.rsplit(' ').next().map(str::to_owned)
+    let mut names = Vec::new();
+    for item in items {
+        match item {
+            Item::Use(item) if is_public(&item.vis) => {
+                collect(&item.tree, &[], &mut |name, _| names.push(name));
+            }
+            item => names.extend(public_name(&item)),
         }
-        _ => None,
+    }
+    names
+}
+
+/// The name of an item that another crate could use, if its module is public.
+fn public_name(item: &Item) -> Option<String> {
+    let visibility = match item {
+        Item::Enum(item) => &item.vis,
+        Item::Fn(item) => &item.vis,
+        Item::Struct(item) => &item.vis,
+        Item::Trait(item) => &item.vis,
+        Item::Type(item) => &item.vis,
+        _ => return None,
+    };
+    is_public(visibility).then(|| name_of(item)).flatten()
+}
+
+fn name_of(item: &Item) -> Option<String> {
+    Some(match item {
+        Item::Enum(item) => item.ident.to_string(),
+        Item::Fn(item) => item.sig.ident.to_string(),
+        Item::Struct(item) => item.ident.to_string(),
+        Item::Trait(item) => item.ident.to_string(),
+        Item::Type(item) => item.ident.to_string(),
+        _ => return None,
     })
 }
 
@@ -96,15 +280,19 @@ pub(crate) fn is_public(visibility: &Visibility) -> bool {
     matches!(visibility, Visibility::Public(_))
 }
 
-/// The names of the type that an `impl` is for, and of its trait.
-fn named_by(item: &ItemImpl) -> impl Iterator<Item = &Ident> {
-    let of = match &*item.self_ty {
-        Type::Path(path) => Some(&path.path),
-        _ => None,
-    };
-    let implemented = item.trait_.as_ref().map(|(path, _)| path);
-    let paths = of.into_iter().chain(implemented);
-    paths.filter_map(|path| path.segments.last().map(|last| &last.ident))
+/// Whether an item is hidden: not for users, and not promised.
+pub(crate) fn is_hidden(attribute: &Attribute) -> bool {
+    matches!(&attribute.meta, Meta::List(list)
+        if list.path.is_ident("doc") && list.tokens.to_string() == "hidden")
+}
+
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute
+                .parse_args::<Ident>()
+                .is_ok_and(|condition| condition == "test")
+    })
 }
 
 fn root() -> PathBuf {

@@ -1,18 +1,19 @@
 //! Compares the public interface of lock-core with a list that is checked in, so that each change shows in the list.
 //!
 //! `BLESS=1` writes the list anew. It is read from the sources. So it has no auto traits, no items that a macro writes, and no
-//! feature that a whole module needs. It has each `impl` for a private type.
+//! feature that a whole module needs. It has each `impl` by its whole type and trait, and none that names a private item.
 
 use std::{collections::BTreeSet, env, fs, path::Path};
 
 use quote::{ToTokens, quote};
-use syn::{
-    Attribute, Fields, Generics, Ident, ImplItem, Item, ItemImpl, ItemTrait, Meta, TraitItem,
-};
+use syn::{Attribute, Fields, Generics, Ident, ImplItem, Item, ItemImpl, ItemTrait, TraitItem};
 
 use crate::exported;
 
 const LIST: &str = "sources/public_interface.txt";
+
+/// So many names fit on the first page of the documentation. A name that few users write belongs into a module.
+const MOST_NAMES_AT_THE_ROOT: usize = 42;
 
 /// A line for each item, with its condition and its derived traits at the end.
 #[derive(Default)]
@@ -122,7 +123,7 @@ impl Interface {
     }
 
     fn line(&mut self, attributes: &[Attribute], mut line: String) {
-        if attributes.iter().any(is_hidden) {
+        if attributes.iter().any(exported::is_hidden) {
             return;
         }
         for attribute in attributes {
@@ -134,12 +135,6 @@ impl Interface {
         }
         self.0.insert(line);
     }
-}
-
-/// Whether an item is hidden: not for users, and not promised.
-fn is_hidden(attribute: &Attribute) -> bool {
-    matches!(&attribute.meta, Meta::List(list)
-        if list.path.is_ident("doc") && list.tokens.to_string() == "hidden")
 }
 
 /// Tokens without most of the spaces between them.
@@ -176,4 +171,33 @@ fn the_public_interface_is_the_one_that_is_written_down() {
         new.is_empty() && gone.is_empty(),
         "new: {new:#?}\ngone: {gone:#?}\nIf that is meant, write it down: BLESS=1"
     );
+}
+
+#[test]
+fn the_root_has_few_names() {
+    let names = exported::names_at_the_root(&["once", "tls"]);
+    for name in ["LockManager", "assert_held", "distributed_lock"] {
+        assert!(names.contains(name), "{name} is not among those counted");
+    }
+    assert!(
+        names.len() <= MOST_NAMES_AT_THE_ROOT,
+        "there are {} names at the root: {names:?}",
+        names.len()
+    );
+}
+
+/// What a user relies on without naming it: conversions, of which one side belongs to another crate.
+#[test]
+fn the_list_has_conversions_and_no_private_ones() {
+    let now = Interface::read().0;
+    for conversion in [
+        "impl From<FencingToken> for u64",
+        "impl From<LockError> for std::io::Error",
+        "impl From<LockError> for tonic::Status",
+        "impl From<LockError> for http::StatusCode",
+    ] {
+        assert!(now.contains(conversion), "{conversion} is not listed");
+    }
+    let private: Vec<_> = now.iter().filter(|line| line.contains("Failure")).collect();
+    assert!(private.is_empty(), "{private:?}");
 }
