@@ -70,7 +70,7 @@ pub type CredentialsFuture<'a> =
 /// # async fn token_of_the_identity_service() -> Result<String, std::io::Error> { unimplemented!() }
 /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use lock_core::{Credentials, LockManager};
+/// use lock_core::{LockManager, credentials::Credentials};
 ///
 /// let provider = || async {
 ///     let token = token_of_the_identity_service().await?;

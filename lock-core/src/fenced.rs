@@ -2,10 +2,8 @@
 
 use std::{error::Error, fmt, future::Future};
 
-use crate::{
-    fencing::{Fence, FencingToken},
-    lease::Lease,
-};
+pub use crate::fencing::Fence;
+use crate::{fencing::FencingToken, lease::Lease};
 
 /// A store that remembers, for one resource, the largest fencing token it was shown, and refuses smaller ones.
 ///

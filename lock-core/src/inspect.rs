@@ -1,8 +1,13 @@
-//! What operators see: the holder of a key, and whether the backend is fit for use.
+//! What operators see: the holders of a key, the locks that are held, and whether the backend is fit for use.
+//!
+//! [`LockManager::inspect`](crate::LockManager::inspect) looks at one key, [`list`](crate::LockManager::list) at all that are held,
+//! and [`check`](crate::LockManager::check) at the backend. [`LockError::held_by`](crate::LockError::held_by) names the holder of a
+//! lock that is busy.
 
 use std::{fmt, time::Duration};
 
-use crate::{key::Shown, mode::LockMode};
+use crate::key::{LockKey, Shown};
+pub use crate::{error::HeldBy, manager::LockList, mode::LockMode};
 
 /// The holder of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
 #[derive(Clone, Debug)]
@@ -18,15 +23,15 @@ pub struct LockInfo {
     pub mode: LockMode,
     /// How many leases hold it. A process has one for all its tasks that share a key, and one for each permit.
     pub holders: usize,
-    /// The holders beside `holder`: 64 at most, and none in a [`LockList`](crate::LockList).
+    /// The holders beside `holder`: 64 at most, and none in a [`LockList`].
     pub other_holders: Vec<Holder>,
-    /// The leases that hold it, the one with most time left first: 64 at most, and one in a [`LockList`](crate::LockList). Since when
+    /// The leases that hold it, the one with most time left first: 64 at most, and one in a [`LockList`]. Since when
     /// they last is not known: servers do not keep that.
     pub leases: Vec<LeaseInfo>,
     /// For how long the result of a body that ran once is still kept, if there is one (feature `once`). Its bytes are not shown.
     pub result_kept_for: Option<Duration>,
     /// The requests that wait on the server, in the order in which they joined: 64 at most, and none in a
-    /// [`LockList`](crate::LockList). A process has one request for each mode in which its tasks wait.
+    /// [`LockList`]. A process has one request for each mode in which its tasks wait.
     pub queue: Vec<Waiter>,
 }
 
@@ -50,6 +55,16 @@ pub struct Waiter {
     pub process: Holder,
     /// The mode that it waits for.
     pub mode: LockMode,
+}
+
+/// A lock of a [`LockList`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ListedLock {
+    /// The key, without the manager's prefix.
+    pub key: LockKey,
+    /// Its holder and lease, as they were when the server was read.
+    pub info: LockInfo,
 }
 
 /// The kind of client that has a lock.

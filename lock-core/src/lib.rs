@@ -89,11 +89,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "redis")]
-mod credentials;
+pub mod credentials;
 mod error;
 pub mod fenced;
 mod fencing;
-mod inspect;
+pub mod inspect;
 mod key;
 mod mode;
 #[cfg(feature = "once")]
@@ -146,14 +146,11 @@ pub mod __simulation {
     };
 }
 
-#[cfg(feature = "redis")]
-pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider};
 #[cfg(feature = "once")]
 pub use error::Repeat;
-pub use error::{FromLockError, HeldBy, LeaseLost, LockError, Skipped};
-pub use fencing::{Fence, FencingToken};
+pub use error::{FromLockError, LeaseLost, LockError, Skipped};
+pub use fencing::FencingToken;
 pub use guard::LockGuard;
-pub use inspect::{Health, Holder, LeaseInfo, LockInfo, Topic, Waiter, Warning};
 #[cfg(all(feature = "axum", feature = "once"))]
 pub use integrations::idempotency_key::IdempotencyKey;
 pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
@@ -163,12 +160,12 @@ pub use lock_macros::run_once;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
 pub use manager::{
-    AcquireFuture, KeysOf, ListedLock, LockList, LockManager, LockManagerBuilder, LockSource,
-    current_lease, set_global, with_locks,
+    AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
+    with_locks,
 };
 #[cfg(feature = "redis")]
 pub use manager::{ConnectFuture, IntoClient};
-pub use mode::{LockMode, PermitCount};
+pub use mode::PermitCount;
 #[cfg(feature = "once")]
 pub use once::{OnceOptions, Remember, Remembered};
 pub use options::{LockOptions, OnLost};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use lock_core::{
-    Holder, LeaseLost, LockError, LockManager, LockOptions, assert_held, distributed_lock,
+    LeaseLost, LockError, LockManager, LockOptions, assert_held, distributed_lock, inspect::Holder,
     testing::Faults, with_locks,
 };
 use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND};

@@ -10,7 +10,8 @@ use std::{
 };
 
 use lock_core::{
-    Holder, LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current_lease,
+    LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current_lease,
+    inspect::Holder,
 };
 use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options, run_in_a_row};
 use tokio::{

@@ -11,8 +11,8 @@ use std::{
 };
 
 use lock_core::{
-    Holder, LeaseLost, LockError, LockManager, OnceOptions, Remember, Remembered, Repeat,
-    assert_held, current_lease,
+    LeaseLost, LockError, LockManager, OnceOptions, Remember, Remembered, Repeat, assert_held,
+    current_lease, inspect::Holder,
 };
 use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options, patient};
 use tokio::{

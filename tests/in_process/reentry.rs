@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use lock_core::{HeldBy, LockError, LockManager, LockOptions, distributed_lock};
+use lock_core::{LockError, LockManager, LockOptions, distributed_lock, inspect::HeldBy};
 use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, options};
 use tokio::{task, time::Instant};
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Credentials, LockError, LockManager, LockOptions};
+use lock_core::{LockError, LockManager, LockOptions, credentials::Credentials};
 use lock_tests::{
     AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Request, SECOND,
     eventually, options,
@@ -290,7 +290,12 @@ async fn no_connection_is_authenticated_in_the_middle_of_a_transaction() {
 }
 
 /// A provider that gives a token that the server no longer accepts, so many times, and then the right one.
-fn stale(times: u32) -> (impl lock_core::CredentialsProvider, Arc<AtomicU32>) {
+fn stale(
+    times: u32,
+) -> (
+    impl lock_core::credentials::CredentialsProvider,
+    Arc<AtomicU32>,
+) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = asked.clone();
     let provider = move || {

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lock_core::{Holder, LockError, LockInfo, LockKey, LockManager, LockMode};
+use lock_core::{
+    LockError, LockKey, LockManager,
+    inspect::{Holder, LockInfo, LockMode},
+};
 use lock_tests::{
     AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, connect, eventually, options,
 };

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use lock_core::{
-    Credentials, LockError, LockManager, LockOptions,
+    LockError, LockManager, LockOptions,
+    credentials::Credentials,
     redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, TlsCertificates},
 };
 use lock_tests::{

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LockError, LockGuard, LockManager, LockMode, LockOptions};
+use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::LockMode};
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
 };

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LeaseInfo, LeaseLost, LockError, LockManager, LockMode, LockOptions};
+use lock_core::{
+    LeaseLost, LockError, LockManager, LockOptions,
+    inspect::{LeaseInfo, LockMode},
+};
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
     patient,

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{HeldBy, LockError, LockGuard, LockManager, LockOptions};
+use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::HeldBy};
 use lock_tests::{
     AcquireFree as _, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
     ReleaseHeld as _, SECOND, Scope, connect, eventually, patient,

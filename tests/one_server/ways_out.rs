@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{Holder, LeaseLost, LockError, LockManager, LockOptions, distributed_lock};
+use lock_core::{
+    LeaseLost, LockError, LockManager, LockOptions, distributed_lock, inspect::Holder,
+};
 use lock_tests::{
     AcquireFree as _, After, Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Scope,
     Which, connect, eventually,

@@ -477,7 +477,7 @@ async fn a_foreign_lock_without_an_expiry_is_busy_with_that_word() {
     let info = locks.inspect("k").await.expect("works").expect("held");
     assert_eq!(
         (info.remaining, info.holder),
-        (None, lock_core::Holder::Foreign)
+        (None, lock_core::inspect::Holder::Foreign)
     );
     locks.force_release("k").await.expect("works");
     assert!(

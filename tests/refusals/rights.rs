@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Topic};
+use lock_core::{
+    LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, inspect::Topic,
+};
 use lock_tests::{
     AcquireFree as _, After, Cluster, Direction, HANG, Kind, Log, Proxy, RedisServer, Sentinels,
     Which, eventually, on_every_kind,

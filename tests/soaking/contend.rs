@@ -267,7 +267,7 @@ impl Contender {
 /// Announces the token, and reads. A shared holder does not write, because others would write at the same time.
 async fn look(
     register: &mut Register,
-    fence: lock_core::Fence,
+    fence: lock_core::fenced::Fence,
 ) -> Result<u64, FencedError<io::Error>> {
     if register.announce(fence).await? == Fenced::Refused {
         return Err(FencedError::Refused(fence.token));
@@ -278,7 +278,7 @@ async fn look(
 /// Does the same as [`Lease::update_fenced`], for the other keys of a lease.
 async fn count_up(
     register: &mut Register,
-    fence: lock_core::Fence,
+    fence: lock_core::fenced::Fence,
 ) -> Result<(), FencedError<io::Error>> {
     let value = look(register, fence).await?;
     match register.write(fence, value + 1).await? {

@@ -13,8 +13,8 @@ use std::{
 };
 
 use lock_core::{
-    Fence, FencingToken,
-    fenced::{Fenced, FencedStore},
+    FencingToken,
+    fenced::{Fence, Fenced, FencedStore},
 };
 use lock_tests::history::{Moment, Window};
 use tokio::{

@@ -146,30 +146,56 @@ impl VisitMut for WholePaths<'_> {
 /// The crate of the macros, some of which are exported, too.
 pub(crate) const MACROS: &str = "lock_macros";
 
-/// The names that users can write, and the module or crate that each comes from.
-pub(crate) fn names() -> BTreeMap<String, String> {
-    let mut names = BTreeMap::new();
+/// A name that users can write.
+struct Exported {
+    name: String,
+    /// The public module that has it; `None` of the root.
+    module: Option<String>,
+    /// The module or crate that it comes from.
+    from: String,
+}
+
+fn exported() -> Vec<Exported> {
+    let mut all = Vec::new();
     for item in parse(&root().join("lib.rs")).items {
         match item {
             Item::Use(item) if is_public(&item.vis) => {
                 collect(&item.tree, &[], &mut |name, path| {
-                    names.insert(name, path[0].clone());
+                    let from = path[0].clone();
+                    let module = None;
+                    all.push(Exported { name, module, from });
                 });
             }
             Item::Mod(item)
                 if is_public(&item.vis) && !HIDDEN.contains(&&*item.ident.to_string()) =>
             {
-                let module = item.ident.to_string();
-                names.extend(
-                    names_in(&item)
-                        .into_iter()
-                        .map(|name| (name, module.clone())),
-                );
+                let from = item.ident.to_string();
+                all.extend(names_in(&item).into_iter().map(|name| Exported {
+                    name,
+                    module: Some(from.clone()),
+                    from: from.clone(),
+                }));
             }
             _ => {}
         }
     }
-    names
+    all
+}
+
+/// The names that users can write, and the module or crate that each comes from.
+pub(crate) fn names() -> BTreeMap<String, String> {
+    let all = exported().into_iter();
+    all.map(|one| (one.name, one.from)).collect()
+}
+
+/// The whole paths of these names.
+pub(crate) fn paths() -> BTreeSet<String> {
+    let all = exported().into_iter();
+    all.map(|Exported { name, module, .. }| match module {
+        Some(module) => format!("lock_core::{module}::{name}"),
+        None => format!("lock_core::{name}"),
+    })
+    .collect()
 }
 
 /// The names at the root of the crate, without those of which a condition names one of these features.

@@ -13,7 +13,7 @@ use crate::exported;
 const LIST: &str = "sources/public_interface.txt";
 
 /// So many names fit on the first page of the documentation. A name that few users write belongs into a module.
-const MOST_NAMES_AT_THE_ROOT: usize = 42;
+const MOST_NAMES_AT_THE_ROOT: usize = 27;
 
 /// A line for each item, with its condition and its derived traits at the end.
 #[derive(Default)]
@@ -24,6 +24,9 @@ impl Interface {
         let mut interface = Self::default();
         for item in exported::items() {
             interface.add(item);
+        }
+        for path in exported::paths() {
+            interface.line(&[], format!("use {path}"));
         }
         for (name, from) in exported::names() {
             if from == exported::MACROS {

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{Credentials, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
+use lock_core::{
+    LeaseLost, LockError, LockGuard, LockManager, LockOptions, credentials::Credentials,
+};
 use lock_tests::{
     AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Kind, Proxy, RedisServer,
     ReleaseHeld as _, SECOND, Which, connect, eventually, slot_of, tag_of_slot,

@@ -380,7 +380,7 @@ async fn another_librarys_lock_is_respected_by_a_majority_only() {
     let guard = locks.acquire("k", options()).await.expect("three are free");
     let info = locks.inspect("k").await.expect("answered").expect("held");
     assert!(
-        matches!(info.holder, lock_core::Holder::Ours(_)),
+        matches!(info.holder, lock_core::inspect::Holder::Ours(_)),
         "{info:?}"
     );
     guard.release_held().await;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Credentials, LockManager, LockManagerBuilder, LockOptions};
+use lock_core::{LockManager, LockManagerBuilder, LockOptions, credentials::Credentials};
 use lock_tests::{
     AcquireFree as _, Cluster, HANG, RedisServer, ReleaseHeld as _, SECOND, Sentinels, eventually,
     options,

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use lock_core::{
-    Fence, LockManager, LockOptions,
-    fenced::{Fenced, FencedError, FencedStore},
+    LockManager, LockOptions,
+    fenced::{Fence, Fenced, FencedError, FencedStore},
 };
 use sqlx::SqlitePool;
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LockError, LockManager, Topic, redis};
+use lock_core::{LockError, LockManager, inspect::Topic, redis};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

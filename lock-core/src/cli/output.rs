@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LeaseInfo, LockInfo, LockMode};
+use lock_core::inspect::{LeaseInfo, LockInfo, LockMode};
 use serde_json::{Value, json};
 
 const COLUMNS: [&str; 6] = [

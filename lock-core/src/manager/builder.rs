@@ -321,7 +321,7 @@ impl LockManagerBuilder {
     /// Sets the user and password for the servers, fixed or from a provider that is asked anew for each connection. Defaults to
     /// those in the url, or of the client.
     ///
-    /// For secrets that are kept apart from the url, give [`Credentials`](crate::Credentials), which need no percent-encoding. For
+    /// For secrets that are kept apart from the url, give [`Credentials`](crate::credentials::Credentials), which need no percent-encoding. For
     /// passwords that rotate and tokens that expire, give a [`CredentialsProvider`]. Both take precedence over the user and
     /// password in the url.
     #[cfg(feature = "redis")]

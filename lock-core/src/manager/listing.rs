@@ -4,21 +4,11 @@ use std::{collections::VecDeque, fmt, sync::Arc};
 
 use crate::{
     error::LockError,
-    inspect::{LockInfo, Sighting},
+    inspect::{ListedLock, Sighting},
     key::LockKey,
     manager::LockManager,
     store::{Page, PagePosition},
 };
-
-/// A lock of a [`LockList`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ListedLock {
-    /// The key, without the manager's prefix.
-    pub key: LockKey,
-    /// Its holder and lease, as they were when the server was read.
-    pub info: LockInfo,
-}
 
 /// The locks that are held, from [`LockManager::list`].
 #[must_use = "nothing is asked before `next`"]

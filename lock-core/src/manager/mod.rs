@@ -41,7 +41,7 @@ pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 pub use default::{LockSource, current_lease, set_global, with_locks};
 pub use keys_of::KeysOf;
-pub use listing::{ListedLock, LockList};
+pub use listing::LockList;
 pub(crate) use run::release_now;
 #[cfg(feature = "redis")]
 pub use servers::{ConnectFuture, IntoClient};
