@@ -160,7 +160,7 @@ pub use lock_macros::run_once;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
 pub use manager::{
-    AcquireFuture, KeysOf, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
+    AcquireFuture, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
     with_locks,
 };
 #[cfg(feature = "redis")]

@@ -2,14 +2,19 @@
 //! the commands that their sources send. `neighbours.rs` runs the libraries of other languages, as processes.
 
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
-use lock_core::{KeysOf, LeaseLost, LockError, LockManager, LockOptions};
-use lock_tests::{AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND};
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
+use lock_tests::{AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND, documented_prefix};
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 60).no_wait()
 }
 
-async fn manager(server: &RedisServer, prefix: impl Into<String>) -> LockManager {
+/// A manager with the prefix that the page says.
+async fn beside(server: &RedisServer, library: &str) -> LockManager {
+    manager(server, documented_prefix(library)).await
+}
+
+async fn manager(server: &RedisServer, prefix: &str) -> LockManager {
     let builder = LockManager::builder().key_prefix(prefix);
     builder
         .connect(&server.url())
@@ -27,7 +32,7 @@ async fn rslock_and_ours_exclude_each_other() {
     let server = RedisServer::start();
     let mut theirs = rslock::LockManager::new(vec![server.url()]);
     theirs.set_retry(1, SECOND);
-    let ours = manager(&server, KeysOf::Rslock).await;
+    let ours = beside(&server, "rslock (Rust)").await;
     let held = theirs.lock("orders", SECOND * 60).await.expect("free");
     assert!(!is_free(&ours, "orders").await);
     theirs.unlock(&held).await;
@@ -47,7 +52,7 @@ async fn a_dropped_guard_of_rslock_keeps_its_lock_and_ours_does_not() {
     let server = RedisServer::start();
     let mut theirs = rslock::LockManager::new(vec![server.url()]);
     theirs.set_retry(1, SECOND);
-    let ours = manager(&server, KeysOf::Rslock).await;
+    let ours = beside(&server, "rslock (Rust)").await;
     drop(ours.acquire_free("orders", options()).await);
     lock_tests::eventually(SECOND * 10, "the drop has released it", async || {
         server.get("orders").is_none()
@@ -67,7 +72,7 @@ async fn distributed_lock_redis_and_ours_exclude_each_other() {
         .await
         .expect("the server is up")
         .create_lock("orders");
-    let ours = manager(&server, "distributed-lock:").await;
+    let ours = beside(&server, "distributed-lock-redis (Rust)").await;
     let held = theirs
         .try_acquire()
         .await
@@ -140,14 +145,14 @@ mod redisson {
 mod shedlock {
     use lock_tests::{AcquireFree as _, ReleaseHeld as _};
 
-    use super::{LeaseLost, LockManager, RedisServer, is_free, manager, options};
+    use super::{LeaseLost, LockManager, RedisServer, beside, is_free, options};
 
     const KEY: &str = "job-lock:default:nightly";
     const VALUE: &str = "ADDED:2026-11-20T03:00:00.000Z@host";
 
     async fn start() -> (RedisServer, LockManager) {
         let server = RedisServer::start();
-        let ours = manager(&server, "job-lock:default:").await;
+        let ours = beside(&server, "ShedLock (Java)").await;
         (server, ours)
     }
 

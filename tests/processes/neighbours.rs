@@ -2,8 +2,10 @@
 //!
 //! Each is a process that obeys lines; see `neighbours/client.py`.
 
-use lock_core::{KeysOf, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
-use lock_tests::{HANG, Process, Proxy, RedisServer, ReleaseHeld as _, eventually, tool};
+use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{
+    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, documented_prefix, eventually, tool,
+};
 use tokio::time::timeout;
 
 /// The key that the contender derives from the counter's name.
@@ -17,7 +19,8 @@ const INCREMENTS: u32 = 25;
 struct Neighbour {
     program: Program,
     name: &'static str,
-    keys: KeysOf,
+    /// Its row in the table of docs/migrating.md; `None` of a hand-written lock, which takes the key as it is given.
+    row: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -28,15 +31,15 @@ enum Program {
 
 /// Makes the tests of each neighbour.
 macro_rules! neighbours {
-    ($($module:ident: $program:ident $name:literal, $keys:ident;)*) => {
+    ($($module:ident: $program:ident $name:literal, $row:expr;)*) => {
         $(
             mod $module {
-                use super::{KeysOf, Neighbour, Program};
+                use super::{Neighbour, Program};
 
                 const NEIGHBOUR: Neighbour = Neighbour {
                     program: Program::$program,
                     name: $name,
-                    keys: KeysOf::$keys,
+                    row: $row,
                 };
 
                 #[tokio::test]
@@ -64,16 +67,16 @@ macro_rules! neighbours {
 }
 
 neighbours! {
-    redis_py: Python "redis-py", RedisPy;
-    redlock_py: Python "redlock-py", RedlockPy;
-    pypi_redlock: Python "redlock", PypiRedlock;
-    pottery: Python "pottery", Pottery;
-    python_redis_lock: Python "python-redis-lock", PythonRedisLock;
-    npm_redlock: Node "redlock", NpmRedlock;
-    setnx_without_expiry: Python "setnx-without-expiry", RedisPy;
-    setnx_then_expire: Python "setnx-then-expire", RedisPy;
-    setnx_and_expire_in_a_script: Python "setnx-and-expire-in-a-script", RedisPy;
-    set_nx_px: Python "set-nx-px", RedisPy;
+    redis_py: Python "redis-py", Some("redis-py, `Lock`");
+    redlock_py: Python "redlock-py", Some("redlock-py");
+    pypi_redlock: Python "redlock", Some("redlock (PyPI)");
+    pottery: Python "pottery", Some("pottery, `Redlock`");
+    python_redis_lock: Python "python-redis-lock", Some("python-redis-lock");
+    npm_redlock: Node "redlock", Some("redlock (npm)");
+    setnx_without_expiry: Python "setnx-without-expiry", None;
+    setnx_then_expire: Python "setnx-then-expire", None;
+    setnx_and_expire_in_a_script: Python "setnx-and-expire-in-a-script", None;
+    set_nx_px: Python "set-nx-px", None;
 }
 
 impl Neighbour {
@@ -82,7 +85,7 @@ impl Neighbour {
         Self {
             program: Program::Python,
             name,
-            keys: KeysOf::RedisPy,
+            row: None,
         }
     }
 
@@ -116,14 +119,18 @@ impl Neighbour {
         client
     }
 
+    fn prefix(self) -> &'static str {
+        self.row.map_or("", documented_prefix)
+    }
+
     /// The key of its lock on the server.
     fn full_key(self) -> String {
-        String::from(self.keys) + KEY
+        self.prefix().to_owned() + KEY
     }
 
     /// A manager with the same keys.
     async fn manager(self, server: &RedisServer) -> LockManager {
-        let builder = LockManager::builder().key_prefix(self.keys);
+        let builder = LockManager::builder().key_prefix(self.prefix());
         let connected = builder.connect(&server.url()).await;
         connected.expect("the server is up")
     }
@@ -264,7 +271,7 @@ async fn neither_deletes_the_others_key(neighbour: Neighbour) {
 
 /// Lets all processes count at the same time; returns the end value of the counter.
 fn count(server: &RedisServer, neighbour: Neighbour, mode: &str) -> u32 {
-    let (url, prefix) = (server.url(), String::from(neighbour.keys));
+    let (url, prefix) = (server.url(), neighbour.prefix());
     let increments = INCREMENTS.to_string();
     let arguments = [
         &*url,

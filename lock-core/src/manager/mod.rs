@@ -25,7 +25,6 @@ mod builder;
 mod connecting;
 mod default;
 mod finishing;
-mod keys_of;
 mod listing;
 #[cfg(test)]
 mod modes_in_memory;
@@ -40,7 +39,6 @@ mod servers;
 pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 pub use default::{LockSource, current_lease, set_global, with_locks};
-pub use keys_of::KeysOf;
 pub use listing::LockList;
 pub(crate) use run::release_now;
 #[cfg(feature = "redis")]
