@@ -163,8 +163,6 @@ pub use manager::{
     AcquireFuture, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
     with_locks,
 };
-#[cfg(feature = "redis")]
-pub use manager::{ConnectFuture, IntoClient};
 pub use mode::PermitCount;
 #[cfg(feature = "once")]
 pub use once::{OnceOptions, Remember, Remembered};

@@ -149,8 +149,7 @@ async fn its_certificates_count() {
         root_cert: Some(certificates.authority().into_bytes()),
     };
     let client = Client::build_with_tls(server.tls_url(), trusting).expect("a client");
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let locks = LockManager::builder().client_with(client, config).await;
+    let locks = LockManager::builder().client(client).await;
     takes_turns(&server, locks.expect("they trust each other")).await;
     let stranger = Arc::new(Certificates::new());
     let distrusting = TlsCertificates {
@@ -177,13 +176,17 @@ async fn a_unix_socket_serves_as_well() {
 }
 
 #[tokio::test]
-async fn several_independent_servers_are_reached_through_a_client_each() {
+async fn several_independent_servers_are_reached_through_a_client() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
-    let clients = || servers.iter().map(|server| client(&server.url()));
-    let builder = || LockManager::builder().quarantine(std::time::Duration::ZERO);
-    let locks = builder().clients(clients()).await.expect("they are up");
+    let urls = || servers.iter().map(|server| server.url());
+    let builder = || {
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let builder = LockManager::builder().quarantine(std::time::Duration::ZERO);
+        builder.through(client("redis://elsewhere"), config)
+    };
+    let locks = builder().redlock(urls()).await.expect("they are up");
     let guard = locks.acquire_free("k", patient()).await;
-    let other = builder().clients(clients()).await.expect("they are up");
+    let other = builder().redlock(urls()).await.expect("they are up");
     let busy = other.try_acquire("k", patient()).await.expect("an answer");
     assert!(busy.is_none());
     guard.release_held().await;
@@ -192,6 +195,6 @@ async fn several_independent_servers_are_reached_through_a_client_each() {
         .await
         .release_held()
         .await;
-    let two = builder().clients(clients().take(2)).await;
+    let two = builder().redlock(urls().take(2)).await;
     assert!(matches!(two, Err(LockError::Invalid { .. })), "{two:?}");
 }

@@ -48,10 +48,8 @@ impl Function {
 
     /// Whether its result, or the result of its future, may be an error.
     fn is_fallible(&self) -> bool {
-        // The named futures have a result, too.
-        let named = ["AcquireFuture", "ConnectFuture"];
-        let is_named = named.iter().any(|name| self.returns.starts_with(name));
-        is_named || self.returns.contains("Result <")
+        // The named future has a result, too.
+        self.returns.starts_with("AcquireFuture") || self.returns.contains("Result <")
     }
 
     /// Whether it is a setter of a builder, which takes the builder and returns it changed.

@@ -696,7 +696,7 @@ async fn passwords_reach_all_nodes_and_replicas_tell_of_their_masters() {
     }
     let built = LockManager::builder()
         .credentials(Credentials::new("", "s3cret"))
-        .cluster([format!("127.0.0.1:{}", replica.port())])
+        .connect(&seed(""))
         .await
         .expect("the nodes are up");
     built.check().await.expect("well");

@@ -135,10 +135,7 @@ impl LockManagerBuilder {
     }
 
     #[cfg(feature = "redis")]
-    pub(super) async fn connect_to_servers(
-        mut self,
-        servers: Vec<Named>,
-    ) -> Result<LockManager, LockError> {
+    async fn connect_to_servers(mut self, servers: Vec<Named>) -> Result<LockManager, LockError> {
         use crate::store::redlock::{RedlockStore, restart_quarantine};
 
         let max_ttl = *self

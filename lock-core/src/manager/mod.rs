@@ -41,8 +41,6 @@ pub use builder::LockManagerBuilder;
 pub use default::{LockSource, current_lease, set_global, with_locks};
 pub use listing::LockList;
 pub(crate) use run::release_now;
-#[cfg(feature = "redis")]
-pub use servers::{ConnectFuture, IntoClient};
 
 /// How long the drop of the last manager waits for the releases in the background.
 const LAST_WAIT: Duration = Duration::from_millis(100);

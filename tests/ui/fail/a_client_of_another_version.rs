@@ -1,12 +1,8 @@
 //! A client of another version of the crate `redis`.
-// error: `redis::Client` is not the client of the version of `redis` that lock-core uses
+// error: mismatched types
 // at: client
-// note: another version of the crate `redis`
-// error: `redis::Client` is not the client of the version of `redis` that lock-core uses
-// at: client
-// error: `redis::Client` is not the client of the version of `redis` that lock-core uses
-// at: [client]
-// error: `redis::Client` is not the client of the version of `redis` that lock-core uses
+// note: `redis::Client` and `lock_core::redis::Client` have similar names, but are actually distinct types
+// error: mismatched types
 // at: client
 
 use lock_core::{LockError, LockManager, LockManagerBuilder, redis::AsyncConnectionConfig};
@@ -18,14 +14,6 @@ mod redis {
 
 pub async fn one(client: redis::Client) -> Result<LockManager, LockError> {
     LockManager::builder().client(client).await
-}
-pub async fn with_settings(client: redis::Client) -> Result<(), LockError> {
-    let locks = LockManager::builder().client_with(client, AsyncConnectionConfig::new()).await?;
-    locks.check().await?;
-    Ok(())
-}
-pub async fn several(client: redis::Client) -> Result<LockManager, LockError> {
-    LockManager::builder().clients([client]).await
 }
 pub fn through(client: redis::Client) -> LockManagerBuilder {
     LockManager::builder().through(client, AsyncConnectionConfig::new())
