@@ -52,7 +52,7 @@ impl FencingToken {
 
 /// The values that a holder passes to the store that the lock protects: see [`FencedStore`](crate::fenced::FencedStore).
 ///
-/// [`Lease::fence`](crate::Lease::fence) returns one.
+/// [`Lease::fences`](crate::Lease::fences) returns one for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Fence {

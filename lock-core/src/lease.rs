@@ -43,15 +43,11 @@ impl Lease {
         self.leases.first().fencing
     }
 
-    /// Returns what a [`FencedStore`](crate::fenced::FencedStore) compares: the fencing token, which manager has it, and the seat.
+    /// Returns each key of the lease once, in the order in which they were written, with what a
+    /// [`FencedStore`](crate::fenced::FencedStore) compares: its fencing token, which manager has it, and the seat.
     ///
-    /// It is the fence of [`key`](Self::key); [`fences`](Self::fences) returns those of all keys.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        self.leases.first().fence()
-    }
-
-    /// Returns each key of the lease once, in the order in which they were written, with its fence.
+    /// For a store that refuses an equal token of another holder, too. [`update_fenced`](Self::update_fenced) does all that a single
+    /// key needs.
     #[must_use]
     pub fn fences(&self) -> Vec<(LockKey, Fence)> {
         let leases = self.leases.all().iter();
@@ -188,6 +184,11 @@ impl Lease {
 }
 
 impl Lease {
+    /// The fence of the first key.
+    pub(crate) fn fence(&self) -> Fence {
+        self.leases.first().fence()
+    }
+
     #[cfg(feature = "stream")]
     pub(crate) fn leases(&self) -> &Leases {
         &self.leases
