@@ -298,10 +298,10 @@ mod tests {
     async fn shared_holders_have_no_number_of_their_own_and_exclusive_ones_do() {
         let locks = LockManager::in_memory();
         let keys = ["reads", "writes"].map(LockKey::new);
-        let [reads, writes] = keys.clone();
-        let keys_in_modes = [reads.shared(), writes.exclusive()];
         let options = LockOptions::new(Duration::from_secs(10));
-        let guard = locks.acquire_all(keys_in_modes, options).await;
+        let own = [options.clone().shared(), options.clone()];
+        let in_modes = keys.iter().zip(own);
+        let guard = locks.acquire_all(in_modes, options).await;
         let lease = guard.expect("free").lease();
         let fences = lease.fences();
         assert_eq!(fences[0], (keys[0].clone(), lease.fence()));

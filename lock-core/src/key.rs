@@ -8,10 +8,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::{
-    mode::{Mode, PermitCount},
-    template::Template,
-};
+use crate::template::Template;
 
 /// What is locked: a short text that every process spells alike.
 ///
@@ -66,44 +63,6 @@ impl LockKey {
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.0.from.map(Template::text)
-    }
-
-    /// Returns the key to be locked shared, whatever the options say.
-    ///
-    /// For a list of keys that are not all in one mode. See [`LockOptions::shared`](crate::LockOptions::shared) for what it means.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), lock_core::LockError> {
-    /// # let manager = lock_core::LockManager::in_memory();
-    /// use lock_core::{LockKey, LockOptions};
-    ///
-    /// let keys = [LockKey::new("prices").shared(), LockKey::new("order:42").exclusive()];
-    /// let guard = manager.acquire_all(keys, LockOptions::default()).await?;
-    /// # guard.release().await
-    /// # }
-    /// ```
-    pub fn shared(self) -> KeyInMode {
-        self.in_mode(Mode::Shared)
-    }
-
-    /// Returns the key to be locked exclusively, whatever the options say.
-    pub fn exclusive(self) -> KeyInMode {
-        self.in_mode(Mode::Exclusive)
-    }
-
-    /// Returns the key to be locked by `n` holders at a time, whatever the options say.
-    ///
-    /// See [`LockOptions::permits`](crate::LockOptions::permits) for what it means, and which numbers there may be.
-    pub fn permits(self, n: impl PermitCount) -> KeyInMode {
-        self.in_mode(Mode::permits(n))
-    }
-
-    fn in_mode(self, mode: Mode) -> KeyInMode {
-        KeyInMode {
-            key: self,
-            mode: Some(mode),
-        }
     }
 
     /// The hash of the text.
@@ -166,27 +125,6 @@ impl fmt::Debug for LockKey {
     }
 }
 
-/// A key with the mode in which it is to be locked, whatever the options say: [`LockKey::shared`], [`LockKey::exclusive`],
-/// [`LockKey::permits`].
-///
-/// It is accepted wherever a key is. Where nothing is locked, as in [`inspect`](crate::LockManager::inspect), the mode has no
-/// effect.
-#[derive(Clone, Debug)]
-#[must_use = "a key does nothing until it is passed to a manager"]
-pub struct KeyInMode {
-    pub(crate) key: LockKey,
-    /// `None`: the options decide.
-    pub(crate) mode: Option<Mode>,
-}
-
-impl KeyInMode {
-    /// Sets this mode, unless the key has a mode of its own.
-    pub(crate) fn or(mut self, mode: Mode) -> Self {
-        self.mode.get_or_insert(mode);
-        self
-    }
-}
-
 /// A text from outside, shown in one line of a log: control characters and line ends are escaped, and at most 128 characters are
 /// shown.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
@@ -219,28 +157,6 @@ impl Display for Shown<'_> {
 pub trait IntoLockKey {
     /// Converts the value.
     fn into_lock_key(self) -> LockKey;
-
-    /// Converts the value, with the mode that it names.
-    #[doc(hidden)]
-    fn into_key_in_mode(self) -> KeyInMode
-    where
-        Self: Sized,
-    {
-        KeyInMode {
-            key: self.into_lock_key(),
-            mode: None,
-        }
-    }
-}
-
-impl IntoLockKey for KeyInMode {
-    fn into_lock_key(self) -> LockKey {
-        self.key
-    }
-
-    fn into_key_in_mode(self) -> KeyInMode {
-        self
-    }
 }
 
 impl IntoLockKey for LockKey {

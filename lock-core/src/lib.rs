@@ -153,7 +153,7 @@ pub use fencing::FencingToken;
 pub use guard::LockGuard;
 #[cfg(all(feature = "axum", feature = "once"))]
 pub use integrations::idempotency_key::IdempotencyKey;
-pub use key::{IntoLockKey, KeyInMode, KeyPart, LockKey};
+pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(all(feature = "macros", feature = "once"))]
 pub use lock_macros::run_once;
@@ -163,10 +163,9 @@ pub use manager::{
     AcquireFuture, LockManager, LockManagerBuilder, LockSource, current_lease, set_global,
     with_locks,
 };
-pub use mode::PermitCount;
 #[cfg(feature = "once")]
 pub use once::{OnceOptions, Remember, Remembered};
-pub use options::{LockOptions, OnLost};
+pub use options::{KeyInList, LockOptions, OnLost};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

@@ -31,18 +31,6 @@ impl LockMode {
     }
 }
 
-/// A number of permits: any integer. Whether it is in range is checked when a lock is acquired.
-///
-/// The trait exists for its error message, and cannot be implemented by hand.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is no number of permits",
-    label = "expected an integer from 1 to 1,000"
-)]
-pub trait PermitCount: TryInto<i64> {}
-
-#[diagnostic::do_not_recommend]
-impl<T: TryInto<i64>> PermitCount for T {}
-
 /// Which other holders a holder admits beside itself, and what a request is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {
@@ -59,9 +47,7 @@ pub(crate) enum Mode {
 
 impl Mode {
     /// Replaces a number that does not fit by one that is refused where options are checked.
-    pub(crate) fn permits(n: impl PermitCount) -> Self {
-        // A number that does not fit counts as too many: only an `i128` can be below the range of an `i64`.
-        let n = n.try_into().unwrap_or(i64::MAX).max(0);
+    pub(crate) fn permits(n: usize) -> Self {
         Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
     }
 

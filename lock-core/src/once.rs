@@ -33,7 +33,7 @@ impl OnceOptions {
     /// keeps more results on the server, each with up to 64 KiB.
     pub fn keep(keep: Duration) -> Self {
         Self {
-            lock: LockOptions::default().in_mode(Some(Mode::Once)),
+            lock: LockOptions::default().in_mode(Mode::Once),
             keep,
             fingerprint: None,
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{
     error::LockError,
-    key::LockKey,
-    mode::{Mode, PermitCount},
+    key::{IntoLockKey, LockKey},
+    mode::Mode,
 };
 
 /// The shortest and the longest time that a lease may last without being renewed.
@@ -167,8 +167,8 @@ impl LockOptions {
     /// for each other without end. If the body may write, acquire the key exclusively from the start. Several independent servers
     /// (Redlock) have exclusive locks only: a shared request is [`LockError::Invalid`] there.
     ///
-    /// If both this and [`permits`](Self::permits) are called, the last call counts. A key can have a mode of its own:
-    /// [`LockKey::shared`].
+    /// If both this and [`permits`](Self::permits) are called, the last call counts. In a list, each key can have a mode of its own:
+    /// see [`LockManager::acquire_all`](crate::LockManager::acquire_all).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -190,7 +190,7 @@ impl LockOptions {
     /// Lets `n` holders have the lock at a time. Defaults to one, which is exclusive.
     ///
     /// For work that must be limited, such as exports or calls of a partner's interface. At most `n` bodies run at a time, in all
-    /// processes. `n` is any integer from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder
+    /// processes. `n` is a number from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder
     /// has a seat, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
     ///
     /// With more permits, more bodies run at once. With fewer, more of them wait. `n` comes with each request: a request with `n`
@@ -201,8 +201,8 @@ impl LockOptions {
     /// [`LockError::Invalid`], and the reverse. With several independent servers (Redlock), a request with permits is always
     /// [`LockError::Invalid`]. Fencing tokens of different seats say nothing about each other.
     ///
-    /// If both this and [`shared`](Self::shared) are called, the last call counts. A key can have permits of its own:
-    /// [`LockKey::permits`].
+    /// If both this and [`shared`](Self::shared) are called, the last call counts. In a list, each key can have permits of its own:
+    /// see [`LockManager::acquire_all`](crate::LockManager::acquire_all).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -217,19 +217,40 @@ impl LockOptions {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn permits(mut self, n: impl PermitCount) -> Self {
+    pub fn permits(mut self, n: usize) -> Self {
         self.mode = Mode::permits(n);
         self
     }
 
-    /// Takes the mode of a key that has one of its own.
-    pub(crate) fn in_mode(mut self, mode: Option<Mode>) -> Self {
-        self.mode = mode.unwrap_or(self.mode);
+    pub(crate) const fn in_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
         self
     }
 
-    pub(crate) const fn mode(&self) -> Mode {
-        self.mode
+    /// The mode of a key in a list, by the key's own options. Everything else that they set must be as in the options of the list.
+    pub(crate) fn mode_in_list(&self, of_the_list: &Self) -> Result<Mode, LockError> {
+        fn differs<T: PartialEq>(own: Option<T>, other: Option<T>) -> bool {
+            own.is_some() && own != other
+        }
+        let all = of_the_list;
+        let not_renewed = self.renewal == AutoRenew::Off && all.renewal == AutoRenew::On;
+        let goes_on = self.on_lost == OnLost::Continue && all.on_lost == OnLost::Cancel;
+        let options = [
+            ("ttl", differs(self.ttl, all.ttl)),
+            ("wait", differs(self.wait, all.wait)),
+            ("max_hold", differs(self.max_hold, all.max_hold)),
+            ("min_hold", differs(self.min_hold, all.min_hold)),
+            ("release_in_background", differs(self.release, all.release)),
+            ("without_renewal", not_renewed),
+            ("on_lost", goes_on),
+        ];
+        match options.into_iter().find(|(_, differs)| *differs) {
+            None => Ok(self.mode),
+            Some((option, _)) => Err(LockError::invalid(format!(
+                "the options of this key set `{option}`, and those of the list do not set it to the same: all keys are held as one, so \
+                 the options of one key may differ in the mode only"
+            ))),
+        }
     }
 
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
@@ -287,15 +308,34 @@ impl LockOptions {
         self.release = Some(ReleaseMode::InBackground);
         self
     }
+}
 
-    /// Has [`run`](crate::LockManager::run) and [`run_all`](crate::LockManager::run_all) wait for the answer to the release,
-    /// whatever the manager's default. Defaults to the manager's choice, which is to wait.
-    ///
-    /// When the call returns, other processes find the lock free. This costs the caller one round trip more than
-    /// [`release_in_background`](Self::release_in_background).
-    pub const fn release_awaited(mut self) -> Self {
-        self.release = Some(ReleaseMode::Awaited);
-        self
+/// A key of a list: alone, or with options that say its mode. See [`LockManager::acquire_all`](crate::LockManager::acquire_all).
+///
+/// Implemented for all that is a key, and for a pair of a key and [`LockOptions`]. It cannot be implemented by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key of a list",
+    label = "expected a text, a `LockKey`, or a pair of one with its `LockOptions`",
+    note = "of all keys in one mode, write `[\"account:4\", \"account:7\"]`",
+    note = "of keys in different modes, write `[(\"prices\", options.clone().shared()), (\"order:42\", options.clone())]`"
+)]
+pub trait KeyInList {
+    /// Returns the key, and its own options.
+    #[doc(hidden)]
+    fn __into_parts(self) -> (LockKey, Option<LockOptions>);
+}
+
+#[diagnostic::do_not_recommend]
+impl<K: IntoLockKey> KeyInList for K {
+    fn __into_parts(self) -> (LockKey, Option<LockOptions>) {
+        (self.into_lock_key(), None)
+    }
+}
+
+impl<K: IntoLockKey> KeyInList for (K, LockOptions) {
+    fn __into_parts(self) -> (LockKey, Option<LockOptions>) {
+        let (key, options) = self;
+        (key.into_lock_key(), Some(options))
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Args {
     pub(crate) finishes: bool,
     /// The setters of the options to call, and their arguments.
     pub(crate) setters: Vec<(&'static str, TokenStream)>,
+    /// Whether the answer to the release is awaited, whatever the manager's default.
+    pub(crate) awaits_release: bool,
     pub(crate) modes: Option<Modes>,
     pub(crate) skip_busy: bool,
     pub(crate) on_error: Option<Expr>,
@@ -192,13 +194,12 @@ impl Args {
             }
             OptionName::OnError => self.on_error = Some(value),
             OptionName::Release => {
-                let is_background = is_other(option, &value, ["awaited", "background"])?;
-                let setter = if is_background {
-                    "release_in_background"
+                if is_other(option, &value, ["awaited", "background"])? {
+                    let setter = "release_in_background";
+                    self.setters.push((setter, TokenStream::new()));
                 } else {
-                    "release_awaited"
-                };
-                self.setters.push((setter, TokenStream::new()));
+                    self.awaits_release = true;
+                }
             }
             OptionName::Lease => self.lease = Some(lease(&value, arguments)?),
             OptionName::Locks => self.locks = Some(value),

@@ -9,7 +9,7 @@ use crate::{
     arguments::rebind,
     item::{Item, inferred, renamed},
     key::{Key, Keys},
-    mode::{Mode, Modes},
+    mode::Modes,
     options::AttributeName,
     output::{Answer, answer_in_result, is_response_in_result},
 };
@@ -225,11 +225,18 @@ fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     };
     let setters = args.setters.iter().map(|(option, value)| {
         let setter = hidden(option);
-        let prefix = (*option == "on_lost").then(|| quote!(#private::OnLost::));
-        quote!(.#setter(#prefix #value))
+        let value = match *option {
+            "on_lost" => quote!(#private::OnLost::#value),
+            // By a conversion from any integer type.
+            "permits" => quote!(#private::permits(#value)),
+            _ => value.clone(),
+        };
+        quote!(.#setter(#value))
     });
     let made = if let Some(keep) = &args.keep {
         quote!(OnceOptions::keep(#keep))
+    } else if args.awaits_release {
+        quote!(options_awaited())
     } else {
         quote!(options())
     };
@@ -259,9 +266,16 @@ fn bind_keys(
                 .map(|n| local(&format!("key{n}")))
                 .collect();
             let each = keys.iter().zip(&names).map(|(key, name)| bind(key, name));
-            let modes = (0..keys.len()).map(|n| modes.and_then(|modes| modes.of(n)));
-            let in_mode = modes.map(|mode| hidden(mode.map_or("exact_key", Mode::text)));
-            quote!(#(#each)* let #name = [#(#private::#in_mode(#names)),*];)
+            let in_modes = names.iter().enumerate().map(|(n, key)| {
+                match modes.and_then(|modes| modes.of(n)) {
+                    Some(mode) => {
+                        let in_mode = hidden(mode.text());
+                        quote!(#private::#in_mode(#key))
+                    }
+                    None => key.to_token_stream(),
+                }
+            });
+            quote!(#(#each)* let #name = [#(#in_modes),*];)
         }
     }
 }

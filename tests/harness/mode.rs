@@ -1,6 +1,6 @@
 //! The modes in which tests take a lock, as values.
 
-use lock_core::{IntoLockKey, LockKey};
+use lock_core::LockOptions;
 
 /// The mode in which a lock is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,13 +14,12 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Names a key that is to be taken in this mode.
-    pub fn of(self, key: &str) -> impl IntoLockKey + Clone + use<> {
-        let key = LockKey::new(key);
+    /// Says in options, which are exclusive, that the lock is taken in this mode.
+    pub fn of(self, options: LockOptions) -> LockOptions {
         match self {
-            Self::Exclusive => key.exclusive(),
-            Self::Shared => key.shared(),
-            Self::Permits(permits) => key.permits(permits),
+            Self::Exclusive => options,
+            Self::Shared => options.shared(),
+            Self::Permits(permits) => options.permits(permits.into()),
         }
     }
 }

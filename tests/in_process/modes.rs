@@ -1,5 +1,5 @@
 //! Shared locks and permits as a caller sees them, in calls and in branches. A body that holds a key asks for it in another
-//! mode. Other tests have keys with a mode of their own.
+//! mode. In other tests, the keys of a list have options of their own.
 
 use std::{
     pin::Pin,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use lock_core::{
-    FencingToken, LockError, LockKey, LockManager, LockOptions, PermitCount, current_lease,
+    FencingToken, LockError, LockKey, LockManager, LockOptions, OnLost, current_lease,
     distributed_lock,
 };
 use lock_tests::{SECOND, options};
@@ -20,7 +20,7 @@ fn shared() -> LockOptions {
     options().shared()
 }
 
-fn permits(n: impl PermitCount) -> LockOptions {
+fn permits(n: usize) -> LockOptions {
     options().permits(n)
 }
 
@@ -223,79 +223,112 @@ async fn inside_a_shared_call_there_is_no_exclusive_one_though_the_lease_is_excl
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_mode_of_a_key_counts_and_not_that_of_the_options() {
+async fn in_a_list_the_mode_of_a_key_counts_and_not_that_of_the_list() {
     let locks = LockManager::in_memory();
-    let key = || LockKey::new("k");
-    let may_write = async || locks.acquire("k", options()).await.is_ok();
-    let run = locks.run(key().shared(), options(), async |_| may_write().await);
-    assert!(!run.await.expect("free"));
-    let run = locks.run(key().exclusive(), shared(), async |_| may_write().await);
-    assert!(run.await.expect("free"));
-    let run = locks.run(key().permits(2), shared(), async |_| may_write().await);
-    assert!(!run.await.expect("free"));
-    let keys = || [key().exclusive(), LockKey::new("other").shared()];
+    let may_write = async |key: &str| locks.acquire(key, options()).await.is_ok();
+    let keys = || {
+        [
+            ("k", options()),
+            ("other", shared()),
+            ("exports", permits(2)),
+        ]
+    };
     let run = locks.run_all(keys(), permits(0), async |_| {
         (
-            may_write().await,
-            locks.acquire("other", options()).await.is_ok(),
+            may_write("k").await,
+            may_write("other").await,
+            locks.acquire("exports", permits(3)).await.is_ok(),
             locks.acquire_all(keys(), options()).await.is_ok(),
         )
     });
-    assert_eq!(run.await.expect("free"), (true, false, true));
+    assert_eq!(run.await.expect("free"), (true, false, true, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_list_the_options_of_a_key_differ_in_the_mode_only() {
+    let locks = LockManager::in_memory();
+    let of_the_list = options().wait(SECOND).max_hold(SECOND * 60);
+    for (own, option) in [
+        (LockOptions::new(SECOND), "ttl"),
+        (of_the_list.clone().wait_forever(), "wait"),
+        (of_the_list.clone().no_wait(), "wait"),
+        (of_the_list.clone().max_hold(SECOND), "max_hold"),
+        (of_the_list.clone().min_hold(SECOND), "min_hold"),
+        (of_the_list.clone().without_renewal(), "without_renewal"),
+        (of_the_list.clone().on_lost(OnLost::Continue), "on_lost"),
+        (
+            of_the_list.clone().release_in_background(),
+            "release_in_background",
+        ),
+    ] {
+        let keys = || [("first", of_the_list.clone()), ("k", own.clone().shared())];
+        let guard = locks.acquire_all(keys(), of_the_list.clone()).await;
+        let run = locks.run_all(keys(), of_the_list.clone(), async |_| ());
+        for (key, reason) in [invalid(guard), invalid(run.await)] {
+            assert_eq!(key, Some(LockKey::new("k")));
+            let said = format!("the options of this key set `{option}`");
+            assert!(reason.starts_with(&said), "{reason}");
+        }
+    }
+    let taken = locks.inspect("first").await.expect("works");
+    assert!(taken.is_none());
+    // What a key leaves out is as in the list.
+    let keys = [
+        ("first", LockOptions::default()),
+        ("k", LockOptions::default().shared()),
+    ];
+    let all = of_the_list.on_lost(OnLost::Continue).without_renewal();
+    let all = all.max_hold(SECOND).release_in_background();
+    let guard = locks.acquire_all(keys, all).await.expect("free");
+    assert_eq!(guard.lease().fencing_tokens().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_in_two_modes_in_one_list_is_refused_before_anything_is_taken() {
     let locks = LockManager::in_memory();
-    let (first, k) = (LockKey::new("first"), LockKey::new("k"));
-    for (keys, said) in [
+    for (modes, said) in [
+        ([shared(), options()], "shared and exclusively"),
         (
-            [k.clone().shared(), k.clone().exclusive()],
-            "shared and exclusively",
-        ),
-        (
-            [k.clone().permits(2), k.clone().permits(3)],
+            [permits(2), permits(3)],
             "with 2 permits and with 3 permits",
         ),
     ] {
-        let keys = [first.clone().exclusive()].into_iter().chain(keys);
+        let keys = modes.map(|own| ("k", own));
+        let keys = [("first", options())].into_iter().chain(keys);
         let (key, reason) = invalid(locks.acquire_all(keys, options()).await);
-        assert_eq!(key, Some(k.clone()));
+        assert_eq!(key, Some(LockKey::new("k")));
         assert!(reason.contains(said), "{reason}");
     }
     let taken = locks.inspect("first").await.expect("works");
     assert!(taken.is_none());
-    let twice = [k.clone().shared(), k.shared()];
+    let twice = [("k", shared()), ("k", shared())];
     let guard = locks.acquire_all(twice, options()).await.expect("one mode");
     assert_eq!(guard.lease().fencing_tokens().len(), 1);
+}
+
+#[distributed_lock(key = "k", permits = n, locks = locks)]
+async fn has_one_of(locks: &LockManager, n: i128) -> Result<(), LockError> {
+    Ok(())
 }
 
 #[tokio::test]
 async fn permits_out_of_range_are_refused_with_their_key() {
     let locks = LockManager::in_memory();
-    let k = LockKey::new("k");
+    let listed = |of_k| [("a", shared()), ("k", of_k)];
     let refused = [
         invalid(locks.acquire("k", permits(0)).await),
-        invalid(locks.acquire(k.clone().permits(-1), options()).await),
         invalid(locks.run("k", permits(1_001), async |_| ()).await),
-        invalid(
-            locks
-                .acquire_all([k.clone().permits(u64::MAX)], options())
-                .await,
-        ),
-        invalid(
-            locks
-                .acquire_all(
-                    [LockKey::new("a").shared(), k.clone().permits(0)],
-                    options(),
-                )
-                .await,
-        ),
+        invalid(locks.acquire_all(["k"], permits(usize::MAX)).await),
+        invalid(locks.acquire_all(listed(permits(0)), options()).await),
+        invalid(has_one_of(&locks, -1).await),
+        invalid(has_one_of(&locks, i128::MIN).await),
+        invalid(has_one_of(&locks, i128::MAX).await),
     ];
     for (key, reason) in refused {
-        assert_eq!(key, Some(k.clone()));
+        assert_eq!(key, Some(LockKey::new("k")));
         assert!(reason.starts_with("permits is"), "{reason}");
     }
+    has_one_of(&locks, 1_000).await.expect("in range");
 }
 
 /// None of the servers exists, so every request that is sent is unavailable.
@@ -308,13 +341,9 @@ async fn several_independent_servers_refuse_what_is_not_exclusive_before_anythin
         invalid(locks.acquire("k", shared()).await),
         invalid(locks.try_acquire("k", permits(2)).await),
         invalid(locks.run("k", shared(), async |_| ()).await),
-        invalid(locks.acquire(LockKey::new("k").permits(2), options()).await),
         invalid(
             locks
-                .acquire_all(
-                    [LockKey::new("a").exclusive(), LockKey::new("k").shared()],
-                    options(),
-                )
+                .acquire_all([("a", options()), ("k", shared())], options())
                 .await,
         ),
     ];
@@ -322,9 +351,8 @@ async fn several_independent_servers_refuse_what_is_not_exclusive_before_anythin
         assert_eq!(key, Some(LockKey::new("k")));
         assert!(reason.contains("Acquire it exclusively"), "{reason}");
     }
-    let exclusive = locks
-        .acquire(LockKey::new("k").exclusive(), shared().no_wait())
-        .await;
+    let exclusive = [("k", options())];
+    let exclusive = locks.acquire_all(exclusive, shared().no_wait()).await;
     assert!(
         matches!(exclusive, Err(LockError::Unavailable { .. })),
         "{exclusive:?}"

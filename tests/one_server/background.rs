@@ -150,11 +150,6 @@ async fn the_options_of_a_lock_go_before_the_managers_default() {
     let behind = options().release_in_background();
     way.does_not_hold_up(locks.run("k", behind, swallow)).await;
     assert!(way.held() > 0, "no release came through");
-
-    let (way, locks) = Way::in_the_background().await;
-    let lose = async |_| way.lose_answers();
-    let awaited = options().release_awaited();
-    way.holds_up(locks.run("k", awaited, lose)).await;
 }
 
 #[distributed_lock(key = "k", ttl = "10m", release = background, locks = locks)]

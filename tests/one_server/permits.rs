@@ -19,7 +19,7 @@ const LOCK: &str = "lock:k";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
 fn permits(n: u16) -> LockOptions {
-    options().permits(n)
+    options().permits(n.into())
 }
 
 async fn is_busy(locks: &LockManager, n: u16) -> bool {

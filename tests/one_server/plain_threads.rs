@@ -39,7 +39,7 @@ fn most_at_a_time(mode: Mode) -> usize {
 }
 
 fn acquire(locks: &LockManager, mode: Mode) -> LockGuard {
-    let acquired = block_on(locks.acquire(mode.of("k"), options()));
+    let acquired = block_on(locks.acquire("k", mode.of(options())));
     acquired.unwrap_or_else(|error| panic!("{mode:?}: {error:?}"))
 }
 
@@ -174,7 +174,7 @@ fn a_guard_that_is_dropped_on_a_plain_thread_serves_the_next_waiter() {
             .map(|_| {
                 let locks = locks.clone();
                 runtime.spawn(async move {
-                    let guard = locks.acquire(mode.of("k"), options()).await;
+                    let guard = locks.acquire("k", mode.of(options())).await;
                     guard.expect("its turn").release().await.expect("held");
                 })
             })
@@ -199,11 +199,10 @@ fn a_runtime_without_timers_and_sockets_suffices() {
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         let guard = acquire(&other, mode);
         let waits = options().wait(Duration::from_millis(300));
-        let exclusive = Mode::Exclusive.of("k");
-        let busy = runtime.block_on(locks.acquire(exclusive, waits));
+        let busy = runtime.block_on(locks.acquire("k", waits));
         busy.expect_err("another process has it");
         drop(guard);
-        let guard = runtime.block_on(locks.acquire(mode.of("k"), options()));
+        let guard = runtime.block_on(locks.acquire("k", mode.of(options())));
         runtime
             .block_on(guard.expect("free").release())
             .expect("held");

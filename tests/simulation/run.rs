@@ -253,7 +253,7 @@ impl Scene {
                 };
                 let attempt = oracle.call(process, std::slice::from_ref(key), &[mode]);
                 let options = LockOptions::new(plan.longest_ttl).wait(wait);
-                match manager.acquire(mode.of(key), options).await {
+                match manager.acquire(key, mode.of(options)).await {
                     Ok(guard) => {
                         let held = attempt.acquired(&guard.lease());
                         held.check_belief();

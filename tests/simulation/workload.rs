@@ -187,11 +187,11 @@ impl User {
         let taken: Vec<_> = keys
             .iter()
             .zip(&modes)
-            .map(|(key, mode)| mode.of(key))
+            .map(|(key, mode)| (key.as_str(), mode.of(options.clone())))
             .collect();
         let asked = async {
             match &taken[..] {
-                [key] => manager.acquire(key.clone(), options).await,
+                [(key, options)] => manager.acquire(*key, options.clone()).await,
                 _ => manager.acquire_all(taken.clone(), options).await,
             }
         };
@@ -209,7 +209,13 @@ impl User {
             .oracle
             .call(self.process, std::slice::from_ref(&key), &[mode]);
         let (polls, span) = self.cut();
-        match cut(polls, span, manager.try_acquire(mode.of(&key), options)).await {
+        match cut(
+            polls,
+            span,
+            manager.try_acquire(key.as_str(), mode.of(options)),
+        )
+        .await
+        {
             Some(Ok(Some(guard))) => self.hold(attempt, guard).await,
             Some(Err(error)) => attempt.failed(&error),
             Some(Ok(None)) | None => {}
@@ -243,7 +249,12 @@ impl User {
                 held.watch(steps.go(&held)).await;
             }
         };
-        let ran = cut(polls, span, manager.run(mode.of(&key), options, body)).await;
+        let ran = cut(
+            polls,
+            span,
+            manager.run(key.as_str(), mode.of(options), body),
+        )
+        .await;
         self.world.note(|| format!("a run of {key} ended: {ran:?}"));
     }
 

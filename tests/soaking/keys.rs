@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lock_core::IntoLockKey;
 use lock_tests::{Mode, Random, history::Demands};
 
 use crate::topology::Topology;
@@ -139,11 +138,6 @@ impl Kept {
             _ => Mode::Exclusive,
         };
         Self { mode, ..key }
-    }
-
-    /// The key in its mode, as an acquire takes it.
-    pub(crate) fn taken(&self) -> impl IntoLockKey + use<> {
-        self.mode.of(&self.name)
     }
 
     fn of((name, ttl, usage): (&str, u64, Use)) -> Self {

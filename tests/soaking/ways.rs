@@ -89,12 +89,18 @@ impl Way {
             Self::Panic => panic_in_body(contender, key, options).await,
             Self::Guard => {
                 let attempts = contender.call([key.clone()])?;
-                let taken = contender.locks.acquire(key.taken(), options).await;
+                let taken = contender
+                    .locks
+                    .acquire(&key.name, key.mode.of(options))
+                    .await;
                 use_guard(contender, &attempts, taken.map(Some), span, random).await
             }
             Self::Try => {
                 let attempts = contender.call([key.clone()])?;
-                let taken = contender.locks.try_acquire(key.taken(), options).await;
+                let taken = contender
+                    .locks
+                    .try_acquire(&key.name, key.mode.of(options))
+                    .await;
                 use_guard(contender, &attempts, taken, span, random).await
             }
             Self::DroppedAcquire => drop_acquire(contender, key, options, span, random).await,
@@ -154,7 +160,10 @@ async fn run(
 ) -> io::Result<bool> {
     let attempts = contender.call([key.clone()])?;
     let body = async |lease: Lease| contender.hold(&attempts, &lease, span).await;
-    let ended = contender.locks.run(key.taken(), options, body).await;
+    let ended = contender
+        .locks
+        .run(&key.name, key.mode.of(options), body)
+        .await;
     end(contender, &attempts, ended)
 }
 
@@ -172,7 +181,10 @@ async fn run_for_long(
         contender.count_up(&lease, since).await?;
         contender.about_to_release(&attempts, &lease)
     };
-    let ended = contender.locks.run(key.taken(), options, body).await;
+    let ended = contender
+        .locks
+        .run(&key.name, key.mode.of(options), body)
+        .await;
     end(contender, &attempts, ended)
 }
 
@@ -189,7 +201,7 @@ async fn drop_body(
         held.set(lease.clone()).ok();
         contender.hold(&attempts, &lease, span).await
     };
-    let mut running = pin!(contender.locks.run(key.taken(), options, body));
+    let mut running = pin!(contender.locks.run(&key.name, key.mode.of(options), body));
     let ended = tokio::select! {
         biased;
         ended = &mut running => ended,
@@ -219,7 +231,7 @@ async fn panic_in_body(
             assert!(done.is_err(), "a body panics, as it is to");
             done
         };
-        let ended = inner.locks.run(key.taken(), options, body).await;
+        let ended = inner.locks.run(&key.name, key.mode.of(options), body).await;
         end(&inner, &held, ended)
     });
     match task.await {
@@ -244,7 +256,7 @@ async fn drop_acquire(
     let attempts = contender.call([key.clone()])?;
     let taken = tokio::select! {
         biased;
-        taken = contender.locks.acquire(key.taken(), options) => taken,
+        taken = contender.locks.acquire(&key.name, key.mode.of(options)) => taken,
         () = wait_for_turns(turns), if is_at_once => return gave_up(contender, &attempts),
         () = sleep(within), if !is_at_once => return gave_up(contender, &attempts),
     };
@@ -253,7 +265,11 @@ async fn drop_acquire(
 
 async fn leak(contender: &Arc<Contender>, key: Kept, options: LockOptions) -> io::Result<bool> {
     let attempts = contender.call([key.clone()])?;
-    let guard = match contender.locks.acquire(key.taken(), options).await {
+    let guard = match contender
+        .locks
+        .acquire(&key.name, key.mode.of(options))
+        .await
+    {
         Ok(guard) => guard,
         Err(error) => return end(contender, &attempts, Err(error)),
     };

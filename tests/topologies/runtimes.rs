@@ -90,7 +90,7 @@ impl Locks {
 
     async fn acquire(&self, key: &str) -> LockGuard {
         self.manager
-            .acquire_free(self.mode.of(key), options())
+            .acquire_free(key, self.mode.of(options()))
             .await
     }
 

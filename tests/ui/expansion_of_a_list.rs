@@ -16,7 +16,7 @@ async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
                 &[__private::text("account:"), __private::value(&&from)],
             );
             let __key2 = __private::exact_key(owner(to).await?);
-            let __key = [__private::exact_key(__key1), __private::exact_key(__key2)];
+            let __key = [__key1, __key2];
             let __manager = __private::default_manager();
             let __options = __private::options();
             let lease = __inside.acquire_all(__manager, __key, __options).await;

@@ -44,7 +44,7 @@ pub(crate) struct Run {
 
     /// Acquire one of N permits
     #[arg(long, value_name = "N")]
-    permits: Option<u64>,
+    permits: Option<usize>,
 
     /// The name by which this holder or waiter is shown: 1 to 63 characters, instead of its host and process id
     #[arg(long, value_name = "TEXT")]

@@ -194,9 +194,8 @@ impl LockManagerBuilder {
     ///   before `main` returns;
     /// - if the lease was lost in the last step of the body, this is logged after the call has returned.
     ///
-    /// For one lock, [`LockOptions::release_in_background`](crate::LockOptions::release_in_background) and
-    /// [`LockOptions::release_awaited`](crate::LockOptions::release_awaited) override this, and so does `release` in the attribute.
-    /// [`LockGuard::release`](crate::LockGuard::release) always waits.
+    /// For one lock, there is [`LockOptions::release_in_background`](crate::LockOptions::release_in_background). `release` in the
+    /// attribute overrides this in both directions, and [`LockGuard::release`](crate::LockGuard::release) always waits.
     pub fn release_in_background(mut self) -> Self {
         self.defaults.release = ReleaseMode::InBackground;
         self

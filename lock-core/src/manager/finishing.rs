@@ -11,18 +11,17 @@ use tracing::{Instrument as _, Span};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::KeyInMode,
+    key::LockKey,
     lease::Lease,
     lock::{
         key_state::terms::Terms,
         reentry::{self, Turns},
     },
     manager::{LockManager, default::with_locks_of_this_task},
-    options::LockOptions,
+    mode::Mode,
 };
 #[cfg(feature = "once")]
 use crate::{
-    key::LockKey,
     manager::run_once::OnceCall,
     once::{OnceOptions, Remembering},
 };
@@ -31,8 +30,7 @@ impl LockManager {
     /// `run_all_then`, with a body that goes on when the caller is dropped.
     pub(crate) async fn finish_then<T, F, Fut>(
         &self,
-        keys: Vec<KeyInMode>,
-        options: LockOptions,
+        (keys, terms): (Vec<(LockKey, Mode)>, Terms),
         body: F,
         then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>) + Send + 'static,
     ) -> Result<T, LockError>
@@ -42,7 +40,6 @@ impl LockManager {
         Fut: Future<Output = T> + Send + 'static,
     {
         let runtime = runtime()?;
-        let (keys, terms) = self.wanted(keys, &options)?;
         for (key, mode) in &keys {
             if reentry::find(&self.inner.registry, key, *mode)?.is_some() {
                 let reason = "this task holds the key, and `on_drop = finish` runs the body as a task of its own, which does not have it: \

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, task::Waker, time::Duration};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::{IntoLockKey, KeyInMode, LockKey},
+    key::{IntoLockKey, LockKey},
     lock::{
         context::Context,
         key_state::{
@@ -263,8 +263,8 @@ impl LockManager {
     /// # }
     /// ```
     pub fn acquire(&self, key: impl IntoLockKey, options: LockOptions) -> AcquireFuture<'_> {
-        let KeyInMode { key, mode } = key.into_key_in_mode();
-        let terms = self.terms(&key, &options.in_mode(mode));
+        let key = key.into_lock_key();
+        let terms = self.terms(&key, &options);
         AcquireFuture::new(self, key, terms)
     }
 

@@ -38,8 +38,8 @@ async fn take(
     let options = match mode {
         Mode::Exclusive => options,
         Mode::Shared => options.shared(),
-        Mode::Permits(n) => options.permits(n),
-        Mode::Once => options.in_mode(Some(mode)),
+        Mode::Permits(n) => options.permits(n.into()),
+        Mode::Once => options.in_mode(mode),
     };
     manager.acquire("k", options).await
 }

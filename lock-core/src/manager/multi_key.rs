@@ -8,7 +8,7 @@ use std::{
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::{IntoLockKey, KeyInMode, LockKey},
+    key::LockKey,
     lease::Lease,
     lock::{
         hold::{Hold, Leases},
@@ -17,7 +17,7 @@ use crate::{
     },
     manager::{LockManager, acquire::AcquireFuture, run::release_now},
     mode::Mode,
-    options::{AutoRenew, LockOptions, MOST_KEYS, Wait},
+    options::{AutoRenew, KeyInList, LockOptions, MOST_KEYS, Wait},
     runtime::clock::Moment,
 };
 
@@ -37,8 +37,9 @@ impl LockManager {
     /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was acquired. For the manager's caps, each
     /// key counts as a lease of its own.
     ///
-    /// All keys have the mode of the options, except those with a mode of their own, by [`LockKey::shared`], [`LockKey::exclusive`]
-    /// or [`LockKey::permits`].
+    /// All keys have the mode of the options. For keys in different modes, give a list of pairs, each of a key and its options: the
+    /// key has the mode of these. Every other option that they set has to be as in the call's options, since all keys are held as
+    /// one.
     ///
     /// # Inside a body
     ///
@@ -52,8 +53,9 @@ impl LockManager {
     ///
     /// - [`LockError::Busy`], naming the first key that another holder had until the wait was over;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if there are no keys or too many, or if a key is in the list in two modes. Also if a key or an
-    ///   option is out of bounds, or if a key holds something that is no lock;
+    /// - [`LockError::Invalid`] if there are no keys or too many, or if a key is in the list in two modes. Also if the options of a
+    ///   key differ from the call's in more than the mode;
+    /// - [`LockError::Invalid`] if a key or an option is out of bounds, or if a key holds something that is no lock;
     /// - [`LockError::Invalid`] if the running body holds only some of the keys, or one of them in a mode that does not allow this
     ///   one;
     /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
@@ -81,15 +83,20 @@ impl LockManager {
     ///     println!("UPDATE … WHERE key = '{key}' AND fencing_token <= {token}");
     /// }
     /// guard.release().await?;
-    /// # Ok(())
+    ///
+    /// // The prices shared, the order exclusively.
+    /// let options = LockOptions::default();
+    /// let keys = [("prices", options.clone().shared()), ("order:42", options.clone())];
+    /// let guard = manager.acquire_all(keys, options).await?;
+    /// # guard.release().await
     /// # }
     /// ```
     pub async fn acquire_all(
         &self,
-        keys: impl IntoIterator<Item: IntoLockKey>,
+        keys: impl IntoIterator<Item: KeyInList>,
         options: LockOptions,
     ) -> Result<LockGuard, LockError> {
-        let (keys, terms) = self.wanted(keys, &options)?;
+        let (keys, terms) = self.wanted(in_modes(keys, &options), &options)?;
         self.take_all(&keys, terms).await
     }
 
@@ -128,7 +135,7 @@ impl LockManager {
     /// ```
     pub async fn run_all<T, F, Fut>(
         &self,
-        keys: impl IntoIterator<Item: IntoLockKey>,
+        keys: impl IntoIterator<Item: KeyInList>,
         options: LockOptions,
         body: F,
     ) -> Result<T, LockError>
@@ -136,14 +143,14 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.run_all_then(keys, options, body, release_now).await
+        let wanted = self.wanted(in_modes(keys, &options), &options)?;
+        self.run_all_then(wanted, body, release_now).await
     }
 
     /// `run_then` for several keys.
     pub(crate) async fn run_all_then<T, F, Fut>(
         &self,
-        keys: impl IntoIterator<Item: IntoLockKey>,
-        options: LockOptions,
+        (keys, terms): (Vec<(LockKey, Mode)>, Terms),
         body: F,
         then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
     ) -> Result<T, LockError>
@@ -151,21 +158,20 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let (keys, terms) = self.wanted(keys, &options)?;
         let turns = self.take_turns(&keys, terms.wait).await?;
         let guard = self.take_all(&keys, terms).await?;
         self.run_under(guard, turns, terms, body, then).await
     }
 
     /// Returns each key once, with its mode, and the terms of all keys, with the mode of the first.
-    pub(super) fn wanted(
+    pub(crate) fn wanted(
         &self,
-        keys: impl IntoIterator<Item: IntoLockKey>,
+        keys: impl IntoIterator<Item = Result<(LockKey, Mode), LockError>>,
         options: &LockOptions,
     ) -> Result<(Vec<(LockKey, Mode)>, Terms), LockError> {
-        let keys = distinct(keys, options.mode()).map_err(|error| self.or_closed(error))?;
+        let keys = distinct(keys).map_err(|error| self.or_closed(error))?;
         let of_key = |(key, mode): &(LockKey, Mode)| {
-            let options = options.clone().in_mode(Some(*mode));
+            let options = options.clone().in_mode(*mode);
             self.terms(key, &options)
         };
         let terms = of_key(&keys[0])?;
@@ -316,15 +322,30 @@ fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
     }
 }
 
-/// Returns each key once, in the order of the list, with its own mode or else the usual one. Never returns an empty list.
+/// Gives each key of a list its mode: that of its own options, or else that of the call's.
+fn in_modes(
+    keys: impl IntoIterator<Item: KeyInList>,
+    options: &LockOptions,
+) -> impl Iterator<Item = Result<(LockKey, Mode), LockError>> {
+    let keys = keys.into_iter();
+    keys.map(|key| {
+        let (key, own) = key.__into_parts();
+        let mode = match own {
+            Some(own) => own.mode_in_list(options),
+            None => Ok(options.mode),
+        };
+        let mode = mode.map_err(|error| error.about(&key))?;
+        Ok((key, mode))
+    })
+}
+
+/// Returns each key once, in the order of the list. Never returns an empty list.
 fn distinct(
-    keys: impl IntoIterator<Item: IntoLockKey>,
-    usual: Mode,
+    keys: impl IntoIterator<Item = Result<(LockKey, Mode), LockError>>,
 ) -> Result<Vec<(LockKey, Mode)>, LockError> {
     let mut distinct: Vec<(LockKey, Mode)> = Vec::new();
     for key in keys {
-        let KeyInMode { key, mode } = key.into_key_in_mode();
-        let mode = mode.unwrap_or(usual);
+        let (key, mode) = key?;
         if let Some((_, other)) = distinct.iter().find(|(other, _)| *other == key) {
             if mode == *other {
                 continue;

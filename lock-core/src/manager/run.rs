@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::{IntoLockKey, KeyInMode, LockKey},
+    key::{IntoLockKey, LockKey},
     lease::Lease,
     lock::{
         hold::while_held,
@@ -74,14 +74,14 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let key = key.into_key_in_mode();
+        let key = key.into_lock_key();
         self.run_then(key, options, body, release_now).await
     }
 
     /// The same, where `then` returns the guard to be released, or keeps it, after the body has returned its value.
     pub(crate) async fn run_then<T, F, Fut>(
         &self,
-        KeyInMode { key, mode }: KeyInMode,
+        key: LockKey,
         options: LockOptions,
         body: F,
         then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
@@ -90,7 +90,7 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let terms = self.terms(&key, &options.in_mode(mode))?;
+        let terms = self.terms(&key, &options)?;
         let wanted = [(key, terms.mode)];
         let turns = self.take_turns(&wanted, terms.wait).await?;
         let [(key, _)] = wanted;

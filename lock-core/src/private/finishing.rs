@@ -7,7 +7,7 @@ use crate::{
     guard::LockGuard,
     lock::key_state::terms::Terms,
     manager::release_now,
-    private::{CallEntry, Finished, Step, WantedKeys, WantedLock, first_step},
+    private::{CallEntry, Finished, Step, WantedLock, first_step},
 };
 
 /// A function that goes on when its caller is dropped.
@@ -89,12 +89,12 @@ where
             entry.admit(lease);
             function
         };
-        let keys = match keys {
-            WantedKeys::One(key) => vec![key],
-            WantedKeys::Several(keys) => keys,
-        };
-        let result = match manager {
-            Ok(manager) => manager.finish_then(keys, options, enter, then).await,
+        let wanted = manager.and_then(|manager| {
+            let wanted = manager.wanted(keys.in_modes(&options), &options)?;
+            Ok((manager, wanted))
+        });
+        let result = match wanted {
+            Ok((manager, wanted)) => manager.finish_then(wanted, enter, then).await,
             Err(error) => Err(error),
         };
         result.unwrap_or_else(on_error)

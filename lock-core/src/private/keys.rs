@@ -3,24 +3,42 @@
 use std::fmt::Display;
 
 use crate::{
-    key::{IntoLockKey, KeyInMode, KeyPart, LockKey, Part, join},
+    key::{IntoLockKey, KeyPart, LockKey, Part, join},
     mode::Mode,
     template::Template,
 };
 
-/// A key expression, taken as it is.
-pub fn exact_key(key: impl IntoLockKey) -> KeyInMode {
-    key.into_key_in_mode()
+/// A key of a list.
+#[derive(Debug)]
+pub struct KeyInMode {
+    pub(super) key: LockKey,
+    /// `None`: the options decide.
+    pub(super) mode: Option<Mode>,
 }
 
-/// A key of a list with a mode for each. A key expression that names a mode keeps it.
-pub fn shared(key: impl IntoLockKey) -> KeyInMode {
-    key.into_key_in_mode().or(Mode::Shared)
+impl From<LockKey> for KeyInMode {
+    fn from(key: LockKey) -> Self {
+        Self { key, mode: None }
+    }
+}
+
+/// A key expression, taken as it is.
+pub fn exact_key(key: impl IntoLockKey) -> LockKey {
+    key.into_lock_key()
+}
+
+/// A key of a list with a mode for each.
+#[must_use]
+pub fn shared(key: LockKey) -> KeyInMode {
+    let mode = Some(Mode::Shared);
+    KeyInMode { key, mode }
 }
 
 /// As [`shared`].
-pub fn exclusive(key: impl IntoLockKey) -> KeyInMode {
-    key.into_key_in_mode().or(Mode::Exclusive)
+#[must_use]
+pub fn exclusive(key: LockKey) -> KeyInMode {
+    let mode = Some(Mode::Exclusive);
+    KeyInMode { key, mode }
 }
 
 /// A key template, taken apart.

@@ -14,10 +14,12 @@ use crate::{
     error::LockError,
     guard::LockGuard,
     integrations::response::until_sent,
-    key::{IntoLockKey, KeyInMode},
+    key::LockKey,
     lease::Lease,
     lock::key_state::terms::Terms,
     manager::{LockManager, LockSource, release_now},
+    mode::Mode,
+    options::ReleaseMode,
     runtime::mutex::Mutex,
 };
 
@@ -27,6 +29,7 @@ mod finishing;
 mod keys;
 #[cfg(feature = "once")]
 mod once;
+mod permits;
 
 pub use answers::*;
 pub use assert_held::*;
@@ -34,6 +37,7 @@ pub use finishing::*;
 pub use keys::*;
 #[cfg(feature = "once")]
 pub use once::*;
+pub use permits::*;
 
 pub use crate::{
     error::{FromLockError, Skipped},
@@ -71,9 +75,25 @@ pub struct WantedLock {
 
 #[derive(Debug)]
 enum WantedKeys {
-    One(KeyInMode),
+    One(LockKey),
     /// Of a list, which may have one element.
     Several(Vec<KeyInMode>),
+}
+
+impl WantedKeys {
+    /// Gives each key its mode: its own, or else that of the options.
+    fn in_modes(
+        self,
+        options: &LockOptions,
+    ) -> impl Iterator<Item = Result<(LockKey, Mode), LockError>> {
+        let keys = match self {
+            Self::One(key) => vec![key.into()],
+            Self::Several(keys) => keys,
+        };
+        let usual = options.mode;
+        keys.into_iter()
+            .map(move |KeyInMode { key, mode }| Ok((key, mode.unwrap_or(usual))))
+    }
 }
 
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
@@ -88,10 +108,10 @@ impl CallEntry<WantedLock> {
     pub async fn acquire(
         self,
         manager: Result<LockManager, LockError>,
-        key: impl IntoLockKey,
+        key: LockKey,
         options: LockOptions,
     ) -> Lease {
-        let key = WantedKeys::One(key.into_key_in_mode());
+        let key = WantedKeys::One(key);
         self.acquire_keys(manager, key, options).await
     }
 
@@ -99,10 +119,10 @@ impl CallEntry<WantedLock> {
     pub async fn acquire_all<const N: usize>(
         self,
         manager: Result<LockManager, LockError>,
-        keys: [KeyInMode; N],
+        keys: [impl Into<KeyInMode>; N],
         options: LockOptions,
     ) -> Lease {
-        let keys = WantedKeys::Several(keys.into());
+        let keys = WantedKeys::Several(keys.map(Into::into).into());
         self.acquire_keys(manager, keys, options).await
     }
 
@@ -213,9 +233,10 @@ where
             (Ok(manager), WantedKeys::One(key)) => {
                 manager.run_then(key, options, enter, then).await
             }
-            (Ok(manager), WantedKeys::Several(keys)) => {
-                manager.run_all_then(keys, options, enter, then).await
-            }
+            (Ok(manager), several) => match manager.wanted(several.in_modes(&options), &options) {
+                Ok(wanted) => manager.run_all_then(wanted, enter, then).await,
+                Err(error) => Err(error),
+            },
             (Err(error), _) => Err(error),
         };
         result.unwrap_or_else(on_error)
@@ -345,6 +366,14 @@ pub fn on_error<T, F: FnOnce(LockError) -> T>(on_error: F) -> F {
 /// Options that leave everything to the manager.
 pub fn options() -> LockOptions {
     LockOptions::default()
+}
+
+/// The same, but that the answer to the release is awaited, whatever the manager's default.
+pub fn options_awaited() -> LockOptions {
+    LockOptions {
+        release: Some(ReleaseMode::Awaited),
+        ..LockOptions::default()
+    }
 }
 
 /// `None`, for a `return` that never happens: it tells the compiler the type of the function's value, as a signature does.

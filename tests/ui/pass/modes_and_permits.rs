@@ -37,16 +37,10 @@ async fn order(id: u64, customer: &str) -> Result<String, LockError> {
     Ok(format!("{customer} ordered {id}"))
 }
 
-/// Keys that name their own mode.
-#[distributed_lock(key = ["prices", LockKey::new("stock").shared(), LockKey::new("exports").exclusive()], lease = lease)]
-async fn of_their_own() -> Result<usize, LockError> {
+/// Expressions and templates, each in its mode.
+#[distributed_lock(key = ["prices", LockKey::new("stock"), "exports"], mode = [shared, shared, exclusive], lease = lease)]
+async fn of_expressions() -> Result<usize, LockError> {
     Ok(lease.fencing_tokens().len())
-}
-
-/// One key that names its own mode.
-#[distributed_lock(key = LockKey::new("exports").permits(3))]
-async fn one_of_its_own() -> Result<(), LockError> {
-    Ok(())
 }
 
 /// A number.

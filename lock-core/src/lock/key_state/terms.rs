@@ -214,30 +214,19 @@ mod tests {
     }
 
     #[test]
-    fn permits_out_of_range_are_refused_whatever_integer_they_are() {
+    fn permits_out_of_range_are_refused() {
         let permits = |options: LockOptions| terms(&options).map(|terms| terms.mode);
         let none = LockOptions::default;
-        for few in [
-            none().permits(0),
-            none().permits(-1),
-            none().permits(i64::MIN),
-        ] {
-            assert!(reason(permits(few)).starts_with("permits is 0 or less"));
-        }
+        assert!(reason(permits(none().permits(0))).starts_with("permits is 0 or less"));
         for (many, shown) in [
             (none().permits(1_001), "permits is 1001, and the most"),
-            (none().permits(65_534_u32), "permits is 65534, and the most"),
-            (none().permits(u64::MAX), "permits is 65535 or more"),
-            (none().permits(u128::MAX), "permits is 65535 or more"),
+            (none().permits(65_534), "permits is 65534, and the most"),
+            (none().permits(usize::MAX), "permits is 65535 or more"),
         ] {
             let reason = reason(permits(many));
             assert!(reason.starts_with(shown), "{reason}");
         }
-        for (good, n) in [
-            (none().permits(1), 1),
-            (none().permits(1_000_usize), 1_000),
-            (none().permits(7_u8), 7),
-        ] {
+        for (good, n) in [(none().permits(1), 1), (none().permits(1_000), 1_000)] {
             assert_eq!(permits(good).expect("in range"), Mode::Permits(n));
         }
     }
@@ -290,7 +279,10 @@ mod tests {
         let terms = Terms::new(&LockOptions::default(), defaults).expect("valid");
         assert_eq!((terms.ttl, terms.wait), (defaults.ttl, defaults.wait));
         assert_eq!(terms.release, ReleaseMode::InBackground);
-        let options = LockOptions::default().release_awaited();
+        let options = LockOptions {
+            release: Some(ReleaseMode::Awaited),
+            ..LockOptions::default()
+        };
         let terms = Terms::new(&options, defaults).expect("valid");
         assert_eq!(terms.release, ReleaseMode::Awaited);
     }
