@@ -7,13 +7,17 @@ mod bounds;
 mod diagnostics;
 mod duration;
 mod expand;
+mod guide;
 mod item;
 mod key;
+mod links;
 mod mentions;
 mod mode;
 mod options;
 mod output;
 mod template;
+
+use std::env;
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
@@ -61,6 +65,20 @@ pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     };
     let tokens = read.parse(input);
     tokens.unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// The text of a page of lock-core, for the documentation of lock-core. Not for users.
+#[doc(hidden)]
+#[proc_macro]
+pub fn __guide(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let read = |input: ParseStream| {
+        let file = input.parse::<LitStr>()?;
+        let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
+        let made = guide::page(package.as_ref(), &file.value());
+        made.map_err(|error| Error::new(file.span(), error))
+    };
+    let made = read.parse(input).map(|text| quote!(#text));
+    made.unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// Reads a text. An error about another literal is at the literal, also if it comes through `$key:literal`.
