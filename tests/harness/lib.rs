@@ -127,3 +127,15 @@ pub struct Operations;
 #[doc = include_str!("../../docs/migrating.md")]
 #[derive(Debug)]
 pub struct Migrating;
+
+/// The recipes.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/recipes.md")]
+#[derive(Debug)]
+pub struct Recipes;
+
+/// The examples of the page on leader election.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/leader.md")]
+#[derive(Debug)]
+pub struct Leader;

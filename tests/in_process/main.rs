@@ -9,5 +9,6 @@ mod in_memory;
 mod modes;
 mod once_attribute;
 mod once_in_memory;
+mod recipes;
 mod reentry;
 mod several;
