@@ -22,6 +22,11 @@
 //! Without the attribute: [`LockManager::run`] drops its body when the lease is lost, [`LockManager::acquire`] returns a
 //! [`LockGuard`].
 //!
+//! Guides, a page each: an [overview](guide::overview) with all options, [recipes](guide::recipes), [leader
+//! election](guide::leader), and [web frameworks](guide::web). For decisions: [reliability](guide::reliability), with what is promised
+//! and tested, [performance](guide::performance), [comparison](guide::comparison), [versions](guide::versions). For a service in use:
+//! [operations](guide::operations), and [migrating](guide::migrating) from another lock.
+//!
 //! # Shared locks and permits
 //!
 //! A lock is exclusive unless options say otherwise. [`LockOptions::shared`] is for readers: any number of them hold the key at a
@@ -126,6 +131,9 @@ mod private;
 mod integrations;
 #[cfg(feature = "testing")]
 pub mod testing;
+
+#[cfg(all(doc, not(doctest), feature = "macros"))]
+pub mod guide;
 
 /// The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]

@@ -69,7 +69,7 @@ fn is_picture(file: &str) -> bool {
         .is_some_and(|extension| extension == "svg")
 }
 
-/// What a picture shows, for readers who do not see it.
+/// What a picture shows, in words.
 fn title(picture: &str) -> &str {
     let title = picture
         .split_once("<title>")

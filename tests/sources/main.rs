@@ -4,6 +4,7 @@
 mod attribute_ui;
 mod documented;
 mod exported;
+mod guide;
 mod language;
 mod links;
 mod manifests;
@@ -12,3 +13,7 @@ mod public_interface;
 mod reliability;
 mod rooms;
 mod yaml;
+
+/// The same for the tests of the pages as for the documentation that is made from them.
+#[path = "../../lock-macros/src/links.rs"]
+mod markdown;

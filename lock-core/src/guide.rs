@@ -1,0 +1,46 @@
+//! The guides: pages about one matter each, as they are in this version.
+//!
+//! - [Overview](overview): the README, with all options and urls.
+//! - [Recipes](recipes): what is often built with a lock, in twenty lines each.
+//! - [Leader election](leader): one process of several does the work, and another one goes on after it.
+//! - [Web frameworks](web): what a client is told, streams, and requests that are sent again.
+//! - [Reliability](reliability): what is promised and what is not, and what happens in each failure.
+//! - [Operations](operations): servers, sizes, rights, figures, and what to do when locks fail.
+//! - [Migrating](migrating): from another lock to this one, service by service.
+//! - [Performance](performance): what a lock costs.
+//! - [Comparison](comparison): beside other libraries, and where those are better.
+//! - [Versions](versions): what a version number promises, and which versions run side by side.
+//!
+//! The life of one lock:
+//!
+#![doc = lock_macros::__guide!("docs/life.svg")]
+
+#[doc = lock_macros::__guide!("README.md")]
+pub mod overview {}
+
+#[doc = lock_macros::__guide!("docs/recipes.md")]
+pub mod recipes {}
+
+#[doc = lock_macros::__guide!("docs/leader.md")]
+pub mod leader {}
+
+#[doc = lock_macros::__guide!("docs/web.md")]
+pub mod web {}
+
+#[doc = lock_macros::__guide!("docs/reliability.md")]
+pub mod reliability {}
+
+#[doc = lock_macros::__guide!("docs/operations.md")]
+pub mod operations {}
+
+#[doc = lock_macros::__guide!("docs/migrating.md")]
+pub mod migrating {}
+
+#[doc = lock_macros::__guide!("docs/performance.md")]
+pub mod performance {}
+
+#[doc = lock_macros::__guide!("docs/comparison.md")]
+pub mod comparison {}
+
+#[doc = lock_macros::__guide!("docs/versions.md")]
+pub mod versions {}
