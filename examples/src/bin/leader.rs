@@ -28,8 +28,8 @@ use std::{
 
 use examples::told_to_end;
 use lock_core::{
-    Fence, LockError, LockManager, distributed_lock,
-    fenced::{Fenced, FencedError, FencedStore},
+    LockError, LockManager, distributed_lock,
+    fenced::{Fence, Fenced, FencedError, FencedStore},
 };
 use tokio::time::sleep;
 
