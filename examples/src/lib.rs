@@ -19,11 +19,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Panics
 ///
 /// Outside a runtime of tokio.
-pub fn told_to_end() -> impl Future<Output = ()> + Send + 'static {
-    static TOLD: OnceLock<watch::Receiver<bool>> = OnceLock::new();
-    let mut told = TOLD.get_or_init(listen).clone();
+pub fn shutdown_signal() -> impl Future<Output = ()> + Send + 'static {
+    static SIGNALLED: OnceLock<watch::Receiver<bool>> = OnceLock::new();
+    let mut signalled = SIGNALLED.get_or_init(listen).clone();
     async move {
-        told.wait_for(|told| *told)
+        signalled
+            .wait_for(|signalled| *signalled)
             .await
             .expect("the listening task ends after it has told");
     }
@@ -33,23 +34,23 @@ fn listen() -> watch::Receiver<bool> {
     let signal = |kind| signal(kind).expect("a runtime that listens for signals");
     let mut terminate = signal(SignalKind::terminate());
     let mut interrupt = signal(SignalKind::interrupt());
-    let (tell, told) = watch::channel(false);
+    let (sender, signalled) = watch::channel(false);
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tell.send_replace(true);
+        sender.send_replace(true);
     });
-    told
+    signalled
 }
 
 /// Waits until the process is told to end, and then shuts the manager down, beside the server: it grants no new lock from here on.
 /// A handler that is still under way after five seconds loses its lock and ends with an error.
-pub fn shut_down_when_told(locks: LockManager) -> impl Future<Output = ()> + Send + 'static {
-    let told = told_to_end();
+pub fn shut_down_on_signal(locks: LockManager) -> impl Future<Output = ()> + Send + 'static {
+    let signalled = shutdown_signal();
     async move {
-        told.await;
+        signalled.await;
         locks.shutdown(GRACE).await;
     }
 }

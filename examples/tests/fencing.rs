@@ -13,8 +13,8 @@ fn run(arguments: &[&str]) -> String {
 
 #[test]
 fn the_sleeper_is_refused_and_the_next_holders_change_stays() {
-    let told = run(&[]);
-    let said = |what: &str| told.find(what).expect(what);
+    let printed = run(&[]);
+    let said = |what: &str| printed.find(what).expect(what);
     let in_order = [
         "sleeper: has read 0 cents, and now sleeps",
         "successor: has the lock",
@@ -22,12 +22,12 @@ fn the_sleeper_is_refused_and_the_next_holders_change_stays() {
         "sleeper: wakes up",
         "sleeper: 100 cents refused",
     ];
-    assert!(in_order.map(said).is_sorted(), "{told}");
-    assert!(told.contains("balance: 25 cents"), "{told}");
+    assert!(in_order.map(said).is_sorted(), "{printed}");
+    assert!(printed.contains("balance: 25 cents"), "{printed}");
 }
 
 #[test]
 fn without_fencing_the_next_holders_change_is_lost() {
-    let told = run(&["--unfenced"]);
-    assert!(told.contains("balance: 100 cents"), "{told}");
+    let printed = run(&["--unfenced"]);
+    assert!(printed.contains("balance: 100 cents"), "{printed}");
 }

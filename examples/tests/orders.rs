@@ -5,7 +5,7 @@
 
 use std::{path::Path, process::Command, time::Duration};
 
-use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
+use lock_tests::{HttpRequest, HttpResponse, Process, RedisServer, eventually};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -37,19 +37,19 @@ impl Instance {
         }
     }
 
-    async fn ask(&self, method: &str, path: &str, json: &str) -> HttpAnswer {
+    async fn ask(&self, method: &str, path: &str, json: &str) -> HttpResponse {
         ask(method, &format!("{}{path}", self.url), json).await
     }
 
     async fn create_order(&self) {
-        let answer = self.ask("POST", "/orders", r#"{"cents": 4200}"#).await;
-        assert_eq!(answer.status, 201, "{answer:?}");
-        assert!(answer.body.contains(r#""id":1,"#), "{answer:?}");
+        let response = self.ask("POST", "/orders", r#"{"cents": 4200}"#).await;
+        assert_eq!(response.status, 201, "{response:?}");
+        assert!(response.body.contains(r#""id":1,"#), "{response:?}");
     }
 
     async fn charges(&self) -> u32 {
-        let answer = self.ask("GET", "/orders/1", "").await;
-        let (_, charges) = answer.body.split_once(r#""charges":"#).expect("a count");
+        let response = self.ask("GET", "/orders/1", "").await;
+        let (_, charges) = response.body.split_once(r#""charges":"#).expect("a count");
         let charges = charges.trim_end_matches('}');
         charges.parse().expect("a number")
     }
@@ -102,8 +102,8 @@ impl Shop {
             let url = format!("{}/orders/1/pay", instance.url);
             payments.spawn(async move { ask("POST", &url, "").await });
         }
-        for answer in payments.join_all().await {
-            assert_eq!(answer.status, 200, "{answer:?}");
+        for response in payments.join_all().await {
+            assert_eq!(response.status, 200, "{response:?}");
         }
     }
 }
@@ -112,10 +112,10 @@ fn is_being_paid(redis: &RedisServer) -> bool {
     redis.get("lock:order:1").is_some()
 }
 
-async fn ask(method: &str, url: &str, json: &str) -> HttpAnswer {
+async fn ask(method: &str, url: &str, json: &str) -> HttpResponse {
     let request = HttpRequest::send(method, url, json).await;
-    let answer = request.expect("a listening shop").answer().await;
-    answer.expect("an answer")
+    let response = request.expect("a listening shop").response().await;
+    response.expect("a response")
 }
 
 #[tokio::test]
@@ -147,8 +147,8 @@ async fn a_client_that_hangs_up_releases_the_lock_at_once() {
         !is_being_paid(&shop.redis)
     })
     .await;
-    let answer = shop.second.ask("POST", "/orders/1/pay", "").await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let response = shop.second.ask("POST", "/orders/1/pay", "").await;
+    assert_eq!(response.status, 200, "{response:?}");
     assert_eq!(shop.second.charges().await, 1);
 }
 
@@ -159,8 +159,8 @@ async fn an_interrupted_shop_finishes_the_payment_under_way_and_lets_go() {
     let payment = shop.begin_payment().await;
 
     shop.first.process.interrupt();
-    let answer = payment.answer().await.expect("an answer");
-    assert_eq!(answer.status, 200, "{answer:?}");
+    let response = payment.response().await.expect("a response");
+    assert_eq!(response.status, 200, "{response:?}");
     shop.first.process.join();
     assert!(!is_being_paid(&shop.redis));
     assert_eq!(shop.second.charges().await, 1);
@@ -173,8 +173,8 @@ async fn an_interrupted_shop_gives_up_a_payment_that_outlasts_the_grace() {
     let payment = shop.begin_payment().await;
 
     shop.first.process.interrupt();
-    let answer = payment.answer().await.expect("an answer");
-    assert_eq!(answer.status, 503, "{answer:?}");
+    let response = payment.response().await.expect("a response");
+    assert_eq!(response.status, 503, "{response:?}");
     shop.first.process.join();
     assert!(!is_being_paid(&shop.redis));
     assert_eq!(shop.second.charges().await, 0);

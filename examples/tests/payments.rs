@@ -7,7 +7,7 @@ mod browser;
 use std::time::Duration;
 
 use browser::Browser;
-use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
+use lock_tests::{HttpRequest, HttpResponse, Process, RedisServer, eventually};
 use tokio::task::JoinSet;
 
 /// Longer than a charge takes, also on a machine that is busy with a build.
@@ -46,15 +46,15 @@ impl Instance {
         send(&self.charges(user), key, cents).await
     }
 
-    async fn charge(&self, user: &str, key: &str, cents: u32) -> HttpAnswer {
-        let answer = self.send(user, key, cents).await.answer().await;
-        answer.expect("an answer")
+    async fn charge(&self, user: &str, key: &str, cents: u32) -> HttpResponse {
+        let response = self.send(user, key, cents).await.response().await;
+        response.expect("a response")
     }
 
     async fn count(&self, user: &str) -> u32 {
         let sent = HttpRequest::send("GET", &self.charges(user), "").await;
-        let answer = sent.expect("a listening server").answer().await;
-        let body = answer.expect("an answer").body;
+        let response = sent.expect("a listening server").response().await;
+        let body = response.expect("a response").body;
         let count = body.split(' ').nth(2).expect("a count");
         count.parse().expect("a number")
     }
@@ -89,24 +89,24 @@ impl Service {
     }
 }
 
-fn is_replayed(answer: &HttpAnswer) -> bool {
-    answer.head.contains("idempotent-replayed: true")
+fn is_replayed(response: &HttpResponse) -> bool {
+    response.head.contains("idempotent-replayed: true")
 }
 
 #[tokio::test]
-async fn sixty_requests_to_two_instances_charge_a_card_once_and_get_one_answer() {
+async fn sixty_requests_to_two_instances_charge_a_card_once_and_get_one_response() {
     let service = Service::start("300");
     let mut requests = JoinSet::new();
     for instance in service.instances.iter().cycle().take(60) {
         let url = instance.charges("ada");
-        requests.spawn(async move { send(&url, "7f3a", 1999).await.answer().await });
+        requests.spawn(async move { send(&url, "7f3a", 1999).await.response().await });
     }
     let mut first = 0;
-    for answer in requests.join_all().await {
-        let answer = answer.expect("an answer");
+    for response in requests.join_all().await {
+        let response = response.expect("a response");
         let expected = "ada pays 1999 cents: charged 1 time";
-        assert_eq!((answer.status, answer.body.trim()), (201, expected));
-        first += u32::from(!is_replayed(&answer));
+        assert_eq!((response.status, response.body.trim()), (201, expected));
+        first += u32::from(!is_replayed(&response));
     }
     assert_eq!(first, 1, "all others are marked as replayed");
     assert_eq!(service.count("ada").await, 1);
@@ -131,8 +131,8 @@ async fn a_key_is_for_one_request_of_one_user() {
     assert_eq!(service.count("ada").await, 2);
 
     let without = HttpRequest::send("POST", &one.charges("ada"), "{}").await;
-    let answer = without.expect("a listening server").answer().await;
-    assert_eq!(answer.expect("an answer").status, 400);
+    let response = without.expect("a listening server").response().await;
+    assert_eq!(response.expect("a response").status, 400);
 }
 
 #[tokio::test]
@@ -146,8 +146,8 @@ async fn a_client_that_hangs_up_and_sends_again_is_charged_once() {
     })
     .await;
     drop(request);
-    let answer = other.charge("ada", "7f3a", 1999).await;
-    assert_eq!(answer.status, 201, "{answer:?}");
+    let response = other.charge("ada", "7f3a", 1999).await;
+    assert_eq!(response.status, 201, "{response:?}");
     assert_eq!(service.count("ada").await, 1);
 }
 

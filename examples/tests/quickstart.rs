@@ -2,39 +2,39 @@
 
 use lock_tests::{Process, RedisServer};
 
-fn told(lock_url: &str) -> String {
+fn printed(lock_url: &str) -> String {
     let program = env!("CARGO_BIN_EXE_quickstart");
     Process::spawn(program, &[], &[("LOCK_URL", lock_url)]).join()
 }
 
-fn assert_told(told: &str) {
-    let lines: Vec<&str> = told.lines().collect();
+fn assert_printed(printed: &str) {
+    let lines: Vec<&str> = printed.lines().collect();
     let [began, ended, then_began, then_ended, rest @ ..] = &lines[..] else {
-        panic!("{told}");
+        panic!("{printed}");
     };
     // One charge after the other. Either of them may be the first.
     for (began, ended) in [(began, ended), (then_began, then_ended)] {
-        let cents = began.strip_prefix("order 42: asking for ").expect(told);
-        assert_eq!(*ended, format!("order 42: {cents} charged"), "{told}");
+        let cents = began.strip_prefix("order 42: asking for ").expect(printed);
+        assert_eq!(*ended, format!("order 42: {cents} charged"), "{printed}");
     }
-    assert_ne!(began, then_began, "{told}");
+    assert_ne!(began, then_began, "{printed}");
     let expected = [
         "order 42: held by hand, so no other call charges it",
         "order:42 is busy",
         "order 43: charged at once",
         "order 42: charged at once",
     ];
-    assert_eq!(rest, expected, "{told}");
+    assert_eq!(rest, expected, "{printed}");
 }
 
 #[test]
 fn in_memory_it_shows_one_after_the_other_busy_and_by_hand() {
-    assert_told(&told("memory://"));
+    assert_printed(&printed("memory://"));
 }
 
 #[test]
 fn on_a_server_it_shows_the_same_and_leaves_no_lock() {
     let redis = RedisServer::start();
-    assert_told(&told(&redis.url()));
+    assert_printed(&printed(&redis.url()));
     assert!(redis.keys("lock:*").is_empty());
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, process::Command, time::Duration};
 
-use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
+use lock_tests::{HttpRequest, HttpResponse, Process, RedisServer, eventually};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -25,16 +25,16 @@ impl Instance {
         Self { process, url }
     }
 
-    fn send(&self, method: &'static str, path: &str) -> JoinHandle<HttpAnswer> {
+    fn send(&self, method: &'static str, path: &str) -> JoinHandle<HttpResponse> {
         let url = format!("{}{path}", self.url);
         tokio::spawn(async move {
             let sent = HttpRequest::send(method, &url, "").await;
-            let answer = sent.expect("a listening server").answer().await;
-            answer.expect("an answer")
+            let response = sent.expect("a listening server").response().await;
+            response.expect("a response")
         })
     }
 
-    async fn ask(&self, method: &'static str, path: &str) -> HttpAnswer {
+    async fn ask(&self, method: &'static str, path: &str) -> HttpResponse {
         self.send(method, path).await.expect("no panic")
     }
 }
@@ -78,21 +78,21 @@ async fn reports_run_together_and_see_one_edition_whatever_is_imported() {
     let [one, other] = &service.instances;
     let first = one.ask("POST", "/import").await;
     assert_eq!(first.status, 200, "{first:?}");
-    let mut answers = JoinSet::new();
+    let mut responses = JoinSet::new();
     let mut editions = Vec::new();
     for _ in 0..4 {
         for instance in &service.instances {
             for _ in 0..10 {
-                answers.spawn(instance.send("GET", "/report"));
+                responses.spawn(instance.send("GET", "/report"));
             }
         }
         let imported = other.ask("POST", "/import").await;
         assert_eq!(imported.status, 200, "{imported:?}");
         editions.push(imported.body);
     }
-    for answer in answers.join_all().await {
-        let answer = answer.expect("no panic");
-        assert_eq!(answer.status, 200, "{answer:?}");
+    for response in responses.join_all().await {
+        let response = response.expect("no panic");
+        assert_eq!(response.status, 200, "{response:?}");
     }
     assert!(editions.is_sorted(), "{editions:?}");
     let last = one.ask("GET", "/report").await;
@@ -170,8 +170,8 @@ async fn after_sigterm_it_finishes_what_is_under_way_and_lets_go() {
         .args(["-TERM", &one.process.id().to_string()])
         .status();
     assert!(kill.expect("a shell's command").success());
-    for answer in [report, export] {
-        assert_eq!(answer.await.expect("no panic").status, 200);
+    for response in [report, export] {
+        assert_eq!(response.await.expect("no panic").status, 200);
     }
     let Service {
         redis,

@@ -2,7 +2,7 @@
 
 use lock_tests::{Process, RedisServer};
 
-fn told(lock_url: &str) -> String {
+fn printed(lock_url: &str) -> String {
     let program = env!("CARGO_BIN_EXE_transfer");
     Process::spawn(program, &[], &[("LOCK_URL", lock_url)]).join()
 }
@@ -14,10 +14,10 @@ const RIGHT: &str = "ann has 500 cents, ben has 1500";
 fn transfers_in_both_directions_end_and_keep_every_cent_with_locks_alone() {
     let redis = RedisServer::start();
     for url in ["memory://", &*redis.url()] {
-        let told = told(url);
-        let result = |run: &str| told.lines().find_map(|line| line.strip_prefix(run));
-        assert_eq!(result("with locks: "), Some(RIGHT), "{told}");
+        let printed = printed(url);
+        let result = |run: &str| printed.lines().find_map(|line| line.strip_prefix(run));
+        assert_eq!(result("with locks: "), Some(RIGHT), "{printed}");
         let without = result("without locks: ").expect("both runs are shown");
-        assert_ne!(without, RIGHT, "{told}");
+        assert_ne!(without, RIGHT, "{printed}");
     }
 }

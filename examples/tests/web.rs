@@ -37,8 +37,8 @@ async fn actix_refuses_a_second_payment_until_the_first_is_given_up() {
     let first = send().await.expect("a listening server");
     is_paid(&redis).await;
 
-    let second = send().await.expect("a listening server").answer().await;
-    let second = second.expect("an answer");
+    let second = send().await.expect("a listening server").response().await;
+    let second = second.expect("a response");
     assert_eq!(second.status, 409, "{second:?}");
     assert!(second.head.contains("retry-after: "), "{second:?}");
 
@@ -54,8 +54,8 @@ async fn actix_needs_no_server_of_locks() {
     let (_process, url) = start(env!("CARGO_BIN_EXE_actix"), "memory://", "0");
     for (id, status) in [(1, 200), (0, 404)] {
         let sent = HttpRequest::send("POST", &format!("{url}/orders/{id}/pay"), "").await;
-        let answer = sent.expect("a listening server").answer().await;
-        assert_eq!(answer.expect("an answer").status, status);
+        let response = sent.expect("a listening server").response().await;
+        assert_eq!(response.expect("a response").status, status);
     }
 }
 
@@ -71,8 +71,8 @@ async fn tonic_refuses_a_second_payment_until_the_first_is_given_up() {
     let (_process, address) = start(env!("CARGO_BIN_EXE_tonic"), &redis.url(), "600000");
     let mut first = pay(&address);
     is_paid(&redis).await;
-    let told = pay(&address).line();
-    assert!(told.contains("another request is working"), "{told}");
+    let printed = pay(&address).line();
+    assert!(printed.contains("another request is working"), "{printed}");
 
     first.kill9();
     eventually(SOON, "the lock is free", async || {

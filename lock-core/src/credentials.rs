@@ -53,7 +53,7 @@ pub type CredentialsFuture<'a> =
 ///
 /// The provider is asked anew for each connection, and again before the credentials of an open connection end. It runs on the
 /// thread of the manager, inside a tokio runtime with timers and sockets: it must not block. Its time-out is that of a connection
-/// (`connect_timeout`). If there is no answer in time, or the answer is an error, the failure is logged, and the provider is asked
+/// (`connect_timeout`). If there is no reply in time, or the reply is an error, the failure is logged, and the provider is asked
 /// again. This loses no lease while the old connection works. Without a connection, locks are
 /// [`LockError::Unavailable`](crate::LockError::Unavailable) until the provider answers.
 ///
@@ -116,8 +116,8 @@ where
     E: Into<Box<dyn Error + Send + Sync>>,
 {
     fn credentials(&self) -> CredentialsFuture<'_> {
-        let answer = self();
-        Box::pin(async move { answer.await.map_err(Into::into) })
+        let reply = self();
+        Box::pin(async move { reply.await.map_err(Into::into) })
     }
 }
 
@@ -132,11 +132,8 @@ pub(crate) fn is_fixed(provider: &dyn CredentialsProvider) -> bool {
 pub(crate) fn given(provider: &dyn CredentialsProvider) -> Credentials {
     use std::task::{Context, Poll, Waker};
 
-    let mut answer = provider.credentials();
-    match answer
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-    {
+    let mut reply = provider.credentials();
+    match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(credentials)) => credentials,
         other => panic!("{other:?}"),
     }

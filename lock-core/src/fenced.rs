@@ -14,15 +14,15 @@ use crate::{fencing::FencingToken, lease::Lease};
 ///
 /// The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster. While two
 /// servers act as the primary, both can give out the same number. So a store remembers the holder beside the token, and refuses an
-/// equal token of another holder. A [`Fence`] contains the token, the holder and the seat.
+/// equal token of another holder. A [`Fence`] contains the token, the holder and the permit.
 ///
 /// The holders of one shared phase have the same token, and 0 as the holder. The store accepts the fence of each of them, any
 /// number of times. So a fence keeps out the shared holders of earlier phases, but cannot tell two holders of one phase apart. Work
 /// that writes takes the lock exclusively.
 ///
-/// With permits, several holders have the lock at a time. A later holder may take a free seat while the others go on. Tokens of
-/// different seats say nothing about each other: a store that compared them would refuse holders with a valid lease. So it
-/// remembers one fence for each [seat](Fence::permit). The resource is then what the seat stands for, such as one of several
+/// With permits, several holders have the lock at a time. A later holder may take a free permit while the others go on. Tokens of
+/// different permits say nothing about each other: a store that compared them would refuse holders with a valid lease. So it
+/// remembers one fence for each [permit](Fence::permit). The resource is then what the permit stands for, such as one of several
 /// accounts.
 ///
 /// An example for SQLite and PostgreSQL: the table `account` has the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and
@@ -48,7 +48,7 @@ pub trait FencedStore {
 
     /// Remembers the token and its holder, unless a larger token was announced, or the same token by another holder.
     ///
-    /// With permits, only the tokens of the same seat count.
+    /// With permits, only the tokens of the same permit count.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_is_late_is_refused_before_it_reads() {
+    async fn a_late_holder_is_refused_before_it_reads() {
         let mut store = Store {
             largest: (u64::MAX, 0),
             announced_meanwhile: Some((0, 0)),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_is_overtaken_after_reading_is_refused_though_nobody_has_written() {
+    async fn a_holder_that_is_overtaken_after_reading_is_refused_before_any_write() {
         let mut store = Store {
             announced_meanwhile: Some((u64::MAX, 0)),
             ..Store::default()

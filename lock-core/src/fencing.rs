@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 ///
 /// All holders of one shared phase have the same token. It is larger than that of the exclusive holder before them, and smaller
 /// than that of the next one. With permits the token grows with each acquisition, too. Several holders then have the lock at a
-/// time, so a store compares the tokens of each seat separately: see [`Fence::permit`].
+/// time, so a store compares the tokens of each permit separately: see [`Fence::permit`].
 ///
 /// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if the
 /// store remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try again.
@@ -62,9 +62,9 @@ pub struct Fence {
     ///
     /// Two servers that both act as the primary can give out one token twice. This number tells the two holders apart.
     pub holder: u64,
-    /// The seat of a holder that has one of several permits, as [`Lease::permit`](crate::Lease::permit).
+    /// The permit of a holder that has one of several permits, as [`Lease::permit`](crate::Lease::permit).
     ///
-    /// Tokens of different seats say nothing about each other, so a store remembers one fence for each seat.
+    /// Tokens of different permits say nothing about each other, so a store remembers one fence for each permit.
     pub permit: Option<u16>,
 }
 

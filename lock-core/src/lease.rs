@@ -44,7 +44,7 @@ impl Lease {
     }
 
     /// Returns each key of the lease once, in the order in which they were written, with what a
-    /// [`FencedStore`](crate::fenced::FencedStore) compares: its fencing token, which manager has it, and the seat.
+    /// [`FencedStore`](crate::fenced::FencedStore) compares: its fencing token, which manager has it, and the permit.
     ///
     /// For a store that refuses an equal token of another holder, too. [`update_fenced`](Self::update_fenced) does all that a single
     /// key needs.
@@ -56,12 +56,12 @@ impl Lease {
             .collect()
     }
 
-    /// Returns the number of the seat if the lock was acquired with [`permits`](crate::LockOptions::permits); `None` in other
+    /// Returns the number of the permit if the lock was acquired with [`permits`](crate::LockOptions::permits); `None` in other
     /// modes.
     ///
-    /// Seats are numbered from 0 up to, and not including, the number of permits. No other holder has the same seat of the key at
-    /// the same time, and a new holder gets the lowest free seat. So the seat can select one of several connections, accounts or
-    /// ports. Of several keys, it is the seat of [`key`](Self::key).
+    /// Permits are numbered from 0 up to, and not including, the number of permits. No other holder has the same permit of the key at
+    /// the same time, and a new holder gets the lowest free permit. So the permit can select one of several connections, accounts or
+    /// ports. Of several keys, it is the permit of [`key`](Self::key).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -72,7 +72,7 @@ impl Lease {
     ///
     /// let options = LockOptions::default().permits(accounts.len());
     /// let guard = manager.acquire("partner", options).await?;
-    /// let account = guard.lease().permit().map(|seat| accounts[usize::from(seat)]);
+    /// let account = guard.lease().permit().map(|permit| accounts[usize::from(permit)]);
     /// # let _ = account;
     /// # guard.release().await
     /// # }
@@ -166,14 +166,14 @@ impl Lease {
                 .renew_request(left.max(Duration::from_millis(1)))
         };
         let batch = self.leases.all().iter().map(compare).collect();
-        let answers = context
+        let replies = context
             .ask(|store| store.renew(batch, context.reply_within()))
             .await
             .map_err(|error| error.about(self.key()))?;
-        let mut answers = answers.into_iter();
+        let mut replies = replies.into_iter();
         let mut known = Ok(());
         for lease in self.leases.all() {
-            let result = lease.note_renewal(answers.next());
+            let result = lease.note_renewal(replies.next());
             known = known.and(result);
         }
         // A lost key is reported before a key of which nothing is known. The lease may also have run out while the reply was in

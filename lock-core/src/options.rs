@@ -191,15 +191,15 @@ impl LockOptions {
     ///
     /// For work that must be limited, such as exports or calls of a partner's interface. At most `n` bodies run at a time, in all
     /// processes. `n` is a number from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder
-    /// has a seat, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
+    /// has a permit, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
     ///
     /// With more permits, more bodies run at once. With fewer, more of them wait. `n` comes with each request: a request with `n`
-    /// is granted when fewer than `n` seats are taken. While services with different numbers run beside each other, as during a
+    /// is granted when fewer than `n` permits are taken. While services with different numbers run beside each other, as during a
     /// deployment, the largest number is the bound. The first request in the queue is never overtaken, whatever its `n`.
     ///
     /// Use a key either with permits or without. If a holder or waiter has permits, an exclusive or shared request for the key is
     /// [`LockError::Invalid`], and the reverse. With several independent servers (Redlock), a request with permits is always
-    /// [`LockError::Invalid`]. Fencing tokens of different seats say nothing about each other.
+    /// [`LockError::Invalid`]. Fencing tokens of different permits say nothing about each other.
     ///
     /// If both this and [`shared`](Self::shared) are called, the last call counts. In a list, each key can have permits of its own:
     /// see [`LockManager::acquire_all`](crate::LockManager::acquire_all).

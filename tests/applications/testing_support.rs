@@ -129,7 +129,7 @@ async fn a_lease_outlives_a_short_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_outlives_late_answers_and_runs_out_if_they_are_too_late() {
+async fn a_lease_outlives_late_replies_and_runs_out_if_they_are_too_late() {
     for way in WAYS {
         let (held, _) = strike(way, |faults| faults.delay(SECOND / 4)).await;
         assert!(held.is_ok(), "{way:?}: {held:?}");
@@ -218,7 +218,7 @@ async fn an_acquire_outlives_an_outage_that_is_shorter_than_its_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_answers_take_their_time_and_change_nothing_else() {
+async fn late_replies_take_their_time_and_change_nothing_else() {
     for way in WAYS {
         let (locks, faults) = LockManager::in_memory_with_faults();
         faults.delay(SECOND / 4);
@@ -231,7 +231,7 @@ async fn late_answers_take_their_time_and_change_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_too_late_is_none() {
+async fn a_reply_that_is_too_late_is_none() {
     for way in WAYS {
         let (locks, faults) = LockManager::in_memory_with_faults();
         faults.delay(SECOND * 3);
@@ -243,7 +243,7 @@ async fn an_answer_that_is_too_late_is_none() {
         // The request was executed, and the clean-up undoes it.
         faults.heal();
         sleep(SECOND * 4).await;
-        let free = locks.inspect("k").await.expect("an answer").is_none();
+        let free = locks.inspect("k").await.expect("a response").is_none();
         assert!(free, "{way:?}");
     }
 }
@@ -264,7 +264,7 @@ async fn healing_ends_every_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_has_the_lock_soon_after_healing() {
+async fn a_waiter_has_the_lock_soon_after_healing() {
     for way in WAYS {
         let (locks, faults) = LockManager::in_memory_with_faults();
         faults.busy("k");
@@ -301,7 +301,7 @@ async fn a_body_is_dropped_by_a_fault_and_takes_no_further_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_gets_a_lock_that_was_lost() {
+async fn a_waiter_gets_a_lock_that_was_lost() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let lost = locks.acquire_free("k", options()).await;
     let waiting = tokio::spawn({
@@ -347,13 +347,13 @@ async fn a_fault_finds_its_key_behind_the_prefix_of_the_manager() {
     let builder = LockManager::builder().key_prefix("shop:");
     let (locks, faults) = builder.in_memory_with_faults();
     faults.busy("k");
-    let tried = locks.try_acquire("k", options()).await.expect("an answer");
+    let tried = locks.try_acquire("k", options()).await.expect("a response");
     assert!(tried.is_none());
 }
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "the lock `k` is not held through this manager")]
-async fn losing_a_lock_that_nobody_holds_panics() {
+async fn losing_a_lock_without_a_holder_panics() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;
@@ -364,12 +364,12 @@ async fn losing_a_lock_that_nobody_holds_panics() {
 async fn a_holder_elsewhere_is_seen_and_can_be_forced_to_let_go() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     faults.busy_for("k", SECOND * 5);
-    let found = locks.inspect("k").await.expect("an answer");
+    let found = locks.inspect("k").await.expect("a response");
     let found = found.expect("somebody has it");
     assert_eq!(found.holder, Holder::Foreign);
     assert_eq!(found.remaining, Some(SECOND * 5));
     locks.force_release("k").await.expect("works");
-    assert!(locks.inspect("k").await.expect("an answer").is_none());
+    assert!(locks.inspect("k").await.expect("a response").is_none());
     assert!(hold(Way::Guard, &locks, Duration::ZERO).await.is_ok());
 }
 
@@ -409,7 +409,7 @@ fn a_guard_that_is_dropped_outside_any_runtime_releases_late() {
     let free = || {
         runtime
             .block_on(locks.inspect("k"))
-            .expect("an answer")
+            .expect("a response")
             .is_none()
     };
     lock_tests::eventually_blocking(SECOND * 10, "the key is free", free);

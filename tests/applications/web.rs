@@ -11,7 +11,7 @@ use std::{
 use axum::body::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
 use lock_core::{LockError, LockGuard, LockManager};
-use lock_tests::{HttpAnswer, HttpRequest, RedisServer, eventually, options};
+use lock_tests::{HttpRequest, HttpResponse, RedisServer, eventually, options};
 use tokio::sync::Notify;
 
 /// A lock that was not released is renewed, and so stays held for longer than this.
@@ -91,9 +91,9 @@ struct Site {
 }
 
 impl Site {
-    async fn get(&self, path: &str) -> HttpAnswer {
-        let answer = self.send(path).await.answer().await;
-        answer.expect("an answer")
+    async fn get(&self, path: &str) -> HttpResponse {
+        let response = self.send(path).await.response().await;
+        response.expect("a response")
     }
 
     async fn send(&self, path: &str) -> HttpRequest {
@@ -129,7 +129,7 @@ macro_rules! test_claims {
         test_claims! {
             a_free_lock_is_not_noticed
             a_busy_lock_is_a_conflict_that_says_when_to_try_again
-            the_users_own_answer_comes_first
+            the_users_own_response_comes_first
             a_program_without_a_manager_is_an_internal_error
             a_client_that_resets_the_connection_releases_the_lock_at_once
             a_lock_is_held_until_the_stream_has_ended
@@ -177,9 +177,9 @@ const CARRYING: [&str; 4] = ["/result/7", "/response/7", "/opaque/7", "/error/7"
 
 async fn a_free_lock_is_not_noticed(site: &Site) {
     for path in CARRYING.into_iter().chain(["/mute/7", "/locked/7"]) {
-        let answer = site.get(path).await;
-        assert_eq!(answer.status, 200, "{path}: {answer:?}");
-        assert!(answer.body.contains("order 7"), "{path}: {answer:?}");
+        let response = site.get(path).await;
+        assert_eq!(response.status, 200, "{path}: {response:?}");
+        assert!(response.body.contains("order 7"), "{path}: {response:?}");
     }
     assert_eq!(site.get("/opaque/0").await.status, 404);
 }
@@ -189,9 +189,9 @@ async fn a_busy_lock_is_a_conflict_that_says_when_to_try_again(site: &Site) {
     a_free_lock_is_not_noticed(site).await;
     let guard = site.app.hold("order:7").await;
     for path in CARRYING {
-        let answer = site.get(path).await;
-        assert_problem(&answer, 409, "Conflict");
-        let seconds = header(&answer, "retry-after").expect("a pause");
+        let response = site.get(path).await;
+        assert_problem(&response, 409, "Conflict");
+        let seconds = header(&response, "retry-after").expect("a pause");
         let seconds: u64 = seconds.parse().expect("whole seconds");
         assert_eq!(
             seconds, 1,
@@ -206,16 +206,16 @@ async fn a_busy_lock_is_a_conflict_that_says_when_to_try_again(site: &Site) {
     a_free_lock_is_not_noticed(site).await;
 }
 
-async fn the_users_own_answer_comes_first(site: &Site) {
+async fn the_users_own_response_comes_first(site: &Site) {
     let _guard = site.app.hold("order:7").await;
-    let answer = site.get("/locked/7").await;
-    assert_eq!((answer.status, answer.body.as_str()), (423, "true"));
+    let response = site.get("/locked/7").await;
+    assert_eq!((response.status, response.body.as_str()), (423, "true"));
 }
 
 async fn a_program_without_a_manager_is_an_internal_error(site: &Site) {
-    let answer = site.get("/nowhere").await;
-    assert_problem(&answer, 500, "Internal Server Error");
-    assert_eq!(header(&answer, "retry-after"), None);
+    let response = site.get("/nowhere").await;
+    assert_problem(&response, 500, "Internal Server Error");
+    assert_eq!(header(&response, "retry-after"), None);
 }
 
 async fn a_client_that_hangs_up_releases_the_lock_at_once(site: &Site) {
@@ -287,7 +287,7 @@ async fn a_stream_ends_with_its_lease(site: &Site) {
     assert!(!rest.contains("last"), "{rest}");
 }
 
-async fn whoever_reads_can_tell_a_loss_from_the_end(site: &Site) {
+async fn a_reader_can_distinguish_a_loss_from_the_end(site: &Site) {
     let rest = rest_after_a_loss(site).await;
     assert!(!rest.ends_with(END), "{rest}");
 }
@@ -303,37 +303,40 @@ async fn a_lost_lease_is_unavailable(site: &Site, redis: &RedisServer) {
     let request = site.send("/hang/7").await;
     site.app.held("order:7").await;
     redis.cli(&["DEL", "lock:order:7"]);
-    let answer = request.answer().await.expect("an answer");
-    assert_problem(&answer, 503, "Service Unavailable");
-    assert!(answer.body.contains("interrupted"), "{answer:?}");
+    let response = request.response().await.expect("a response");
+    assert_problem(&response, 503, "Service Unavailable");
+    assert!(response.body.contains("interrupted"), "{response:?}");
 }
 
 async fn a_server_that_is_gone_is_unavailable(site: &Site, redis: &RedisServer) {
     redis.kill9();
-    let answer = site.get("/opaque/7").await;
-    assert_problem(&answer, 503, "Service Unavailable");
-    assert!(answer.body.contains("does not answer"), "{answer:?}");
+    let response = site.get("/opaque/7").await;
+    assert_problem(&response, 503, "Service Unavailable");
+    assert!(response.body.contains("does not answer"), "{response:?}");
 }
 
-/// Checks that the answer follows RFC 9457 and contains nothing confidential.
+/// Checks that the response follows RFC 9457 and contains nothing confidential.
 #[track_caller]
-fn assert_problem(answer: &HttpAnswer, status: u16, title: &str) {
-    assert_eq!(answer.status, status, "{answer:?}");
-    let media_type = header(answer, "content-type");
+fn assert_problem(response: &HttpResponse, status: u16, title: &str) {
+    assert_eq!(response.status, status, "{response:?}");
+    let media_type = header(response, "content-type");
     assert_eq!(media_type.as_deref(), Some("application/problem+json"));
-    let problem: serde_json::Value = serde_json::from_str(&answer.body).expect("json");
+    let problem: serde_json::Value = serde_json::from_str(&response.body).expect("json");
     assert_eq!(problem["type"], "about:blank");
     assert_eq!(problem["title"], title);
     assert_eq!(problem["status"], status);
     assert!(problem["detail"].is_string());
-    let told = format!("{}{}", answer.head, answer.body);
+    let text = format!("{}{}", response.head, response.body);
     for secret in ["order", "redis", "lock"] {
-        assert!(!told.contains(secret), "`{secret}` in {told}");
+        assert!(!text.contains(secret), "`{secret}` in {text}");
     }
 }
 
-fn header(answer: &HttpAnswer, name: &str) -> Option<String> {
-    let lines = answer.head.lines().filter_map(|line| line.split_once(": "));
+fn header(response: &HttpResponse, name: &str) -> Option<String> {
+    let lines = response
+        .head
+        .lines()
+        .filter_map(|line| line.split_once(": "));
     let mut values = lines.filter(|(found, _)| found.eq_ignore_ascii_case(name));
     values.next().map(|(_, value)| value.to_owned())
 }

@@ -44,11 +44,11 @@ pub(crate) fn run() {
 
 pub(crate) fn worker(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
-    worker::tell("ready");
-    worker::told();
+    worker::send("ready");
+    worker::received();
     let guards = runtime.block_on(hold_many(url, LEASES));
-    worker::tell("held");
-    worker::told();
+    worker::send("held");
+    worker::received();
     let cpu = Cpu::start();
     thread::sleep(WATCHED_FOR);
     let spent = cpu.spent();
@@ -57,6 +57,6 @@ pub(crate) fn worker(url: &str) {
         .filter(|guard| guard.lease().is_lost())
         .count();
     assert_eq!(lost, 0, "leases were lost");
-    worker::tell(&spent.as_secs_f64().to_string());
+    worker::send(&spent.as_secs_f64().to_string());
     // They need not be released: the server ends now.
 }

@@ -50,14 +50,14 @@ impl Network {
 
 pub(crate) fn worker(server_port: &str) {
     let server_port: u16 = server_port.parse().expect("a port");
-    worker::tell("ready");
+    worker::send("ready");
     // Threads that start from here on inherit the cores.
-    worker::told();
+    worker::received();
     // By default, the kernel lets each sleep take 50 µs longer. Threads inherit this, too.
     set_current_timer_slack(Some(NonZeroU64::MIN)).expect("a Linux system");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a listener has an address");
-    worker::tell(&address.port().to_string());
+    worker::send(&address.port().to_string());
     for client in listener.incoming() {
         let client = client.expect("a client");
         let server = TcpStream::connect(("127.0.0.1", server_port)).expect("a running server");

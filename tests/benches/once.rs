@@ -211,9 +211,9 @@ pub(crate) fn worker(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
     let connect = || runtime.block_on(LockManager::connect(url));
     let managers: Vec<_> = (0..WAITING).map(|_| connect()).collect();
-    worker::tell("ready");
+    worker::send("ready");
     loop {
-        let key = worker::told();
+        let key = worker::received();
         if key.is_empty() {
             break;
         }
@@ -225,7 +225,7 @@ pub(crate) fn worker(url: &str) {
             tasks.spawn_on(task, runtime.handle());
         }
         runtime.block_on(tasks.join_all());
-        worker::tell("all");
+        worker::send("all");
     }
     std::process::exit(0);
 }

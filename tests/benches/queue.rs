@@ -42,8 +42,8 @@ pub(crate) fn run() {
 pub(crate) fn worker(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
     let holder = runtime.block_on(LockCore::connect(url));
-    worker::tell("ready");
-    worker::told();
+    worker::send("ready");
+    worker::received();
     let _guard = runtime.block_on(holder.acquire("queue"));
     let mut tasks = JoinSet::new();
     for _ in 0..WAITING {
@@ -55,7 +55,7 @@ pub(crate) fn worker(url: &str) {
             runtime.handle(),
         );
     }
-    worker::tell("waiting");
-    worker::told();
+    worker::send("waiting");
+    worker::received();
     std::process::exit(0);
 }

@@ -20,6 +20,6 @@ pub(crate) fn run() {
 }
 
 pub(crate) fn worker(url: &str) {
-    worker::tell("ready");
+    worker::send("ready");
     hold_through_a_stall(url);
 }

@@ -63,21 +63,21 @@ pub(crate) fn run() {
 pub(crate) fn worker(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
     let locker = runtime.block_on(LockCore::connect(url));
-    worker::tell("ready");
-    worker::told();
+    worker::send("ready");
+    worker::received();
     let storm = Storm::start(&runtime, &locker);
-    worker::tell(&storm.memory.to_string());
-    worker::tell(&storm.drain(&runtime).to_string());
+    worker::send(&storm.memory.to_string());
+    worker::send(&storm.drain(&runtime).to_string());
 }
 
 /// The same work with a lock inside the process, to measure the cost of the tasks themselves.
 pub(crate) fn mutex_worker() {
     let runtime = Runtime::new().expect("a runtime");
-    worker::tell("ready");
+    worker::send("ready");
     let mutex = TokioMutex::default();
     let held = runtime.block_on(mutex.acquire(KEY));
     let storm = Storm::start(&runtime, &mutex);
-    worker::tell(&storm.memory.to_string());
+    worker::send(&storm.memory.to_string());
     runtime.block_on(mutex.release(KEY, held));
     storm.drain(&runtime);
 }

@@ -28,10 +28,10 @@ pub(crate) fn run() {
             .finish();
         tracing::subscriber::with_default(subscriber, round)
     };
-    let (mut nobody, mut warnings, mut everything, mut figures) =
+    let (mut no_recorder, mut warnings, mut everything, mut figures) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        nobody.push(round());
+        no_recorder.push(round());
         warnings.push(listening(Level::INFO));
         everything.push(listening(Level::DEBUG));
         let recorder = DebuggingRecorder::new();
@@ -45,7 +45,7 @@ pub(crate) fn run() {
     report::title(&format!(
         "telemetry, uncontended, locks in memory, {with} the feature `metrics`"
     ));
-    report::note("ns a lock, no subscriber", median(nobody));
+    report::note("ns a lock, no subscriber", median(no_recorder));
     report::note("ns a lock, a log of warnings", median(warnings));
     report::note("ns a lock, a log of everything", median(everything));
     report::note("ns a lock, a collector of figures", median(figures));

@@ -83,9 +83,9 @@ fn contend(runtime: &Runtime, locker: &impl Locker, last: &LastHolder) {
 
 /// Works in each window that comes in as a line.
 pub(crate) fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) {
-    tell("ready");
+    send("ready");
     loop {
-        let line = told();
+        let line = received();
         if line.is_empty() {
             return;
         }
@@ -96,7 +96,7 @@ pub(crate) fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) 
         let share = (window.end - window.start).div_duration_f64(start.elapsed());
         let cpu = cpu.spent().mul_f64(share.min(1.0));
         let times = work.times.to_text();
-        tell(&format!(
+        send(&format!(
             "{};{};{};{times}",
             work.count,
             work.taken,
@@ -121,7 +121,7 @@ pub(crate) fn to_work(line: &str) -> (Work, Duration) {
 }
 
 /// Prints a line for the process that started this one.
-pub(crate) fn tell(line: &str) {
+pub(crate) fn send(line: &str) {
     let mut stdout = io::stdout();
     writeln!(stdout, "{line}")
         .and_then(|()| stdout.flush())
@@ -129,7 +129,7 @@ pub(crate) fn tell(line: &str) {
 }
 
 /// Reads a line of the process that started this one; empty if there are no more.
-pub(crate) fn told() -> String {
+pub(crate) fn received() -> String {
     let mut line = String::new();
     io::stdin().read_line(&mut line).expect("text");
     line.truncate(line.trim_end().len());

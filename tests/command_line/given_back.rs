@@ -78,7 +78,7 @@ async fn a_loss_that_only_the_release_finds_is_70() {
         ];
         let mut process = Process::spawn(LOCKCTL, &words, &[]);
         assert_eq!(process.line(), "started");
-        locks.force_release("k").await.expect("an answer");
+        locks.force_release("k").await.expect("a reply");
         process.say("go on");
         assert_eq!(ended(&mut process).await.code(), Some(70));
     }

@@ -69,7 +69,7 @@ async fn is_gone(pid: Pid) {
 
 async fn is_free(locks: &LockManager) {
     eventually(HANG, "the lock is free", async || {
-        locks.inspect("k").await.expect("an answer").is_none()
+        locks.inspect("k").await.expect("a reply").is_none()
     })
     .await;
 }
@@ -120,7 +120,7 @@ async fn a_busy_lock_is_75_unless_it_is_shared_or_waited_for() {
     let waiting = command(&server, &words).stdout(Stdio::piped()).spawn();
     let waiting = waiting.expect("it starts");
     eventually(HANG, "it waits", async || {
-        let info = locks.inspect("k").await.expect("an answer");
+        let info = locks.inspect("k").await.expect("a reply");
         info.is_some_and(|info| info.waiters > 0)
     })
     .await;
@@ -182,7 +182,7 @@ async fn a_lock_that_is_taken_away_ends_the_command() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let (mut process, pid) = sleeper(&server, &["--ttl", "1s"]);
-    locks.force_release("k").await.expect("an answer");
+    locks.force_release("k").await.expect("a reply");
     is_gone(pid).await;
     eventually(HANG, "lockctl ends", async || process.ended().is_some()).await;
     let status = process.ended().expect("it has ended");
@@ -297,7 +297,7 @@ async fn a_run_is_shown_by_its_label() {
     let mut waiting = command(&server, &words).spawn().expect("it starts");
     let locks = connect(&server.url()).await;
     eventually(HANG, "it waits", async || {
-        let info = locks.inspect("k").await.expect("an answer");
+        let info = locks.inspect("k").await.expect("a reply");
         info.is_some_and(|info| info.waiters > 0)
     })
     .await;
@@ -384,7 +384,7 @@ async fn ten_thousand_locks_are_shown() {
     ];
     let mut waiting = command(&server, &words).spawn().expect("it starts");
     eventually(HANG, "it waits", async || {
-        let info = locks.inspect("beside").await.expect("an answer");
+        let info = locks.inspect("beside").await.expect("a reply");
         info.is_some_and(|info| info.waiters > 0)
     })
     .await;

@@ -50,7 +50,7 @@ async fn waiting(server: &RedisServer, key: &'static str, count: usize) -> Vec<L
         waiting.push(other);
     }
     eventually(HANG, "they wait", async || {
-        let info = locks.inspect(key).await.expect("an answer");
+        let info = locks.inspect(key).await.expect("a reply");
         info.is_some_and(|info| info.waiters == count)
     })
     .await;

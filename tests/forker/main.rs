@@ -177,7 +177,7 @@ fn contend(url: &str, history: &Path, number: u32, children: u32, locks: u64) {
             record(released.map_or(Step::Lost, |()| Step::Released));
         }
         eventually_blocking(HANG, "the test is done", || {
-            server.exists("stop").expect("an answer")
+            server.exists("stop").expect("a reply")
         });
     });
 }
@@ -227,7 +227,7 @@ async fn poll_once<T>(call: &mut Call<T>) {
     assert!(polled.await, "it was over at once");
 }
 
-/// Sends a call's request, and does not read the answer: tokio's channels are not ready once the task's budget is used up.
+/// Sends a call's request, and does not read the reply: tokio's channels are not ready once the task's budget is used up.
 async fn begin<T>(call: &mut Call<T>) {
     poll_fn(|context| {
         while let Poll::Ready(budget) = coop::poll_proceed(context) {
@@ -384,9 +384,9 @@ async fn go_on(here: Inherited, elsewhere: LockGuard) -> Result<(), Failure> {
 
 /// Expects an immediate error that names the fork.
 async fn refused<T>(what: &str, call: impl Future<Output = Result<T, LockError>>) {
-    let answer = timeout(AT_ONCE, call).await;
-    let answer = answer.unwrap_or_else(|_| panic!("{what} takes its time"));
-    match answer.map(drop) {
+    let reply = timeout(AT_ONCE, call).await;
+    let reply = reply.unwrap_or_else(|_| panic!("{what} takes its time"));
+    match reply.map(drop) {
         Err(error @ LockError::Unavailable { .. }) => {
             let source = error.source().expect("a cause").to_string();
             assert!(source.contains("after the fork"), "{what}: {source}");
@@ -395,8 +395,8 @@ async fn refused<T>(what: &str, call: impl Future<Output = Result<T, LockError>>
     }
 }
 
-fn expect_lost<T>(what: &str, answer: Result<T, LockError>) {
-    let reason = match answer.map(drop) {
+fn expect_lost<T>(what: &str, reply: Result<T, LockError>) {
+    let reason = match reply.map(drop) {
         Err(LockError::Lost { reason, .. }) => reason,
         other => panic!("{what}: {other:?}"),
     };
@@ -485,7 +485,7 @@ fn use_an_own_manager(url: &str, authority: &str) {
             "a body",
             "another body",
         ] {
-            let taken = own.try_acquire(key, options()).await.expect("an answer");
+            let taken = own.try_acquire(key, options()).await.expect("a reply");
             assert!(taken.is_none(), "{key} is the parent's");
         }
         let another = builder(authority).connect(url).await.expect("a server");

@@ -21,11 +21,11 @@ pub(crate) struct ChildProcess {
 impl ChildProcess {
     /// Starts a command that [`command`] made.
     pub(crate) fn spawn(command: Command) -> Self {
-        let (reply, answer) = mpsc::sync_channel(1);
+        let (reply, receiver) = mpsc::sync_channel(1);
         spawner()
             .send(Order { command, reply })
             .expect("the spawning thread lives as long as the process");
-        let child = answer
+        let child = receiver
             .recv()
             .expect("the spawning thread answers every order");
         let child = child.unwrap_or_else(|error| panic!("setpriv did not start: {error}"));
@@ -113,7 +113,7 @@ fn spawner() -> &'static mpsc::Sender<Order> {
             .name("spawner".to_owned())
             .spawn(move || {
                 for mut order in queue {
-                    // No receiver is left for the answer if the test was torn down meanwhile.
+                    // No receiver is left for the reply if the test was torn down meanwhile.
                     order.reply.send(order.command.spawn()).ok();
                 }
             })

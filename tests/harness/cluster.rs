@@ -298,7 +298,7 @@ impl Cluster {
         };
         let mut url = format!("{scheme}+cluster://{credentials}");
         for (number, node) in self.nodes.iter().enumerate() {
-            let (comma, port) = (if number == 0 { "" } else { "," }, node.told_port());
+            let (comma, port) = (if number == 0 { "" } else { "," }, node.announced_port());
             write!(url, "{comma}127.0.0.1:{port}").expect("a string takes everything");
         }
         url
@@ -313,7 +313,7 @@ impl Cluster {
         }
         for (number, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[number + 1..] {
-                let port = other.told_port().to_string();
+                let port = other.announced_port().to_string();
                 node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
             }
         }
@@ -391,8 +391,8 @@ fn is_up_to_date(node: &RedisServer) -> bool {
 }
 
 fn text(node: &RedisServer, command: &[&str]) -> Option<String> {
-    let answer = node.probe(command).ok()?;
-    redis::from_redis_value(answer).ok()
+    let reply = node.probe(command).ok()?;
+    redis::from_redis_value(reply).ok()
 }
 
 #[cfg(test)]

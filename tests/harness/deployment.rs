@@ -162,8 +162,8 @@ impl Deployment {
 
     /// Returns the time by the clock of the server that has a key.
     pub fn time(&self, key: &str) -> Duration {
-        let answer = self.server_of(key).cli(&["TIME"]);
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(answer).expect("two numbers");
+        let reply = self.server_of(key).cli(&["TIME"]);
+        let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).expect("two numbers");
         Duration::from_secs(seconds) + Duration::from_micros(micros)
     }
 

@@ -21,9 +21,9 @@ pub struct FakeServer {
     _background: Background,
 }
 
-/// The answer of a [`FakeServer`] to a request.
+/// The reply of a [`FakeServer`] to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Reply {
     /// Sends these bytes.
     Bytes(Vec<u8>),
     /// Sends these bytes and closes the connection.
@@ -34,20 +34,20 @@ pub enum Answer {
     HangUp,
 }
 
-impl Answer {
+impl Reply {
     /// Sends this line, as in `line("-ERR no")` or `line(":1")`.
     pub fn line(line: &str) -> Self {
         Self::Bytes(format!("{line}\r\n").into_bytes())
     }
 }
 
-type Script = dyn Fn(&[String]) -> Answer + Send + Sync;
+type Script = dyn Fn(&[String]) -> Reply + Send + Sync;
 
 impl FakeServer {
     /// Starts a server that answers each request, given as its words, as `script` says.
     ///
     /// Input that is not the Redis protocol is passed to `script` as an empty list of words.
-    pub fn start(script: impl Fn(&[String]) -> Answer + Send + Sync + 'static) -> Self {
+    pub fn start(script: impl Fn(&[String]) -> Reply + Send + Sync + 'static) -> Self {
         let (listener, port) = listen();
         let background = Background::start("fake-server");
         background
@@ -61,36 +61,36 @@ impl FakeServer {
 
     /// Starts a server that accepts connections and never answers.
     pub fn silent() -> Self {
-        Self::start(|_| Answer::Silence)
+        Self::start(|_| Reply::Silence)
     }
 
     /// Starts a server that takes every request for bad HTTP.
     pub fn http() -> Self {
-        let answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        Self::start(|_| Answer::Last(answer.into()))
+        let reply = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        Self::start(|_| Reply::Last(reply.into()))
     }
 
     /// Starts a server that answers with bytes that mean nothing in any protocol.
     pub fn garbage() -> Self {
-        Self::start(|_| Answer::Bytes(vec![0, 0xff, 0x17, b'\r', b'\n', 0x80, b'\r', b'\n']))
+        Self::start(|_| Reply::Bytes(vec![0, 0xff, 0x17, b'\r', b'\n', 0x80, b'\r', b'\n']))
     }
 
     /// Starts a server that answers everything with one error, as in `error("LOADING wait")`.
     pub fn error(message: &str) -> Self {
-        let answer = Answer::line(&format!("-{message}"));
-        Self::start(move |_| answer.clone())
+        let reply = Reply::line(&format!("-{message}"));
+        Self::start(move |_| reply.clone())
     }
 
     /// Starts a server that takes part in the client's handshake (`HELLO`, `AUTH`, `SELECT`,
     /// `CLIENT`, `PING`) and answers every other command with `reply`.
     pub fn wrong_type(reply: &str) -> Self {
-        let answer = Answer::line(reply);
+        let reply = Reply::line(reply);
         Self::start(move |words| match words.first().map(String::as_str) {
             // Like a server older than RESP3, so that a client falls back to RESP2.
-            Some("HELLO") => Answer::line("-ERR unknown command 'HELLO'"),
-            Some("AUTH" | "SELECT" | "CLIENT") => Answer::line("+OK"),
-            Some("PING") => Answer::line("+PONG"),
-            _ => answer.clone(),
+            Some("HELLO") => Reply::line("-ERR unknown command 'HELLO'"),
+            Some("AUTH" | "SELECT" | "CLIENT") => Reply::line("+OK"),
+            Some("PING") => Reply::line("+PONG"),
+            _ => reply.clone(),
         })
     }
 
@@ -123,10 +123,10 @@ async fn answer_all(mut client: TcpStream, script: &Script) -> io::Result<()> {
     while client.read_buf(&mut buffer).await? > 0 {
         while let Some(words) = next_request(&mut buffer) {
             match script(&words) {
-                Answer::Bytes(bytes) => client.write_all(&bytes).await?,
-                Answer::Last(bytes) => return client.write_all(&bytes).await,
-                Answer::Silence => {}
-                Answer::HangUp => return Ok(()),
+                Reply::Bytes(bytes) => client.write_all(&bytes).await?,
+                Reply::Last(bytes) => return client.write_all(&bytes).await,
+                Reply::Silence => {}
+                Reply::HangUp => return Ok(()),
             }
         }
     }
@@ -173,10 +173,10 @@ mod tests {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port()))?;
         stream.set_read_timeout(Some(within))?;
         stream.write_all(request)?;
-        let mut answer = vec![0; 64];
-        let count = stream.read(&mut answer)?;
-        answer.truncate(count);
-        Ok(answer)
+        let mut reply = vec![0; 64];
+        let count = stream.read(&mut reply)?;
+        reply.truncate(count);
+        Ok(reply)
     }
 
     #[test]
@@ -188,22 +188,22 @@ mod tests {
 
     #[test]
     fn an_http_server_answers_with_a_status_line() {
-        let answer = first_bytes(&FakeServer::http(), PING).unwrap();
-        assert!(answer.starts_with(b"HTTP/1.1 400 "));
+        let reply = first_bytes(&FakeServer::http(), PING).unwrap();
+        assert!(reply.starts_with(b"HTTP/1.1 400 "));
     }
 
     #[test]
     fn garbage_is_not_the_protocol() {
-        let answer = first_bytes(&FakeServer::garbage(), PING).unwrap();
-        assert_eq!(resp::frame_length(&answer), Err(Malformed));
+        let reply = first_bytes(&FakeServer::garbage(), PING).unwrap();
+        assert_eq!(resp::frame_length(&reply), Err(Malformed));
     }
 
     #[test]
     fn a_fixed_error_answers_everything_even_what_is_no_request() {
         let server = FakeServer::error("LOADING wait");
         for request in [PING, b"GET / HTTP/1.1\r\n"] {
-            let answer = first_bytes(&server, request).unwrap();
-            assert_eq!(answer, b"-LOADING wait\r\n");
+            let reply = first_bytes(&server, request).unwrap();
+            assert_eq!(reply, b"-LOADING wait\r\n");
         }
     }
 
@@ -212,15 +212,15 @@ mod tests {
         let server = FakeServer::wrong_type("*0");
         let client = redis::Client::open(server.url()).unwrap();
         let mut connection = client.get_connection().unwrap();
-        let answer: redis::Value = redis::cmd("INCR").arg("n").query(&mut connection).unwrap();
-        assert_eq!(answer, redis::Value::Array(Vec::new()));
+        let reply: redis::Value = redis::cmd("INCR").arg("n").query(&mut connection).unwrap();
+        assert_eq!(reply, redis::Value::Array(Vec::new()));
     }
 
     #[test]
     fn a_script_may_hang_up() {
         let server = FakeServer::start(|words| {
             assert_eq!(words, ["PING"]);
-            Answer::HangUp
+            Reply::HangUp
         });
         assert_eq!(first_bytes(&server, PING).unwrap(), b"");
     }

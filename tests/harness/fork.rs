@@ -40,11 +40,8 @@ pub struct Child(Pid);
 /// The child has the thread that called, and no other. It may use none of the files that its parent had open, except the
 /// standard streams. If it does, it ends with the status [`TOUCHED`] and a line on its standard error.
 pub fn fork() -> Option<Child> {
-    let answer = std::os::unix::fs::chroot("the preloaded library forks");
-    let number = answer
-        .err()?
-        .raw_os_error()
-        .expect("an error of the system");
+    let reply = std::os::unix::fs::chroot("the preloaded library forks");
+    let number = reply.err()?.raw_os_error().expect("an error of the system");
     Some(Child(Pid::from_raw(number).expect("the id of a process")))
 }
 

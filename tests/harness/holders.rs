@@ -150,7 +150,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "each process gets the lock so many times")]
-    async fn who_gets_no_lock_is_missed() {
+    async fn a_process_without_a_lock_is_missed() {
         let folder = tempfile::tempdir().unwrap();
         let mut holders = start(&folder);
         let within = Duration::from_millis(100);

@@ -7,15 +7,15 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A request that was sent; dropping it closes the connection while the handler works on the answer.
+/// A request that was sent; dropping it closes the connection while the handler works on the response.
 #[derive(Debug)]
 pub struct HttpRequest {
     stream: TcpStream,
 }
 
-/// The answer of a server.
+/// The response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpAnswer {
+pub struct HttpResponse {
     /// The status code.
     pub status: u16,
     /// The status line and the headers.
@@ -48,7 +48,7 @@ impl HttpRequest {
         let rest = url.strip_prefix("http://").expect("an http url");
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut stream = TcpStream::connect(host).await?;
-        // The server is asked to close the connection after the answer, so that its end is the end of the body.
+        // The server is asked to close the connection after the response, so that its end is the end of the body.
         let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
         let request = format!(
             "{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\
@@ -68,7 +68,7 @@ impl HttpRequest {
         self.stream.set_zero_linger()
     }
 
-    /// Waits until a text of the answer has arrived, and leaves the rest unread. A socket that is closed with unread bytes
+    /// Waits until a text of the response has arrived, and leaves the rest unread. A socket that is closed with unread bytes
     /// resets the connection.
     ///
     /// # Errors
@@ -95,12 +95,12 @@ impl HttpRequest {
         read
     }
 
-    /// Waits for the answer.
+    /// Waits for the response.
     ///
     /// # Errors
     ///
     /// What went wrong on the connection.
-    pub async fn answer(self) -> io::Result<HttpAnswer> {
+    pub async fn response(self) -> io::Result<HttpResponse> {
         let mut stream = BufReader::new(self.stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -116,7 +116,7 @@ impl HttpRequest {
             None => stream.read_to_string(&mut body).await?,
         };
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        Ok(HttpAnswer {
+        Ok(HttpResponse {
             status: status.ok_or(io::ErrorKind::InvalidData)?,
             head: head.to_owned(),
             body,
@@ -141,23 +141,23 @@ mod tests {
     use crate::fake::FakeServer;
 
     #[tokio::test]
-    async fn an_answer_is_split_into_status_head_and_body() {
+    async fn a_response_is_split_into_status_head_and_body() {
         let server = FakeServer::http();
         let url = format!("http://127.0.0.1:{}/nowhere", server.port());
         let request = HttpRequest::send("GET", &url, "").await.unwrap();
-        let answer = request.answer().await.unwrap();
-        assert_eq!((answer.status, answer.body.as_str()), (400, ""));
-        assert!(answer.head.contains("Content-Length: 0"));
+        let response = request.response().await.unwrap();
+        assert_eq!((response.status, response.body.as_str()), (400, ""));
+        assert!(response.head.contains("Content-Length: 0"));
     }
     #[tokio::test]
-    async fn an_answer_ends_where_it_says_also_on_a_connection_that_stays_open() {
+    async fn a_response_ends_at_its_length_also_on_a_connection_that_stays_open() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let request = HttpRequest::send("GET", &url, "").await.unwrap();
         let (mut stream, _) = listener.accept().await.unwrap();
         let text = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody";
         stream.write_all(text.as_bytes()).await.unwrap();
-        let answer = timeout(Duration::from_secs(20), request.answer()).await;
-        assert_eq!(answer.expect("at once").unwrap().body, "body");
+        let response = timeout(Duration::from_secs(20), request.response()).await;
+        assert_eq!(response.expect("at once").unwrap().body, "body");
     }
 }

@@ -55,7 +55,7 @@ impl AcquireFree for LockManager {
 
 /// Releases a lock that is held.
 pub trait ReleaseHeld {
-    /// Releases the lock, and panics if it was lost, or if no answer confirms that it is free.
+    /// Releases the lock, and panics if it was lost, or if no reply confirms that it is free.
     #[track_caller]
     fn release_held(self) -> impl Future<Output = ()> + Send;
 }

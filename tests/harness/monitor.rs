@@ -41,19 +41,19 @@ impl Monitor {
         stream.write_all(b"MONITOR\r\n").expect("a new connection");
         let mut lines = BufReader::new(stream);
         let mut first = String::new();
-        lines.read_line(&mut first).expect("an answer");
+        lines.read_line(&mut first).expect("a reply");
         assert_eq!(first, "+OK\r\n");
         let reader = std::thread::spawn(move || {
             // If the connection breaks, `LAST` is missing, and `finish` notices that.
-            let mut told = Vec::new();
+            let mut printed = Vec::new();
             for line in lines.lines().map_while(Result::ok) {
                 let is_last = line.contains(LAST);
-                told.push(line);
+                printed.push(line);
                 if is_last {
                     break;
                 }
             }
-            told
+            printed
         });
         Self { reader }
     }
@@ -62,11 +62,11 @@ impl Monitor {
     pub fn finish(self, server: &RedisServer, prefix: &str) -> Vec<ServerHold> {
         // The server reports commands in the order of their execution.
         server.cli(&["ECHO", LAST]);
-        let told = self.reader.join().expect("a reader that does not panic");
-        let is_all = told.last().is_some_and(|line| line.contains(LAST));
+        let printed = self.reader.join().expect("a reader that does not panic");
+        let is_all = printed.last().is_some_and(|line| line.contains(LAST));
         assert!(is_all, "the server cut the monitor off");
         let mut keys = Keys::default();
-        for line in &told {
+        for line in &printed {
             let (at, words) = parse(line);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             if words.get(1).is_some_and(|key| key.starts_with(prefix)) {
@@ -140,17 +140,22 @@ impl Keys {
 
 /// Reads `+1700000000.123456 [0 lua] "SET" "lock:k" "a" …`.
 fn parse(line: &str) -> (Moment, Vec<String>) {
-    let told = || format!("a line of MONITOR: {line}");
+    let printed = || format!("a line of MONITOR: {line}");
     let (time, rest) = line
         .trim_start_matches('+')
         .split_once(' ')
-        .unwrap_or_else(|| panic!("{}", told()));
-    let (seconds, micros) = time.split_once('.').unwrap_or_else(|| panic!("{}", told()));
-    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{}", told()));
+        .unwrap_or_else(|| panic!("{}", printed()));
+    let (seconds, micros) = time
+        .split_once('.')
+        .unwrap_or_else(|| panic!("{}", printed()));
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .unwrap_or_else(|_| panic!("{}", printed()))
+    };
     let unix = Duration::from_secs(number(seconds)) + Duration::from_micros(number(micros));
     let (_, rest) = rest
         .split_once("] ")
-        .unwrap_or_else(|| panic!("{}", told()));
+        .unwrap_or_else(|| panic!("{}", printed()));
     // No command of a lock contains a quotation mark.
     let words = rest
         .split('"')

@@ -82,16 +82,16 @@ pub fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
     frames
 }
 
-/// How a client that waits for answers has to take a frame from the server.
+/// How a client that waits for replies has to take a frame from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// The answer to the oldest request without one.
+    /// The reply to the oldest request without one.
     Reply,
     /// A message that answers no request.
     Push,
 }
 
-/// Tells answers from push messages, which RESP2 sends as plain arrays.
+/// Tells replies from push messages, which RESP2 sends as plain arrays.
 pub(crate) fn turn(frame: &[u8]) -> Turn {
     const MESSAGES: [&[u8]; 3] = [
         b"*3\r\n$7\r\nmessage\r\n",
@@ -100,7 +100,7 @@ pub(crate) fn turn(frame: &[u8]) -> Turn {
     ];
     let third = frame.split(|&byte| byte == b'\n').nth(2).unwrap_or(b"");
     if frame.first() == Some(&b'>') {
-        // RESP3 confirms a subscription with one push for each channel, and sends no other answer.
+        // RESP3 confirms a subscription with one push for each channel, and sends no other reply.
         if third.ends_with(b"subscribe\r") {
             Turn::Reply
         } else {

@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// One primary, two replicas and three sentinels, two of which must agree; all end when this is dropped.
 ///
-/// The sentinels take a server for dead after half a second without an answer. The methods block, those that wait for
+/// The sentinels take a server for dead after half a second without a reply. The methods block, those that wait for
 /// the sentinels for seconds.
 #[derive(Debug)]
 pub struct Sentinels {
@@ -93,7 +93,7 @@ impl SentinelsBuilder {
     /// Starts them and waits until the sentinels know each other and both replicas, which have all data.
     pub fn start(self) -> Sentinels {
         let primary = self.data_server().start();
-        let source = primary.told_port();
+        let source = primary.announced_port();
         let mut servers = vec![primary];
         for _ in 1..SERVERS {
             servers.push(self.data_server().replica_of(source).start());
@@ -228,7 +228,7 @@ impl Sentinels {
     /// Another server must be the primary already: if the killed one came back as the primary, the replicas would copy its
     /// empty data.
     pub fn rejoin(&self, killed: &RedisServer) {
-        killed.restart_as_replica_of(self.primary().told_port());
+        killed.restart_as_replica_of(self.primary().announced_port());
         self.whole();
     }
 
@@ -253,7 +253,7 @@ impl Sentinels {
             self.agreed().is_some_and(|primary| {
                 takes_writes(primary)
                     && self.servers.iter().all(|server| {
-                        server.port() == primary.port() || follows(server, primary.told_port())
+                        server.port() == primary.port() || follows(server, primary.announced_port())
                     })
             }) && self.running_sentinels().all(sees_all)
         });
@@ -305,7 +305,7 @@ impl Sentinels {
                 let known = sentinel.probe(&["SENTINEL", "REPLICAS", SERVICE]);
                 let known = known.map(redis::from_redis_value::<Vec<HashMap<String, String>>>);
                 let known = known.ok().and_then(Result::ok).unwrap_or_default();
-                let port = replica.told_port().to_string();
+                let port = replica.announced_port().to_string();
                 known
                     .iter()
                     .any(|known| known["port"] == port && known["slave-priority"] == "0")
@@ -393,7 +393,7 @@ impl Sentinels {
         let hosts: Vec<String> = self
             .watchers
             .iter()
-            .map(|sentinel| format!("127.0.0.1:{}", sentinel.told_port()))
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.announced_port()))
             .collect();
         let scheme = if self.options.tls.is_some() {
             "rediss"
@@ -424,20 +424,20 @@ impl Sentinels {
         }
         self.servers
             .iter()
-            .find(|server| server.told_port() == *first)
+            .find(|server| server.announced_port() == *first)
     }
 }
 
 fn primary_port(sentinel: &RedisServer) -> Option<u16> {
-    let answer = sentinel.probe(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
-    let (_, port): (String, u16) = redis::from_redis_value(answer.ok()?).ok()?;
+    let reply = sentinel.probe(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
+    let (_, port): (String, u16) = redis::from_redis_value(reply.ok()?).ok()?;
     Some(port)
 }
 
-/// The port and the epoch in a sentinel's longest answer about the primary.
+/// The port and the epoch in a sentinel's longest reply about the primary.
 fn named_with_epoch(sentinel: &RedisServer) -> Option<(String, String)> {
-    let answer = sentinel.probe(&["SENTINEL", "MASTER", SERVICE]).ok()?;
-    let mut fields: HashMap<String, String> = redis::from_redis_value(answer).ok()?;
+    let reply = sentinel.probe(&["SENTINEL", "MASTER", SERVICE]).ok()?;
+    let mut fields: HashMap<String, String> = redis::from_redis_value(reply).ok()?;
     Some((fields.remove("port")?, fields.remove("config-epoch")?))
 }
 
@@ -457,8 +457,8 @@ fn replication(server: &RedisServer) -> Option<String> {
     if !server.is_running() {
         return None;
     }
-    let answer: Value = server.probe(&["INFO", "replication"]).ok()?;
-    redis::from_redis_value(answer).ok()
+    let reply: Value = server.probe(&["INFO", "replication"]).ok()?;
+    redis::from_redis_value(reply).ok()
 }
 
 /// Whether this sentinel could lead a fail-over: it knows the other sentinels, and all servers as they are.

@@ -25,7 +25,7 @@ use crate::{
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// The time-out of raw commands: they answer at once, or wait for a server that the test made slow on purpose.
-const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+const REPLY_WITHIN: Duration = Duration::from_secs(20);
 
 /// The time-out of commands that are retried: to a server that starts, or to one of several that may be stopped.
 pub(crate) const PROBE_WITHIN: Duration = Duration::from_millis(500);
@@ -240,7 +240,7 @@ impl RedisServer {
         fs::remove_dir_all(data).expect("a server that writes down what it does");
     }
 
-    /// Runs one raw command as a client with all rights; an error answer is a panic.
+    /// Runs one raw command as a client with all rights; an error reply is a panic.
     pub fn cli(&self, command: &[&str]) -> Value {
         self.try_cli(command)
             .unwrap_or_else(|error| panic!("{command:?}: {error}"))
@@ -250,9 +250,9 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// The server's error answer, or what went wrong on the way to it.
+    /// The server's error reply, or what went wrong on the way to it.
     pub fn try_cli(&self, command: &[&str]) -> RedisResult<Value> {
-        self.ask(command, ANSWER_WITHIN)
+        self.ask(command, REPLY_WITHIN)
     }
 
     /// [`try_cli`](Self::try_cli) with a short time-out, for one of several servers that may be killed or stopped.
@@ -380,7 +380,7 @@ impl RedisServer {
     }
 
     /// The port that other servers and their clients are told: the port for TLS, if the server has one.
-    pub(crate) fn told_port(&self) -> u16 {
+    pub(crate) fn announced_port(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
     }
 
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_empty_answers_raw_commands_and_counts_them() {
+    fn a_server_is_empty_runs_raw_commands_and_counts_them() {
         let server = RedisServer::start();
         assert!(server.keys("*").is_empty());
         server.cli(&["SET", "k", "v", "PX", "60000"]);
@@ -671,12 +671,12 @@ mod tests {
             .set_read_timeout(Some(Duration::from_millis(50)))
             .unwrap();
         stream.write_all(b"PING\r\n").unwrap();
-        let mut answer = [0; 7];
-        stream.read_exact(&mut answer).unwrap_err();
+        let mut reply = [0; 7];
+        stream.read_exact(&mut reply).unwrap_err();
         server.cont();
-        stream.set_read_timeout(Some(ANSWER_WITHIN)).unwrap();
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"+PONG\r\n");
+        stream.set_read_timeout(Some(REPLY_WITHIN)).unwrap();
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"+PONG\r\n");
     }
 
     #[test]

@@ -51,8 +51,8 @@ mod tests {
 
     /// A server that is not part of a cluster answers, too.
     fn slot_by_a_server(server: &RedisServer, key: &str) -> u16 {
-        let answer = server.cli(&["CLUSTER", "KEYSLOT", key]);
-        redis::from_redis_value(answer).unwrap()
+        let reply = server.cli(&["CLUSTER", "KEYSLOT", key]);
+        redis::from_redis_value(reply).unwrap()
     }
 
     #[test]

@@ -55,14 +55,14 @@ pub async fn hold_many(url: &str, leases: usize) -> Vec<LockGuard> {
 pub fn hold_through_a_stall(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
     let guards = runtime.block_on(hold_many(url, LEASES));
-    let tell = |line: &str| writeln!(io::stdout(), "{line}").expect("a parent that reads");
-    tell("held");
+    let print = |line: &str| writeln!(io::stdout(), "{line}").expect("a parent that reads");
+    print("held");
     io::stdin()
         .lock()
         .read_line(&mut String::new())
         .expect("text");
     let lost = guards.iter().filter(|guard| guard.lease().is_lost());
-    tell(&lost.count().to_string());
+    print(&lost.count().to_string());
     // They need not be released: the server ends now.
 }
 

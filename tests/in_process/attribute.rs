@@ -742,7 +742,7 @@ mod options {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn release_says_whether_the_call_waits_for_the_answer() {
+    async fn release_says_whether_the_call_waits_for_the_reply() {
         #[distributed_lock(key = "k")]
         async fn as_the_manager() -> Result<(), LockError> {
             Ok(())
@@ -755,20 +755,20 @@ mod options {
         async fn behind() -> Result<(), LockError> {
             Ok(())
         }
-        const ANSWER: Duration = Duration::from_millis(100);
+        const REPLY: Duration = Duration::from_millis(100);
         for (builder, of_the_manager) in [
             (LockManager::builder(), 2),
             (LockManager::builder().release_in_background(), 1),
         ] {
             let (locks, faults) = builder.in_memory_with_faults();
-            faults.delay(ANSWER);
+            faults.delay(REPLY);
             let took = async |call: Pin<Box<dyn Future<Output = Result<(), LockError>>>>| {
                 let started = Instant::now();
                 call.await.expect("free");
-                let answers = started.elapsed().as_millis() / ANSWER.as_millis();
+                let replies = started.elapsed().as_millis() / REPLY.as_millis();
                 // The releases are answered before the next call.
-                sleep(ANSWER * 2).await;
-                answers
+                sleep(REPLY * 2).await;
+                replies
             };
             with_locks(locks, async {
                 // One answer for each acquire, and one for the releases, which are sent together.

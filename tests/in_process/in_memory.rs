@@ -21,7 +21,7 @@ use tokio::{
 
 async fn is_free(locks: &LockManager) -> bool {
     let tried = locks.try_acquire("k", options()).await;
-    tried.expect("an answer").is_some()
+    tried.expect("a reply").is_some()
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +86,7 @@ async fn trying_a_held_lock_says_none_at_once() {
     let tried = locks
         .try_acquire("k", options().wait_forever())
         .await
-        .expect("an answer");
+        .expect("a reply");
     assert!(tried.is_none());
     assert_eq!(start.elapsed(), Duration::ZERO);
     guard.release_held().await;
@@ -234,7 +234,7 @@ async fn min_hold_keeps_the_lock_after_a_short_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lease_tells_everybody_who_watches() {
+async fn a_lost_lease_wakes_every_observer() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire_free("k", options()).await;
     let lease = guard.lease();
@@ -293,7 +293,7 @@ async fn a_released_lock_that_was_taken_away_is_reported_as_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn verifying_asks_the_backend_and_does_not_extend() {
+async fn verifying_reads_the_backend_and_does_not_extend() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire_free("k", options().without_renewal()).await;
     sleep(SECOND * 5).await;
@@ -341,7 +341,7 @@ async fn ensuring_more_than_is_certain_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_guard_of_a_lost_lease_keeps_nobody_waiting() {
+async fn the_guard_of_a_lost_lease_blocks_no_waiter() {
     let locks = LockManager::in_memory();
     let lost = locks.acquire_free("k", options().without_renewal()).await;
     let start = Instant::now();
@@ -445,7 +445,7 @@ async fn taking_a_held_key_again_succeeds_with_the_same_lease() {
             let other = inner
                 .try_acquire("other", options())
                 .await
-                .expect("an answer");
+                .expect("a reply");
             assert!(other.is_some(), "another key is taken as usual");
         })
         .await
@@ -495,9 +495,9 @@ async fn joined_futures_share_the_lease_and_spawned_tasks_do_not() {
                 inner.try_acquire("k", options()),
                 inner.try_acquire("k", options())
             );
-            assert!(a.expect("an answer").is_some() && b.expect("an answer").is_some());
+            assert!(a.expect("a reply").is_some() && b.expect("a reply").is_some());
             let spawned = tokio::spawn(async move { inner.try_acquire("k", options()).await });
-            let spawned = spawned.await.expect("ends").expect("an answer");
+            let spawned = spawned.await.expect("ends").expect("a reply");
             assert!(spawned.is_none());
         })
         .await
@@ -622,7 +622,7 @@ async fn what_a_shutdown_cannot_stop_ends_with_its_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inspecting_tells_the_holder_and_the_waiters() {
+async fn inspecting_shows_the_holder_and_the_waiters() {
     let locks = LockManager::in_memory();
     assert!(locks.inspect("k").await.expect("works").is_none());
     let _guard = locks.acquire_free("k", options()).await;
@@ -772,7 +772,7 @@ fn a_manager_outlives_the_runtime_that_waited_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_takes_goes_to_the_next_when_half_of_its_ttl_is_gone() {
+async fn a_grant_that_no_task_takes_goes_to_the_next_when_half_of_its_ttl_is_gone() {
     let locks = LockManager::in_memory();
     let first = locks.acquire_free("k", options()).await;
     let mut unpolled = Box::pin(locks.acquire("k", options().wait_forever()));
@@ -806,7 +806,7 @@ async fn a_task_that_slept_through_its_grant_goes_on_waiting_also_where_no_other
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_ends_a_grant_that_nobody_took() {
+async fn a_shutdown_ends_a_grant_that_no_task_took() {
     let locks = LockManager::in_memory();
     let first = locks.acquire_free("k", options()).await;
     let mut unpolled = Box::pin(locks.acquire("k", options().wait_forever()));
@@ -834,7 +834,7 @@ async fn min_hold_keeps_no_lock_under_which_nothing_ran() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_setting_that_is_out_of_bounds_is_told_by_the_first_acquire() {
+async fn a_setting_that_is_out_of_bounds_is_reported_by_the_first_acquire() {
     let locks = LockManager::builder()
         .command_timeout(Duration::MAX)
         .in_memory();
@@ -901,13 +901,13 @@ async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
     assert!(busy.await.expect("no panic"), "nobody else had a turn");
 }
 
-/// The claim also holds while the answer to the release is late.
+/// The claim also holds while the reply to the release is late.
 #[tokio::test(start_paused = true)]
 async fn behind_a_release_in_the_background_the_next_try_finds_the_lock_free() {
     let builder = LockManager::builder().release_in_background();
     let (locks, faults) = builder.in_memory_with_faults();
-    for answer in [Duration::ZERO, SECOND / 10] {
-        faults.delay(answer);
+    for reply in [Duration::ZERO, SECOND / 10] {
+        faults.delay(reply);
         run_in_a_row(&locks, "k", 5).await;
         locks
             .run_all(["k", "l"], options(), async |_| {})
@@ -919,5 +919,5 @@ async fn behind_a_release_in_the_background_the_next_try_finds_the_lock_free() {
 }
 
 async fn is_unlocked(locks: &LockManager, key: &str) -> bool {
-    locks.inspect(key).await.expect("an answer").is_none()
+    locks.inspect(key).await.expect("a reply").is_none()
 }

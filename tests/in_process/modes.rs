@@ -182,7 +182,7 @@ async fn an_exclusive_branch_excludes_the_shared_ones_and_none_overtakes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn branches_of_a_body_that_holds_a_seat_have_it_in_turn() {
+async fn branches_of_a_body_that_holds_a_permit_have_it_in_turn() {
     let (locks, inside) = (LockManager::in_memory(), Inside::default());
     let start = Instant::now();
     locks

@@ -62,14 +62,14 @@ async fn a_result_is_kept_as_long_as_the_options_say() {
     let seen = locks
         .inspect("k")
         .await
-        .expect("an answer")
+        .expect("a reply")
         .expect("a result");
     assert_eq!((seen.holder, seen.holders), (Holder::None, 0));
     assert_eq!(seen.result_kept_for, Some(SECOND));
     advance(SECOND).await;
-    assert!(locks.inspect("k").await.expect("an answer").is_none());
+    assert!(locks.inspect("k").await.expect("a reply").is_none());
     assert_eq!(run(&locks, 3).await.expect("runs"), 3);
-    locks.forget("k").await.expect("an answer");
+    locks.forget("k").await.expect("a reply");
     assert_eq!(run(&locks, 4).await.expect("runs"), 4);
 }
 
@@ -313,7 +313,7 @@ async fn a_type_of_the_users_says_what_is_remembered_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn options_out_of_range_are_refused_before_anything_is_asked() {
+async fn options_out_of_range_are_refused_before_a_request() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     faults.unavailable();
     let refused = async |options: OnceOptions, says: &str| {

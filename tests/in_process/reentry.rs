@@ -171,7 +171,7 @@ async fn branches_with_different_keys_of_a_body_run_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_branch_waits_as_long_as_it_may_and_is_told_that_a_branch_has_the_key() {
+async fn a_branch_waits_for_its_time_and_the_error_names_the_branch_that_has_the_key() {
     let locks = LockManager::in_memory();
     let start = Instant::now();
     let branch = async |wait: Duration| {
@@ -281,7 +281,7 @@ async fn a_task_of_a_local_set_inside_a_body_is_another_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_waits_for_itself_is_told_so() {
+async fn a_task_that_waits_for_itself_gets_an_error_that_says_so() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire_free("account:7", options()).await;
     tokio::time::sleep(SECOND * 3).await;
@@ -294,7 +294,7 @@ async fn a_task_that_waits_for_itself_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_waits_for_another_is_told_how_long_that_has_held_it() {
+async fn a_task_that_waits_for_another_learns_how_long_that_has_held_the_key() {
     let locks = LockManager::in_memory();
     let spawned = locks.clone();
     let busy = locks

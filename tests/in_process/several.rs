@@ -65,7 +65,7 @@ mod taking {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn whatever_the_order_written_nobody_waits_in_a_circle() {
+    async fn no_order_of_keys_makes_tasks_wait_in_a_circle() {
         let locks = LockManager::in_memory();
         let inside = Arc::new([const { AtomicU32::new(0) }; 3]);
         let mut tasks = JoinSet::new();
@@ -113,10 +113,10 @@ mod taking {
         let guard = locks.acquire_all(["b", "a", "c"], options()).await;
         let guard = guard.expect("free");
         for key in ["a", "b", "c"] {
-            let tried = locks.try_acquire(key, options()).await.expect("an answer");
+            let tried = locks.try_acquire(key, options()).await.expect("a reply");
             assert!(tried.is_none(), "{key}");
         }
-        let free = locks.try_acquire("d", options()).await.expect("an answer");
+        let free = locks.try_acquire("d", options()).await.expect("a reply");
         assert!(free.is_some());
         guard.release_held().await;
         for key in ["a", "b", "c"] {
@@ -201,7 +201,7 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_ends_between_two_keys_still_asks_for_the_next() {
+    async fn a_wait_that_ends_between_two_keys_still_tries_the_next() {
         let locks = LockManager::in_memory();
         let a = hold(&locks, "a", SECOND).await;
         let mut waiting = Box::pin(locks.acquire_all(["a", "b"], options().wait(SECOND * 2)));
@@ -343,7 +343,7 @@ mod losing {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_tells_of_the_loss_of_any_key() {
+    async fn a_lease_reports_the_loss_of_any_key() {
         let locks = LockManager::in_memory();
         let guard = locks
             .acquire_all(["a", "b"], options())
@@ -383,7 +383,7 @@ mod losing {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn verifying_asks_for_every_key() {
+    async fn verifying_checks_every_key() {
         for taken_away in ["a", "b", "c"] {
             let locks = LockManager::in_memory();
             let guard = locks.acquire_all(["a", "b", "c"], options()).await;

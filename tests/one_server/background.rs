@@ -27,7 +27,7 @@ fn options() -> LockOptions {
     LockOptions::new(HANG * 10).wait(HANG)
 }
 
-/// A builder with a time-out so long that no call gives up its wait for an answer while a test runs.
+/// A builder with a time-out so long that no call gives up its wait for a reply while a test runs.
 fn patient() -> LockManagerBuilder {
     LockManager::builder().command_timeout(HANG)
 }
@@ -36,7 +36,7 @@ fn patient() -> LockManagerBuilder {
 struct Way {
     server: RedisServer,
     proxy: Proxy,
-    loses_answers: AtomicBool,
+    loses_replies: AtomicBool,
 }
 
 impl Way {
@@ -52,7 +52,7 @@ impl Way {
         let way = Self {
             server,
             proxy,
-            loses_answers: AtomicBool::new(false),
+            loses_replies: AtomicBool::new(false),
         };
         (way, locks)
     }
@@ -70,19 +70,19 @@ impl Way {
         self.proxy.black_hole(Scope::Existing);
     }
 
-    /// Loses all answers from now on; the server still gets the requests.
-    fn lose_answers(&self) {
+    /// Loses all replies from now on; the server still gets the requests.
+    fn lose_replies(&self) {
         self.proxy
             .lose(Direction::Replies, Which::every(), After::Silence);
-        self.loses_answers.store(true, Ordering::SeqCst);
+        self.loses_replies.store(true, Ordering::SeqCst);
     }
 
     fn pass(&self) {
         self.proxy.pass();
-        self.loses_answers.store(false, Ordering::SeqCst);
+        self.loses_replies.store(false, Ordering::SeqCst);
     }
 
-    /// Checks that a call returns although its body has all later requests or answers lost. A call that waits for an answer
+    /// Checks that a call returns although its body has all later requests or answers lost. A call that waits for a reply
     /// would give up later.
     async fn does_not_hold_up<T>(&self, call: impl Future<Output = Result<T, LockError>>) {
         let ended = timeout(HANG / 2, call).await;
@@ -92,14 +92,14 @@ impl Way {
         );
     }
 
-    /// Checks that a call with a body that has the answers lost does not return before its release was answered.
+    /// Checks that a call with a body that has the replies lost does not return before its release was answered.
     async fn holds_up<T: fmt::Debug>(&self, call: impl Future<Output = Result<T, LockError>>) {
         let mut call = pin!(call);
         tokio::select! {
             biased;
             ended = &mut call => panic!("no answer has come: {ended:?}"),
             () = eventually(HANG, "the server has released", async || {
-                self.loses_answers.load(Ordering::SeqCst) && self.held() == 0
+                self.loses_replies.load(Ordering::SeqCst) && self.held() == 0
             }) => {}
         }
         self.pass();
@@ -108,7 +108,7 @@ impl Way {
 }
 
 #[tokio::test]
-async fn a_call_returns_before_the_server_has_heard_of_its_release() {
+async fn a_call_returns_before_the_server_has_its_release() {
     let (way, locks) = Way::in_the_background().await;
     let swallow = async |_| way.swallow();
     way.does_not_hold_up(locks.run("k", options(), swallow))
@@ -119,7 +119,7 @@ async fn a_call_returns_before_the_server_has_heard_of_its_release() {
 }
 
 #[tokio::test]
-async fn a_call_for_several_keys_returns_before_the_server_has_heard_of_their_releases() {
+async fn a_call_for_several_keys_returns_before_the_server_has_their_releases() {
     let (way, locks) = Way::in_the_background().await;
     let swallow = async |_| way.swallow();
     way.does_not_hold_up(locks.run_all(KEYS, options(), swallow))
@@ -135,11 +135,11 @@ async fn a_call_for_several_keys_returns_before_the_server_has_heard_of_their_re
 }
 
 #[tokio::test]
-async fn by_default_a_call_waits_for_the_answer() {
+async fn by_default_a_call_waits_for_the_reply() {
     let (way, locks) = Way::of(patient()).await;
-    let lose = async |_| way.lose_answers();
+    let lose = async |_| way.lose_replies();
     way.holds_up(locks.run("k", options(), lose)).await;
-    let lose = async |_| way.lose_answers();
+    let lose = async |_| way.lose_replies();
     way.holds_up(locks.run_all(KEYS, options(), lose)).await;
 }
 
@@ -183,28 +183,28 @@ async fn the_attribute_says_which_or_does_as_the_manager() {
     assert_eq!(way.held(), 2, "the manager's default is the background");
     way.pass();
     way.becomes_free().await;
-    let call = awaited(&locks, || way.lose_answers());
+    let call = awaited(&locks, || way.lose_replies());
     way.holds_up(call).await;
 }
 
 #[tokio::test]
-async fn a_guard_that_is_released_waits_for_the_answer() {
+async fn a_guard_that_is_released_waits_for_the_reply() {
     let (way, locks) = Way::in_the_background().await;
     let guard = locks
         .acquire_free("k", options().release_in_background())
         .await;
-    way.lose_answers();
+    way.lose_replies();
     way.holds_up(guard.release()).await;
 }
 
-/// The acquire does not wait for the release's answer: none has come when the server has the lock again.
+/// The acquire does not wait for the release's reply: none has come when the server has the lock again.
 #[tokio::test]
 async fn the_next_acquire_of_the_process_is_sent_behind_the_release() {
     let (way, locks) = Way::in_the_background().await;
     let mut first = None;
     let body = async |_| {
         first = way.server.get("lock:k");
-        way.lose_answers();
+        way.lose_replies();
     };
     locks.run("k", options(), body).await.expect("free");
     let next = locks.acquire("k", options());

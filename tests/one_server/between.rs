@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use lock_core::LockManager;
-use lock_tests::{Answer, FakeServer, HANG, Kind, RedisServer};
+use lock_tests::{FakeServer, HANG, Kind, RedisServer, Reply};
 use redis::Value;
 
 /// A server between a manager and a real one. It does something before one command.
@@ -41,9 +41,9 @@ impl Between {
         let front = FakeServer::start(move |words| {
             // Commands are forwarded on connections of their own, on which no messages come.
             match words[0].as_str() {
-                "HELLO" => return Answer::Bytes(greeting.clone()),
-                "SUBSCRIBE" => return Answer::line("-NOPERM no messages"),
-                "CLIENT" => return Answer::line("+OK"),
+                "HELLO" => return Reply::Bytes(greeting.clone()),
+                "SUBSCRIBE" => return Reply::line("-NOPERM no messages"),
+                "CLIENT" => return Reply::line("+OK"),
                 _ => {}
             }
             let due = armed
@@ -54,8 +54,8 @@ impl Between {
                 before(&here);
             }
             let words: Vec<_> = words.iter().map(String::as_str).collect();
-            Answer::Bytes(match here.try_cli(&words) {
-                Ok(value) => answer(&value),
+            Reply::Bytes(match here.try_cli(&words) {
+                Ok(value) => reply(&value),
                 Err(error) => {
                     let code = error.code().unwrap_or("ERR");
                     format!("-{code} {}\r\n", error.detail().unwrap_or_default()).into()
@@ -85,8 +85,8 @@ impl Between {
     }
 }
 
-/// The bytes of an answer.
-fn answer(value: &Value) -> Vec<u8> {
+/// The bytes of a reply.
+fn reply(value: &Value) -> Vec<u8> {
     match value {
         Value::Okay => b"+OK\r\n".to_vec(),
         Value::SimpleString(text) => format!("+{text}\r\n").into_bytes(),
@@ -97,7 +97,7 @@ fn answer(value: &Value) -> Vec<u8> {
         }
         Value::Array(all) => {
             let length = format!("*{}\r\n", all.len()).into_bytes();
-            let all = all.iter().map(answer);
+            let all = all.iter().map(reply);
             [length].into_iter().chain(all).flatten().collect()
         }
         _ => b"$-1\r\n".to_vec(),

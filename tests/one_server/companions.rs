@@ -17,7 +17,7 @@ const CLOCK: &str = "__lock_core__:clock";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
-const SEATS: &str = "__lock_core__:seats:lock:k";
+const PERMITS: &str = "__lock_core__:seats:lock:k";
 
 const TTL: Duration = Duration::from_millis(1500);
 
@@ -137,7 +137,7 @@ async fn a_lock_without_expiry_is_free_after_its_last_holder() {
 
 /// The reply with the number of the permit was lost, and then the numbers were.
 #[tokio::test]
-async fn no_two_holders_have_one_permit_after_the_seats_were_evicted() {
+async fn no_two_holders_have_one_permit_after_the_permits_were_evicted() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let (locks, behind) = (connect(&server.url()).await, connect(&proxy.url()).await);
@@ -157,7 +157,7 @@ async fn no_two_holders_have_one_permit_after_the_seats_were_evicted() {
         server.queue(HOLDERS).len() == 3
     })
     .await;
-    server.cli(&["DEL", SEATS]);
+    server.cli(&["DEL", PERMITS]);
     proxy.pass();
     // Either the request waits until the first holder has gone, or it has another permit.
     let entered = tokio::time::timeout(SECOND * 4, &mut second).await;

@@ -307,7 +307,7 @@ fn stale(
 }
 
 #[tokio::test]
-async fn a_provider_is_asked_again_for_a_token_that_the_server_refuses() {
+async fn a_provider_is_called_again_when_the_server_refuses_its_token() {
     let rotating = Rotating::start();
     for url in [
         rotating.server.url(),

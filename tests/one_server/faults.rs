@@ -10,12 +10,12 @@ use std::{
 
 use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Answer, Direction, FakeServer, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, Request, Scope, Which, connect, eventually, options, patient,
+    AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
+    Reply, Request, Scope, Which, connect, eventually, options, patient,
 };
 use tokio::time::timeout;
 
-/// Longer than any stall of a loaded machine, since a later answer leads to another behaviour.
+/// Longer than any stall of a loaded machine, since a later reply leads to another behaviour.
 const COMMAND: Duration = Duration::from_secs(1);
 
 /// A server, a proxy before it, and a manager that goes through the proxy. The server knows the scripts, since connecting has
@@ -72,7 +72,7 @@ async fn an_acquire_and_a_release_are_one_round_trip_each() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_asked_for_again_and_is_not_mistaken_for_busy() {
+async fn a_request_whose_reply_was_lost_is_repeated_and_not_found_busy() {
     let (server, proxy, locks) = through_a_proxy().await;
     proxy.lose(Direction::Replies, Which::nth_of(1, "SET"), After::Reset);
     let guard = timeout(HANG, locks.acquire("k", options()))
@@ -86,7 +86,7 @@ async fn a_lost_answer_is_asked_for_again_and_is_not_mistaken_for_busy() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_no_server_hears_ends_with_its_wait() {
+async fn an_acquire_that_reaches_no_server_ends_with_its_wait() {
     let (server, proxy, locks) = through_a_proxy().await;
     proxy.black_hole(Scope::All);
     let started = Instant::now();
@@ -171,8 +171,8 @@ async fn a_connection_that_loses_requests_is_replaced_although_messages_come() {
 }
 
 #[tokio::test]
-async fn a_slow_answer_does_not_cost_the_connection() {
-    // The delay is seconds below the time-out, so that a stall does not turn a slow answer into a late one.
+async fn a_slow_reply_does_not_cost_the_connection() {
+    // The delay is seconds below the time-out, so that a stall does not turn a slow reply into a late one.
     let (_server, proxy, locks) = through_a_proxy_that_may_take(COMMAND * 4).await;
     let before = proxy.connections();
     proxy.delay(Direction::Replies, COMMAND * 3 / 2);
@@ -280,7 +280,7 @@ async fn a_lease_that_cannot_be_renewed_ends_its_body_before_the_server_gives_it
 }
 
 #[tokio::test]
-async fn a_release_without_an_answer_says_so_and_goes_on() {
+async fn a_release_without_a_reply_says_so_and_goes_on() {
     let (server, proxy, locks) = through_a_proxy().await;
     let guard = locks.acquire_free("k", options()).await;
     proxy.black_hole(Scope::All);
@@ -295,7 +295,7 @@ async fn a_release_without_an_answer_says_so_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_was_lost_is_a_success() {
+async fn a_release_whose_reply_was_lost_is_a_success() {
     let (server, proxy, locks) = through_a_proxy().await;
     let guard = locks.acquire_free("k", options()).await;
     proxy.lose(
@@ -312,7 +312,7 @@ async fn a_release_whose_answer_was_lost_is_a_success() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_that_was_closed_costs_nobody_an_error() {
+async fn an_idle_connection_that_was_closed_costs_no_error() {
     let (server, _proxy, locks) = through_a_proxy().await;
     let guard = locks.acquire_free("k", options()).await;
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -500,7 +500,7 @@ async fn one_task_a_key_is_on_the_network_however_many_wait() {
 }
 
 #[tokio::test]
-async fn a_check_tells_what_may_hurt() {
+async fn a_check_reports_risky_settings() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let health = locks.check().await.expect("works");
@@ -522,7 +522,7 @@ async fn a_check_tells_what_may_hurt() {
 }
 
 #[tokio::test]
-async fn a_wait_that_ends_while_an_answer_is_due_ends_with_it() {
+async fn a_wait_that_ends_while_a_reply_is_due_ends_with_it() {
     let (_server, proxy, locks) = through_a_proxy().await;
     proxy.delay(Direction::Replies, Duration::from_millis(300));
     let holding = tokio::spawn({
@@ -537,7 +537,7 @@ async fn a_wait_that_ends_while_an_answer_is_due_ends_with_it() {
         proxy.requests("EVALSHA") == 1
     })
     .await;
-    // The waiter's time is over before the answer to the holder's acquire comes. Then it waits for that answer only.
+    // The waiter's time is over before the reply to the holder's acquire comes. Then it waits for that answer only.
     let busy = timeout(
         HANG,
         locks.acquire("k", options().wait(Duration::from_millis(20))),
@@ -551,7 +551,7 @@ async fn a_wait_that_ends_while_an_answer_is_due_ends_with_it() {
 #[tokio::test]
 async fn a_shutdown_waits_for_an_acquire_in_flight_and_takes_it_back() {
     let (server, proxy, locks) = through_a_proxy_that_may_take(HANG).await;
-    // The delay is so long that the shutdown begins before the answer arrives, on a busy machine too.
+    // The delay is so long that the shutdown begins before the reply arrives, on a busy machine too.
     proxy.delay(Direction::Replies, Duration::from_secs(3));
     let acquiring = tokio::spawn({
         let locks = locks.clone();
@@ -635,7 +635,7 @@ async fn a_connection_may_take_longer_than_a_command() {
 }
 
 #[tokio::test]
-async fn a_ttl_that_is_too_short_for_the_network_fails_only_who_asked_for_it() {
+async fn a_ttl_that_is_too_short_for_the_network_fails_only_its_own_request() {
     let (_server, proxy, locks) = through_a_proxy().await;
     proxy.delay(Direction::Replies, Duration::from_millis(120));
     let short = tokio::spawn({
@@ -657,7 +657,7 @@ async fn a_ttl_that_is_too_short_for_the_network_fails_only_who_asked_for_it() {
 }
 
 #[tokio::test]
-async fn a_waiter_never_gets_a_lease_that_was_asked_for_with_another_ttl() {
+async fn a_waiter_never_gets_a_lease_of_another_ttl() {
     let (server, proxy, locks) = through_a_proxy().await;
     for (first, second) in [(3600, 20), (20, 600)] {
         proxy.delay(Direction::Replies, Duration::from_millis(100));
@@ -697,8 +697,8 @@ async fn a_waiter_never_gets_a_lease_that_was_asked_for_with_another_ttl() {
 }
 
 /// An id of a stream.
-fn id(id: &str) -> Answer {
-    Answer::line(&format!("${}\r\n{id}", id.len()))
+fn id(id: &str) -> Reply {
+    Reply::line(&format!("${}\r\n{id}", id.len()))
 }
 
 #[tokio::test]
@@ -706,17 +706,17 @@ async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterward
     let scripts = std::sync::atomic::AtomicU32::new(0);
     // A server that restarts without its data between an acquire and a release.
     let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
-        "PING" => Answer::line("+PONG"),
+        "PING" => Reply::line("+PONG"),
         // The manager tries this script when it connects.
-        "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
+        "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
-            0 => Answer::line("-LOADING Redis is loading the dataset in memory"),
-            _ => Answer::line(":0"),
+            0 => Reply::line("-LOADING Redis is loading the dataset in memory"),
+            _ => Reply::line(":0"),
         },
-        "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
+        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
         "XADD" => id("1795161375574-17"),
-        "EXISTS" => Answer::line(":0"),
-        _ => Answer::line("+OK"),
+        "EXISTS" => Reply::line(":0"),
+        _ => Reply::line("+OK"),
     });
     let locks = LockManager::connect(&server.url())
         .await
@@ -779,27 +779,27 @@ async fn a_server_that_does_not_read_gets_everything_when_it_does() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_asked_for_is_nobodys() {
+async fn a_reply_without_a_request_is_ignored() {
     let acquired = AtomicU64::new(0);
     let connected = Arc::new(AtomicU64::new(0));
     let greeted = connected.clone();
     let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Answer::line("+PONG"),
+        "PING" => Reply::line("+PONG"),
         "HELLO" => {
             greeted.fetch_add(1, Ordering::SeqCst);
-            Answer::line("-ERR unknown command 'HELLO'")
+            Reply::line("-ERR unknown command 'HELLO'")
         }
         // The manager tries this script when it connects.
-        "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
+        "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "SET" => match acquired.fetch_add(1, Ordering::SeqCst) {
-            0 => Answer::line("+OK"),
-            _ => Answer::line("$-1"),
+            0 => Reply::line("+OK"),
+            _ => Reply::line("$-1"),
         },
         "XADD" => id("1795161375574-17"),
-        // Two answers to one request.
-        "EXISTS" => Answer::line(":0\r\n:0"),
-        "EVALSHA" => Answer::line("*4\r\n:0\r\n:5000\r\n:0\r\n:0"),
-        _ => Answer::line("+OK"),
+        // Two replies to one request.
+        "EXISTS" => Reply::line(":0\r\n:0"),
+        "EVALSHA" => Reply::line("*4\r\n:0\r\n:5000\r\n:0\r\n:0"),
+        _ => Reply::line("+OK"),
     });
     let locks = LockManager::connect(&server.url()).await.expect("PONG");
     let first = locks.acquire("k", options()).await.expect("granted");
@@ -813,17 +813,17 @@ async fn a_refused_second_request_does_not_hide_that_the_first_one_may_have_take
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
     let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Answer::line("+PONG"),
-        "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
+        "PING" => Reply::line("+PONG"),
+        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
         // The manager tries this script when it connects.
-        "EVALSHA" if request[3].contains("__check__") => Answer::line("-LOADING wait"),
+        "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         // The request is executed, and its reply is lost.
-        "SET" => Answer::HangUp,
+        "SET" => Reply::HangUp,
         "EVALSHA" => match counted.fetch_add(1, Ordering::SeqCst) {
-            0 => Answer::line("-OOM command not allowed when used memory > 'maxmemory'."),
-            _ => Answer::line(":1"),
+            0 => Reply::line("-OOM command not allowed when used memory > 'maxmemory'."),
+            _ => Reply::line(":1"),
         },
-        _ => Answer::line("+OK"),
+        _ => Reply::line("+OK"),
     });
     let locks = LockManager::connect(&server.url()).await.expect("PONG");
     let refused = locks.try_acquire("k", options()).await;
@@ -847,7 +847,7 @@ impl std::task::Wake for Broken {
 }
 
 #[tokio::test]
-async fn a_waker_that_panics_harms_nobody_else() {
+async fn a_waker_that_panics_harms_no_other_waiter() {
     let (_server, proxy, locks) = through_a_proxy().await;
     let before = proxy.connections();
     let mut acquire = Box::pin(locks.acquire("k", options()));
@@ -858,7 +858,7 @@ async fn a_waker_that_panics_harms_nobody_else() {
         assert!(acquire.as_mut().poll(&mut context).is_pending());
         let waker = std::task::Waker::from(std::sync::Arc::new(Broken));
         let mut context = std::task::Context::from_waker(&waker);
-        // The answer may have arrived before.
+        // The reply may have arrived before.
         if acquire.as_mut().poll(&mut context).is_ready() {
             return;
         }

@@ -149,7 +149,7 @@ async fn tokens_grow_when_the_servers_clock_is_set_back() {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_back_over_a_loss_of_data_is_noticed_by_whoever_knows_better() {
+async fn a_clock_that_jumps_back_over_a_loss_of_data_is_noticed_by_a_process_with_a_larger_token() {
     let clock = ShiftedClock::new();
     clock.set_ahead(HOUR / 2);
     let server = RedisServer::builder().clock(&clock).start();
@@ -161,7 +161,7 @@ async fn a_clock_that_jumps_back_over_a_loss_of_data_is_noticed_by_whoever_knows
 }
 
 #[tokio::test]
-async fn a_process_that_knows_a_token_from_the_far_future_drags_nobody_there() {
+async fn a_token_from_the_far_future_in_one_process_moves_no_other_process() {
     let clock = ShiftedClock::new();
     clock.set_ahead(HOUR * 24 * 365);
     let server = RedisServer::builder().clock(&clock).start();

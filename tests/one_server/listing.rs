@@ -14,7 +14,7 @@ async fn listed(locks: &LockManager, prefix: &str) -> BTreeMap<String, LockInfo>
     let mut list = locks.list(prefix);
     let mut all = BTreeMap::new();
     while let Some(lock) = list.next().await {
-        let lock = lock.expect("an answer");
+        let lock = lock.expect("a reply");
         all.insert(lock.key.to_string(), lock.info);
     }
     all
@@ -86,7 +86,7 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
         matches!(again.next().await, Some(Ok(_)))
     })
     .await;
-    let found = list.next().await.expect("one lock").expect("an answer");
+    let found = list.next().await.expect("one lock").expect("a reply");
     assert_eq!(found.key, LockKey::new("k"));
     assert!(list.next().await.is_none());
     guard.release_held().await;
@@ -105,7 +105,7 @@ async fn a_list_is_whole_although_another_server_takes_over() {
     let mut found = BTreeSet::new();
     for _ in 0..1_000 {
         let lock = list.next().await.expect("half of them");
-        found.insert(lock.expect("an answer").key);
+        found.insert(lock.expect("a reply").key);
     }
     proxy.lead_to(second.port());
     proxy.reset();

@@ -24,7 +24,7 @@ async fn manager(server: &RedisServer, prefix: &str) -> LockManager {
 
 async fn is_free(locks: &LockManager, key: &str) -> bool {
     let tried = locks.try_acquire(key, options()).await;
-    tried.expect("an answer").is_some()
+    tried.expect("a reply").is_some()
 }
 
 #[tokio::test]
@@ -73,22 +73,18 @@ async fn distributed_lock_redis_and_ours_exclude_each_other() {
         .expect("the server is up")
         .create_lock("orders");
     let ours = beside(&server, "distributed-lock-redis (Rust)").await;
-    let held = theirs
-        .try_acquire()
-        .await
-        .expect("an answer")
-        .expect("free");
+    let held = theirs.try_acquire().await.expect("a reply").expect("free");
     assert!(!is_free(&ours, "orders").await);
     held.release().await.expect("held");
     let guard = ours.acquire("orders", options()).await.expect("released");
-    assert!(theirs.try_acquire().await.expect("an answer").is_none());
+    assert!(theirs.try_acquire().await.expect("a reply").is_none());
     guard
         .lease()
         .verify()
         .await
         .expect("a try takes nothing away");
     guard.release_held().await;
-    assert!(theirs.try_acquire().await.expect("an answer").is_some());
+    assert!(theirs.try_acquire().await.expect("a reply").is_some());
 }
 
 /// Redisson counts how often a thread has a lock, in a field of a hash that is named after the thread.

@@ -283,7 +283,7 @@ async fn a_lock_that_is_gone_or_anothers_is_lost_whatever_the_key_holds() {
 }
 
 #[tokio::test]
-async fn a_user_without_the_right_releases_by_the_script_and_is_told_nothing() {
+async fn a_user_without_the_right_releases_by_the_script_and_nothing_is_logged() {
     for (kind, command) in KINDS {
         let server = start(kind);
         let forbidden = format!("-{}", command.to_lowercase());
@@ -307,7 +307,7 @@ async fn a_user_without_the_right_releases_by_the_script_and_is_told_nothing() {
 }
 
 #[tokio::test]
-async fn a_release_without_an_answer_is_repeated_by_the_script() {
+async fn a_release_without_a_reply_is_repeated_by_the_script() {
     for (kind, command) in KINDS {
         let server = start(kind);
         let proxy = Proxy::start(server.port());

@@ -64,7 +64,7 @@ async fn a_clean_up_never_overtakes_what_it_cleans_up() {
     let taken = || server.calls("set") + server.calls("psetex");
     for round in 0..5 {
         let (before, key) = (taken(), format!("k{round}"));
-        // The delay is longer than the time-out of an answer, so that the acquire fails. It is well below two time-outs, even on
+        // The delay is longer than the time-out of a reply, so that the acquire fails. It is well below two time-outs, even on
         // a busy machine: after two, the connection counts as dead, and the request might never be executed.
         proxy.delay(Direction::Requests, Duration::from_millis(1800));
         let acquire = locks.acquire(key.as_str(), options.clone());
@@ -83,7 +83,7 @@ async fn a_clean_up_never_overtakes_what_it_cleans_up() {
 }
 
 #[tokio::test]
-async fn who_does_not_wait_asks_once() {
+async fn an_acquire_that_does_not_wait_sends_one_request() {
     let server = RedisServer::start();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let _held = one.acquire_free("k", patient()).await;
@@ -91,7 +91,7 @@ async fn who_does_not_wait_asks_once() {
     // The server knows the scripts from here on.
     for round in 0..2 {
         let before = asked();
-        let tried = other.try_acquire("k", patient()).await.expect("an answer");
+        let tried = other.try_acquire("k", patient()).await.expect("a reply");
         assert!(tried.is_none());
         if round > 0 {
             assert_eq!(asked() - before, 1);

@@ -118,7 +118,7 @@ async fn a_repeat_takes_one_command_and_leaves_no_lock() {
 }
 
 #[tokio::test]
-async fn waiting_processes_are_told_at_once() {
+async fn waiting_processes_get_a_message_at_once() {
     let server = RedisServer::start();
     let bodies = Bodies::default();
     let holder = connect(&server.url()).await;

@@ -187,7 +187,7 @@ async fn several_independent_servers_are_reached_through_a_client() {
     let locks = builder().redlock(urls()).await.expect("they are up");
     let guard = locks.acquire_free("k", patient()).await;
     let other = builder().redlock(urls()).await.expect("they are up");
-    let busy = other.try_acquire("k", patient()).await.expect("an answer");
+    let busy = other.try_acquire("k", patient()).await.expect("a reply");
     assert!(busy.is_none());
     guard.release_held().await;
     other

@@ -15,7 +15,7 @@ const CLOCK: &str = "__lock_core__:clock";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
-const SEATS: &str = "__lock_core__:seats:lock:k";
+const PERMITS: &str = "__lock_core__:seats:lock:k";
 
 /// The score of an exclusive entry is its place plus this.
 const BAND: u64 = 4_500_000_000_000_000;
@@ -44,7 +44,7 @@ fn add(server: &RedisServer, place: &str, entry: &str) {
 /// Sends a request that waits; returns its place.
 fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     let reply = server.cli(&[
-        "EVAL", ACQUIRE, "6", "lock:k", CLOCK, QUEUE, BEATS, HOLDERS, SEATS, token, "60000", "0",
+        "EVAL", ACQUIRE, "6", "lock:k", CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, token, "60000", "0",
         "1", place, entry,
     ]);
     let Value::Array(reply) = reply else {

@@ -252,7 +252,7 @@ async fn a_dropped_release_goes_on() {
     becomes_free(&server, "b").await;
 }
 
-/// All releases are sent together. If they were sent in sequence, each would wait for the answer to the one before.
+/// All releases are sent together. If they were sent in sequence, each would wait for the reply to the one before.
 #[tokio::test]
 async fn a_release_takes_one_round_trip_for_all_keys() {
     let server = RedisServer::start();

@@ -136,7 +136,7 @@ async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
     let processes = seen.queue.iter().map(|waiter| &waiter.process);
     assert!(processes.eq([&seen.holder; 3]), "{:?}", seen.queue);
     let listed = third.list("k").next().await;
-    let listed = listed.expect("a lock").expect("an answer").info;
+    let listed = listed.expect("a lock").expect("a reply").info;
     assert_eq!(
         (listed.holder, listed.holders, listed.waiters),
         (seen.holder, 2, 3)
@@ -447,7 +447,7 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
             call.arg(word);
         }
         call.arg(format!("ch {number} 60000 s"));
-        call.invoke::<Value>(&mut client).expect("an answer");
+        call.invoke::<Value>(&mut client).expect("a reply");
     };
     let mut listener = redis::Client::open(server.url())
         .and_then(|client| client.get_connection())

@@ -12,8 +12,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::HeldBy};
 use lock_tests::{
-    AcquireFree as _, Answer, Direction, FakeServer, HANG, Process, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, Scope, connect, eventually, patient,
+    AcquireFree as _, Direction, FakeServer, HANG, Process, Proxy, RedisServer, ReleaseHeld as _,
+    Reply, SECOND, Scope, connect, eventually, patient,
 };
 use redis::Value;
 use tokio::{
@@ -135,7 +135,7 @@ async fn processes_are_served_first_come_first_served() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
+async fn a_waiter_gets_a_message_and_does_not_poll() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let guard = connect(&server.url())
@@ -406,7 +406,7 @@ async fn a_task_that_is_not_polled_keeps_no_other_process_waiting_again() {
     let guard = others.acquire("k", patient()).await.expect("given back");
     guard.release_held().await;
     for _ in 0..20 {
-        let guard = others.try_acquire("k", patient()).await.expect("an answer");
+        let guard = others.try_acquire("k", patient()).await.expect("a reply");
         guard.expect("free").release_held().await;
     }
     let late = timeout(HANG, unpolled)
@@ -502,7 +502,7 @@ async fn a_waiter_survives_a_restart_of_the_server() {
 }
 
 #[tokio::test]
-async fn each_waiter_gets_the_ttl_that_it_asked_for() {
+async fn each_waiter_gets_its_own_ttl() {
     let server = RedisServer::start();
     let guard = connect(&server.url())
         .await
@@ -615,15 +615,15 @@ async fn a_lease_is_renewed_however_often_it_was_handed_on() {
         let (value, lease) = (server.get("lock:k"), guard.lease());
         let lost = lease.lost();
         tokio::pin!(lost);
-        let told = tokio::select! {
+        let seen = tokio::select! {
             biased;
             lost = &mut lost => Some(lost),
             () = sleep(TTL * 3 / 2) => None,
         };
         // On a machine that stands still a lease may be lost, but the loss must be reported.
-        if told.is_none() && server.get("lock:k") != value {
-            let told = timeout(HANG, lost).await;
-            told.expect("the holder is told of the end of its lease");
+        if seen.is_none() && server.get("lock:k") != value {
+            let seen = timeout(HANG, lost).await;
+            seen.expect("the holder is told of the end of its lease");
         }
     }
     over.store(true, Ordering::Relaxed);
@@ -724,7 +724,7 @@ async fn processes_have_their_turns_whatever_the_number_of_their_tasks() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_subscribe_asks_instead() {
+async fn a_waiter_without_the_right_to_subscribe_polls() {
     let server = RedisServer::start();
     server.cli(&[
         "ACL",
@@ -754,7 +754,7 @@ async fn a_user_who_may_not_subscribe_asks_instead() {
 }
 
 #[tokio::test]
-async fn in_the_old_protocol_waiters_ask_again_and_again_on_the_same_connections() {
+async fn in_the_old_protocol_waiters_poll_on_the_same_connections() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let guard = connect(&server.url())
@@ -783,14 +783,14 @@ async fn a_connection_whose_handshake_comes_to_nothing_is_closed() {
     let (is_loading, count) = (loading.clone(), tried.clone());
     // A server that begins to load its data again.
     let server = FakeServer::start(move |request| match request[0].as_str() {
-        "HELLO" => Answer::line("-ERR unknown command 'HELLO'"),
-        "PING" => Answer::line("+PONG"),
+        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
+        "PING" => Reply::line("+PONG"),
         "EVAL" if is_loading.load(Ordering::SeqCst) => {
             count.fetch_add(1, Ordering::SeqCst);
-            Answer::line("-LOADING wait")
+            Reply::line("-LOADING wait")
         }
-        "EVAL" => Answer::line(":0"),
-        _ => Answer::HangUp,
+        "EVAL" => Reply::line(":0"),
+        _ => Reply::HangUp,
     });
     let locks = connect(&server.url()).await;
     loading.store(true, Ordering::SeqCst);
@@ -884,7 +884,7 @@ async fn inspecting_counts_the_processes_and_tasks_that_wait() {
 }
 
 #[tokio::test]
-async fn nobody_barges_in_before_those_who_wait() {
+async fn no_newcomer_overtakes_a_waiter() {
     let server = RedisServer::start();
     let holder = connect(&server.url()).await;
     // One newcomer acquires with plain commands, the other with a script, since it has found the key busy.
@@ -893,16 +893,13 @@ async fn nobody_barges_in_before_those_who_wait() {
         let guard = holder.acquire_free("k", patient()).await;
         if has_tried {
             let tried = newcomer.try_acquire("k", patient()).await;
-            assert!(tried.expect("an answer").is_none());
+            assert!(tried.expect("a reply").is_none());
         }
         let waiting = in_line(&server, &server.url(), patient()).await;
         let other = newcomer.acquire_free("other", patient()).await;
         // The key is free, and the first process to notice is the newcomer.
         server.cli(&["DEL", "lock:k"]);
-        let tried = newcomer
-            .try_acquire("k", patient())
-            .await
-            .expect("an answer");
+        let tried = newcomer.try_acquire("k", patient()).await.expect("a reply");
         assert!(tried.is_none());
         granted(waiting).await.release_held().await;
         other.release_held().await;
@@ -911,7 +908,7 @@ async fn nobody_barges_in_before_those_who_wait() {
 }
 
 #[tokio::test]
-async fn a_place_that_was_lost_is_taken_again_before_those_who_came_later() {
+async fn a_place_that_was_lost_is_taken_again_before_later_waiters() {
     let server = RedisServer::start();
     let guard = connect(&server.url())
         .await
@@ -966,7 +963,7 @@ async fn a_grant_that_comes_late_is_not_taken_for_a_fresh_one() {
         let wanted = LockOptions::new(Duration::from_millis(ttl))
             .wait(HANG)
             .without_renewal();
-        // The answers are late, but not lost.
+        // The replies are late, but not lost.
         let locks = LockManager::builder()
             .command_timeout(SECOND * 5)
             .connect(&proxy.url())
@@ -1053,8 +1050,8 @@ async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
             format!("{number} {} {}", 1_u64 << 53, proof(&token, 1 << 53)),
         ];
         for message in forged {
-            let told = server.cli(&["PUBLISH", &channel, &message]);
-            assert_eq!(told, Value::Int(1), "{message}");
+            let seen = server.cli(&["PUBLISH", &channel, &message]);
+            assert_eq!(seen, Value::Int(1), "{message}");
             // The reply comes behind the message on the same connection.
             let held = locks.inspect("k").await.expect("the server is up");
             assert!(held.is_some() && !waiting.is_finished(), "{message}");

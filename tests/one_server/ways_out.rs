@@ -145,7 +145,7 @@ async fn a_future_dropped_while_its_acquire_is_in_flight_leaves_no_lock() {
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;
     let before = server.calls("evalsha") + server.calls("set");
-    // Longer than any stall: no acquire gets its answer before it is dropped.
+    // Longer than any stall: no acquire gets its reply before it is dropped.
     proxy.delay(Direction::Requests, Duration::from_millis(700));
     for number in 0..50 {
         let acquire = locks.acquire(format!("k{number}"), options());
@@ -176,7 +176,7 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
             .await
             .release_held()
             .await;
-        // The server takes the lock, and the connection ends with the answer in it.
+        // The server takes the lock, and the connection ends with the reply in it.
         proxy.lose(Direction::Replies, Which::every(), After::Reset);
         let mut acquire = Box::pin(locks.acquire("k", options()));
         let taken = eventually(SOON, "the lock is held", async || is_held(&server));
@@ -184,7 +184,7 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
             _ = &mut acquire => unreachable!("no answer comes through"),
             () = taken => {}
         }
-        // The clean-up after this drop gets no answer until the proxy is healed.
+        // The clean-up after this drop gets no reply until the proxy is healed.
         drop(acquire);
         proxy.pass();
         becomes_free(&server).await;

@@ -1,4 +1,4 @@
-//! Servers with arbitrary answers: they must cause no panic, no hang and no growth.
+//! Servers with arbitrary replies: they must cause no panic, no hang and no growth.
 //!
 //! The test needs a separate process: the panic hook counts panics, and the memory is measured.
 
@@ -12,7 +12,7 @@ use std::{
 };
 
 use lock_core::{LockManager, LockOptions};
-use lock_tests::{Answer, FakeServer};
+use lock_tests::{FakeServer, Reply};
 use tokio::{task::JoinSet, time::timeout};
 
 /// Far longer than every time-out: only a hang takes this long.
@@ -138,7 +138,7 @@ impl Dice {
         }
     }
 
-    /// The answer of a real server to a script, with random numbers.
+    /// The reply of a real server to a script, with random numbers.
     fn numbers(&mut self) -> String {
         let first = ["0", "1", "-1"];
         let more = [
@@ -159,19 +159,19 @@ impl Dice {
         text
     }
 
-    fn answer(&mut self) -> Answer {
+    fn reply(&mut self) -> Reply {
         match self.below(32) {
-            5..16 => Answer::Bytes(self.numbers().into_bytes()),
-            0 => Answer::HangUp,
-            1 => Answer::Silence,
-            2 => Answer::Bytes(
+            5..16 => Reply::Bytes(self.numbers().into_bytes()),
+            0 => Reply::HangUp,
+            1 => Reply::Silence,
+            2 => Reply::Bytes(
                 (0..self.below(40))
                     .map(|_| self.roll().to_le_bytes()[0])
                     .collect(),
             ),
-            3 => Answer::Bytes((self.value(2) + &self.value(2)).into_bytes()),
-            4 => Answer::Last(self.value(2).into_bytes()),
-            _ => Answer::Bytes(self.value(3).into_bytes()),
+            3 => Reply::Bytes((self.value(2) + &self.value(2)).into_bytes()),
+            4 => Reply::Last(self.value(2).into_bytes()),
+            _ => Reply::Bytes(self.value(3).into_bytes()),
         }
     }
 }
@@ -187,19 +187,19 @@ fn hostile(seed: u64) -> FakeServer {
         let port = own.get().copied().unwrap_or(1);
         let first = words.first().map_or("", String::as_str);
         if dice.below(8) == 0 {
-            return dice.answer();
+            return dice.reply();
         }
         let hello = "%2\r\n+proto\r\n:3\r\n+mode\r\n+standalone\r\n";
         match first {
-            "HELLO" => Answer::Bytes(hello.into()),
-            "AUTH" | "CLIENT" | "SELECT" => Answer::line("+OK"),
-            "PING" => Answer::line("+PONG"),
-            "SUBSCRIBE" => Answer::Bytes(">3\r\n+subscribe\r\n+c\r\n:1\r\n".into()),
-            "EVAL" if words.get(2).is_some_and(|keys| keys == "0") => Answer::line("*0"),
-            "ROLE" => Answer::Bytes("*1\r\n$6\r\nmaster\r\n".into()),
+            "HELLO" => Reply::Bytes(hello.into()),
+            "AUTH" | "CLIENT" | "SELECT" => Reply::line("+OK"),
+            "PING" => Reply::line("+PONG"),
+            "SUBSCRIBE" => Reply::Bytes(">3\r\n+subscribe\r\n+c\r\n:1\r\n".into()),
+            "EVAL" if words.get(2).is_some_and(|keys| keys == "0") => Reply::line("*0"),
+            "ROLE" => Reply::Bytes("*1\r\n$6\r\nmaster\r\n".into()),
             "CLUSTER" => {
                 let owner = format!("*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
-                Answer::Bytes(format!("*1\r\n*3\r\n:0\r\n:16383\r\n{owner}").into())
+                Reply::Bytes(format!("*1\r\n*3\r\n:0\r\n:16383\r\n{owner}").into())
             }
             "SENTINEL" => {
                 let port = port.to_string();
@@ -212,13 +212,13 @@ fn hostile(seed: u64) -> FakeServer {
                     "1",
                 ];
                 let bulk = fields.map(|field| format!("${}\r\n{field}\r\n", field.len()));
-                Answer::Bytes(format!("%3\r\n{}", bulk.concat()).into())
+                Reply::Bytes(format!("%3\r\n{}", bulk.concat()).into())
             }
             "INFO" => {
                 let text = format!("run_id:{port}\r\nuptime_in_seconds:1000\r\n");
-                Answer::Bytes(format!("${}\r\n{text}\r\n", text.len()).into())
+                Reply::Bytes(format!("${}\r\n{text}\r\n", text.len()).into())
             }
-            _ => dice.answer(),
+            _ => dice.reply(),
         }
     });
     port.set(server.port()).expect("only here");
@@ -265,7 +265,7 @@ fn memory_kb() -> u64 {
 }
 
 #[tokio::test]
-async fn whatever_servers_answer_nothing_panics_hangs_or_grows() {
+async fn no_reply_of_a_server_causes_a_panic_a_hang_or_growth() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     static USED: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
     let report = std::panic::take_hook();

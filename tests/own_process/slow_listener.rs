@@ -57,14 +57,14 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
     let lost = lease.lost();
     tokio::pin!(lost);
     // Without a renewal, the lease would have ended by then.
-    let told = tokio::select! {
+    let seen = tokio::select! {
         biased;
         lost = &mut lost => Some(lost),
         () = sleep(TTL * 3 / 2) => None,
     };
-    if told.is_none() && server.get("lock:k") != value {
-        let told = timeout(HANG, lost).await;
-        told.expect("the holder is told of the end of its lease");
+    if seen.is_none() && server.get("lock:k") != value {
+        let seen = timeout(HANG, lost).await;
+        seen.expect("the holder is told of the end of its lease");
     }
     drop(second);
     let third = timeout(HANG, third).await.expect("its turn comes");

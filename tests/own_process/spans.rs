@@ -95,7 +95,7 @@ async fn a_body_that_runs_as_a_task_is_in_the_span_of_its_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
+async fn a_loss_is_a_warning_and_the_rest_has_lower_levels() {
     let log = Log::default();
     let _listens = listens_at_the_default_level(&log);
     let locks = LockManager::in_memory();
@@ -111,11 +111,11 @@ async fn a_loss_is_a_warning_and_the_rest_is_for_whoever_asks_for_it() {
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
-/// The hold ends with the body. The answer to the release is logged when it comes.
+/// The hold ends with the body. The reply to the release is logged when it comes.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_found_lost_by_its_release_is_told_also_if_that_is_in_the_background() {
+async fn a_lease_that_its_release_finds_lost_is_logged_also_in_the_background() {
     let behind = LockOptions::default().release_in_background();
-    for (options, answer) in [
+    for (options, reply) in [
         (LockOptions::default(), SECOND / 2),
         (behind, Duration::ZERO),
     ] {
@@ -130,13 +130,13 @@ async fn a_lease_that_is_found_lost_by_its_release_is_told_also_if_that_is_in_th
         };
         let run = locks.run("report", options, body).await;
         run.expect("the body ended before it was known");
-        assert_eq!(started.elapsed(), SECOND * 2 + answer);
-        let told = |text: &str| log.text().contains(text);
-        assert!(told("held=2s"), "{}", log.text());
+        assert_eq!(started.elapsed(), SECOND * 2 + reply);
+        let logged = |text: &str| log.text().contains(text);
+        assert!(logged("held=2s"), "{}", log.text());
         let warning = "the body ended, but the release of its lock failed key=report error=";
-        assert_eq!(told(warning), !answer.is_zero(), "{}", log.text());
+        assert_eq!(logged(warning), !reply.is_zero(), "{}", log.text());
         sleep(SECOND).await;
-        assert!(told("WARN") && told(warning), "{}", log.text());
+        assert!(logged("WARN") && logged(warning), "{}", log.text());
     }
 }
 
@@ -222,16 +222,16 @@ async fn a_refusal_is_logged_once_though_it_becomes_a_response() {
     clippy::let_underscore_must_use,
     reason = "the mistake that the event is about"
 )]
-async fn a_guard_that_is_dropped_in_its_statement_is_told() {
+async fn a_guard_that_is_dropped_in_its_statement_is_logged() {
     let log = Log::default();
     let _listens = listens(&log);
     let locks = LockManager::in_memory();
-    let told = || log.text().matches("released at once").count();
+    let logged = || log.text().matches("released at once").count();
     let acquire = || locks.acquire("report", LockOptions::default());
     let _ = acquire().await.expect("free");
-    assert_eq!(told(), 1, "{}", log.text());
+    assert_eq!(logged(), 1, "{}", log.text());
     let _ = locks.acquire_all(["a", "b"], LockOptions::default()).await;
-    assert_eq!(told(), 2, "{}", log.text());
+    assert_eq!(logged(), 2, "{}", log.text());
     // Held for longer, looked at, or released.
     let guard = acquire().await.expect("free");
     sleep(SECOND / 1_000).await;
@@ -252,16 +252,16 @@ async fn a_guard_that_is_dropped_in_its_statement_is_told() {
         .await;
     assert!(all.is_err_and(|error| error.is_busy()));
     assert!(!busy.lease().is_lost());
-    assert_eq!(told(), 2, "{}", log.text());
+    assert_eq!(logged(), 2, "{}", log.text());
 }
 
 /// Once for each text, in builds with debug assertions, as those of tests are.
 #[tokio::test(start_paused = true)]
-async fn a_template_that_is_passed_by_hand_is_told_once() {
+async fn a_template_that_is_passed_by_hand_is_logged_once() {
     let log = Log::default();
     let _listens = listens(&log);
     let locks = LockManager::in_memory();
-    let told = || log.text().matches("no template").count();
+    let logged = || log.text().matches("no template").count();
     let options = LockOptions::default;
     for _ in 0..2 {
         drop(locks.acquire_free("order:{id}", options()).await);
@@ -270,13 +270,13 @@ async fn a_template_that_is_passed_by_hand_is_told_once() {
             .await
             .expect("free");
     }
-    assert_eq!(told(), 1, "{}", log.text());
+    assert_eq!(logged(), 1, "{}", log.text());
     assert!(log.text().contains("WARN") && log.text().contains("key=order:{id}"));
     let listed = locks
         .acquire_all(["{shop.name}:{id:04}", "b"], options())
         .await;
     listed.expect("free").release().await.expect("held");
-    assert_eq!(told(), 2, "{}", log.text());
+    assert_eq!(logged(), 2, "{}", log.text());
     for other in [
         "order:{42}",
         "order:{}",
@@ -287,10 +287,10 @@ async fn a_template_that_is_passed_by_hand_is_told_once() {
         drop(locks.acquire_free(other, options()).await);
     }
     drop(locks.acquire_free(key!("order:{{id}}"), options()).await);
-    assert_eq!(told(), 2, "{}", log.text());
+    assert_eq!(logged(), 2, "{}", log.text());
     // A program that makes such keys of its data is not flooded.
     for n in 0..1_000 {
         drop(locks.acquire_free(format!("{{user{n}}}"), options()).await);
     }
-    assert!(told() <= 64, "{}", told());
+    assert!(logged() <= 64, "{}", logged());
 }

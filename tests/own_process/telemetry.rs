@@ -48,9 +48,9 @@ fn figures(of: &Snapshotter) -> Figures {
 #[track_caller]
 fn assert_figures(figures: &Figures, expected: &[(&str, f64)]) {
     for (name, value) in expected {
-        let told = figures.get(*name).copied();
+        let recorded = figures.get(*name).copied();
         assert!(
-            told.is_some_and(|told| (told - value).abs() < 1e-6),
+            recorded.is_some_and(|recorded| (recorded - value).abs() < 1e-6),
             "{name}: {value} expected in {figures:#?}"
         );
     }
@@ -100,7 +100,7 @@ async fn a_wait_and_a_hold_are_counted_and_timed() {
             ),
             ("lock_waiting{key=order:{order_id},mode=exclusive}", 0.0),
             ("lock_held{key=order:{order_id},mode=exclusive}", 0.0),
-            // The second task prefetches tokens for the tasks behind it, which then need no answer of the backend.
+            // The second task prefetches tokens for the tasks behind it, which then need no reply of the backend.
             (
                 "lock_handoffs_total{key=order:{order_id},mode=exclusive,kind=local}",
                 2.0,
@@ -110,7 +110,7 @@ async fn a_wait_and_a_hold_are_counted_and_timed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gauges_tell_who_waits_and_who_holds_now() {
+async fn gauges_count_waiters_and_holders() {
     let recorder = DebuggingRecorder::new();
     let _listens = metrics::set_default_local_recorder(&recorder);
     let locks = LockManager::in_memory();
@@ -308,7 +308,7 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
+async fn in_the_end_there_are_no_waiters_and_no_holders_however_it_ended() {
     let recorder = DebuggingRecorder::new();
     let _listens = metrics::set_default_local_recorder(&recorder);
     let (locks, faults) = LockManager::in_memory_with_faults();
@@ -397,7 +397,7 @@ async fn in_the_end_nobody_waits_and_nobody_holds_however_it_ended() {
 struct Broken(&'static [&'static str]);
 
 impl Broken {
-    fn hear(&self, key: &Key) {
+    fn note(&self, key: &Key) {
         assert!(!self.0.contains(&key.name()), "a broken recorder");
     }
 }
@@ -408,23 +408,23 @@ impl Recorder for Broken {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        self.hear(key);
+        self.note(key);
         Counter::noop()
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        self.hear(key);
+        self.note(key);
         Gauge::noop()
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        self.hear(key);
+        self.note(key);
         Histogram::noop()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_nobody_a_lock() {
+async fn a_recorder_that_panics_in_the_middle_of_a_hand_off_costs_no_lock() {
     let broken = Broken(&[
         "lock_hold_seconds",
         "lock_lost_total",
@@ -488,7 +488,7 @@ async fn a_lock_that_comes_from_another_process_is_a_remote_hand_off() {
         .expect("granted")
         .release_held()
         .await;
-    // The other figures are recorded before the answer to the release.
+    // The other figures are recorded before the reply to the release.
     assert_figures(
         &figures(all),
         &[

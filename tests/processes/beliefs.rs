@@ -9,7 +9,7 @@ use lock_tests::{
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// Far more than the allowance for clocks, which is 12 ms for this ttl: a holder that counted from the answer would be noticed.
+/// Far more than the allowance for clocks, which is 12 ms for this ttl: a holder that counted from the reply would be noticed.
 const ONE_WAY: Duration = Duration::from_millis(40);
 
 /// A server with a long latency, and the record of its commands.
@@ -102,7 +102,7 @@ impl Far {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_fights_for_a_lock_believes_in_it_no_longer_than_the_server_keeps_it() {
+async fn contending_holders_believe_in_a_lock_no_longer_than_the_server_keeps_it() {
     let far = Far::start();
     // Locks are held for longer than a third of the ttl, so that leases are renewed, too.
     let mut holders = far.holders(&["a", "b"], 4, 2, Duration::from_millis(600));
@@ -131,11 +131,11 @@ async fn whoever_fights_for_a_lock_believes_in_it_no_longer_than_the_server_keep
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_given_a_free_lock_believes_in_it_no_longer_than_the_server_keeps_it() {
+async fn a_holder_of_a_free_lock_believes_in_it_no_longer_than_the_server_keeps_it() {
     let far = Far::start();
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let mut holders = far.holders(&keys, 1, 8, TTL * 20);
-    // The processes are killed before the first renewal, so that their belief is from the first answer.
+    // The processes are killed before the first renewal, so that their belief is from the first reply.
     holders.all_get_it(8, Moment::from_nanos(0), HANG).await;
     let (believed, _) = far.compare(holders);
     assert_eq!(believed.len(), 8);

@@ -39,14 +39,14 @@ async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_e
     clock.set_back(SECOND * 3600);
     // The lease ends in time for its holder, and an hour later for the server.
     assert!(first.lease().remaining() <= ttl);
-    let seen = other.inspect("k").await.expect("an answer").expect("held");
+    let seen = other.inspect("k").await.expect("a reply").expect("held");
     let left = seen.remaining.expect("an expiry");
     assert!(left > SECOND * 3000, "{left:?}");
-    other.force_release("k").await.expect("an answer");
+    other.force_release("k").await.expect("a reply");
     let second = other
         .try_acquire("k", LockOptions::new(ttl))
         .await
-        .expect("an answer")
+        .expect("a reply")
         .expect("free");
     assert!(second.lease().fencing_token() > before);
 }

@@ -140,7 +140,7 @@ impl Neighbour {
 struct Client(Process);
 
 impl Client {
-    /// Sends a command to the client, and returns its answer.
+    /// Sends a command to the client, and returns its reply.
     fn ask(&mut self, words: &str) -> String {
         self.0.say(words);
         self.0.line()
@@ -154,7 +154,7 @@ fn options() -> LockOptions {
 
 async fn is_free(locks: &LockManager) -> bool {
     let tried = locks.try_acquire(KEY, options()).await;
-    tried.expect("an answer").is_some()
+    tried.expect("a reply").is_some()
 }
 
 async fn acquire(locks: &LockManager) -> LockGuard {
@@ -213,7 +213,7 @@ async fn a_lock_that_is_not_exclusive_is_busy_for_the_other(neighbour: Neighbour
     for options in [options().shared(), options().permits(2)] {
         assert_eq!(theirs.ask("try"), "held");
         let busy = locks.try_acquire(KEY, options.clone()).await;
-        assert!(busy.expect("an answer").is_none());
+        assert!(busy.expect("a reply").is_none());
         let waiting = tokio::spawn({
             let (locks, options) = (locks.clone(), options.clone());
             async move { locks.acquire(KEY, options).await.expect("free, or soon") }
@@ -235,7 +235,7 @@ async fn a_lock_that_is_not_exclusive_is_busy_for_the_other(neighbour: Neighbour
         theirs.ask("release");
         next.lease().verify().await.expect("it is ours still");
         drop((guard, next));
-        locks.force_release(KEY).await.expect("an answer");
+        locks.force_release(KEY).await.expect("a reply");
     }
 }
 
@@ -343,7 +343,7 @@ async fn a_lock_without_expiry_outlives_its_process_until_it_is_forced() {
         ),
         "{busy:?}"
     );
-    locks.force_release(KEY).await.expect("an answer");
+    locks.force_release(KEY).await.expect("a reply");
     assert!(is_free(&locks).await);
 }
 

@@ -69,8 +69,8 @@ async fn distributed_lock_redis_lets_a_reader_and_a_writer_in_together() {
         other.try_acquire_write(),
         rig.let_go_when_sent([&["SADD"], &["SET"]]),
     );
-    let reading = reading.expect("an answer").expect("granted");
-    let writing = writing.expect("an answer").expect("granted");
+    let reading = reading.expect("a reply").expect("granted");
+    let writing = writing.expect("a reply").expect("granted");
 
     // Each client checks at once whether it still has the lock, and extends the expiry only if it has.
     let prolonged =
@@ -81,9 +81,9 @@ async fn distributed_lock_redis_lets_a_reader_and_a_writer_in_together() {
     assert_eq!(readers(&rig.server), 1);
     assert!(rig.server.get(THEIR_WRITER).is_some());
     // Without a race the lock does exclude.
-    assert!(one.try_acquire_read().await.expect("an answer").is_none());
-    reading.release().await.expect("an answer");
-    writing.release().await.expect("an answer");
+    assert!(one.try_acquire_read().await.expect("a reply").is_none());
+    reading.release().await.expect("a reply");
+    writing.release().await.expect("a reply");
 }
 
 #[tokio::test]
@@ -91,10 +91,10 @@ async fn distributed_lock_redis_lets_two_writers_in_together() {
     let rig = Rig::start();
     let (one, other) = (rig.theirs(0).await, rig.theirs(1).await);
     // A writer that finds a reader leaves a mark. Later writers that find no reader overwrite the mark, whatever its value is.
-    let reading = one.try_acquire_read().await.expect("an answer");
-    let refused = other.try_acquire_write().await.expect("an answer");
+    let reading = one.try_acquire_read().await.expect("a reply");
+    let refused = other.try_acquire_write().await.expect("a reply");
     assert!(refused.is_none(), "there is a reader");
-    reading.expect("free").release().await.expect("an answer");
+    reading.expect("free").release().await.expect("a reply");
 
     // New connections: an expiry that the reader still extends would be held back, with all that its connection sends later.
     let (one, other) = (rig.theirs(0).await, rig.theirs(1).await);
@@ -104,8 +104,8 @@ async fn distributed_lock_redis_lets_two_writers_in_together() {
         other.try_acquire_write(),
         rig.let_go_when_sent([&["SET"], &["SET"]]),
     );
-    let first = first.expect("an answer").expect("granted");
-    let second = second.expect("an answer").expect("granted");
+    let first = first.expect("a reply").expect("granted");
+    let second = second.expect("a reply").expect("granted");
     // The value is that of the later writer. The other learns of its loss, but only after both were let in.
     let lost = || [&first, &second].map(|handle| *handle.lost_token().borrow());
     eventually(HANG, "one of them is told", async || lost() != [false; 2]).await;
@@ -128,7 +128,7 @@ async fn ours_lets_one_of_them_in() {
         other.try_acquire(KEY, options()),
         rig.let_go_when_sent([&["EVAL", "EVALSHA"], &["MULTI", "EVAL", "EVALSHA"]]),
     );
-    let granted = [reading, writing].map(|tried| tried.expect("an answer").is_some());
+    let granted = [reading, writing].map(|tried| tried.expect("a reply").is_some());
     assert!(granted[0] != granted[1], "{granted:?}");
 }
 

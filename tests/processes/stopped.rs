@@ -20,7 +20,7 @@ async fn a_waiter_that_slept_through_its_grant_does_not_take_it_for_a_new_one() 
     sleep_through_grants(&RedisServer::start().into()).await;
 }
 
-/// With RESP2, messages come on a second connection, in no order with the answers.
+/// With RESP2, messages come on a second connection, in no order with the replies.
 #[tokio::test]
 async fn a_waiter_in_a_cluster_that_slept_through_its_grant_does_not_either() {
     sleep_through_grants(&Cluster::start().into()).await;

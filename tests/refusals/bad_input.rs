@@ -18,8 +18,8 @@ async fn refused(url: &str) -> LockError {
         .connect(url);
     let result = timeout(HANG, connecting).await.expect("never hangs");
     let error = result.expect_err("must be refused");
-    let told = full_text(&error);
-    assert!(!told.contains(SECRET), "{told}");
+    let text = full_text(&error);
+    assert!(!text.contains(SECRET), "{text}");
     error
 }
 
@@ -227,7 +227,7 @@ async fn a_server_that_is_not_redis_is_named_so() {
             "does not speak the Redis protocol",
         );
     }
-    let server = FakeServer::start(|_| lock_tests::Answer::line(":42"));
+    let server = FakeServer::start(|_| lock_tests::Reply::line(":42"));
     invalid(
         &refused(&server.url()).await,
         "does not speak the Redis protocol",
@@ -484,16 +484,16 @@ async fn a_foreign_lock_without_an_expiry_is_busy_with_that_word() {
         locks
             .try_acquire("k", LockOptions::default())
             .await
-            .expect("an answer")
+            .expect("a reply")
             .is_some()
     );
 }
 
 #[tokio::test]
 async fn a_server_that_answers_nonsense_is_unavailable() {
-    // The answer to every request is a string, where numbers are expected.
+    // The reply to every request is a string, where numbers are expected.
     let server = FakeServer::start(|request| {
-        lock_tests::Answer::line(match request[0].as_str() {
+        lock_tests::Reply::line(match request[0].as_str() {
             "PING" => "+PONG",
             "HELLO" => "-ERR unknown command 'HELLO'",
             _ => "+nonsense",
@@ -510,11 +510,11 @@ async fn a_server_that_answers_nonsense_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_what_it_could_is_unavailable_and_no_token_is_told() {
+async fn a_server_that_loses_a_capability_is_unavailable_and_no_token_is_shown() {
     let server = FakeServer::start(|request| {
         // As a real server does, with the arguments quoted.
         let text = format!("'{}'", request.join("' '"));
-        lock_tests::Answer::line(&match request[0].as_str() {
+        lock_tests::Reply::line(&match request[0].as_str() {
             "PING" => "+PONG".to_owned(),
             "EVAL" if request[1].contains("acl_check_cmd") => "*0".to_owned(),
             command => {
@@ -536,10 +536,10 @@ async fn a_server_that_forgets_what_it_could_is_unavailable_and_no_token_is_told
 
 #[tokio::test]
 async fn a_server_that_quotes_the_password_back_is_not_quoted() {
-    // The answer is that of a server where the administrator has renamed HELLO.
+    // The reply is that of a server where the administrator has renamed HELLO.
     let server = FakeServer::start(|request| {
         let arguments = request[1..].join("' '");
-        lock_tests::Answer::line(&format!(
+        lock_tests::Reply::line(&format!(
             "-ERR unknown command '{}', with args beginning with: '{arguments}'",
             request[0]
         ))
@@ -581,9 +581,9 @@ async fn no_log_line_has_an_owner_token_or_a_password() {
         async || log.text().contains("a release got no answer"),
     )
     .await;
-    let told = log.text() + &full_text(&error) + &format!("{locks:?}");
-    assert!(told.contains("lease lost"), "{told}");
+    let text = log.text() + &full_text(&error) + &format!("{locks:?}");
+    assert!(text.contains("lease lost"), "{text}");
     for hidden in [SECRET, &secret, "lc1:"] {
-        assert!(!told.contains(hidden), "{hidden} in {told}");
+        assert!(!text.contains(hidden), "{hidden} in {text}");
     }
 }

@@ -244,10 +244,10 @@ async fn a_server_with_too_many_clients_says_so_and_takes_the_next_one_later() {
         let patience = Duration::from_millis(200);
         client.set_read_timeout(Some(patience)).expect("a socket");
         // The server speaks first only when it refuses a client.
-        let mut answer = [0; 32];
-        let length = client.read(&mut answer).unwrap_or(0);
+        let mut reply = [0; 32];
+        let length = client.read(&mut reply).unwrap_or(0);
         crowd.push(client);
-        answer[..length].starts_with(b"-ERR max number of clients")
+        reply[..length].starts_with(b"-ERR max number of clients")
     })
     .await;
     for _ in 0..5 {
@@ -349,7 +349,7 @@ async fn a_right_that_stays_away_costs_the_lease_at_its_end() {
 }
 
 #[tokio::test]
-async fn a_password_that_is_asked_for_meanwhile_costs_no_lease_if_it_is_taken_back() {
+async fn a_password_that_is_required_for_a_while_costs_no_lease() {
     let server = RedisServer::builder()
         .acl("user default on nopass ~* &* +@all")
         .start();
@@ -490,7 +490,7 @@ async fn a_queue_of_a_wrong_type_keeps_no_lock() {
             server.calls("evalsha") >= before + 5
         })
         .await;
-        locks.inspect("k").await.expect("an answer").expect("held");
+        locks.inspect("k").await.expect("a reply").expect("held");
         if is_forced {
             locks.force_release("k").await.expect("a lock");
             drop(guard);

@@ -69,10 +69,10 @@ async fn each_right_counts(server: &RedisServer, by: By, rights: &[String]) {
             .await
             .unwrap_or_else(|_| panic!("without {right}: hangs"))
             .expect_err(&format!("without {right}, everything works"));
-        let told = format!("{failed} {}", &logged_of(server)[logged..]);
+        let reported = format!("{failed} {}", &logged_of(server)[logged..]);
         assert!(
-            names(&beside_the_line(&told), right),
-            "without {right}: {told}"
+            names(&beside_the_line(&reported), right),
+            "without {right}: {reported}"
         );
         // The keys of the trial are gone, or expire soon.
         eventually(
@@ -206,14 +206,15 @@ async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
 }
 
 /// Whether a message names a right: in the form that grants it, or as the command in the server's or the manual's spelling.
-fn names(told: &str, right: &str) -> bool {
+fn names(reported: &str, right: &str) -> bool {
     let word = |word: &str| {
         let ends = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_alphanumeric());
-        told.match_indices(word)
-            .any(|(at, _)| ends(&told[at + word.len()..]))
+        reported
+            .match_indices(word)
+            .any(|(at, _)| ends(&reported[at + word.len()..]))
     };
     match right.strip_prefix('+') {
-        None => told.contains(right),
+        None => reported.contains(right),
         Some(name) => {
             word(right) || word(&format!("'{name}")) || word(&format!("`{}", name.to_uppercase()))
         }
@@ -262,7 +263,7 @@ async fn connect(server: &RedisServer, user: &str) -> Outcome<LockManager> {
     let url = server.url_as(user, "word");
     LockManager::connect(&url)
         .await
-        .map_err(told("cannot connect"))
+        .map_err(reported("cannot connect"))
 }
 
 async fn acquire(locks: &LockManager, key: &str) -> Outcome<LockGuard> {
@@ -271,14 +272,14 @@ async fn acquire(locks: &LockManager, key: &str) -> Outcome<LockGuard> {
 
 async fn acquire_with(locks: &LockManager, key: &str, options: LockOptions) -> Outcome<LockGuard> {
     let acquire = locks.acquire(key, options.wait(Duration::from_secs(3)));
-    acquire.await.map_err(told("cannot acquire"))
+    acquire.await.map_err(reported("cannot acquire"))
 }
 
 async fn release(guard: LockGuard) -> Outcome {
-    guard.release().await.map_err(told("cannot release"))
+    guard.release().await.map_err(reported("cannot release"))
 }
 
-fn told(what: &'static str) -> impl Fn(LockError) -> String {
+fn reported(what: &'static str) -> impl Fn(LockError) -> String {
     move |error| format!("{what}: {error} {error:?}")
 }
 
@@ -298,7 +299,7 @@ async fn a_lock_is_taken_again_and_again(one: &LockManager, other: &LockManager)
     for _ in 0..3 {
         let guard = acquire(one, "k").await?;
         let tried = other.try_acquire("k", LockOptions::new(TTL)).await;
-        if tried.map_err(told("cannot try"))?.is_some() {
+        if tried.map_err(reported("cannot try"))?.is_some() {
             return Err("two have it".to_owned());
         }
         release(guard).await?;
@@ -373,7 +374,7 @@ async fn a_lock_is_held_by_several(
         .lease()
         .verify()
         .await
-        .map_err(told("cannot verify"))?;
+        .map_err(reported("cannot verify"))?;
     release(second).await?;
     release(reader).await?;
     release(joined(writer).await?).await?;
@@ -383,7 +384,7 @@ async fn a_lock_is_held_by_several(
     let second = acquire_with(one, "k", permits()).await?;
     let third = waits_for(permits());
     until("it is in the wait queue", async || in_line(server) == 1).await?;
-    let seen = one.inspect("k").await.map_err(told("cannot inspect"))?;
+    let seen = one.inspect("k").await.map_err(reported("cannot inspect"))?;
     if seen.is_none_or(|seen| seen.holders != 2) {
         return Err("not two holders".to_owned());
     }
@@ -401,7 +402,7 @@ async fn joined(task: JoinHandle<Result<LockGuard, LockError>>) -> Outcome<LockG
     let ended = timeout(STEP, task).await.map_err(|_| "it waits for ever")?;
     ended
         .map_err(|_| "it panicked")?
-        .map_err(told("cannot wait"))
+        .map_err(reported("cannot wait"))
 }
 
 /// The number of processes that wait for the key of the suite.
@@ -419,7 +420,7 @@ async fn a_lease_is_renewed_kept_and_lost(server: &RedisServer, locks: &LockMana
     })
     .await?;
     let verified = guard.lease().verify().await;
-    verified.map_err(told("cannot verify"))?;
+    verified.map_err(reported("cannot verify"))?;
     server.cli(&["DEL", "lock:k"]);
     until("it is lost", async || guard.lease().is_lost()).await?;
     drop(guard);
@@ -434,16 +435,19 @@ async fn a_lease_is_renewed_kept_and_lost(server: &RedisServer, locks: &LockMana
 
 async fn operators_look_and_take_away(locks: &LockManager, by: By) -> Outcome {
     let guard = acquire(locks, "k").await?;
-    let info = locks.inspect("k").await.map_err(told("cannot inspect"))?;
+    let info = locks
+        .inspect("k")
+        .await
+        .map_err(reported("cannot inspect"))?;
     if info.is_none() {
         return Err("the lock is not held".to_owned());
     }
     let forced = locks.force_release("k").await;
-    forced.map_err(told("cannot take away"))?;
+    forced.map_err(reported("cannot take away"))?;
     if guard.release().await.is_ok() {
         return Err("it was not taken away".to_owned());
     }
-    let health = locks.check().await.map_err(told("cannot check"))?;
+    let health = locks.check().await.map_err(reported("cannot check"))?;
     match (by, &health.warnings[..]) {
         (By::Scripts, []) => Ok(()),
         (By::Commands, [one]) if one.text.contains("there is no queue") => Ok(()),
@@ -455,13 +459,13 @@ async fn one_task_holds_several_and_the_same(locks: &LockManager) -> Outcome {
     let several = locks
         .acquire_all(["b", "a", "c"], LockOptions::new(TTL))
         .await;
-    release(several.map_err(told("cannot acquire several"))?).await?;
+    release(several.map_err(reported("cannot acquire several"))?).await?;
     let again = locks
         .run("k", LockOptions::new(TTL), async |_| {
             release(acquire(locks, "k").await?).await
         })
         .await;
-    again.map_err(told("cannot run"))?
+    again.map_err(reported("cannot run"))?
 }
 
 /// Another process waits in the queue; it gets a message and the lock.
@@ -557,11 +561,11 @@ async fn a_right_that_is_taken_away_later_leaves_nothing_behind(server: &RedisSe
 
 /// The warnings about a server.
 fn logged_of(server: &RedisServer) -> String {
-    told_of(server, " WARN ")
+    logged_at(server, " WARN ")
 }
 
 /// The lines about a server that were logged at a level.
-fn told_of(server: &RedisServer, level: &str) -> String {
+fn logged_at(server: &RedisServer, level: &str) -> String {
     let (text, port) = (
         Log::of_the_process().text(),
         format!("127.0.0.1:{}", server.port()),
@@ -580,7 +584,7 @@ fn evictions(server: &RedisServer) -> usize {
         .count()
 }
 
-/// A manager that knows the eviction policy, if the server reports it: a later answer on the same connection has come.
+/// A manager that knows the eviction policy, if the server reports it: a later reply on the same connection has come.
 async fn informed(url: &str) -> LockManager {
     let locks = LockManager::connect(url).await.expect("up");
     for _ in 0..3 {
@@ -664,7 +668,7 @@ async fn two_processes(url: &str) -> Outcome {
     let up = async || {
         LockManager::connect(url)
             .await
-            .map_err(told("cannot connect"))
+            .map_err(reported("cannot connect"))
     };
     let (one, other) = (up().await?, up().await?);
     let guard = acquire(&one, "k").await?;
@@ -676,7 +680,7 @@ async fn two_processes(url: &str) -> Outcome {
     .await?;
     release(guard).await?;
     release(joined(waiting).await?).await?;
-    let health = one.check().await.map_err(told("cannot check"))?;
+    let health = one.check().await.map_err(reported("cannot check"))?;
     match &health.warnings[..] {
         [] => Ok(()),
         warnings => Err(format!("{warnings:?}")),
@@ -708,9 +712,9 @@ async fn the_row_for_a_cluster_is_enough_and_names_what_is_needed() {
         let failed = with(&user, &rest).await;
         let failed = failed.expect_err(&format!("without {right}, everything works"));
         let logged: String = cluster.nodes().iter().map(logged_of).collect();
-        let told = format!("{failed} {logged}");
+        let reported = format!("{failed} {logged}");
         let command = right[1..].split('|').next().expect("a word");
-        assert!(told.contains(command), "without {right}: {told}");
+        assert!(reported.contains(command), "without {right}: {reported}");
     }
 }
 
@@ -742,7 +746,7 @@ async fn the_row_for_sentinels_is_enough() {
 
 /// Takes and releases a lock.
 async fn one_lock(locks: Result<LockManager, LockError>) -> Outcome {
-    let locks = locks.map_err(told("cannot connect"))?;
+    let locks = locks.map_err(reported("cannot connect"))?;
     release(acquire(&locks, "k").await?).await
 }
 
@@ -835,8 +839,8 @@ async fn several_servers_take_no_more_than_one() {
         .await
         .expect_err("without scripts");
     assert_eq!(line_in(&failed), Some(&*whole_line("plain")), "{failed}");
-    let told = beside_the_line(&failed);
-    assert!(told.contains("+eval +evalsha"), "{failed}");
+    let reported = beside_the_line(&failed);
+    assert!(reported.contains("+eval +evalsha"), "{failed}");
     paste(&servers[1], line_in(&failed).expect("a line"));
     one_lock(connect("plain").await)
         .await
@@ -1092,16 +1096,16 @@ async fn an_empty_prefix_without_a_check_key_is_warned_of_and_never_refused() {
 }
 
 #[tokio::test]
-async fn a_user_without_scripts_is_told_once_what_that_costs() {
+async fn a_user_without_scripts_gets_one_line_on_what_that_costs() {
     Log::of_the_process();
     let server = RedisServer::start();
     allow(&server, "user", &rights_of("locks-watch"));
-    let told = || {
+    let reported = || {
         let text = logged_of(&server);
         text.matches("there is no queue").count()
     };
     let locks = connect(&server, "user").await.expect("enough for locks");
-    assert_eq!(told(), 1);
+    assert_eq!(reported(), 1);
     let health = locks.check().await.expect("enough for locks");
     let [warning] = &health.warnings[..] else {
         panic!("{health:?}");
@@ -1117,14 +1121,14 @@ async fn a_user_without_scripts_is_told_once_what_that_costs() {
         locks.check().await.is_ok()
     })
     .await;
-    assert_eq!(told(), 1, "not again on a new connection");
+    assert_eq!(reported(), 1, "not again on a new connection");
     // The line grants the right to a queue.
     paste(&server, line_in(&warning.text).expect("a line"));
     let locks = connect(&server, "user").await.expect("all rights");
     operators_look_and_take_away(&locks, By::Scripts)
         .await
         .expect("all rights");
-    assert_eq!(told(), 1);
+    assert_eq!(reported(), 1);
 }
 
 #[tokio::test]
@@ -1169,12 +1173,12 @@ async fn each_node_of_a_cluster_is_tried() {
 }
 
 #[tokio::test]
-async fn connecting_tells_once_what_it_is_connected_to() {
+async fn connecting_logs_once_what_it_is_connected_to() {
     Log::of_the_process();
     let server = RedisServer::start();
     server.add_user_without_scripts();
-    let told = || {
-        let text = told_of(&server, " INFO ");
+    let reported = || {
+        let text = logged_at(&server, " INFO ");
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let mut before = 0;
@@ -1193,7 +1197,7 @@ async fn connecting_tells_once_what_it_is_connected_to() {
         ),
     ] {
         let locks = LockManager::connect(&url).await.expect("up");
-        let lines = told();
+        let lines = reported();
         assert_eq!(lines.len(), before + 1, "{lines:?}");
         let line = &lines[before];
         let what = format!("kind=\"redis\" version=\"7.0.15\" {says}");
@@ -1206,6 +1210,6 @@ async fn connecting_tells_once_what_it_is_connected_to() {
             locks.check().await.is_ok()
         })
         .await;
-        assert_eq!(told().len(), before, "not again on a new connection");
+        assert_eq!(reported().len(), before, "not again on a new connection");
     }
 }

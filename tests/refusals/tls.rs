@@ -52,8 +52,8 @@ async fn connect(tls: Tls, url: &str) -> LockManager {
 async fn refused(tls: Tls, url: &str) -> LockError {
     let result = timeout(HANG, builder(tls).connect(url)).await;
     let error = result.expect("no hang").expect_err("must be refused");
-    let told = full_text(&error);
-    assert!(!told.contains(SECRET), "{told}");
+    let text = full_text(&error);
+    assert!(!text.contains(SECRET), "{text}");
     error
 }
 
@@ -110,7 +110,7 @@ async fn a_lock_excludes_and_a_waiter_is_granted_it() {
         let others = connect(trusting(&certificates), &url).await;
         let first = acquire(&locks, patient()).await;
         let busy = others.try_acquire("k", patient()).await;
-        assert!(busy.expect("an answer").is_none());
+        assert!(busy.expect("a reply").is_none());
         let before = first.lease().fencing_token();
         let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
         eventually(HANG, "it is in the wait queue", async || {
@@ -256,7 +256,7 @@ async fn a_server_may_be_known_by_another_name_than_its_host() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_certificate_gets_ours() {
+async fn a_server_that_requires_a_certificate_gets_ours() {
     for version in ["TLSv1.2", "TLSv1.3"] {
         let certificates = Arc::new(Certificates::new());
         let server = RedisServer::builder()
@@ -289,24 +289,24 @@ fn says_once(words: &'static [u8]) -> u16 {
     let port = listener.local_addr().expect("it listens").port();
     thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("a client");
-        let mut told = [0; 4_096];
+        let mut text = [0; 4_096];
         // The whole request is read: a socket that is closed with unread bytes resets the connection.
-        assert!(client.read(&mut told).expect("the client says something") > 0);
+        assert!(client.read(&mut text).expect("the client says something") > 0);
         client.write_all(words).expect("the client listens");
     });
     port
 }
 
 #[tokio::test]
-async fn a_port_without_tls_is_refused_in_bounded_time_and_hears_nothing() {
+async fn a_port_without_tls_is_refused_in_bounded_time_and_gets_no_secret() {
     let server = RedisServer::start();
     let started = Instant::now();
     let url = format!("rediss://:{SECRET}@localhost:{}", server.port());
     let error = refused(Tls::new(), &url).await;
     // The bound covers one time-out, and a busy machine.
     assert!(started.elapsed() < CONNECT * 2, "{:?}", started.elapsed());
-    let told = full_text(&error);
-    assert!(told.contains("a port for TLS?"), "{told}");
+    let text = full_text(&error);
+    assert!(text.contains("a port for TLS?"), "{text}");
     assert_eq!(server.calls("hello") + server.calls("auth"), 0);
     // One server answers bytes that it does not understand, and the other closes the connection.
     let url = |port: u16| format!("rediss://localhost:{port}");
@@ -325,16 +325,16 @@ async fn a_port_without_tls_is_refused_in_bounded_time_and_hears_nothing() {
 }
 
 #[tokio::test]
-async fn a_port_for_tls_tells_whoever_comes_without() {
+async fn a_port_for_tls_is_named_in_the_error_of_a_client_without_tls() {
     let (server, _) = server();
     let url = format!("redis://:{SECRET}@localhost:{}", server.tls_port());
     let error = LockManager::connect(&url)
         .await
         .expect_err("must be refused");
-    let told = full_text(&error);
+    let text = full_text(&error);
     assert!(
-        told.contains("`rediss://`") && !told.contains(SECRET),
-        "{told}"
+        text.contains("`rediss://`") && !text.contains(SECRET),
+        "{text}"
     );
 }
 
@@ -354,7 +354,7 @@ async fn what_is_given_for_tls_is_not_ignored_by_a_url_without() {
 }
 
 #[tokio::test]
-async fn a_user_and_a_password_are_told_through_tls() {
+async fn a_user_and_a_password_are_sent_through_tls() {
     let certificates = Arc::new(Certificates::new());
     let server = RedisServer::builder()
         .tls(&certificates, AskClients::Never)
@@ -499,11 +499,11 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
         let shown = format!("{tls:?} {:?}", builder(tls.clone()));
         let error = refused(tls, "rediss://localhost:1").await;
         invalid(&error, says);
-        for told in [full_text(&error), shown] {
+        for text in [full_text(&error), shown] {
             for line in key.lines().chain(other.key.lines()) {
-                assert!(line.starts_with("-----") || !told.contains(line), "{told}");
+                assert!(line.starts_with("-----") || !text.contains(line), "{text}");
             }
-            assert!(!told.contains("PRIVATE"), "{told}");
+            assert!(!text.contains("PRIVATE"), "{text}");
         }
     }
 }
@@ -532,9 +532,9 @@ async fn no_log_line_has_a_password_or_a_key() {
         .expect_err("down");
     let logged = log.text();
     assert!(logged.contains("connected"), "{logged}");
-    let told = format!("{logged} {} {locks:?} {tls:?}", full_text(&error));
+    let text = format!("{logged} {} {locks:?} {tls:?}", full_text(&error));
     let secrets = client.key.lines().filter(|line| !line.starts_with('-'));
     for hidden in secrets.chain([SECRET, "PRIVATE KEY", "lc1:"]) {
-        assert!(!told.contains(hidden), "{hidden} in {told}");
+        assert!(!text.contains(hidden), "{hidden} in {text}");
     }
 }

@@ -1,6 +1,6 @@
-//! Compares the modelled server with a real one: both get the same commands, and must give the same answers.
+//! Compares the modelled server with a real one: both get the same commands, and must give the same replies.
 //!
-//! Both have the machine's time, and answer one after the other, so times in their answers may differ a little. Times to live
+//! Both have the machine's time, and answer one after the other, so times in their replies may differ a little. Times to live
 //! are long, or so short that they are over before the next command.
 
 use std::{
@@ -375,12 +375,12 @@ fn any_value(chance: &mut Chance) -> String {
 struct Pair {
     model: Server,
     streams: Vec<TcpStream>,
-    /// Whether so much time passed between the two servers that their answers may differ.
+    /// Whether so much time passed between the two servers that their replies may differ.
     is_apart: bool,
 }
 
-/// The answers and messages that each client gets.
-type Answers = Vec<Vec<Reply>>;
+/// The replies and messages that each client gets.
+type Replies = Vec<Vec<Reply>>;
 
 impl Pair {
     fn new(real: &RedisServer) -> Self {
@@ -411,7 +411,7 @@ impl Pair {
     }
 
     /// Sends the command to both, and reads what each client gets until a PING of each other client is answered.
-    fn ask(&mut self, client: usize, words: &[String]) -> (Answers, Answers) {
+    fn ask(&mut self, client: usize, words: &[String]) -> (Replies, Replies) {
         let now_us = since_epoch_us();
         let mut modelled = vec![Vec::new(); CLIENTS];
         let mut answered = vec![Vec::new(); CLIENTS];
@@ -419,11 +419,11 @@ impl Pair {
             .into_iter()
             .chain((0..CLIENTS).filter(|other| *other != client))
         {
-            // The messages that the command sends to another client come before the answer to that client's PING.
+            // The messages that the command sends to another client come before the reply to that client's PING.
             let ping = ["PING".to_owned()];
             let request = request(if to == client { words } else { &ping });
-            for (whom, bytes) in self.model.receive(to as u64, &request, now_us) {
-                modelled[usize::try_from(whom).expect("few")].extend(parse_all(&bytes));
+            for (client_number, bytes) in self.model.receive(to as u64, &request, now_us) {
+                modelled[usize::try_from(client_number).expect("few")].extend(parse_all(&bytes));
             }
             self.streams[to].write_all(&request).expect("open");
             answered[to].extend(self.read(to, 1));
@@ -432,8 +432,8 @@ impl Pair {
         (modelled, answered)
     }
 
-    /// Reads this many answers, with the messages before them.
-    fn read(&mut self, client: usize, answers: usize) -> Vec<Reply> {
+    /// Reads this many replies, with the messages before them.
+    fn read(&mut self, client: usize, replies: usize) -> Vec<Reply> {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
         loop {
@@ -441,11 +441,11 @@ impl Pair {
             assert!(count > 0, "the server hung up");
             bytes.extend_from_slice(&buffer[..count]);
             let all = parse_all(&bytes);
-            let is_answer = |reply: &&Reply| match reply {
+            let is_reply = |reply: &&Reply| match reply {
                 Reply::Push(words) => words.first() == Some(&Reply::text("subscribe")),
                 _ => true,
             };
-            if is_whole(&bytes) && all.iter().filter(is_answer).count() >= answers {
+            if is_whole(&bytes) && all.iter().filter(is_reply).count() >= replies {
                 return all;
             }
         }
@@ -463,8 +463,8 @@ fn request(words: &[String]) -> Vec<u8> {
     redis::cmd(&words[0]).arg(&words[1..]).get_packed_command()
 }
 
-/// Whether both servers give the same answers, apart from small differences in time.
-fn are_alike(one: &Answers, other: &Answers) -> bool {
+/// Whether both servers give the same replies, apart from small differences in time.
+fn are_alike(one: &Replies, other: &Replies) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).all(|(one, other)| {
             one.len() == other.len()

@@ -54,7 +54,7 @@ impl Breaker {
                 connections(host, process, Breakage::ResetForTheClient);
             }
             Fault::HalfOpen { host, process } => connections(host, process, Breakage::HalfOpen),
-            Fault::NoAnswers { host, process } => connections(host, process, Breakage::NoAnswers),
+            Fault::NoReplies { host, process } => connections(host, process, Breakage::NoReplies),
             Fault::NoRequests { host, process } => connections(host, process, Breakage::NoRequests),
             Fault::Hold {
                 host,
@@ -87,8 +87,16 @@ impl Breaker {
                     .slow_down(Scope { process, host }, processes, more, now + span);
             }
             Fault::Stall { host, span } => world.network().stall(host, now + span),
-            Fault::Restart { host, span, tells } => self.restart(host, span, tells, true).await,
-            Fault::Amnesia { host, span, tells } => self.restart(host, span, tells, false).await,
+            Fault::Restart {
+                host,
+                span,
+                sends_reset,
+            } => self.restart(host, span, sends_reset, true).await,
+            Fault::Amnesia {
+                host,
+                span,
+                sends_reset,
+            } => self.restart(host, span, sends_reset, false).await,
             Fault::Flush { host } => {
                 self.breaks_and_loses(&self.plan.keys, 0);
                 world.network().hosts[host].server.store.clear();
@@ -124,7 +132,7 @@ impl Breaker {
         }
     }
 
-    async fn restart(&self, host: HostId, span: Nanos, tells: bool, keeps: bool) {
+    async fn restart(&self, host: HostId, span: Nanos, sends_reset: bool, keeps: bool) {
         let is_up = self.world.network().hosts[host].is_up;
         if !is_up {
             return;
@@ -137,7 +145,7 @@ impl Breaker {
         }
         self.world
             .network()
-            .take_down(host, tells, self.world.now());
+            .take_down(host, sends_reset, self.world.now());
         self.wait(span).await;
         let now = self.world.now();
         self.world.network().bring_up(host, keeps, now);

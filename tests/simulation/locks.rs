@@ -18,11 +18,11 @@ pub(crate) enum Occupied {
     Permits(u16),
 }
 
-/// A holder beside others: its process, the end of its lease in milliseconds since the epoch, and its seat, if it has one.
+/// A holder beside others: its process, the end of its lease in milliseconds since the epoch, and its permit, if it has one.
 struct Beside {
     process: Option<ProcessId>,
     until: i64,
-    seat: Option<i64>,
+    permit: Option<i64>,
 }
 
 impl Host {
@@ -77,7 +77,7 @@ impl Host {
             (Occupied::Shared, Mode::Shared) | (Occupied::Permits(_), Mode::Permits(_)) => {
                 let beside = self.beside(key, now).into_iter();
                 let of_it = beside.filter(|holder| {
-                    holder.process == Some(process) && holder.seat == permit.map(i64::from)
+                    holder.process == Some(process) && holder.permit == permit.map(i64::from)
                 });
                 let until = of_it.map(|holder| holder.until).max();
                 until.map(|until| until.min(lock_until))
@@ -113,18 +113,18 @@ impl Host {
                 None => Vec::new(),
             }
         };
-        let seats = of_all("seats");
+        let permits = of_all("seats");
         let holders = of_all("holders").into_iter();
         let alive = holders.filter(|(until, member)| *until > now_us / 1000 && member != b"#");
         let shown = alive.map(|(until, member)| {
-            let mut seats = seats.iter();
-            let seat = seats.find(|(_, other)| *other == member);
+            let mut permits = permits.iter();
+            let permit = permits.find(|(_, other)| *other == member);
             let entry = String::from_utf8(member).expect("an entry");
             Beside {
                 // The words are: channel, number, ttl, kind, owner token.
                 process: entry.split(' ').nth(4).and_then(process_of),
                 until,
-                seat: seat.map(|(seat, _)| *seat),
+                permit: permit.map(|(permit, _)| *permit),
             }
         });
         shown.collect()

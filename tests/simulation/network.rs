@@ -54,7 +54,7 @@ pub(crate) struct Host {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Requests,
-    Answers,
+    Replies,
     Both,
 }
 
@@ -64,7 +64,7 @@ struct Link {
     /// Nothing arrives at the server before this time.
     requests_held_until: Nanos,
     /// Nothing arrives at the process before this time.
-    answers_held_until: Nanos,
+    replies_held_until: Nanos,
     /// No connection is accepted or refused before this time.
     silent_until: Nanos,
     /// The extra time that each message takes, and the end of that.
@@ -120,8 +120,8 @@ pub(crate) enum Breakage {
     ResetForTheClient,
     /// Neither end sees an error, and nothing arrives any more.
     HalfOpen,
-    /// No answer arrives any more.
-    NoAnswers,
+    /// No reply arrives any more.
+    NoReplies,
     /// No request arrives any more.
     NoRequests,
 }
@@ -330,7 +330,7 @@ impl Network {
                 Breakage::HalfOpen => {
                     (conn.to_server.is_lost, conn.to_client.is_lost) = (true, true);
                 }
-                Breakage::NoAnswers => conn.to_client.is_lost = true,
+                Breakage::NoReplies => conn.to_client.is_lost = true,
                 Breakage::NoRequests => conn.to_server.is_lost = true,
             }
         }
@@ -339,11 +339,11 @@ impl Network {
     /// Nothing arrives before `until`, in one direction or in both.
     pub(crate) fn hold(&mut self, scope: Scope, processes: usize, held: Held, until: Nanos) {
         self.each_link(scope, processes, |link| {
-            if held != Held::Answers {
+            if held != Held::Replies {
                 link.requests_held_until = until;
             }
             if held != Held::Requests {
-                link.answers_held_until = until;
+                link.replies_held_until = until;
             }
         });
     }
@@ -364,15 +364,15 @@ impl Network {
         *stalled = until.max(*stalled);
     }
 
-    /// Ends the server; its clients see that only if `tells` is set.
-    pub(crate) fn take_down(&mut self, host: HostId, tells: bool, now: Nanos) {
+    /// Ends the server; its clients see that only if `sends_reset` is set.
+    pub(crate) fn take_down(&mut self, host: HostId, sends_reset: bool, now: Nanos) {
         self.hosts[host].is_up = false;
         for id in self.within(Scope {
             process: None,
             host,
         }) {
             let conn = self.conns.get_mut(&id).expect("just listed");
-            if tells {
+            if sends_reset {
                 let over = self.chance.pick(&[Over::Closed, Over::Reset]);
                 let at = self.arrival(id, now, false);
                 self.plan(at, Event::ServerGone(id, over));
@@ -486,14 +486,14 @@ impl Network {
             return;
         }
         let host = &mut self.hosts[conn.host];
-        let answer = if host.is_up {
+        let reply = if host.is_up {
             host.server.connect(id);
             Event::Established(id)
         } else {
             Event::ServerGone(id, Over::Refused)
         };
         let at = self.arrival(id, now, false);
-        self.plan(at, answer);
+        self.plan(at, reply);
     }
 
     fn arrive(&mut self, id: ConnId, bytes: &[u8], now: Nanos) {
@@ -554,7 +554,7 @@ impl Network {
         let (pipe, held_until) = if to_server {
             (&mut conn.to_server, link.requests_held_until)
         } else {
-            (&mut conn.to_client, link.answers_held_until)
+            (&mut conn.to_client, link.replies_held_until)
         };
         pipe.last = pipe.last.max(now.max(held_until) + takes);
         pipe.last

@@ -64,8 +64,8 @@ struct Key {
     /// Since when some server has the lock for a process that does not want it.
     forgotten_since: Option<Nanos>,
     tokens: BTreeSet<u64>,
-    /// The last token of each seat. A store compares those of one seat.
-    tokens_of_seats: BTreeMap<u16, u64>,
+    /// The last token of each permit. A store compares those of one permit.
+    tokens_of_permits: BTreeMap<u16, u64>,
     /// The tokens that do not belong to a shared phase.
     tokens_of_one: BTreeSet<u64>,
     /// The times in which exclusion was broken on purpose.
@@ -73,7 +73,7 @@ struct Key {
     /// The times at which the only server certainly lost the lock.
     lost: Vec<Nanos>,
     register: Register,
-    /// When each process called for the attempt that it gave up last. Its request may get a seat for the next attempt.
+    /// When each process called for the attempt that it gave up last. Its request may get a permit for the next attempt.
     given_up: BTreeMap<ProcessId, Nanos>,
     /// The values of the bodies that ran once, and succeeded.
     results: BTreeSet<AttemptId>,
@@ -224,7 +224,7 @@ impl Oracle {
         }
     }
 
-    /// The attempts that have no answer yet.
+    /// The attempts that have no reply yet.
     pub(crate) fn waiting(&self) -> Vec<String> {
         let state = self.lock();
         let waiting = state.keys.iter().flat_map(|(key, state)| {
@@ -449,8 +449,8 @@ impl Attempt {
         let hands_on = oracle.is_handed_on(self.process, mode);
         let may_be_old = hands_on && Oracle::is_broken(key, recently, now);
         // All holders of a shared phase have one token, larger than those of all earlier phases. Every other holder has its own. A
-        // task may get a seat that the server gave before the call to a task of its process, which has left. Meanwhile other
-        // seats may have larger tokens.
+        // task may get a permit that the server gave before the call to a task of its process, which has left. Meanwhile other
+        // permits may have larger tokens.
         let is_new = match mode {
             Mode::Shared => token >= floor && !key.tokens_of_one.contains(&token),
             Mode::Exclusive => {
@@ -459,7 +459,7 @@ impl Attempt {
             }
             Mode::Permits(_) => {
                 key.tokens_of_one.insert(token);
-                let before = permit.and_then(|permit| key.tokens_of_seats.insert(permit, token));
+                let before = permit.and_then(|permit| key.tokens_of_permits.insert(permit, token));
                 let grows = token > floor || token > before.unwrap_or(0);
                 grows && !key.tokens.contains(&token)
             }

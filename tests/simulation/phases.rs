@@ -25,7 +25,7 @@ pub(crate) struct Phases {
     exclusive_failures: u64,
 }
 
-/// An attempt that has no answer yet.
+/// An attempt that has no reply yet.
 pub(crate) struct Waiting {
     pub(crate) process: ProcessId,
     pub(crate) mode: Mode,

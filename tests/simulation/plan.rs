@@ -77,7 +77,7 @@ pub(crate) enum Fault {
         host: usize,
         process: Option<usize>,
     },
-    NoAnswers {
+    NoReplies {
         host: usize,
         process: Option<usize>,
     },
@@ -112,13 +112,13 @@ pub(crate) enum Fault {
     Restart {
         host: usize,
         span: Nanos,
-        tells: bool,
+        sends_reset: bool,
     },
     /// A server comes back without its data.
     Amnesia {
         host: usize,
         span: Nanos,
-        tells: bool,
+        sends_reset: bool,
     },
     Flush {
         host: usize,
@@ -222,7 +222,7 @@ impl Plan {
                 Fault::Hold {
                     host: 0,
                     process: Some(chance.index(self.processes.len())),
-                    held: chance.pick(&[Held::Requests, Held::Answers]),
+                    held: chance.pick(&[Held::Requests, Held::Replies]),
                     span: span.min(self.healed_at - at),
                 },
             ));
@@ -314,7 +314,7 @@ impl Plan {
         }
     }
 
-    /// The time that a clean-up may take when nothing is broken. It is one try without an answer on each connection, and the
+    /// The time that a clean-up may take when nothing is broken. It is one try without a reply on each connection, and the
     /// longest pause between two tries.
     pub(crate) fn forgotten(&self) -> Nanos {
         self.idle() + 2 * SECOND
@@ -360,12 +360,12 @@ impl Plan {
             0 => Fault::Reset { host, process },
             1 => Fault::ResetForTheClient { host, process },
             2 => Fault::HalfOpen { host, process },
-            3 | 4 => Fault::NoAnswers { host, process },
+            3 | 4 => Fault::NoReplies { host, process },
             5 => Fault::NoRequests { host, process },
             6 => Fault::Hold {
                 host,
                 process,
-                held: chance.pick(&[Held::Both, Held::Requests, Held::Answers]),
+                held: chance.pick(&[Held::Both, Held::Requests, Held::Replies]),
                 span: held,
             },
             7 => Fault::BlackHole {
@@ -400,14 +400,18 @@ impl Plan {
     ) -> Fault {
         let host = self.host(chance);
         let key = chance.index(self.keys.len());
-        let tells = chance.permille(600);
+        let sends_reset = chance.permille(600);
         let command_timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");
         match chance.below(6) {
             0 => Fault::Stall {
                 host,
                 span: span.min(3 * command_timeout),
             },
-            1 => Fault::Restart { host, span, tells },
+            1 => Fault::Restart {
+                host,
+                span,
+                sends_reset,
+            },
             2 => Fault::Foreign {
                 host,
                 key,
@@ -417,12 +421,24 @@ impl Plan {
             // A minority that loses its data breaks no promise.
             3 if *forgetful > 0 => {
                 *forgetful -= 1;
-                Fault::Amnesia { host, span, tells }
+                Fault::Amnesia {
+                    host,
+                    span,
+                    sends_reset,
+                }
             }
             _ => match promise {
-                Promise::Kept => Fault::Restart { host, span, tells },
+                Promise::Kept => Fault::Restart {
+                    host,
+                    span,
+                    sends_reset,
+                },
                 Promise::DataLost => match chance.below(3) {
-                    0 => Fault::Amnesia { host, span, tells },
+                    0 => Fault::Amnesia {
+                        host,
+                        span,
+                        sends_reset,
+                    },
                     1 => Fault::Flush { host },
                     _ => Fault::Delete { host, key },
                 },

@@ -39,7 +39,7 @@ use tokio::{
 
 use crate::{
     keys::Kept,
-    register::{Register, SEAT},
+    register::{PERMIT, Register},
     ways::Way,
 };
 
@@ -133,7 +133,7 @@ async fn connect(url: &str, longest: Duration) -> LockManager {
     }
 }
 
-/// Obeys the lines of its input until `stop` or the end. If the soak is gone, its answers are lost, and it still ends.
+/// Obeys the lines of its input until `stop` or the end. If the soak is gone, its replies are lost, and it still ends.
 fn obey(runtime: &Handle, stop: watch::Sender<()>) {
     for line in io::stdin().lock().lines() {
         match line.as_deref() {
@@ -226,7 +226,7 @@ impl Contender {
         let fences = lease.fences().into_iter();
         for (number, (key, fence)) in fences.enumerate() {
             let name = match fence.permit {
-                Some(permit) => format!("{key}{SEAT}{permit}"),
+                Some(permit) => format!("{key}{PERMIT}{permit}"),
                 None => key.to_string(),
             };
             let mut register = self.register(&name).await?;
@@ -239,7 +239,7 @@ impl Contender {
             };
             match updated {
                 Err(FencedError::Store(error)) => return Err(error),
-                // The lease was still valid after the answer had arrived, so the refusal is wrong.
+                // The lease was still valid after the reply had arrived, so the refusal is wrong.
                 Err(FencedError::Refused(token)) if !lease.is_lost() => {
                     register.complain(token, since).await?;
                 }

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 /// The separator between a key and the number of a permit: each permit has a register of its own.
-pub(crate) const SEAT: char = '#';
+pub(crate) const PERMIT: char = '#';
 
 #[derive(Debug, Default)]
 struct Cell {
@@ -51,7 +51,7 @@ struct Cells {
 }
 
 impl Cells {
-    fn answer(&mut self, line: &str) -> Option<String> {
+    fn reply(&mut self, line: &str) -> Option<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |word: &str| word.parse::<u64>().ok();
         let cell = self.by_key.entry((*words.get(1)?).to_owned()).or_default();
@@ -82,7 +82,7 @@ impl Cells {
                 };
                 let complaint = Complaint {
                     held,
-                    key: key.split(SEAT).next().unwrap_or(key).to_owned(),
+                    key: key.split(PERMIT).next().unwrap_or(key).to_owned(),
                     token: number(token)?,
                     largest: cell.largest.0,
                 };
@@ -183,12 +183,12 @@ async fn serve(stream: TcpStream, cells: Arc<Mutex<Cells>>) -> Option<()> {
         if stream.read_line(&mut line).await.ok()? == 0 {
             return Some(());
         }
-        let answer = cells
+        let reply = cells
             .lock()
             .expect("no panic while it is locked")
-            .answer(&line);
-        let answer = answer.expect("a contender speaks this language") + "\n";
-        stream.write_all(answer.as_bytes()).await.ok()?;
+            .reply(&line);
+        let reply = reply.expect("a contender speaks this language") + "\n";
+        stream.write_all(reply.as_bytes()).await.ok()?;
     }
 }
 
@@ -223,15 +223,15 @@ impl Register {
 
     async fn ask(&mut self, line: &str) -> io::Result<String> {
         self.stream.write_all(line.as_bytes()).await?;
-        let mut answer = String::new();
-        self.stream.read_line(&mut answer).await?;
-        answer.truncate(answer.trim_end().len());
-        Ok(answer)
+        let mut reply = String::new();
+        self.stream.read_line(&mut reply).await?;
+        reply.truncate(reply.trim_end().len());
+        Ok(reply)
     }
 
     async fn may(&mut self, line: &str) -> io::Result<Fenced> {
-        let answer = self.ask(line).await?;
-        Ok(Fenced::from_rows_changed(u64::from(answer == "yes")))
+        let reply = self.ask(line).await?;
+        Ok(Fenced::from_rows_changed(u64::from(reply == "yes")))
     }
 }
 
@@ -246,8 +246,8 @@ impl FencedStore for Register {
 
     async fn read(&mut self) -> io::Result<u64> {
         let line = format!("read {}\n", self.key);
-        let answer = self.ask(&line).await?;
-        answer.parse().map_err(io::Error::other)
+        let reply = self.ask(&line).await?;
+        reply.parse().map_err(io::Error::other)
     }
 
     async fn write(
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn an_equal_token_of_another_holder_is_refused() {
         let mut cells = Cells::default();
-        let mut say = |line: &str| cells.answer(line).expect(line);
+        let mut say = |line: &str| cells.reply(line).expect(line);
         assert_eq!(say("announce k 5 1"), "yes");
         assert_eq!(say("announce k 5 2"), "no");
         assert_eq!(say("write k 5 2 7"), "no");
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn late_tokens_are_refused_and_lost_increments_are_missed() {
         let mut cells = Cells::default();
-        let mut say = |line: &str| cells.answer(line).expect(line);
+        let mut say = |line: &str| cells.reply(line).expect(line);
         assert_eq!(say("announce k 5 1"), "yes");
         assert_eq!(say("read k"), "0");
         assert_eq!(say("write k 5 1 1"), "yes");
@@ -290,6 +290,6 @@ mod tests {
         assert_eq!(say("write k 5 1 2"), "yes");
         let cell = &cells.by_key["k"];
         assert_eq!((cell.value, cell.accepted, cell.refused), (2, 3, 2));
-        assert_eq!(cells.answer("nonsense k"), None);
+        assert_eq!(cells.reply("nonsense k"), None);
     }
 }

@@ -154,7 +154,7 @@ impl Judges<'_> {
         self.running.take(events(&self.tail.lines()));
         let late = Moment::from_nanos(nanos(Moment::now()) - nanos_of(LATENESS));
         self.running.judge(known.min(late));
-        self.hear_complaints();
+        self.read_complaints();
         self.tail.prune(HISTORY_KEPT);
         self.log.look();
         self.most_kept = self.most_kept.max(self.running.kept());
@@ -164,14 +164,14 @@ impl Judges<'_> {
     fn finish(&mut self) {
         self.look();
         self.running.judge(Moment::now());
-        self.hear_complaints();
+        self.read_complaints();
         self.verdict.add_tally(self.running.tally());
         self.verdict.add(4, self.registers.missing());
         self.verdict.add(7, self.log.found().iter().cloned());
     }
 
     /// Counts the complaints: a holder that is refused with a valid lease has too small a token, or another holder has the lock.
-    fn hear_complaints(&mut self) {
+    fn read_complaints(&mut self) {
         self.complaints.extend(self.registers.complaints());
         let judged = self.running.judged();
         let (ripe, young): (Vec<_>, Vec<_>) = self

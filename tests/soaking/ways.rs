@@ -34,7 +34,7 @@ pub(crate) enum Way {
     Guard,
     /// With a guard, if the lock is free.
     Try,
-    /// The future is dropped while its answer is in flight.
+    /// The future is dropped while its reply is in flight.
     DroppedAcquire,
     /// With a body that takes several ttls, and works under the lock at its beginning and at its end.
     Long,
@@ -250,7 +250,7 @@ async fn drop_acquire(
     span: Duration,
     random: &mut Random,
 ) -> io::Result<bool> {
-    // Some futures are dropped after a number of turns: a timer is too slow for an answer that takes a tenth of a millisecond.
+    // Some futures are dropped after a number of turns: a timer is too slow for a reply that takes a tenth of a millisecond.
     let (turns, within) = (random.below(4), random.millis(1, 8));
     let is_at_once = random.percent(60);
     let attempts = contender.call([key.clone()])?;

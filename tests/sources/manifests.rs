@@ -117,7 +117,7 @@ fn no_dependency_needs_a_newer_rust_than_its_crate_declares() {
 }
 
 #[test]
-fn whatever_users_compile_has_a_licence_that_asks_for_no_more_than_to_be_named() {
+fn each_licence_of_a_dependency_requires_no_more_than_to_be_named() {
     let metadata = Metadata::read();
     let id = text(&metadata.find("lock-core")["id"]);
     let dependencies = metadata.normal_dependencies(id);

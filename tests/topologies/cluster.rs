@@ -166,7 +166,7 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
 }
 
 #[tokio::test]
-async fn in_the_second_version_of_the_protocol_waiters_ask_again_and_again() {
+async fn in_the_second_version_of_the_protocol_waiters_poll() {
     let cluster = shared();
     let url = format!("{}?protocol=2", cluster.url());
     let (one, other) = (connect(&url).await, connect(&url).await);
@@ -277,7 +277,7 @@ async fn any_key_can_be_locked() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
+async fn a_waiter_gets_a_message_and_does_not_poll() {
     let cluster = Cluster::builder().masters_alone(1).start();
     let [node] = cluster.nodes() else {
         panic!("one node")
@@ -292,11 +292,11 @@ async fn a_waiter_is_told_and_does_not_ask_again_and_again() {
     .await;
     let took = started.elapsed();
     assert!(took > SECOND, "three questions in {took:?}");
-    let (asked, told) = (node.calls("evalsha"), node.calls("spublish"));
+    let (asked, published) = (node.calls("evalsha"), node.calls("spublish"));
     let (renewals, released) = (1, Instant::now());
     guard.release_held().await;
     let next = granted(waiting).await;
-    assert_eq!(node.calls("spublish"), told + 1);
+    assert_eq!(node.calls("spublish"), published + 1);
     // The requests are the release, and a beat or a renewal that came in between.
     let questions = node.calls("evalsha") - asked;
     let beats = 1 + released.elapsed().as_secs();
@@ -314,7 +314,7 @@ async fn several_keys_and_the_same_one_again() {
         let busy = others
             .try_acquire(&**key, options())
             .await
-            .expect("an answer");
+            .expect("a reply");
         assert!(busy.is_none(), "{key}");
     }
     let own = keys.clone();
@@ -347,11 +347,11 @@ async fn operators_look_take_away_and_check() {
     let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let guard = locks.acquire_free("seen", options()).await;
     let waiting = in_line(&cluster, &others, "seen").await;
-    let seen = others.inspect("seen").await.expect("an answer");
+    let seen = others.inspect("seen").await.expect("a reply");
     let seen = seen.expect("held");
     assert_eq!(seen.waiters, 1, "{seen:?}");
-    assert!(others.inspect("unseen").await.expect("an answer").is_none());
-    locks.force_release("seen").await.expect("an answer");
+    assert!(others.inspect("unseen").await.expect("a reply").is_none());
+    locks.force_release("seen").await.expect("a reply");
     let next = granted(waiting).await;
     assert!(fencing_token(&next) > fencing_token(&guard));
     let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
@@ -545,7 +545,7 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
 }
 
 #[tokio::test]
-async fn whoever_waits_gets_the_lock_behind_the_move() {
+async fn a_waiter_gets_the_lock_behind_the_move() {
     let cluster = shared();
     let url = cluster.url();
     let (one, two, three) = (
@@ -610,10 +610,10 @@ async fn a_grant_finds_its_way_after_the_slot_has_moved() {
             && queue_length(target, key) == 1
     })
     .await;
-    let told = target.calls("spublish");
+    let published = target.calls("spublish");
     guard.release_held().await;
     granted(waiting).await.release_held().await;
-    assert!(target.calls("spublish") > told, "by a message");
+    assert!(target.calls("spublish") > published, "by a message");
 }
 
 #[tokio::test]
@@ -681,7 +681,7 @@ async fn one_live_seed_is_enough() {
 }
 
 #[tokio::test]
-async fn passwords_reach_all_nodes_and_replicas_tell_of_their_masters() {
+async fn passwords_reach_all_nodes_and_replicas_name_their_masters() {
     let cluster = Cluster::builder().password("s3cret").start();
     let replica = cluster.replica_of("lock:k");
     let seed = |credentials: &str| {
@@ -713,7 +713,7 @@ async fn passwords_reach_all_nodes_and_replicas_tell_of_their_masters() {
 }
 
 #[tokio::test]
-async fn without_sharded_messages_waiters_ask_and_all_else_works() {
+async fn without_sharded_messages_waiters_poll_and_all_else_works() {
     let cluster = Cluster::builder()
         .kind(Kind::Redis62)
         .masters_alone(3)
@@ -737,7 +737,7 @@ async fn without_sharded_messages_waiters_ask_and_all_else_works() {
 }
 
 #[tokio::test]
-async fn whoever_hears_nothing_any_more_listens_again() {
+async fn a_waiter_without_messages_subscribes_again() {
     let cluster = Cluster::builder().masters_alone(1).start();
     let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let guard = one.acquire_free("k", options()).await;
@@ -755,7 +755,7 @@ async fn whoever_hears_nothing_any_more_listens_again() {
 }
 
 #[tokio::test]
-async fn channels_that_nobody_needs_are_given_up_and_nobody_is_lost() {
+async fn channels_without_waiters_are_given_up_and_no_waiter_is_lost() {
     let cluster = Cluster::builder().masters_alone(1).start();
     let node = &cluster.nodes()[0];
     let channels = || match node.cli(&["PUBSUB", "SHARDCHANNELS"]) {
@@ -920,7 +920,7 @@ async fn a_lock_does_not_depend_on_hearing_of_grants() {
 }
 
 #[tokio::test]
-async fn while_its_nodes_are_down_nobody_storms_them() {
+async fn while_its_nodes_are_down_they_get_few_requests() {
     let proxied = Proxied::start(1).await;
     let proxy = &proxied.proxies[0];
     let gone = RedisServer::start();
@@ -1004,7 +1004,7 @@ async fn a_list_has_the_locks_of_all_masters() {
     let mut list = locks.list("k");
     let mut found = std::collections::BTreeSet::new();
     while let Some(lock) = list.next().await {
-        found.insert(lock.expect("an answer").key);
+        found.insert(lock.expect("a reply").key);
     }
     assert_eq!(found.len(), 30);
     for guard in guards {

@@ -42,23 +42,23 @@ macro_rules! on {
 
 // The server has lost its data each time.
 on! { a_server_that_is_started_again: RedisServer::start() =>
-    all_who_wait_go_on_and_tokens_grow
+    all_waiters_go_on_and_tokens_grow
     a_lease_that_the_next_server_does_not_know_is_lost
 }
 on! { sentinels: Sentinels::start() =>
-    all_who_wait_go_on_and_tokens_grow
+    all_waiters_go_on_and_tokens_grow
     each_token_is_at_least_the_time
     a_lease_that_the_next_server_does_not_know_is_lost
     a_lease_that_the_next_server_knows_goes_on
 }
 on! { cluster: Cluster::start() =>
-    all_who_wait_go_on_and_tokens_grow
+    all_waiters_go_on_and_tokens_grow
     each_token_is_at_least_the_time
     a_lease_that_the_next_server_does_not_know_is_lost
     a_lease_that_the_next_server_knows_goes_on
 }
 
-async fn all_who_wait_go_on_and_tokens_grow(servers: &Deployment) {
+async fn all_waiters_go_on_and_tokens_grow(servers: &Deployment) {
     let mut holders = Holders::start(
         env!("CARGO_BIN_EXE_holder"),
         &servers.url(),

@@ -117,7 +117,7 @@ async fn an_acquire_is_one_round_trip_as_a_rule_and_a_release_another() {
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;
     servers.nothing_is_left().await;
-    // The last answer may come after the release has begun, and then the release sends one more request: not each time.
+    // The last reply may come after the release has begun, and then the release sends one more request: not each time.
     let mut fewest = usize::MAX;
     for _ in 0..10 {
         for proxy in &servers.proxies {
@@ -143,12 +143,12 @@ async fn an_acquire_is_one_round_trip_as_a_rule_and_a_release_another() {
 }
 
 #[tokio::test]
-async fn the_next_acquire_waits_for_the_answer_to_a_release_in_the_background() {
+async fn the_next_acquire_waits_for_the_reply_to_a_release_in_the_background() {
     let servers = Servers::start(3);
     let locks = builder().command_timeout(HANG).redlock(servers.urls());
     let locks = locks.await.expect("the servers are up");
     run_in_a_row(&locks, "k", 10).await;
-    // The servers get the requests, and no answer comes back.
+    // The servers get the requests, and no reply comes back.
     let lose = async |_| {
         for proxy in &servers.proxies {
             proxy.lose(Direction::Replies, Which::every(), After::Silence);
@@ -188,7 +188,7 @@ async fn a_minority_that_is_down_is_not_missed() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_minority_that_hangs() {
+async fn no_call_waits_for_a_minority_that_hangs() {
     let servers = Servers::start(5);
     // A release that waited for a server that hangs would take this long, and a vote half a second.
     let patience = Duration::from_secs(20);
@@ -473,7 +473,7 @@ async fn cautious(servers: &Servers, quarantine: u64) -> LockManager {
 async fn has_no_votes(locks: &LockManager) {
     static TRIES: AtomicU32 = AtomicU32::new(0);
     // Each try has a new key. The only server that votes keeps the key of a lost try for a moment. A next try for the same key
-    // would be busy if that server's answer came before the silence of the others is known.
+    // would be busy if that server's reply came before the silence of the others is known.
     let key = format!("try {}", TRIES.fetch_add(1, Ordering::Relaxed));
     let tried = locks.try_acquire(key, options()).await;
     let Err(LockError::Unavailable { source, .. }) = tried else {
@@ -605,7 +605,7 @@ async fn lists_that_make_no_majority_are_refused() {
             .contains("odd number")
     );
     assert!(reason(&[one, two, one]).await.contains("listed twice"));
-    // This address goes past the proxy, so that only the server's own answer shows that both are the same server.
+    // This address goes past the proxy, so that only the server's own reply shows that both are the same server.
     let direct = servers.all[0].url();
     let same = reason(&[one, two, &direct]).await;
     assert!(same.contains("is the same server as"), "{same}");
@@ -681,7 +681,7 @@ async fn a_label_is_shown_instead_of_host_and_process() {
     }
     let guard = labelled.acquire_free("k", options()).await;
     let seen = servers.manager().await.inspect("k").await;
-    let holder = seen.expect("an answer").expect("held").holder;
+    let holder = seen.expect("a reply").expect("held").holder;
     assert_eq!(holder.to_string(), "10.0.3.7:8080");
     guard.release_held().await;
     servers.nothing_is_left().await;
@@ -788,7 +788,7 @@ async fn a_counter_that_is_out_of_bounds_costs_that_server_its_vote_and_no_more(
 }
 
 #[tokio::test]
-async fn a_server_whose_clock_is_astray_has_no_vote_and_moves_nobody() {
+async fn a_server_with_a_wrong_clock_has_no_vote_and_moves_no_token() {
     let clocks = [(); 3].map(|()| ShiftedClock::new());
     let all: Vec<_> = clocks
         .iter()
@@ -1043,7 +1043,7 @@ async fn what_has_not_left_yet_when_a_vote_is_lost_does_not_leave_any_more() {
 }
 
 #[tokio::test]
-async fn a_release_whose_answers_are_lost_goes_on_until_all_is_let_go() {
+async fn a_release_whose_replies_are_lost_goes_on_until_all_is_released() {
     let servers = Servers::start(3);
     let locks = builder()
         .command_timeout(Duration::from_millis(300))
@@ -1285,7 +1285,7 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
 }
 
 #[tokio::test]
-async fn a_server_that_did_not_hear_of_a_release_is_told_again() {
+async fn a_server_that_missed_a_release_gets_it_again() {
     let servers = Servers::start(3);
     let locks = builder()
         .command_timeout(Duration::from_secs(2))

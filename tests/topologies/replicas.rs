@@ -96,7 +96,7 @@ async fn granted(waiting: Waiting) -> LockGuard {
 }
 
 #[tokio::test]
-async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
+async fn a_waiter_gets_a_message_and_then_waits_for_the_replicas() {
     let (primary, replica) = with_a_replica().await;
     let (one, other) = (
         connect(&primary.url(), 1, SECOND).await,
@@ -145,7 +145,7 @@ async fn a_waiter_is_told_and_then_asks_whether_the_replicas_have_it() {
 
 /// With replicas, acquires have a separate connection. It does not break with the one on which the release is lost.
 #[tokio::test]
-async fn the_next_try_waits_for_the_answer_to_a_release_in_the_background() {
+async fn the_next_try_waits_for_the_reply_to_a_release_in_the_background() {
     let (primary, _replica) = with_a_replica().await;
     let proxy = Proxy::start(primary.port());
     let locks = connect(&proxy.url(), 1, SECOND).await;

@@ -10,8 +10,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Answer, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Scope, Sentinels, connect, eventually,
+    AcquireFree as _, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, Reply, SECOND, Scope,
+    Sentinels, connect, eventually,
 };
 use tokio::time::timeout;
 
@@ -33,18 +33,18 @@ impl Puppet {
     fn naming(primary: &RedisServer, epoch: u64) -> Self {
         let names = Arc::new(Mutex::new((primary.port(), epoch)));
         let asked = Arc::<AtomicU64>::default();
-        let (told, counted) = (names.clone(), asked.clone());
+        let (shown, counted) = (names.clone(), asked.clone());
         let server = FakeServer::start(move |words| match words[0].as_str() {
             "SENTINEL" => {
                 counted.fetch_add(1, Ordering::Relaxed);
-                let (port, epoch) = *told.lock().expect("no panic");
+                let (port, epoch) = *shown.lock().expect("no panic");
                 let (port, epoch) = (port.to_string(), epoch.to_string());
                 let words = ["ip", "127.0.0.1", "port", &port, "config-epoch", &epoch];
                 let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
                 let words: String = words.iter().map(bulk).collect();
-                Answer::Bytes(format!("*6\r\n{words}").into_bytes())
+                Reply::Bytes(format!("*6\r\n{words}").into_bytes())
             }
-            _ => Answer::line("-ERR unknown command"),
+            _ => Reply::line("-ERR unknown command"),
         });
         Self {
             server,
@@ -278,7 +278,7 @@ fn listeners(server: &RedisServer) -> usize {
 }
 
 #[tokio::test]
-async fn a_planned_fail_over_loses_nobody() {
+async fn a_planned_fail_over_loses_no_waiter() {
     let sentinels = Sentinels::start();
     let first = sentinels.primary();
     let (one, other) = (
@@ -303,8 +303,8 @@ async fn a_planned_fail_over_loses_nobody() {
     eventually(HANG, "another server is the primary", async || {
         // The sentinels give the fail-over up if a server is slow, and do not begin again by themselves.
         if asked.is_none_or(|asked| asked.elapsed() > SECOND * 5) {
-            let answer = sentinel.try_cli(&["SENTINEL", "FAILOVER", sentinels.service()]);
-            asked = answer.is_ok().then(Instant::now).or(asked);
+            let reply = sentinel.try_cli(&["SENTINEL", "FAILOVER", sentinels.service()]);
+            asked = reply.is_ok().then(Instant::now).or(asked);
         }
         sentinels.primary().port() != first.port()
     })
@@ -366,7 +366,7 @@ async fn a_primary_that_was_stopped_and_replaced_is_left_for_good() {
 }
 
 #[tokio::test]
-async fn while_everything_is_down_nobody_storms_the_sentinels() {
+async fn while_everything_is_down_the_sentinels_get_few_requests() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let [primary, gone] = &servers;
     let puppet = Puppet::naming(primary, 1);

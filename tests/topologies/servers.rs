@@ -25,7 +25,7 @@ macro_rules! the_suite_on {
             the_next_try_behind_a_release_in_the_background_finds_the_lock_free
             a_key_is_shared_until_an_exclusive_request_comes
             as_many_hold_as_there_are_permits
-            a_body_runs_once_for_those_who_wait_and_those_who_come_later
+            a_body_runs_once_for_all_calls_that_wait_or_come_later
             a_label_is_shown_instead_of_host_and_process
         }
     };
@@ -156,14 +156,14 @@ async fn a_lock_excludes_until_it_is_released(servers: &Deployment) {
         others
             .try_acquire("k", patient())
             .await
-            .expect("an answer")
+            .expect("a reply")
             .is_none()
     );
     let expiry = servers.pttl("lock:k").expect("the key expires");
     assert!(expiry <= SECOND * 10, "{expiry:?}");
     guard.release_held().await;
     assert_eq!(servers.get("lock:k"), None);
-    let guard = others.try_acquire("k", patient()).await.expect("an answer");
+    let guard = others.try_acquire("k", patient()).await.expect("a reply");
     guard.expect("free").release_held().await;
 }
 
@@ -217,7 +217,7 @@ async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) 
     });
     let is_refused = async |options: LockOptions| {
         let tried = one.try_acquire("k", options).await;
-        tried.expect("an answer").is_none()
+        tried.expect("a reply").is_none()
     };
     // A release does not wait for a client that polls.
     if servers.grants_by().is_some() {
@@ -254,7 +254,7 @@ async fn as_many_hold_as_there_are_permits(servers: &Deployment) {
     assert_eq!(first.lease().permit(), Some(0));
     assert_eq!(second.lease().permit(), Some(1));
     let third = one.try_acquire("k", permits()).await;
-    assert!(third.expect("an answer").is_none());
+    assert!(third.expect("a reply").is_none());
     let waiting = tokio::spawn(async move { acquire(&one, permits()).await });
     second.lease().verify().await.expect("held");
     second.release_held().await;
@@ -277,7 +277,7 @@ async fn it_waits(servers: &Deployment) {
     eventually(HANG, "it asked several times", asked).await;
 }
 
-async fn a_body_runs_once_for_those_who_wait_and_those_who_come_later(servers: &Deployment) {
+async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deployment) {
     let (one, other) = (connect(servers).await, connect(servers).await);
     let options = || OnceOptions::keep(SECOND * 60).ttl(SECOND * 2).wait(HANG);
     if !servers.runs_scripts() {
@@ -292,7 +292,7 @@ async fn a_body_runs_once_for_those_who_wait_and_those_who_come_later(servers: &
     let run = async |locks: &LockManager, value: &str| {
         let body = async |_| Ok::<_, String>(value.to_owned());
         let ran = timeout(HANG, locks.run_once("k", options(), body)).await;
-        ran.expect("no hang").expect("an answer").expect("a value")
+        ran.expect("no hang").expect("a reply").expect("a value")
     };
     let guard = acquire(&one, patient()).await;
     let waits = async {
@@ -307,7 +307,7 @@ async fn a_body_runs_once_for_those_who_wait_and_those_who_come_later(servers: &
     };
     let (first, ()) = tokio::join!(waits, released);
     assert_eq!(run(&one, "later").await, first);
-    one.forget("k").await.expect("an answer");
+    one.forget("k").await.expect("a reply");
     assert_eq!(run(&other, "anew").await, "anew");
     assert_eq!(run(&one, "later").await, "anew");
     eventually(HANG, "the lock is free", async || {
@@ -330,7 +330,7 @@ async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
     }
     // All leases and all requests in the queue, sorted.
     let shown = async |key: &str| {
-        let info = locks.inspect(key).await.expect("an answer").expect("held");
+        let info = locks.inspect(key).await.expect("a reply").expect("held");
         let leases = info.leases.iter().map(|lease| lease.process.to_string());
         let queue = info.queue.iter().map(|waiter| waiter.process.to_string());
         let (mut leases, queue) = (leases.collect::<Vec<_>>(), queue.collect::<Vec<_>>());

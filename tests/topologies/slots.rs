@@ -18,12 +18,12 @@ const ROUNDS: u32 = 6;
 const GRANTS: usize = 5;
 
 #[tokio::test]
-async fn all_who_wait_follow_a_slot_that_moves_and_exclude_each_other() {
+async fn all_waiters_follow_a_slot_that_moves_and_exclude_each_other() {
     follow(&Cluster::start()).await;
 }
 
 #[tokio::test]
-async fn all_who_wait_follow_a_slot_of_valkey_that_moves_and_exclude_each_other() {
+async fn all_waiters_follow_a_slot_of_valkey_that_moves_and_exclude_each_other() {
     follow(&Cluster::of(Kind::Valkey9)).await;
 }
 

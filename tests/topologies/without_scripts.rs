@@ -21,12 +21,12 @@ use tokio::time::timeout;
 
 on_every_kind! { server:
     a_lock_is_taken_waited_for_and_let_go
-    whoever_asks_again_leaves_the_fencing_clock_alone
+    a_repeated_request_leaves_the_fencing_clock_alone
     tasks_of_several_managers_exclude_each_other
     a_lease_is_renewed_and_lost_when_its_key_goes
     a_check_of_a_lease_never_shortens_it
     many_leases_are_renewed_over_a_long_way
-    a_lost_answer_is_asked_for_again_and_its_time_counts_from_then
+    a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_then
     futures_dropped_in_flight_leave_no_lock
     many_locks_are_let_go_without_a_loss_of_another
     a_minimal_hold_keeps_the_key
@@ -83,7 +83,7 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
 }
 
 /// Each move of the clock is a write, which goes to replicas and files.
-async fn whoever_asks_again_leaves_the_fencing_clock_alone(server: &RedisServer) {
+async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
     let guard = one.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
@@ -189,7 +189,9 @@ async fn a_check_of_a_lease_never_shortens_it(server: &RedisServer) {
     assert!(left > Duration::from_secs(5), "{left:?}");
 }
 
-async fn a_lost_answer_is_asked_for_again_and_its_time_counts_from_then(server: &RedisServer) {
+async fn a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_then(
+    server: &RedisServer,
+) {
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
         .command_timeout(Duration::from_secs(1))
@@ -218,7 +220,7 @@ async fn futures_dropped_in_flight_leave_no_lock(server: &RedisServer) {
         .connect(&proxy.url_as("plain", "word"))
         .await
         .expect("up");
-    // Longer than any stall: no acquire gets its answer before it is dropped.
+    // Longer than any stall: no acquire gets its reply before it is dropped.
     proxy.delay(Direction::Requests, Duration::from_millis(700));
     let long = LockOptions::new(HANG).wait(HANG);
     for number in 0..20 {
@@ -342,11 +344,11 @@ async fn a_key_that_changes_hands_in_the_middle_of_a_transaction_is_left_alone()
     assert_eq!(server.get("lock:k").as_deref(), Some("another"));
 }
 
-/// A proxy that closes a connection once, right behind the answer to a read of watched keys. The client finds the connection
+/// A proxy that closes a connection once, right behind the reply to a read of watched keys. The client finds the connection
 /// closed when it sends the rest of the transaction, and can open a new one.
 struct Cut {
     port: u16,
-    /// Runs between the read and its answer.
+    /// Runs between the read and its reply.
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
 
@@ -411,7 +413,7 @@ fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhi
             let ends = meanwhile.is_some();
             if let Some(meanwhile) = meanwhile {
                 meanwhile();
-                // The answer and the end of the connection arrive together.
+                // The reply and the end of the connection arrive together.
                 rustix::net::sockopt::set_tcp_cork(&to, true).expect("a TCP socket");
             }
             if to.write_all(&bytes[..count]).is_err() || ends {
@@ -469,9 +471,9 @@ async fn a_transaction_that_was_given_up_is_ended_by_the_next_one() {
 
 async fn operators_look_and_take_away(server: &RedisServer) {
     let locks = connect(server).await;
-    assert!(locks.inspect("k").await.expect("an answer").is_none());
+    assert!(locks.inspect("k").await.expect("a reply").is_none());
     let guard = locks.acquire_free("k", patient()).await;
-    let info = locks.inspect("k").await.expect("an answer").expect("held");
+    let info = locks.inspect("k").await.expect("a reply").expect("held");
     assert!(
         info.remaining
             .is_some_and(|left| left > Duration::from_secs(5))
@@ -495,7 +497,7 @@ async fn waiters_with_scripts_poll_for_a_lock_that_is_held_without(server: &Redi
     let guard = holder.acquire_free("k", patient()).await;
     let beside = locks_of(&granting).await.acquire_free("k", patient()).await;
     let (here, there) = (locks_of(server).await, locks_of(&granting).await);
-    let seen = here.inspect("k").await.expect("an answer").expect("held");
+    let seen = here.inspect("k").await.expect("a reply").expect("held");
     let process = format!("/{}", std::process::id());
     assert!(
         matches!(&seen.holder, Holder::Ours(label) if label.ends_with(&process)),

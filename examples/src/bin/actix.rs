@@ -9,7 +9,7 @@
 use std::{env, time::Duration};
 
 use actix_web::{App, HttpResponse, HttpServer, Responder, post, web};
-use examples::{shut_down_when_told, told_to_end};
+use examples::{shut_down_on_signal, shutdown_signal};
 use lock_core::{LockManager, distributed_lock};
 
 struct Shop {
@@ -42,13 +42,13 @@ async fn main() -> anyhow::Result<()> {
     let server = HttpServer::new(move || App::new().app_data(shop.clone()).service(pay))
         // By default, actix goes on with a request after its client has disconnected, and keeps the lock.
         .h1_allow_half_closed(false)
-        .shutdown_signal(told_to_end())
+        .shutdown_signal(shutdown_signal())
         .bind(format!("127.0.0.1:{}", number("PORT", 3000)?))?;
 
     let url = format!("http://{}", server.addrs()[0]);
     println!("actix on {url}");
     println!("  curl -i -X POST {url}/orders/1/pay & sleep 1; curl -i -X POST {url}/orders/1/pay");
     // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
-    tokio::join!(server.run(), shut_down_when_told(locks)).0?;
+    tokio::join!(server.run(), shut_down_on_signal(locks)).0?;
     Ok(())
 }

@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use examples::told_to_end;
+use examples::shutdown_signal;
 use lock_core::{
     LockError, LockManager, distributed_lock,
     fenced::{Fence, Fenced, FencedError, FencedStore},
@@ -239,7 +239,7 @@ async fn main() -> anyhow::Result<()> {
         step: Duration::from_millis(millis("STEP_MS", 1_000)?),
         journal: journal.unwrap_or_else(|| env::temp_dir().join("leader.journal")),
     };
-    let told = told_to_end();
+    let told = shutdown_signal();
     println!("{}: is the process {}", me.label, process::id());
     tokio::select! {
         failed = run_for_leader(&me) => failed?,

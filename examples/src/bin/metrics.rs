@@ -29,7 +29,7 @@
 use std::{env, error::Error, time::Duration};
 
 use axum::{Router, routing::get};
-use examples::{shut_down_when_told, told_to_end};
+use examples::{shut_down_on_signal, shutdown_signal};
 use lock_core::{LockError, LockManager, distributed_lock, run_once};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::{
@@ -124,14 +124,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     workers.spawn(hurry());
     let port = env::var("PORT").unwrap_or_else(|_| "9000".to_owned());
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
-    let told = told_to_end();
+    let signal = shutdown_signal();
     println!("curl http://{}/metrics", listener.local_addr()?);
     let app = Router::new().route("/metrics", get(async move || prometheus.render()));
     axum::serve(listener, app)
-        .with_graceful_shutdown(told)
+        .with_graceful_shutdown(signal)
         .await?;
     // The workers are dropped in the middle of their work, and their locks are released.
     workers.shutdown().await;
-    shut_down_when_told(locks).await;
+    shut_down_on_signal(locks).await;
     Ok(())
 }

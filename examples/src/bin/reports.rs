@@ -21,7 +21,7 @@ use axum::{
     response::IntoResponse,
     routing::{get, post},
 };
-use examples::{shut_down_when_told, told_to_end};
+use examples::{shut_down_on_signal, shutdown_signal};
 use lock_core::{LockManager, distributed_lock};
 use sqlx::{SqlitePool, sqlite::SqliteConnectOptions};
 use tokio::{net::TcpListener, time::sleep};
@@ -116,13 +116,13 @@ async fn main() -> anyhow::Result<()> {
     let port = number("PORT", 3000)?;
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     let url = format!("http://{}", listener.local_addr()?);
-    let told = told_to_end();
+    let signal = shutdown_signal();
     println!("reports on {url}");
     println!("  seq 20 | xargs -P 20 -I{{}} curl -s {url}/report & curl -X POST {url}/import");
     println!("  seq 5 | xargs -P 5 -I{{}} curl -s -X POST {url}/export");
 
     // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
-    let server = axum::serve(listener, router).with_graceful_shutdown(told);
-    tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
+    let server = axum::serve(listener, router).with_graceful_shutdown(signal);
+    tokio::join!(server.into_future(), shut_down_on_signal(locks)).0?;
     Ok(())
 }

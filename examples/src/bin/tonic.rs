@@ -9,7 +9,7 @@
 
 use std::{env, time::Duration};
 
-use examples::{shut_down_when_told, told_to_end};
+use examples::{shut_down_on_signal, shutdown_signal};
 use lock_core::{LockManager, distributed_lock};
 use prost::Message;
 use tonic::{
@@ -69,7 +69,7 @@ async fn main() -> anyhow::Result<()> {
     let locks = LockManager::connect(&lock_url).await?;
     let payment_takes = Duration::from_millis(number("PAYMENT_MS", 3000)?);
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], port).into())?;
-    let told = told_to_end();
+    let signal = shutdown_signal();
     println!("tonic on {}", incoming.local_addr()?);
     let service = PaymentsServer::new(Shop {
         locks: locks.clone(),
@@ -78,8 +78,8 @@ async fn main() -> anyhow::Result<()> {
     // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
     let server = Server::builder()
         .add_service(service)
-        .serve_with_incoming_shutdown(incoming, told);
-    tokio::join!(server, shut_down_when_told(locks)).0?;
+        .serve_with_incoming_shutdown(incoming, signal);
+    tokio::join!(server, shut_down_on_signal(locks)).0?;
     Ok(())
 }
 

@@ -167,11 +167,11 @@ fn program() -> &'static str {
 
 async fn ask(method: &str, url: &str, json: &Value) -> Value {
     let request = HttpRequest::send(method, url, &json.to_string()).await;
-    let answer = timeout(READY_WITHIN, request.expect("a driver").answer()).await;
-    let answer = answer.expect("an answer in time").expect("an answer");
-    assert_eq!(answer.status, 200, "{method} {url}: {}", answer.body);
-    let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
-    answer["value"].clone()
+    let response = timeout(READY_WITHIN, request.expect("a driver").response()).await;
+    let response = response.expect("an answer in time").expect("a response");
+    assert_eq!(response.status, 200, "{method} {url}: {}", response.body);
+    let response: Value = serde_json::from_str(&response.body).expect("JSON");
+    response["value"].clone()
 }
 
 fn from_base64(text: &str) -> Vec<u8> {

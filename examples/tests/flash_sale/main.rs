@@ -16,7 +16,7 @@ use std::{
 };
 
 use lock_core::{LockGuard, LockManager, LockOptions};
-use lock_tests::{HttpAnswer, HttpRequest, Process, RedisServer, eventually};
+use lock_tests::{HttpRequest, HttpResponse, Process, RedisServer, eventually};
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -53,25 +53,25 @@ impl Sale {
         }
     }
 
-    async fn ask(&self, method: &str, path: &str) -> HttpAnswer {
+    async fn ask(&self, method: &str, path: &str) -> HttpResponse {
         let request = HttpRequest::send(method, &format!("{}{path}", self.url), "").await;
-        let answer = request.expect("the example listens").answer().await;
-        answer.expect("an answer")
+        let response = request.expect("the example listens").response().await;
+        response.expect("a response")
     }
 
     /// Starts a sale. It may be refused only because the backend is too slow with a reply, as on a busy machine.
     async fn start(&self) {
         eventually(SOON, "the sale starts", async || {
-            let answer = self.ask("POST", "/start").await;
-            assert!(matches!(answer.status, 202 | 503), "{answer:?}");
-            answer.status == 202
+            let response = self.ask("POST", "/start").await;
+            assert!(matches!(response.status, 202 | 503), "{response:?}");
+            response.status == 202
         })
         .await;
     }
 
     async fn board(&self) -> Value {
-        let answer = self.ask("GET", "/board").await;
-        serde_json::from_str(&answer.body).expect("JSON")
+        let response = self.ask("GET", "/board").await;
+        serde_json::from_str(&response.body).expect("JSON")
     }
 
     async fn finished(&self) -> Value {
@@ -250,14 +250,14 @@ async fn without_a_backend_no_sale_starts_until_it_is_back() {
     let redis = RedisServer::start();
     let sale = Sale::open(&redis.url()).await;
     redis.kill9();
-    // The first answers may say that the connection broke; all later ones say that none can be opened.
+    // The first responses may say that the connection broke; all later ones say that none can be opened.
     eventually(SOON, "the board tells what the answer does", async || {
-        let answer = sale.ask("POST", "/start").await;
-        assert_eq!(answer.status, 503, "{answer:?}");
+        let response = sale.ask("POST", "/start").await;
+        assert_eq!(response.status, 503, "{response:?}");
         let board = sale.board().await;
         assert_eq!(board["phase"], "ready");
-        assert!(!board["backend_trouble"].is_null() && !answer.body.is_empty());
-        board["backend_trouble"] == answer.body
+        assert!(!board["backend_trouble"].is_null() && !response.body.is_empty());
+        board["backend_trouble"] == response.body
     })
     .await;
 
@@ -308,7 +308,7 @@ async fn the_second_process_ends_when_the_first_is_killed() {
 }
 
 #[tokio::test]
-async fn a_second_process_that_dies_is_told_of_and_the_next_sale_has_another() {
+async fn a_second_process_that_dies_is_shown_and_the_next_sale_has_another() {
     let (_redis, sale, hold) = a_sale_that_waits().await;
     send("-KILL", sale.second());
     hold.end().await;

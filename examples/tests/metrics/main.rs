@@ -36,7 +36,7 @@ impl Example {
 
     async fn page(&self) -> String {
         let asked = HttpRequest::send("GET", &self.url, "").await.expect("sent");
-        asked.answer().await.expect("answered").body
+        asked.response().await.expect("answered").body
     }
 }
 

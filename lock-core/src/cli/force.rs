@@ -51,9 +51,9 @@ pub(crate) async fn force(locks: &LockManager, order: Break, json: bool) -> Resu
             "{}\nIts holder may still be at work, beside the next one. Take the lock away? [y/N] ",
             table(&[shown], usize::MAX).join("\n")
         )?;
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
-        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        let mut reply = String::new();
+        io::stdin().lock().read_line(&mut reply)?;
+        if !matches!(reply.trim(), "y" | "Y" | "yes") {
             writeln!(stderr, "nothing was done")?;
             return Ok(1);
         }

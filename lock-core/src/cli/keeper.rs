@@ -92,17 +92,17 @@ impl Keeper {
 
     /// Makes the keeper end this process, which is not in its group.
     pub(crate) fn watch(&mut self, pid: Pid) -> io::Result<()> {
-        self.tell(&format!("{}\n", pid.as_raw_nonzero()))
+        self.write_line(&format!("{}\n", pid.as_raw_nonzero()))
     }
 
     /// Ends the keeper: the command has ended, or was not started.
     pub(crate) fn dismiss(mut self) {
         // The keeper may have been killed with its group: both fail then.
-        self.tell("ended\n").ok();
+        self.write_line("ended\n").ok();
         self.process.wait().ok();
     }
 
-    fn tell(&mut self, line: &str) -> io::Result<()> {
+    fn write_line(&mut self, line: &str) -> io::Result<()> {
         let pipe = self.process.stdin.as_mut();
         let pipe = pipe.ok_or(io::ErrorKind::BrokenPipe)?;
         pipe.write_all(line.as_bytes())?;

@@ -224,20 +224,20 @@ mod tests {
         mut body: impl Body<Data = &'static [u8], Error = Infallible> + Unpin,
     ) -> Vec<String> {
         let mut context = Context::from_waker(Waker::noop());
-        let mut told = Vec::new();
+        let mut polled = Vec::new();
         while !body.is_end_stream() {
             let size = body.size_hint().exact().expect("a size");
             match Pin::new(&mut body).poll_frame(&mut context) {
                 Poll::Ready(Some(Ok(frame))) => {
                     let data = frame.into_data().expect("data");
                     let text = std::str::from_utf8(data).expect("text");
-                    told.push(format!("{size} {text}"));
+                    polled.push(format!("{size} {text}"));
                 }
                 Poll::Ready(_) => break,
-                Poll::Pending => told.push("pending".to_owned()),
+                Poll::Pending => polled.push("pending".to_owned()),
             }
         }
-        told
+        polled
     }
 
     #[test]
@@ -252,13 +252,13 @@ mod tests {
 
     #[test]
     fn a_body_that_has_begun_loses_nothing_and_keeps_its_size() {
-        let told = |frames| match Peeked::of(pieces(frames)) {
+        let polled = |frames| match Peeked::of(pieces(frames)) {
             Peeked::Begun(body) => rest_of(body),
             _ => panic!("it is not complete"),
         };
-        assert_eq!(told(&[None, Some("one")]), ["3 one"]);
+        assert_eq!(polled(&[None, Some("one")]), ["3 one"]);
         assert_eq!(
-            told(&[Some("one"), None, Some("more")]),
+            polled(&[Some("one"), None, Some("more")]),
             ["7 one", "pending", "4 more"]
         );
     }

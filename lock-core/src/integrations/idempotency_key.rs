@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_says_what_to_send() {
+    fn the_response_says_what_to_send() {
         let response = NO_KEY.response();
         assert_eq!(response.status(), 400);
         let body = response.body();

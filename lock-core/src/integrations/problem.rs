@@ -22,7 +22,7 @@ pub(crate) struct Problem {
 pub(super) enum Status {
     /// Try again when the other holder has released the lock.
     Conflict,
-    /// Nothing is to be done: the request was done before, and its answer was not kept.
+    /// Nothing is to be done: the request was done before, and its response was not kept.
     #[cfg(feature = "once")]
     Done,
     /// Try again later. It is unknown whether the work was done.
@@ -179,14 +179,14 @@ mod tests {
 
     #[cfg(feature = "once")]
     #[test]
-    fn a_repeat_that_is_refused_hears_why_and_not_of_a_better_time() {
-        let told = repeated().map(|error| {
+    fn a_response_to_a_refused_repeat_has_the_reason_and_no_retry_after() {
+        let found = repeated().map(|error| {
             let problem = Problem::of(&error);
             assert_eq!(problem.retry_after_seconds(), None);
             assert!(!problem.json().contains("secret"));
             problem.json()
         });
-        let [other_request, not_kept] = told;
+        let [other_request, not_kept] = found;
         assert!(
             other_request.contains("Unprocessable Content"),
             "{other_request}"
@@ -208,16 +208,16 @@ mod tests {
 
     #[test]
     fn the_header_is_what_the_error_says() {
-        let told = all().map(|error| {
+        let found = all().map(|error| {
             let seconds = Problem::of(&error).retry_after_seconds();
             assert_eq!(seconds.map(Duration::from_secs), error.retry_after());
             seconds
         });
-        assert_eq!(told, [Some(3), Some(1), Some(5), None, None]);
+        assert_eq!(found, [Some(3), Some(1), Some(5), None, None]);
     }
 
     #[test]
-    fn a_client_hears_nothing_of_keys_and_sources() {
+    fn a_response_has_neither_key_nor_source() {
         for error in all() {
             let json = Problem::of(&error).json();
             assert!(!json.contains("secret"), "{json}");

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_waits_hears_of_the_loss() {
+    async fn a_reader_that_waits_gets_the_loss() {
         let pending = stream::pending::<Result<u8, LockError>>();
         let mut stream = held().await.hold_during(pending);
         let item = tokio::time::timeout(Duration::from_secs(2), stream.next()).await;

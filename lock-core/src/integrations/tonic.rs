@@ -124,15 +124,15 @@ mod tests {
 
     #[test]
     fn a_busy_lock_pushes_back_for_one_to_ten_seconds() {
-        let told = |wait| {
+        let pushback = |wait| {
             let status = busy(wait);
-            let told = status.metadata().get(PUSHBACK)?;
-            Some(told.to_str().expect("a number").to_owned())
+            let pushback = status.metadata().get(PUSHBACK)?;
+            Some(pushback.to_str().expect("a number").to_owned())
         };
-        assert_eq!(told(None), None);
-        assert_eq!(told(Some(Duration::ZERO)).as_deref(), Some("1000"));
+        assert_eq!(pushback(None), None);
+        assert_eq!(pushback(Some(Duration::ZERO)).as_deref(), Some("1000"));
         let wait = Duration::from_micros(1_500_100);
-        assert_eq!(told(Some(wait)).as_deref(), Some("2000"));
-        assert_eq!(told(Some(Duration::MAX)).as_deref(), Some("10000"));
+        assert_eq!(pushback(Some(wait)).as_deref(), Some("2000"));
+        assert_eq!(pushback(Some(Duration::MAX)).as_deref(), Some("10000"));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         requests::{
             acquire_in_flight::{AcquireInFlight, read_reply},
             release,
-            release_in_flight::{ReleaseInFlight, Unanswered},
+            release_in_flight::{OpenRelease, ReleaseInFlight},
         },
     },
     mode::RequestKind,
@@ -37,7 +37,7 @@ pub(super) struct Effects {
     /// Open for a release among the actions: a shutdown waits until that release has begun.
     pub(super) releasing: Option<Open>,
     /// The task gives the lease back: until its release has a reply, the next request is sent behind it.
-    pub(super) unanswered: Option<Unanswered>,
+    pub(super) open_release: Option<OpenRelease>,
     /// The entry that was removed from the map: dropping it may wake a shutdown.
     pub(super) ended: Option<Box<KeyEntry>>,
 }
@@ -174,7 +174,7 @@ fn send(
         behind: None,
         in_flight: owner.in_flight.clone(),
     };
-    let reply = match behind.filter(|release| !release.is_answered()) {
+    let reply = match behind.filter(|release| !release.has_reply()) {
         None => context.store.acquire(request),
         Some(release) => {
             let (context, owner) = (context.clone(), owner.clone());
@@ -202,7 +202,7 @@ pub(super) fn finish_elsewhere(context: &Arc<Context>, key: &LockKey, request: &
 pub(super) fn give_up(context: &Context, key: &LockKey, request: &AcquireInFlight) {
     if let Some(reply) = request.take() {
         drop(reply);
-        let left = Err(Failure::unanswered("its task has left"));
+        let left = Err(Failure::without_reply("its task has left"));
         let reply = read_reply(context, &request.owner, left);
         let kind = request.owner.mode.kind();
         report(context, key, kind, Event::Acquired(&request.owner, reply));
@@ -212,7 +212,7 @@ pub(super) fn give_up(context: &Context, key: &LockKey, request: &AcquireInFligh
 /// Has the executor wait for the reply to a request.
 fn finish(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, reply: StoreFuture<Acquired>) {
     let (listener, of_reply, key) = (context.ticking.listener(), context.clone(), key.clone());
-    tell_reply(&context.executor, reply, move |result| {
+    send_reply(&context.executor, reply, move |result| {
         let reply = read_reply(&of_reply, &owner, result);
         if let Some(listener) = listener {
             listener.happened(&key, owner.mode.kind(), Event::Acquired(&owner, reply));
@@ -247,7 +247,7 @@ pub(super) fn renew(
     let requests = batch.iter().map(request).collect();
     let reply = context.store.renew(requests, within);
     let of_reply = context.clone();
-    tell_reply(&context.executor, reply, move |replies| {
+    send_reply(&context.executor, reply, move |replies| {
         // A renewal that takes tokens does not count among the batches.
         if batch.iter().all(|one| one.tokens == 0) {
             of_reply.ticking.note_reply();
@@ -282,33 +282,33 @@ pub(super) fn note_renewed(context: &Context, key: &LockKey, result: &Result<Ren
 }
 
 /// Reports the reply once. If the runtime that waits for the reply ends first, reports a failure.
-struct TellOnce<T, F: FnOnce(Result<T, Failure>)> {
-    tell: Option<F>,
+struct SendOnce<T, F: FnOnce(Result<T, Failure>)> {
+    send: Option<F>,
     _reply: PhantomData<fn(T)>,
 }
 
-/// Starts a request, and calls `tell` with its reply.
-fn tell_reply<T, F>(executor: &Executor, reply: StoreFuture<T>, tell: F)
+/// Starts a request, and calls `send` with its reply.
+fn send_reply<T, F>(executor: &Executor, reply: StoreFuture<T>, send: F)
 where
     T: Send + 'static,
     F: FnOnce(Result<T, Failure>) + Send + 'static,
 {
-    let mut once = TellOnce {
-        tell: Some(tell),
+    let mut once = SendOnce {
+        send: Some(send),
         _reply: PhantomData,
     };
     executor.start(async move {
         let reply = reply.await;
-        if let Some(tell) = once.tell.take() {
-            tell(reply);
+        if let Some(send) = once.send.take() {
+            send(reply);
         }
     });
 }
 
-impl<T, F: FnOnce(Result<T, Failure>)> Drop for TellOnce<T, F> {
+impl<T, F: FnOnce(Result<T, Failure>)> Drop for SendOnce<T, F> {
     fn drop(&mut self) {
-        if let Some(tell) = self.tell.take() {
-            tell(Err(Failure::unanswered(ENDED)));
+        if let Some(send) = self.send.take() {
+            send(Err(Failure::without_reply(ENDED)));
         }
     }
 }

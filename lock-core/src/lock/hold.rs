@@ -223,7 +223,7 @@ impl Drop for Hold {
         let first = self.leases.all().first();
         // Without a subscriber to events of this level, this is one check.
         let at_once =
-            first.filter(|lease| telemetry::hears_details() && lease.ends_unseen(AT_ONCE));
+            first.filter(|lease| telemetry::details_are_logged() && lease.ends_unseen(AT_ONCE));
         for lease in self.leases.all() {
             drop(self.registry.release(lease, None));
         }

@@ -33,7 +33,7 @@ pub(crate) struct LeaseState {
     pub(crate) id: TaskId,
     pub(crate) owner: Arc<Owner>,
     pub(crate) fencing: FencingToken,
-    /// The seat of a lease with permits.
+    /// The permit of a lease with permits.
     pub(crate) permit: Option<u16>,
     pub(crate) terms: Terms,
     /// Cleared once, if at all.

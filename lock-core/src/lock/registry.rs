@@ -202,9 +202,9 @@ impl Registry {
             Outcome::Released(AfterRelease::GiveBack(action)) => action,
             _ => lease.release_action(),
         };
-        let unanswered = effects.unanswered.take();
+        let open_release = effects.open_release.take();
         let mut releasing =
-            release::release(&self.context, key, action, now, lost, unanswered, result);
+            release::release(&self.context, key, action, now, lost, open_release, result);
         // The release reaches the connection before the next request for the key.
         if effects.asks() {
             releasing.send();
@@ -335,7 +335,7 @@ impl Registry {
         if let Outcome::Released(AfterRelease::GiveBack(_)) = outcome {
             let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
             let releasing = entry.releasing.insert(ReleaseInFlight::default());
-            effects.unanswered = Some(releasing.begin(listener, key, kind));
+            effects.open_release = Some(releasing.begin(listener, key, kind));
         }
         self.settle(entry, actions, key, kind, &mut effects);
         if entry.is_over() {

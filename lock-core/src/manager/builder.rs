@@ -178,10 +178,10 @@ impl LockManagerBuilder {
     }
 
     /// Has [`run`](LockManager::run), [`run_all`](LockManager::run_all) and the attribute return as soon as the release has been
-    /// handed over. Defaults to waiting for the answer to the release.
+    /// handed over. Defaults to waiting for the reply to the release.
     ///
     /// For services: a lock then costs its caller one round trip. The next acquire of the same key in this process is sent behind
-    /// the release. It waits for the answer where the two may be executed in the other order. This is so on different connections,
+    /// the release. It waits for the reply where the two may be executed in the other order. This is so on different connections,
     /// on several servers, without scripts, and after a redirect or a broken connection.
     ///
     /// In the background, three things are worse:
@@ -189,8 +189,8 @@ impl LockManagerBuilder {
     /// - when the call returns, another process may find the lock still held, for half a round trip. If the connection breaks at
     ///   this moment, the lock stays held until the release was repeated, at most for the rest of the ttl;
     /// - a process that ends at once may end before the release was sent, and the lock is then held for the rest of its ttl. So
-    ///   [`shutdown`](LockManager::shutdown) waits for the answers. Dropping the last clone of the manager blocks the thread until
-    ///   the answers have come, for 100 ms at most. The manager of [`set_global`](crate::set_global) is never dropped: shut it down
+    ///   [`shutdown`](LockManager::shutdown) waits for the replies. Dropping the last clone of the manager blocks the thread until
+    ///   the replies have come, for 100 ms at most. The manager of [`set_global`](crate::set_global) is never dropped: shut it down
     ///   before `main` returns;
     /// - if the lease was lost in the last step of the body, this is logged after the call has returned.
     ///

@@ -65,7 +65,7 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 /// Make one manager for a process, and clone it: clones are cheap and share one state. A manager of servers owns one
 /// thread with a connection to each server. The thread runs everything that must go on while a handler blocks: renewals, clean-ups,
 /// reconnecting. Each tokio runtime that takes locks has one more connection to the server, 8 of these at most. Connections and thread end with the last clone, guard and clean-up. Dropping the last clone blocks while releases
-/// of [`release_in_background`](LockManagerBuilder::release_in_background) have no answer, for 100 ms at most. It blocks as long
+/// of [`release_in_background`](LockManagerBuilder::release_in_background) have no reply, for 100 ms at most. It blocks as long
 /// for the release of [shares](LockOptions::shared) that the process keeps.
 ///
 /// # Forking

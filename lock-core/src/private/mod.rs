@@ -368,7 +368,7 @@ pub fn options() -> LockOptions {
     LockOptions::default()
 }
 
-/// The same, but that the answer to the release is awaited, whatever the manager's default.
+/// The same, but that the reply to the release is awaited, whatever the manager's default.
 pub fn options_awaited() -> LockOptions {
     LockOptions {
         release: Some(ReleaseMode::Awaited),

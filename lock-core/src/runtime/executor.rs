@@ -74,12 +74,12 @@ impl Executor {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let (sender, answer) = tokio::sync::oneshot::channel();
+        let (sender, reply) = tokio::sync::oneshot::channel();
         self.spawn(async move {
             // The receiver may have been dropped.
             drop(sender.send(work.await));
         });
-        async move { answer.await.ok() }
+        async move { reply.await.ok() }
     }
 }
 

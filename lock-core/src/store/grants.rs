@@ -218,21 +218,21 @@ impl Grants {
 
     /// The lock was granted to an entry, by a store that needs no proof of it: see [`deliver`](Self::deliver) for an entry that is gone.
     pub(crate) fn granted(&self, number: EntryNumber, granted: PushedGrant) {
-        self.tell(number, |listener, key, kind| {
+        self.notify(number, |listener, key, kind| {
             listener.granted(key, kind, number, granted);
         });
     }
 
     /// The same for an exclusive request that waits for the share of an entry.
     pub(crate) fn contended(&self, number: EntryNumber) {
-        self.tell(number, |listener, key, kind| {
+        self.notify(number, |listener, key, kind| {
             listener.contended(key, kind, number);
         });
     }
 
     /// The same for the result of a body that an entry waits to run once.
     pub(crate) fn done(&self, number: EntryNumber, now: Moment) {
-        self.tell(number, |listener, key, kind| {
+        self.notify(number, |listener, key, kind| {
             listener.hinted(key, kind, now);
         });
     }
@@ -242,19 +242,19 @@ impl Grants {
         self.entries.lock().contains_key(&number)
     }
 
-    fn tell(
+    fn notify(
         &self,
         number: EntryNumber,
-        tell: impl FnOnce(Arc<dyn GrantListener>, &LockKey, RequestKind),
+        notify: impl FnOnce(Arc<dyn GrantListener>, &LockKey, RequestKind),
     ) {
         let entries = self.entries.lock();
         let record = entries.get(&number);
-        let told = record.map(|record| (record.key.clone(), record.mode.kind()));
+        let notified = record.map(|record| (record.key.clone(), record.mode.kind()));
         drop(entries);
-        if let Some((key, kind)) = told
+        if let Some((key, kind)) = notified
             && let Some(listener) = self.listener()
         {
-            tell(listener, &key, kind);
+            notify(listener, &key, kind);
         }
     }
 
@@ -330,9 +330,9 @@ mod tests {
     use crate::{fencing::FencingBlock, store::owner_token::OwnerTokens};
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<&'static str>>);
+    struct Notified(Mutex<Vec<&'static str>>);
 
-    impl GrantListener for Told {
+    impl GrantListener for Notified {
         fn granted(self: Arc<Self>, _: &LockKey, _: RequestKind, _: EntryNumber, _: PushedGrant) {
             self.0.lock().push("granted");
         }
@@ -360,10 +360,10 @@ mod tests {
 
     /// Within a microsecond, a release grants a share, and an exclusive request comes. Both messages have the same time.
     #[test]
-    fn a_grant_and_a_request_that_follows_it_at_once_are_both_told_once() {
+    fn a_grant_and_a_request_behind_it_are_each_notified_once() {
         let grants = Arc::<Grants>::default();
-        let told = Arc::<Told>::default();
-        let listener: Weak<dyn GrantListener> = Arc::<Told>::downgrade(&told);
+        let notified = Arc::<Notified>::default();
+        let listener: Weak<dyn GrantListener> = Arc::<Notified>::downgrade(&notified);
         grants.listen(listener);
         let token = OwnerTokens::of_this_process().next(Scheme::Grants);
         let entry = grants.entry(Mode::Shared);
@@ -383,6 +383,6 @@ mod tests {
             };
             grants.deliver(message, MessageKind::Grant, Moment::from_nanos(0));
         }
-        assert_eq!(*told.0.lock(), ["granted", "contended"]);
+        assert_eq!(*notified.0.lock(), ["granted", "contended"]);
     }
 }

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_settles_only_what_left_on_its_own_connection() {
+    fn a_reply_settles_only_what_left_on_its_own_connection() {
         let (first, second) = (ConnectionId(1), ConnectionId(2));
         let in_flight = InFlight::default();
         assert!(in_flight.is_empty() && in_flight.is_settled_by(second));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_answer_to_one_request_says_nothing_of_another_one() {
+    async fn the_reply_to_one_request_says_nothing_of_another_one() {
         let (server, first) = (Arc::<ServerInFlight>::default(), ConnectionId(1));
         let (refused, lost) = (server.begin(), server.begin());
         refused.in_flight.note_sent_on(first);

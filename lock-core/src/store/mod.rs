@@ -1,6 +1,6 @@
 //! The port: the interface between the runtime and the place where locks are kept.
 //!
-//! Every reply comes within the time given in the request, or it is [`Failure::NoAnswer`]: the callers have no timers of their own.
+//! Every reply comes within the time given in the request, or it is [`Failure::NoReply`]: the callers have no timers of their own.
 //!
 //! The futures of [`Store::acquire`] and [`Store::release`] contain nothing of a runtime. So any task may poll them, on any thread,
 //! and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
@@ -388,7 +388,7 @@ pub(crate) enum ReleaseOutcome {
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// It is unknown whether the request was executed.
-    NoAnswer(Source),
+    NoReply(Source),
     /// Not executed, but a retry may succeed: the server is loading, out of memory, read-only.
     NotNow(Source),
     /// Not executed, and a retry cannot succeed: a missing right, or an unknown command.
@@ -402,8 +402,8 @@ pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
     /// For a request that gets no reply any more.
-    pub(crate) fn unanswered(message: &str) -> Self {
-        Self::NoAnswer(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
+    pub(crate) fn without_reply(message: &str) -> Self {
+        Self::NoReply(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
     }
 
     /// There is no connection, or none that takes more.
@@ -413,8 +413,8 @@ impl Failure {
         )))
     }
 
-    pub(crate) fn no_answer(message: impl Into<String>) -> Self {
-        Self::NoAnswer(Arc::from(Box::<dyn Error + Send + Sync>::from(
+    pub(crate) fn no_reply(message: impl Into<String>) -> Self {
+        Self::NoReply(Arc::from(Box::<dyn Error + Send + Sync>::from(
             message.into(),
         )))
     }
@@ -422,22 +422,22 @@ impl Failure {
     /// For a request that was executed in part.
     pub(crate) fn executed_in_part(self) -> Self {
         match self {
-            Self::NoAnswer(source) | Self::NotNow(source) | Self::Refused(source) => {
-                Self::NoAnswer(source)
+            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => {
+                Self::NoReply(source)
             }
-            Self::Invalid(reason) => Self::no_answer(&*reason),
+            Self::Invalid(reason) => Self::no_reply(&*reason),
         }
     }
 
     /// Whether it is certain that the request was not executed.
     pub(crate) fn is_definite(&self) -> bool {
-        !matches!(self, Self::NoAnswer(_))
+        !matches!(self, Self::NoReply(_))
     }
 
     /// What the log says of it.
     pub(crate) fn text(&self) -> String {
         match self {
-            Self::NoAnswer(source) | Self::NotNow(source) | Self::Refused(source) => {
+            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => {
                 source.to_string()
             }
             Self::Invalid(reason) => reason.to_string(),
@@ -446,14 +446,14 @@ impl Failure {
 
     /// Whether a retry can succeed.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::NoAnswer(_) | Self::NotNow(_))
+        matches!(self, Self::NoReply(_) | Self::NotNow(_))
     }
 }
 
 impl From<Failure> for crate::LockError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+            Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
                 Self::Unavailable { key: None, source }
             }
             Failure::Invalid(reason) => Self::Invalid { key: None, reason },

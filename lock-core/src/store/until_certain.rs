@@ -56,14 +56,14 @@ pub(crate) async fn release(
     {
         return result;
     }
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let executor = repeated.release.executor.clone();
-    executor.start(repeated.go_on(tell));
+    executor.start(repeated.go_on(sender));
     match result {
         Some(result) => result,
-        None => told.await.unwrap_or_else(|_| {
+        None => receiver.await.unwrap_or_else(|_| {
             let none = "no certain reply before the lease ended by itself";
-            Err(Failure::unanswered(none))
+            Err(Failure::without_reply(none))
         }),
     }
 }
@@ -93,13 +93,13 @@ struct Tries {
 
 impl<S: OneServer> RepeatedRelease<S> {
     /// Bounded: see `may_go_on`. The receiver is gone if the caller has its result, or does not wait for one.
-    async fn go_on(mut self, tell: oneshot::Sender<Result<ReleaseOutcome, Failure>>) {
-        let mut tell = Some(tell);
+    async fn go_on(mut self, sender: oneshot::Sender<Result<ReleaseOutcome, Failure>>) {
+        let mut sender = Some(sender);
         while !self.is_over && self.may_go_on().await {
             if let Some(result) = self.try_once().await
-                && let Some(tell) = tell.take()
+                && let Some(sender) = sender.take()
             {
-                drop(tell.send(result));
+                drop(sender.send(result));
             }
         }
     }

@@ -71,7 +71,7 @@ fn span(watched: &Observed) -> Span {
 
 /// Whether a subscriber listens to waits and holds.
 fn listened_to() -> bool {
-    figures::ARE_KEPT || hears_details()
+    figures::ARE_KEPT || details_are_logged()
 }
 
 impl WatchedWait {
@@ -243,7 +243,7 @@ pub(crate) fn check_literal(key: &LockKey) {
 }
 
 /// Whether a subscriber hears the events of single locks.
-pub(crate) fn hears_details() -> bool {
+pub(crate) fn details_are_logged() -> bool {
     tracing::enabled!(Level::DEBUG)
 }
 

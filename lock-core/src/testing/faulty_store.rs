@@ -120,7 +120,7 @@ impl FaultyStore {
             .unavailable_until
             .is_some_and(|until| self.clock.now() < until)
         {
-            return Fate::Refused(Failure::NotNow(told(
+            return Fate::Refused(Failure::NotNow(source(
                 "the test made the backend unavailable",
             )));
         }
@@ -168,7 +168,7 @@ impl FaultyStore {
     }
 
     /// Sends the request, and delays its reply as planned.
-    fn answer<T: Send + 'static>(
+    fn reply<T: Send + 'static>(
         &self,
         within: Duration,
         ask: impl FnOnce() -> StoreFuture<T>,
@@ -187,20 +187,20 @@ impl FaultyStore {
 
 /// No caller waits for a reply longer than `within`, as with a server.
 fn late<T: Send + 'static>(
-    answer: StoreFuture<T>,
+    reply: StoreFuture<T>,
     delay: Duration,
     within: Duration,
 ) -> StoreFuture<T> {
     Box::pin(async move {
         tokio::time::sleep(delay.min(within)).await;
         if delay >= within {
-            return Err(Failure::NoAnswer(told("the test made the answer late")));
+            return Err(Failure::NoReply(source("the test made the answer late")));
         }
-        answer.await
+        reply.await
     })
 }
 
-fn told(reason: &'static str) -> Source {
+fn source(reason: &'static str) -> Source {
     Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(reason))
 }
 
@@ -214,13 +214,13 @@ impl OneServer for FaultyStore {
                 connection,
             }))
         };
-        self.answer(self.command_timeout, release).await
+        self.reply(self.command_timeout, release).await
     }
 }
 
 impl Store for FaultyStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        self.answer(self.command_timeout, || self.take(request))
+        self.reply(self.command_timeout, || self.take(request))
     }
 
     fn renew(
@@ -228,7 +228,7 @@ impl Store for FaultyStore {
         batch: Vec<Renew>,
         within: Duration,
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
-        self.answer(within, || self.memory.renew(batch, within))
+        self.reply(within, || self.memory.renew(batch, within))
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
@@ -236,7 +236,7 @@ impl Store for FaultyStore {
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
-        self.answer(self.command_timeout, || {
+        self.reply(self.command_timeout, || {
             let Some(left) = self.elsewhere(&full_key) else {
                 return self.memory.inspect(full_key);
             };
@@ -258,22 +258,22 @@ impl Store for FaultyStore {
     }
 
     fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
-        self.answer(self.command_timeout, || self.memory.list(full_prefix, from))
+        self.reply(self.command_timeout, || self.memory.list(full_prefix, from))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
-        self.answer(self.command_timeout, || {
+        self.reply(self.command_timeout, || {
             self.lock().elsewhere.remove(&full_key);
             self.memory.force_release(full_key, known_fencing)
         })
     }
 
     fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
-        self.answer(self.command_timeout, || self.memory.forget(full_key))
+        self.reply(self.command_timeout, || self.memory.forget(full_key))
     }
 
     fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
-        self.answer(self.command_timeout, || self.memory.check(known_tokens))
+        self.reply(self.command_timeout, || self.memory.check(known_tokens))
     }
 
     fn round_trip(&self) -> Duration {

@@ -11,7 +11,7 @@ test_claims!();
 test_claims! {
     a_client_that_hangs_up_releases_the_lock_at_once
     a_client_that_hangs_up_ends_the_stream_and_its_lock
-    whoever_reads_can_tell_a_loss_from_the_end
+    a_reader_can_distinguish_a_loss_from_the_end
     a_bounded_lock_is_held_until_its_response_has_been_sent
     a_response_ends_with_the_lease_of_its_function
     an_unbounded_lock_is_released_before_its_response_has_been_sent

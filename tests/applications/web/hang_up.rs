@@ -135,8 +135,8 @@ async fn a_client_of_axum_that_asks_again_gets_the_result_of_the_first_body() {
 
     let request = site.send_as("POST", "/pay/7").await;
     payments.hang_up(|| drop(request)).await;
-    let again = site.send_as("POST", "/pay/7").await.answer().await;
-    let again = again.expect("an answer");
+    let again = site.send_as("POST", "/pay/7").await.response().await;
+    let again = again.expect("a response");
     assert_eq!((again.status, again.body.as_str()), (201, "receipt 1"));
     assert_eq!(
         header(&again, "idempotent-replayed").as_deref(),

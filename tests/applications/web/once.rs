@@ -17,7 +17,7 @@ use axum::{body::Bytes, http};
 use futures_util::future::join_all;
 use http_body::{Frame, SizeHint};
 use lock_core::{LockManager, OnceOptions};
-use lock_tests::{HttpAnswer, HttpRequest, RedisServer, SECOND};
+use lock_tests::{HttpRequest, HttpResponse, RedisServer, SECOND};
 
 use super::{END, assert_problem, header};
 
@@ -123,13 +123,13 @@ impl Sites {
         sent.expect("a listening server")
     }
 
-    async fn ask(&self, at: usize, kind: &str) -> HttpAnswer {
+    async fn ask(&self, at: usize, kind: &str) -> HttpResponse {
         self.ask_about(at, kind, "{}").await
     }
 
-    async fn ask_about(&self, at: usize, kind: &str, about: &str) -> HttpAnswer {
+    async fn ask_about(&self, at: usize, kind: &str, about: &str) -> HttpResponse {
         let request = self.send(at, kind, &["key"], about).await;
-        request.answer().await.expect("an answer")
+        request.response().await.expect("a response")
     }
 
     fn bodies(&self) -> usize {
@@ -195,27 +195,27 @@ async fn a_repeat_gets_the_response_with_a_mark_and_without_cookies(sites: &Site
     assert_eq!(sites.bodies(), 2);
 }
 
-fn links(answer: &HttpAnswer) -> Vec<&str> {
-    let lines = answer.head.lines();
+fn links(response: &HttpResponse) -> Vec<&str> {
+    let lines = response.head.lines();
     lines.filter(|line| line.starts_with("link: ")).collect()
 }
 
 async fn callers_at_one_time_get_one_response(sites: &Sites) {
     let asked = (0..30).map(|number| sites.ask(number % 2, "created"));
-    let answers = join_all(asked).await;
-    for answer in &answers {
-        assert_eq!((answer.status, answer.body.as_str()), (201, "run 1"));
+    let responses = join_all(asked).await;
+    for response in &responses {
+        assert_eq!((response.status, response.body.as_str()), (201, "run 1"));
     }
-    let is_first = |answer: &&HttpAnswer| header(answer, REPLAYED).is_none();
-    assert_eq!(answers.iter().filter(is_first).count(), 1);
+    let is_first = |response: &&HttpResponse| header(response, REPLAYED).is_none();
+    assert_eq!(responses.iter().filter(is_first).count(), 1);
     assert_eq!(sites.bodies(), 1);
 }
 
 async fn a_failure_runs_again(sites: &Sites) {
     for (at, ran) in [(0, 1), (1, 2), (0, 3)] {
-        let answer = sites.ask(at, "failed").await;
-        assert_eq!((answer.status, answer.body.as_str()), (400, "failed"));
-        assert_eq!(header(&answer, REPLAYED), None);
+        let response = sites.ask(at, "failed").await;
+        assert_eq!((response.status, response.body.as_str()), (400, "failed"));
+        assert_eq!(header(&response, REPLAYED), None);
         assert_eq!(sites.bodies(), ran);
     }
 }
@@ -235,8 +235,8 @@ async fn another_request_with_the_key_is_refused(sites: &Sites) {
 async fn a_binary_body_is_repeated_byte_for_byte(sites: &Sites) {
     for at in [0, 1] {
         let request = sites.send(at, "binary", &["key"], "").await;
-        let answer = request.bytes().await;
-        assert!(answer.ends_with(&binary()), "{at}");
+        let response = request.bytes().await;
+        assert!(response.ends_with(&binary()), "{at}");
     }
     assert_eq!(sites.bodies(), 1);
 }
@@ -263,18 +263,18 @@ async fn what_is_not_kept_is_a_conflict_and_does_not_run_again(sites: &Sites) {
 }
 
 /// Checks what the extractor of axum answers.
-async fn a_request_without_a_key_that_reads_is_told_what_to_send(sites: &Sites) {
+async fn a_response_to_a_request_without_a_readable_key_says_what_to_send(sites: &Sites) {
     let long = "x".repeat(256);
     for keys in [&[][..], &[""], &["a b"], &["\"a"], &[&long], &["a", "a"]] {
         let request = sites.send(0, "created", keys, "").await;
-        let answer = request.answer().await.expect("an answer");
-        assert_problem(&answer, 400, "Bad Request");
-        assert!(answer.body.contains("Idempotency-Key"), "{answer:?}");
+        let response = request.response().await.expect("a response");
+        assert_problem(&response, 400, "Bad Request");
+        assert!(response.body.contains("Idempotency-Key"), "{response:?}");
     }
     assert_eq!(sites.bodies(), 0);
     for key in ["a", "\"a\""] {
         let request = sites.send(0, "created", &[key], "").await;
-        let answer = request.answer().await.expect("an answer");
-        assert_eq!((answer.status, answer.body.as_str()), (201, "run 1"));
+        let response = request.response().await.expect("a response");
+        assert_eq!((response.status, response.body.as_str()), (201, "run 1"));
     }
 }

@@ -171,8 +171,8 @@ impl Site {
         client.ready().await.expect("a connection");
         let request = Request::new(Order { id: 7 });
         let path = PathAndQuery::from_static(path);
-        let answer = client.unary(request, path, ProstCodec::default()).await;
-        answer.map(Response::into_inner)
+        let response = client.unary(request, path, ProstCodec::default()).await;
+        response.map(Response::into_inner)
     }
 
     /// Calls a method in a new task. An abort of the task ends the call.
@@ -194,8 +194,8 @@ impl Site {
         client.ready().await.expect("a connection");
         let request = Request::new(Order { id: 7 });
         let path = PathAndQuery::from_static("/shop.Orders/follow");
-        let answer = client.server_streaming(request, path, ProstCodec::default());
-        let mut receipts: Streaming<Receipt> = answer.await.expect("a stream").into_inner();
+        let response = client.server_streaming(request, path, ProstCodec::default());
+        let mut receipts: Streaming<Receipt> = response.await.expect("a stream").into_inner();
         let first = receipts.message().await.expect("an item");
         assert_eq!(first.expect("an item").text, "first");
         assert!(self.app.is_held("order:7").await);
@@ -308,11 +308,11 @@ async fn a_caller_of_a_locked_function_gets_a_status() {
 }
 
 async fn refusal(site: &Site, path: &'static str) -> Status {
-    let answer = tokio::time::timeout(4 * SOON, site.call(path)).await;
-    let status = answer.expect("an answer").expect_err("no lock");
-    let told = format!("{} {:?}", status.message(), status.metadata());
+    let response = tokio::time::timeout(4 * SOON, site.call(path)).await;
+    let status = response.expect("a response").expect_err("no lock");
+    let text = format!("{} {:?}", status.message(), status.metadata());
     for secret in ["order", "redis", "lock"] {
-        assert!(!told.contains(secret), "`{secret}` in {told}");
+        assert!(!text.contains(secret), "`{secret}` in {text}");
     }
     status
 }

@@ -99,10 +99,10 @@ async fn with_a_bound(site: &Site, returned: Returned) {
         drop(site.app.hold(&key).await);
 
         site.app.finish.notify_one();
-        let answer = site.get(&path).await;
-        assert!(answer.body.contains(PIECE), "{path}: {answer:?}");
-        let length = header(&answer, "content-length");
-        assert_eq!(length.is_some(), body == "sized", "{path}: {answer:?}");
+        let response = site.get(&path).await;
+        assert!(response.body.contains(PIECE), "{path}: {response:?}");
+        let length = header(&response, "content-length");
+        assert_eq!(length.is_some(), body == "sized", "{path}: {response:?}");
         drop(site.app.hold(&key).await);
 
         let mut request = site.send(&path).await;
@@ -150,9 +150,9 @@ async fn without_a_bound(site: &Site, returned: Returned, body: &str) {
 async fn what_is_complete_is_released(site: &Site, returned: Returned, variant: &str) {
     for (body, status) in [("buffered", 200), ("failed", 404)] {
         let path = returned.path(variant, body);
-        let answer = site.get(&path).await;
-        assert_eq!(answer.status, status, "{path}: {answer:?}");
-        assert!(answer.body.contains(body), "{path}: {answer:?}");
+        let response = site.get(&path).await;
+        assert_eq!(response.status, status, "{path}: {response:?}");
+        assert!(response.body.contains(body), "{path}: {response:?}");
         drop(site.app.hold(&returned.key(variant)).await);
 
         let mut request = site.send_as("HEAD", &path).await;

@@ -48,8 +48,8 @@ impl<'a> Migration<'a> {
     /// A hundred keys at most.
     fn keys_there(&self) -> Vec<String> {
         let slot = self.slot.to_string();
-        let answer = self.source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
-        redis::from_redis_value(answer).expect("a list of names")
+        let reply = self.source.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+        redis::from_redis_value(reply).expect("a list of names")
     }
 
     /// Moves all keys that are still there; returns their names.

@@ -2,7 +2,7 @@
 
 use crate::{server::RedisServer, slot::SLOTS};
 
-/// The answer to `CLUSTER NODES`, a line for each node.
+/// The reply to `CLUSTER NODES`, a line for each node.
 #[derive(Debug)]
 pub(super) struct View {
     members: Vec<Member>,
@@ -25,8 +25,8 @@ type Role<'a> = (u16, Option<&'a str>, &'a [(u16, u16)]);
 impl View {
     /// The view of a node, if it answers soon.
     pub(super) fn of(node: &RedisServer) -> Option<Self> {
-        let answer = node.probe(&["CLUSTER", "NODES"]).ok()?;
-        let lines: String = redis::from_redis_value(answer).ok()?;
+        let reply = node.probe(&["CLUSTER", "NODES"]).ok()?;
+        let lines: String = redis::from_redis_value(reply).ok()?;
         let members: Option<Vec<Member>> = lines.lines().map(Member::parse).collect();
         Some(Self { members: members? })
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_says_who_has_a_slot_and_who_replicates_whom() {
+    fn a_view_has_the_node_of_each_slot_and_the_master_of_each_replica() {
         let view = view(&LINES);
         assert!(view.is_whole(2, 1, 0));
         assert_eq!(view.masters_with_slots(), [7000, 7001]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_another_form_is_no_member() {
+    fn a_line_of_another_form_is_no_node() {
         assert!(Member::parse("aa 127.0.0.1:7000 master").is_none());
         assert!(Member::parse(&LINES[0].replace("0-5000", "0-x")).is_none());
     }

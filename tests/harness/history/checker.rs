@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_holds_for_long_overlaps_with_all_who_come_meanwhile() {
+    fn a_long_hold_overlaps_with_all_that_begin_meanwhile() {
         let bad = history(&[
             "1 1 1 k called - -",
             "2 1 1 k acquired 1 100",
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_other_keys_or_failed_overlaps_with_nobody() {
+    fn holders_of_other_keys_and_failed_acquires_do_not_overlap() {
         let good = history(&[
             "1 1 1 k called - -",
             "2 1 1 k acquired 5 50",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_in_a_window_is_left_out_and_hides_nobody() {
+    fn a_holder_in_a_window_is_left_out_and_hides_no_other() {
         let bad = history(&[
             "1 1 1 k called - -",
             "2 1 1 k acquired 1 100",

@@ -154,7 +154,7 @@ impl Running {
             // A late event is still judged, as if it were in time.
             self.judged = self.judged.max(at);
             match item {
-                Item::Event(event) => self.hear(&event),
+                Item::Event(event) => self.apply(&event),
                 Item::End(process) => self.bury(process, at),
             }
         }
@@ -200,7 +200,7 @@ impl Running {
         self.coming.insert((at, self.came), item);
     }
 
-    fn hear(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         let id = (event.process, event.attempt);
         let demands = demands_of(&*self.demands, &event.key);
         let known = Known {
@@ -264,7 +264,7 @@ impl Running {
         let ids: Vec<(u32, u64)> = all.map(|(&id, _)| id).collect();
         for (process, attempt) in ids {
             let key = self.attempts[&(process, attempt)].key.clone();
-            self.hear(&Event {
+            self.apply(&Event {
                 at,
                 process,
                 attempt,
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_had_a_lease_since_a_window_is_excused_for_as_long_as_it_has_it() {
+    fn a_lease_from_a_window_is_excused_for_as_long_as_it_lasts() {
         let mut running = Running::new(demands);
         running.excused(window(100, 200));
         assert!(running.is_excused("k", window(150, 5_000)));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_holds_until_the_end_of_what_it_had_and_no_longer() {
+    fn a_killed_holder_holds_until_the_end_of_its_lease_and_no_longer() {
         for (next, expected) in [(89, one(Invariant::Exclusion)), (90, none())] {
             let next = format!("{next} 2 1 k acquired 6 199");
             let lines = [
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_by_a_lease_that_the_servers_lost_is_found_after_a_ttl() {
+    fn a_holder_with_a_lease_that_the_servers_lost_is_found_after_a_ttl() {
         for (release, expected) in [(205, none()), (245, one(Invariant::Exclusion))] {
             let release = format!("{release} 1 1 k release-called - 300");
             let lines = ["10 1 1 k called - -", "20 1 1 k acquired 5 115", &release];
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_gets_is_found_once_whether_or_not_it_ends() {
+    fn a_key_without_a_grant_is_found_once_whether_or_not_the_gap_ends() {
         let wait = [
             "1 1 1 k called - -",
             "350 1 1 k acquired 5 900",

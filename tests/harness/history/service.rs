@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_lasts_from_grant_to_grant_while_somebody_waits() {
+    fn a_gap_lasts_from_grant_to_grant_while_a_task_waits() {
         let lines = [
             "1 1 1 k called - -",
             "2 1 1 k acquired 1 99",
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_ends_a_gap_if_nobody_else_waits() {
+    fn a_task_that_gives_up_ends_a_gap_if_no_other_waits() {
         let lines = [
             "1 1 1 k called - -",
             "2 2 1 k called - -",

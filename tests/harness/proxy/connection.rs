@@ -37,19 +37,19 @@ const FLOOD: &[u8] = b">3\r\n$7\r\nmessage\r\n$5\r\nflood\r\n$4\r\nword\r\n";
 pub(super) struct Connection {
     number: u64,
     faults: Arc<Faults>,
-    told: watch::Receiver<Fate>,
+    fates: watch::Receiver<Fate>,
     // The commands that were passed on and are not answered yet, oldest first.
-    unanswered: Mutex<VecDeque<String>>,
+    in_flight: Mutex<VecDeque<String>>,
 }
 
 impl Connection {
     pub(super) fn new(faults: &Arc<Faults>) -> Self {
-        let (number, told) = faults.enter();
+        let (number, fates) = faults.enter();
         Self {
             number,
             faults: Arc::clone(faults),
-            told,
-            unanswered: Mutex::default(),
+            fates,
+            in_flight: Mutex::default(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Connection {
             let (to_server_queue, for_server) = mpsc::unbounded_channel();
             let (to_client_queue, for_client) = mpsc::unbounded_channel();
             tokio::select! {
-                () = self.told_that(|fate| fate.reset) => Err(io::ErrorKind::ConnectionReset.into()),
+                () = self.until_fate(|fate| fate.reset) => Err(io::ErrorKind::ConnectionReset.into()),
                 ended = async { tokio::try_join!(
                     self.read(from_client, Direction::Requests, to_server_queue),
                     self.write(for_server, to_server, Direction::Requests),
@@ -82,7 +82,7 @@ impl Connection {
 
     /// Waits while a black hole swallows this connection.
     pub(super) async fn thawed(&self) {
-        self.told_that(|fate| !fate.frozen).await;
+        self.until_fate(|fate| !fate.frozen).await;
     }
 
     async fn read(
@@ -99,7 +99,7 @@ impl Connection {
             self.thawed().await;
             tokio::select! {
                 biased;
-                () = self.told_that(|fate| fate.frozen) => continue,
+                () = self.until_fate(|fate| fate.frozen) => continue,
                 count = from.read_buf(&mut buffer) => if count? == 0 { return Ok(()) },
             }
             let is_tls = *is_tls.get_or_insert_with(|| begins_as_tls(&buffer));
@@ -135,9 +135,9 @@ impl Connection {
         loop {
             let next = tokio::select! {
                 biased;
-                () = self.told_that(|fate| fate.half_closed == Some(direction)) => None,
+                () = self.until_fate(|fate| fate.half_closed == Some(direction)) => None,
                 next = queued.recv() => next,
-                () = self.told_that(|fate| fate.flooded), if direction == Direction::Replies => {
+                () = self.until_fate(|fate| fate.flooded), if direction == Direction::Replies => {
                     to.write_all(&flood).await?;
                     continue;
                 }
@@ -170,7 +170,7 @@ impl Connection {
     fn judge(&self, direction: Direction, frame: &[u8], silenced: bool) -> Verdict {
         let command = match direction {
             Direction::Requests => self.record(frame),
-            Direction::Replies => self.answered(frame),
+            Direction::Replies => self.command_of(frame),
         };
         if silenced {
             return Verdict::Lose(After::Silence);
@@ -206,23 +206,23 @@ impl Connection {
         } else {
             1
         };
-        let mut unanswered = self.unanswered.lock().expect("no poison");
-        unanswered.extend(std::iter::repeat_n(command, replies));
+        let mut in_flight = self.in_flight.lock().expect("no poison");
+        in_flight.extend(std::iter::repeat_n(command, replies));
     }
 
     /// The command that a frame from the server answers.
-    fn answered(&self, frame: &[u8]) -> String {
+    fn command_of(&self, frame: &[u8]) -> String {
         if resp::turn(frame) == Turn::Push {
             return PUSH.to_owned();
         }
-        let mut unanswered = self.unanswered.lock().expect("no poison");
-        unanswered.pop_front().unwrap_or_default()
+        let mut in_flight = self.in_flight.lock().expect("no poison");
+        in_flight.pop_front().unwrap_or_default()
     }
 
-    async fn told_that(&self, condition: impl Fn(&Fate) -> bool) {
-        let mut told = self.told.clone();
+    async fn until_fate(&self, condition: impl Fn(&Fate) -> bool) {
+        let mut fates = self.fates.clone();
         // An error means that the proxy is gone, and this task goes with it.
-        told.wait_for(|fate| condition(fate)).await.map(drop).ok();
+        fates.wait_for(|fate| condition(fate)).await.map(drop).ok();
     }
 }
 

@@ -178,20 +178,20 @@ impl Faults {
     pub(super) fn freeze(&self, scope: Scope) {
         let mut state = self.state();
         state.freeze_new |= scope == Scope::All;
-        state.tell_all(|fate| fate.frozen = true);
+        state.set_all(|fate| fate.frozen = true);
     }
 
     pub(super) fn flood(&self) {
-        self.state().tell_all(|fate| fate.flooded = true);
+        self.state().set_all(|fate| fate.flooded = true);
     }
 
     pub(super) fn reset(&self) {
-        self.state().tell_all(|fate| fate.reset = true);
+        self.state().set_all(|fate| fate.reset = true);
     }
 
     pub(super) fn half_close(&self, direction: Direction) {
         self.state()
-            .tell_all(|fate| fate.half_closed = Some(direction));
+            .set_all(|fate| fate.half_closed = Some(direction));
     }
 
     /// Counts a new connection and returns its number and the receiver of its faults.
@@ -199,7 +199,7 @@ impl Faults {
         let mut state = self.state();
         state.accepted += 1;
         let number = state.accepted;
-        let (fate, told) = watch::channel(Fate {
+        let (fate, receiver) = watch::channel(Fate {
             frozen: state.freeze_new,
             ..Fate::default()
         });
@@ -208,7 +208,7 @@ impl Faults {
             lost_a_frame: false,
         };
         state.connections.insert(number, known);
-        (number, told)
+        (number, receiver)
     }
 
     pub(super) fn leave(&self, connection: u64) {
@@ -270,7 +270,7 @@ impl State {
         }
     }
 
-    fn tell_all(&self, change: impl Fn(&mut Fate)) {
+    fn set_all(&self, change: impl Fn(&mut Fate)) {
         for known in self.connections.values() {
             known.fate.send_modify(&change);
         }

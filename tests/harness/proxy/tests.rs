@@ -72,8 +72,8 @@ impl Client {
     }
 
     fn is_silent(&mut self) -> bool {
-        let answer = self.line(SHORT);
-        matches!(answer, Err(error) if error.kind() == ErrorKind::WouldBlock)
+        let reply = self.line(SHORT);
+        matches!(reply, Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
     fn end(&mut self) -> ErrorKind {
@@ -102,7 +102,7 @@ fn pass_changes_nothing_and_counts_what_went_through() {
 }
 
 #[test]
-fn frames_in_one_packet_are_told_apart_and_a_split_frame_is_put_together() {
+fn frames_in_one_packet_are_separated_and_a_split_frame_is_put_together() {
     let (_server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
     client
@@ -229,10 +229,10 @@ fn replies_are_matched_to_their_requests_across_messages_and_confirmations() {
         });
         server.cli(&["PUBLISH", "one", "bye"]);
         lines.extend(client.lines_until("bye"));
-        let answers = lines
+        let replies = lines
             .iter()
             .filter(|line| line.to_lowercase().contains("pong"));
-        assert_eq!(answers.count(), 0, "RESP{protocol}: {lines:?}");
+        assert_eq!(replies.count(), 0, "RESP{protocol}: {lines:?}");
     }
 }
 
@@ -290,8 +290,8 @@ fn a_black_hole_swallows_what_is_under_way_with_a_delay() {
     client.send(&["ECHO", "late"]);
     eventually_blocking(LONG, "it is under way", || proxy.requests("ECHO") == 1);
     proxy.black_hole(Scope::Existing);
-    let answer = client.line(delay + SHORT);
-    assert_eq!(answer.unwrap_err().kind(), ErrorKind::WouldBlock);
+    let reply = client.line(delay + SHORT);
+    assert_eq!(reply.unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(server.calls("echo"), 0);
     proxy.pass();
     assert_eq!(client.line(LONG).unwrap(), "$4");

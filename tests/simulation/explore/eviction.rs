@@ -1,6 +1,6 @@
 //! Tests of a server that is short of memory and drops one of the keys, while the others stay.
 
-use super::server_view::{CLOCK, HOLDERS, KEYS, LOCK, QUEUE, SEATS};
+use super::server_view::{CLOCK, HOLDERS, KEYS, LOCK, PERMITS, QUEUE};
 use crate::{
     model::{Reply, Server},
     scripts::{ACQUIRE, RELEASE, RENEW},
@@ -74,16 +74,16 @@ fn a_reader_that_was_evicted_excludes_writers_until_its_lease_ends() {
 }
 
 #[test]
-fn permits_whose_seats_were_evicted_admit_nobody_until_they_are_let_go() {
-    for evicted in [SEATS, HOLDERS] {
+fn evicted_permits_admit_no_request_until_they_are_released() {
+    for evicted in [PERMITS, HOLDERS] {
         let mut server = Evicting::new();
         assert!(is_granted(&server.acquire("lc1:a:1", "60000", "3")));
         server.evict(evicted);
         assert!(!is_granted(&server.acquire("lc1:a:2", "60000", "3")));
         let _released = server.release("lc1:a:1", "60000", "3");
         let enters = is_granted(&server.acquire("lc1:a:2", "60000", "3"));
-        // Without the set of holders, the server does not know that the first holder existed, so its release frees no seat.
-        assert_eq!(enters, evicted == SEATS, "{evicted}");
+        // Without the set of holders, the server does not know that the first holder existed, so its release frees no permit.
+        assert_eq!(enters, evicted == PERMITS, "{evicted}");
         server.1 += 61_000_000;
         assert!(
             is_granted(&server.acquire("lc1:a:3", "60000", "3")),

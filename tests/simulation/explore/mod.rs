@@ -165,7 +165,7 @@ fn a_release_in_two_steps_breaks_nothing() {
 }
 
 #[test]
-fn permits_are_counted_and_seated() {
+fn permits_are_counted_and_numbered() {
     explore_all(
         &[setup(FEW_PERMITS, 1, 1), setup(PERMITS, 0, 1)],
         &[setup(FEW_PERMITS, 1, 2), in_parts(PERMITS, 1, 1)],

@@ -16,7 +16,7 @@ pub(super) enum Call {
 
 /// The messages of a call.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Deliveries {
     /// The fencing tokens of the grants.
     pub(super) tokens: Vec<i64>,
     /// The processes that were asked to yield.
@@ -92,7 +92,7 @@ pub(super) fn check(
     call: &Call,
     reply: &Reply,
     (before, after): (&ServerView, &ServerView),
-    told: &Told,
+    deliveries: &Deliveries,
     scripts: &Scripts,
 ) -> Result<(), String> {
     let granted: Vec<Request> = after
@@ -107,9 +107,9 @@ pub(super) fn check(
         .and_then(|()| first_come_first_served(before, after, &granted))
         .and_then(|()| phases_alternate(state, before, after, &granted))
         .and_then(|()| permits(state, before, after, &granted))
-        .and_then(|()| tokens(state, reply, before, after, told))
+        .and_then(|()| tokens(state, reply, before, after, deliveries))
         .and_then(|()| nothing_is_left_waiting(state, call, after, scripts))
-        .and_then(|()| holders_are_told(state, call, before, after, told, scripts));
+        .and_then(|()| holders_are_notified(state, call, before, after, deliveries, scripts));
     if let Err(offence) = result {
         return Err(format!("{offence}\nbefore {before:?}\nafter {after:?}"));
     }
@@ -146,11 +146,11 @@ fn representation(after: &ServerView) -> Result<(), String> {
         return Err("a marker without holders".to_owned());
     }
     if after.lock == Lock::Permits {
-        let mut seated: Vec<Request> = after.seats.iter().map(|(request, _)| *request).collect();
+        let mut counted: Vec<Request> = after.permits.iter().map(|(request, _)| *request).collect();
         let mut holders = after.holders.clone();
-        seated.sort_unstable();
+        counted.sort_unstable();
         holders.sort_unstable();
-        if seated != holders {
+        if counted != holders {
             return Err("seats and holders differ".to_owned());
         }
     }
@@ -288,7 +288,7 @@ fn permits(
     if after.lock != Lock::Permits {
         return Ok(());
     }
-    let mut taken: Vec<i64> = after.seats.iter().map(|(_, seat)| *seat).collect();
+    let mut taken: Vec<i64> = after.permits.iter().map(|(_, permit)| *permit).collect();
     taken.sort_unstable();
     if taken.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(format!("a seat is taken twice: {taken:?}"));
@@ -296,29 +296,29 @@ fn permits(
     // In the order of entry: by their places, with the calling process last.
     let mut entered = granted.to_vec();
     entered.sort_by_key(|request| before.queued(*request).map_or(i64::MAX, |it| it.place));
-    let seat_of = |request: &Request| {
-        let seat = after.seats.iter().find(|(other, _)| other == request);
-        seat.map(|(_, seat)| *seat)
+    let permit_of = |request: &Request| {
+        let permit = after.permits.iter().find(|(other, _)| other == request);
+        permit.map(|(_, permit)| *permit)
     };
     let mut held: Vec<i64> = after
         .holders
         .iter()
         .filter(|holder| !granted.contains(holder))
-        .filter_map(seat_of)
+        .filter_map(permit_of)
         .collect();
     for request in &entered {
         let Kind::Permits(n) = state.processes[request.0].kind else {
             return Err("no request of permits".to_owned());
         };
-        let seat = seat_of(request).expect("it is a holder");
+        let permit = permit_of(request).expect("it is a holder");
         let count = i64::try_from(held.len()).expect("a few");
-        let lowest = (0..=count).find(|seat| !held.contains(seat));
-        if count >= n || seat >= n || Some(seat) != lowest {
+        let lowest = (0..=count).find(|permit| !held.contains(permit));
+        if count >= n || permit >= n || Some(permit) != lowest {
             return Err(format!(
-                "{request:?}, one of {n}, got the seat {seat} beside {held:?}"
+                "{request:?}, one of {n}, got the seat {permit} beside {held:?}"
             ));
         }
-        held.push(seat);
+        held.push(permit);
     }
     Ok(())
 }
@@ -329,7 +329,7 @@ fn tokens(
     reply: &Reply,
     before: &ServerView,
     after: &ServerView,
-    told: &Told,
+    deliveries: &Deliveries,
 ) -> Result<(), String> {
     let largest = state.history.largest;
     let mut given = Vec::new();
@@ -338,8 +338,15 @@ fn tokens(
             if before.lock != after.lock {
                 given.push(*token);
             }
-            if told.tokens.iter().any(|told| told != token) {
-                return Err(format!("S5: other tokens than {token}: {:?}", told.tokens));
+            if deliveries
+                .tokens
+                .iter()
+                .any(|deliveries| deliveries != token)
+            {
+                return Err(format!(
+                    "S5: other tokens than {token}: {:?}",
+                    deliveries.tokens
+                ));
             }
         }
         Lock::Free | Lock::Foreign(_) => {}
@@ -349,7 +356,7 @@ fn tokens(
             {
                 given.push(*token);
             }
-            given.extend(&told.tokens);
+            given.extend(&deliveries.tokens);
         }
     }
     if let Some(token) = given.iter().find(|token| **token <= largest) {
@@ -397,12 +404,12 @@ fn nothing_is_left_waiting(
 }
 
 /// Checks that the first exclusive waiter asks all holders of a shared phase to yield.
-fn holders_are_told(
+fn holders_are_notified(
     state: &State,
     call: &Call,
     before: &ServerView,
     after: &ServerView,
-    told: &Told,
+    deliveries: &Deliveries,
     scripts: &Scripts,
 ) -> Result<(), String> {
     let (Call::Acquire { by, .. }, Lock::Shared(_)) = (call, &after.lock) else {
@@ -413,12 +420,12 @@ fn holders_are_told(
     if first.is_none_or(|first| first.request != own) || after.holds(own) {
         return Ok(());
     }
-    let untold = after.holders.iter().find(|holder| {
+    let unnotified = after.holders.iter().find(|holder| {
         before.holds(**holder)
             && state.processes[holder.0].at != At::Gone
-            && !told.to_yield.contains(&holder.0)
+            && !deliveries.to_yield.contains(&holder.0)
     });
-    match untold {
+    match unnotified {
         // With batches, a part of the holders is enough.
         Some(holder) if !scripts.is_in_parts => Err(format!("{holder:?} was not asked to yield")),
         _ => Ok(()),

@@ -7,9 +7,9 @@ pub(super) const CLOCK: &str = "clock";
 pub(super) const QUEUE: &str = "waiters:lock";
 pub(super) const BEATS: &str = "beats";
 pub(super) const HOLDERS: &str = "holders";
-pub(super) const SEATS: &str = "seats";
+pub(super) const PERMITS: &str = "seats";
 pub(super) const RESULT: &str = "result:lock";
-pub(super) const KEYS: [&str; 7] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, SEATS, RESULT];
+pub(super) const KEYS: [&str; 7] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, RESULT];
 
 pub(super) const BAND: i64 = 4_500_000_000_000_000;
 pub(super) const SILENT: i64 = 2_200_000;
@@ -45,7 +45,7 @@ pub(super) struct ServerView {
     /// The holders with a lease that has not ended, while the marker exists.
     pub(super) holders: Vec<Request>,
     pub(super) has_first_member: bool,
-    pub(super) seats: Vec<(Request, i64)>,
+    pub(super) permits: Vec<(Request, i64)>,
     /// The cut in the beats.
     pub(super) cut: Option<i64>,
     /// The result of the body that ran once.
@@ -61,7 +61,7 @@ impl ServerView {
         let beats = sorted(server, BEATS, now);
         let is_beside = matches!(lock, Lock::Shared(_) | Lock::Permits);
         let members = sorted(server, HOLDERS, now);
-        let seats = sorted(server, SEATS, now);
+        let permits = sorted(server, PERMITS, now);
         let alive = |(ends, member): &(i64, String)| {
             (is_beside && *ends != LAST && *ends > now / 1000).then(|| request_of(member))
         };
@@ -71,22 +71,22 @@ impl ServerView {
                 .map(|(score, entry)| {
                     let kind = entry.split(' ').nth(3).expect("a kind");
                     let place = if score < BAND { score } else { score - BAND };
-                    let heard = beats.iter().find(|(_, other)| *other == entry);
-                    let heard = heard.map_or(place, |(beat, _)| place.max(*beat));
+                    let last_beat = beats.iter().find(|(_, other)| *other == entry);
+                    let last_beat = last_beat.map_or(place, |(beat, _)| place.max(*beat));
                     Queued {
                         request: request_of(&entry),
                         place,
                         is_shared: kind == "s",
-                        is_silent: heard <= now - SILENT,
+                        is_silent: last_beat <= now - SILENT,
                         permits: kind.parse().ok(),
                     }
                 })
                 .collect(),
             holders: members.iter().filter_map(alive).collect(),
             has_first_member: members.iter().any(|(_, member)| member == "#"),
-            seats: seats
+            permits: permits
                 .iter()
-                .map(|(seat, member)| (request_of(member), *seat))
+                .map(|(permit, member)| (request_of(member), *permit))
                 .collect(),
             cut: beats
                 .iter()

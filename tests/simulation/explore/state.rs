@@ -3,7 +3,7 @@
 use super::{
     rules::{self, Call, History},
     server_view::{
-        BEATS, CLOCK, HOLDERS, KEYS, LOCK, Lock, QUEUE, Request, SEATS, SILENT, ServerView,
+        BEATS, CLOCK, HOLDERS, KEYS, LOCK, Lock, PERMITS, QUEUE, Request, SILENT, ServerView,
         request_of,
     },
 };
@@ -147,13 +147,13 @@ pub(super) struct Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Acquire(usize),
-    AcquireUnanswered(usize),
+    AcquireWithoutReply(usize),
     Try(usize),
     Check(usize),
     Deliver(usize, usize),
     Lose(usize, usize),
     Release(usize),
-    ReleaseUnanswered(usize),
+    ReleaseWithoutReply(usize),
     /// The body that was to run once has failed.
     Fail(usize),
     /// A copy of a release that stores a result arrives late.
@@ -242,7 +242,7 @@ impl State {
                     if process.acquisitions_left > 0 {
                         steps.push(Step::Acquire(i));
                         if self.faults > 0 && queues {
-                            steps.push(Step::AcquireUnanswered(i));
+                            steps.push(Step::AcquireWithoutReply(i));
                         }
                         if !process.has_tried && queues && !process.kind.is_plain() {
                             steps.push(Step::Try(i));
@@ -279,14 +279,14 @@ impl State {
                     if self.faults > 0 {
                         steps.push(Step::Crash(i));
                         if queues {
-                            steps.extend([Step::ReleaseUnanswered(i), Step::Copy(i)]);
+                            steps.extend([Step::ReleaseWithoutReply(i), Step::Copy(i)]);
                         }
                     }
                 }
                 At::Deleted => {
                     steps.push(Step::Look(i));
                     if self.faults > 0 {
-                        steps.extend([Step::ReleaseUnanswered(i), Step::Crash(i)]);
+                        steps.extend([Step::ReleaseWithoutReply(i), Step::Crash(i)]);
                     }
                 }
                 At::Undoing | At::Leaving => steps.push(Step::Release(i)),
@@ -334,7 +334,7 @@ impl State {
                 self.begin(i);
                 self.acquire(i, scripts, true)
             }
-            Step::AcquireUnanswered(i) => {
+            Step::AcquireWithoutReply(i) => {
                 self.faults -= 1;
                 self.begin(i);
                 self.acquire(i, scripts, false)
@@ -362,7 +362,7 @@ impl State {
                 Ok(())
             }
             Step::Release(i) => self.release(i, scripts).map(|()| self.end(i)),
-            Step::ReleaseUnanswered(i) => {
+            Step::ReleaseWithoutReply(i) => {
                 self.faults -= 1;
                 if self.processes[i].at == At::Held {
                     self.release(i, scripts)?;
@@ -445,14 +445,14 @@ impl State {
         process.waited = None;
     }
 
-    fn acquire(&mut self, i: usize, scripts: &Scripts, is_answered: bool) -> Result<(), String> {
+    fn acquire(&mut self, i: usize, scripts: &Scripts, has_reply: bool) -> Result<(), String> {
         let kind = self.processes[i].kind;
         if kind == Kind::Foreign || kind.is_plain() && !self.processes[i].has_tried {
             // The next acquire uses the script: the process has learnt that others wait.
             self.processes[i].has_tried = true;
             let before = self.view();
             if before.lock == Lock::Free {
-                return self.take_past_the_queue(i, &before, is_answered);
+                return self.take_past_the_queue(i, &before, has_reply);
             }
             if kind == Kind::Foreign {
                 // It may ask again later.
@@ -461,7 +461,7 @@ impl State {
             }
         }
         let reply = self.send_acquire(i, "wait", scripts)?;
-        if is_answered {
+        if has_reply {
             return self.believe_reply(i, &reply).map(drop);
         }
         self.processes[i].at = At::Unknown;
@@ -473,7 +473,7 @@ impl State {
         &mut self,
         i: usize,
         before: &ServerView,
-        is_answered: bool,
+        has_reply: bool,
     ) -> Result<(), String> {
         let kind = self.processes[i].kind;
         let token = self.token(i);
@@ -493,8 +493,8 @@ impl State {
             self.history.largest = token;
         }
         let is_held = at == At::Held;
-        self.processes[i].at = if is_answered { at } else { At::Unknown };
-        if is_held && is_answered {
+        self.processes[i].at = if has_reply { at } else { At::Unknown };
+        if is_held && has_reply {
             self.processes[i].acquisitions_left -= 1;
         }
         let after = self.view();
@@ -631,20 +631,25 @@ impl State {
         if let Reply::Error(error) = &reply {
             return Err(format!("a script failed: {error}"));
         }
-        let mut told = rules::Told::default();
+        let mut deliveries = rules::Deliveries::default();
         for (to, bytes) in messages {
             for message in String::from_utf8_lossy(&bytes).split("*3\r\n").skip(1) {
                 let text = message.split("\r\n").nth(5).expect("a message");
-                self.hand_out(to, text, &mut told)?;
+                self.hand_out(to, text, &mut deliveries)?;
             }
         }
         let after = self.view();
-        rules::check(self, &call, &reply, (&before, &after), &told, scripts)?;
+        rules::check(self, &call, &reply, (&before, &after), &deliveries, scripts)?;
         Ok(reply)
     }
 
     /// Adds a message to those in flight to its process.
-    fn hand_out(&mut self, to: u64, text: &str, told: &mut rules::Told) -> Result<(), String> {
+    fn hand_out(
+        &mut self,
+        to: u64,
+        text: &str,
+        deliveries: &mut rules::Deliveries,
+    ) -> Result<(), String> {
         let to = usize::try_from(to).expect("a few");
         let (rest, proof) = text.rsplit_once(' ').expect("a proof");
         let (number, body) = rest.split_once(' ').expect("a number");
@@ -654,7 +659,7 @@ impl State {
             return Err(format!("a message without a proof: {text}"));
         }
         if body.starts_with("yield ") {
-            told.to_yield.push(to);
+            deliveries.to_yield.push(to);
             return Ok(());
         }
         if body.starts_with("done ") {
@@ -665,7 +670,7 @@ impl State {
             .split(' ')
             .map(|word| word.parse().expect("a number"))
             .collect();
-        told.tokens.push(words[0]);
+        deliveries.tokens.push(words[0]);
         let process = &mut self.processes[to];
         if number == process.number {
             process.granted = words[0];
@@ -810,7 +815,7 @@ impl State {
         let view = self.view();
         let is_last = view.all_holders() == [request];
         if is_last {
-            self.server.command(&["DEL", LOCK, HOLDERS, SEATS], now);
+            self.server.command(&["DEL", LOCK, HOLDERS, PERMITS], now);
         } else {
             let ended = (now / 1000 - 1).to_string();
             for member in members(&self.server, HOLDERS, now) {
@@ -830,7 +835,7 @@ impl State {
         let span = SILENT + 1000;
         let now = self.now + span;
         let now_text = now.to_string();
-        let mut someone_checks = false;
+        let mut is_checked = false;
         for entry in members(&self.server, QUEUE, self.now) {
             let (other, number) = request_of(&entry);
             let process = &self.processes[other];
@@ -838,10 +843,10 @@ impl State {
             if waits && number == process.number && !process.is_silent {
                 self.server
                     .command(&["ZADD", BEATS, &now_text, &entry], self.now);
-                someone_checks = true;
+                is_checked = true;
             }
         }
-        if someone_checks {
+        if is_checked {
             self.server.command(&["PEXPIRE", BEATS, "4400"], self.now);
         }
         self.server.command(&["PEXPIRE", QUEUE, "30000"], self.now);
@@ -899,7 +904,7 @@ impl State {
             .iter()
             .map(|queued| queued.request)
             .chain(view.all_holders())
-            .chain(view.seats.iter().map(|(request, _)| *request))
+            .chain(view.permits.iter().map(|(request, _)| *request))
             .filter(|(other, _)| *other == i)
             .map(|(_, number)| number)
             .chain([process.number])
@@ -914,7 +919,7 @@ impl State {
                 let is_before = |cut: Option<i64>| {
                     queued.is_some_and(|at| cut.is_some_and(|cut| view.queue[at].place < cut))
                 };
-                let seat = view.seats.iter().find(|(other, _)| *other == request);
+                let permit = view.permits.iter().find(|(other, _)| *other == request);
                 (
                     *number == process.number,
                     queued,
@@ -922,7 +927,7 @@ impl State {
                     is_before(view.cut),
                     is_before(self.history.cut),
                     view.holds(request),
-                    seat.map(|(_, seat)| *seat),
+                    permit.map(|(_, permit)| *permit),
                 )
             })
             .collect();

@@ -1,6 +1,6 @@
 //! The Redis protocol, from the server's side.
 
-/// The answer to a command.
+/// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Status(&'static str),

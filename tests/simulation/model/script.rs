@@ -112,17 +112,17 @@ impl Engine {
 
 fn command(lua: &Lua, words: &MultiValue, raises: bool) -> mlua::Result<Value> {
     let words: Vec<Vec<u8>> = words.iter().map(word).collect();
-    let answer = RUNNING.with_borrow_mut(|running| {
+    let reply = RUNNING.with_borrow_mut(|running| {
         let (server, turn) = running.as_mut().expect("a script runs");
-        let answer = server.execute_in_script(&words, turn.now_us);
-        if let (Reply::Error(error), true) = (&answer, raises) {
+        let reply = server.execute_in_script(&words, turn.now_us);
+        if let (Reply::Error(error), true) = (&reply, raises) {
             turn.error = Some(error.clone());
         }
-        answer
+        reply
     });
-    match (answer, raises) {
+    match (reply, raises) {
         (Reply::Error(error), true) => Err(mlua::Error::runtime(error)),
-        (answer, _) => value(lua, answer),
+        (reply, _) => value(lua, reply),
     }
 }
 

@@ -2,7 +2,7 @@
 use axum::response::{IntoResponse, Response};
 use lock_core::{LockError, run_once};
 
-/// Any answer.
+/// Any response.
 #[run_once(key = "axum:{id}", keep = "24h", fingerprint = body)]
 pub async fn any(id: u64, body: String) -> impl IntoResponse {
     if id == 0 {
@@ -12,7 +12,7 @@ pub async fn any(id: u64, body: String) -> impl IntoResponse {
     (axum::http::StatusCode::OK, body)
 }
 
-/// Any answer, or an error.
+/// Any response, or an error.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub async fn poem() -> Result<poem::Response, poem::Error> {
     Ok(poem::IntoResponse::into_response("text"))
 }
 
-/// Any answer of poem.
+/// Any response of poem.
 #[run_once(key = "poem", keep = "24h")]
 pub async fn any_of_poem() -> impl poem::IntoResponse {
     "text"

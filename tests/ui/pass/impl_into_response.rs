@@ -86,7 +86,7 @@ pub async fn status_and_text() -> (StatusCode, String) {
     (StatusCode::OK, String::new())
 }
 
-/// Another answer for a lock that is busy, of another type than the body's.
+/// Another response for a lock that is busy, of another type than the body's.
 #[distributed_lock(key = "order", on_error = |error| (StatusCode::LOCKED, error.to_string()))]
 pub async fn on_error() -> impl IntoResponse {
     Json(1)

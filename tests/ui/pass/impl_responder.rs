@@ -56,7 +56,7 @@ pub async fn text_and_status() -> (String, StatusCode) {
     (String::new(), StatusCode::OK)
 }
 
-/// Another answer for a lock that is busy, of another type than the body's.
+/// Another response for a lock that is busy, of another type than the body's.
 #[distributed_lock(key = "order", on_error = |error| (error.to_string(), StatusCode::LOCKED))]
 pub async fn on_error() -> impl Responder {
     web::Json(1)

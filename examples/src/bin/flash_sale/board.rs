@@ -49,7 +49,7 @@ pub(crate) struct Panel {
     pub(crate) holder: Option<Holder>,
     pub(crate) turns: u32,
     pub(crate) hand_offs_per_second: u32,
-    /// For each buyer the wait for the answer, in milliseconds, and the answer; in the order of the answers.
+    /// For each buyer the wait for the response, in milliseconds, and the response; in the order of the responses.
     pub(crate) waits: Vec<(u32, Outcome)>,
 }
 
@@ -81,13 +81,13 @@ impl Panel {
     pub(crate) fn new(visits: &[Visit], left: u32) -> Self {
         let count = |outcome| {
             let visits = visits.iter().map(|visit| visit.outcome);
-            u32::try_from(visits.filter(|&told| told == outcome).count()).unwrap_or(u32::MAX)
+            u32::try_from(visits.filter(|&shown| shown == outcome).count()).unwrap_or(u32::MAX)
         };
         let sold = count(Some(Outcome::Sold));
         let sold_out = count(Some(Outcome::SoldOut));
         let gave_up = count(Some(Outcome::GaveUp));
         let inside = count(None);
-        let answer = |visit: &Visit| Some((visit.waited_ms?, visit.outcome?));
+        let response = |visit: &Visit| Some((visit.waited_ms?, visit.outcome?));
         let holder = visits.iter().find(|visit| visit.outcome.is_none());
         Self {
             sold,
@@ -103,7 +103,7 @@ impl Panel {
             }),
             turns: sold + sold_out + inside,
             hand_offs_per_second: 0,
-            waits: visits.iter().filter_map(answer).collect(),
+            waits: visits.iter().filter_map(response).collect(),
         }
     }
 }

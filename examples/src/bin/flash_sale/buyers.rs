@@ -27,7 +27,7 @@ pub(crate) struct Buyer {
     pub(crate) arrived: Instant,
 }
 
-/// Why a buyer got no answer.
+/// Why a buyer got no response.
 #[derive(Debug)]
 enum BuyError {
     Lock(LockError),
@@ -46,7 +46,7 @@ impl From<sqlx::Error> for BuyError {
     }
 }
 
-/// Lets these buyers in, all at once and on both sides, and waits until the last buyer has an answer.
+/// Lets these buyers in, all at once and on both sides, and waits until the last buyer has a response.
 pub(crate) async fn let_in(shop: &Shop, numbers: Range<u32>) -> Result<(), sqlx::Error> {
     let mut crowd = JoinSet::new();
     for number in numbers {

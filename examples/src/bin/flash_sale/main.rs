@@ -29,7 +29,7 @@ mod web;
 use std::{env, io, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use examples::told_to_end;
+use examples::shutdown_signal;
 use lock_core::LockManager;
 use tokio::net::TcpListener;
 
@@ -72,14 +72,14 @@ async fn first(locks: LockManager, alone: bool) -> anyhow::Result<()> {
     let shop = Shop::open(&file, 'A').await?;
     let sale = Sale::new(shop, (!alone).then_some(file), locks.clone());
     let listener = listen().await?;
-    let told = told_to_end();
+    let signal = shutdown_signal();
     println!("flash sale on http://{}", listener.local_addr()?);
 
     // At SIGTERM and at ctrl-c these begin to stop: the page, the second process, and the buyers of this process.
     let server = axum::serve(listener, web::router(sale.clone()));
-    let server = server.with_graceful_shutdown(told);
+    let server = server.with_graceful_shutdown(signal);
     let shutdown = async {
-        told_to_end().await;
+        shutdown_signal().await;
         tokio::join!(locks.shutdown(GRACE), sale.stopped()).1
     };
     let server = async { Ok(server.await?) };

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use examples::told_to_end;
+use examples::shutdown_signal;
 use lock_core::LockManager;
 use tokio::{
     sync::{Mutex, watch},
@@ -150,7 +150,7 @@ impl Sale {
         };
         let second = tokio::select! {
             second = Second::start(file) => second?,
-            () = told_to_end() => return Ok(()),
+            () = shutdown_signal() => return Ok(()),
         };
         tokio::try_join!(self.let_in(1..second::NUMBERS.start), second.sell())?;
         Ok(())
@@ -160,7 +160,7 @@ impl Sale {
     async fn let_in(&self, numbers: Range<u32>) -> anyhow::Result<()> {
         tokio::select! {
             sold = buyers::let_in(&self.shop, numbers) => Ok(sold?),
-            () = told_to_end() => Ok(()),
+            () = shutdown_signal() => Ok(()),
         }
     }
 

@@ -6,7 +6,7 @@
 use std::{env, ops::Range, path::Path, process::Stdio};
 
 use anyhow::{Context, ensure};
-use examples::told_to_end;
+use examples::shutdown_signal;
 use lock_core::LockManager;
 use tokio::{
     io::{self, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -29,7 +29,7 @@ pub(crate) const NUMBERS: Range<u32> = BUYERS / 2 + 1..BUYERS + 1;
 /// Runs the second process.
 pub(crate) async fn run(locks: &LockManager, database: &Path) -> anyhow::Result<()> {
     let shop = Shop::open(database, 'B').await?;
-    let told = told_to_end();
+    let signal = shutdown_signal();
     println!("ready");
     let mut input = io::stdin();
     let mut word = [0];
@@ -40,7 +40,7 @@ pub(crate) async fn run(locks: &LockManager, database: &Path) -> anyhow::Result<
         sold = buyers::let_in(&shop, NUMBERS) => sold?,
         _ = input.read(&mut word) => locks.shutdown(GRACE).await,
         // Both processes get this signal if all processes of a service are ended.
-        () = told => locks.shutdown(GRACE).await,
+        () = signal => locks.shutdown(GRACE).await,
     }
     // Without the exit, the thread that reads the input would keep the runtime from ending.
     std::process::exit(0)
@@ -82,7 +82,7 @@ impl Second {
                 let status = status?;
                 ensure!(status.success(), "the second process ended: {status}");
             }
-            () = told_to_end() => {
+            () = shutdown_signal() => {
                 drop(input);
                 timeout(GRACE * 2, self.child.wait()).await.context("the second process does not stop")??;
             }

@@ -34,7 +34,7 @@ pub(crate) enum Side {
     WithLock,
 }
 
-/// The answer to a buyer.
+/// The response to a buyer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, sqlx::Type)]
 #[serde(rename_all = "snake_case")]
 #[sqlx(rename_all = "snake_case")]
@@ -109,12 +109,12 @@ impl Shop {
         let write = sqlx::query("UPDATE stock SET items = ? WHERE side = ?");
         let write = write.bind(left).bind(buyer.side);
         write.execute(&mut *both).await?;
-        answer(&mut *both, buyer, Outcome::Sold).await?;
+        response(&mut *both, buyer, Outcome::Sold).await?;
         both.commit().await
     }
 
     pub(crate) async fn turn_away(&self, buyer: Buyer) -> Result<(), sqlx::Error> {
-        answer(&self.database, buyer, Outcome::SoldOut).await
+        response(&self.database, buyer, Outcome::SoldOut).await
     }
 
     /// Notes that a buyer did not get the lock, or lost it.
@@ -135,24 +135,24 @@ impl Shop {
         stock.fetch_one(&self.database).await
     }
 
-    /// Returns all visits, in the order of the answers.
+    /// Returns all visits, in the order of the responses.
     pub(crate) async fn visits(&self, side: Side) -> Result<Vec<Visit>, sqlx::Error> {
         let visits = sqlx::query_as("SELECT * FROM visits WHERE side = ? ORDER BY place");
         visits.bind(side).fetch_all(&self.database).await
     }
 }
 
-async fn answer(
+async fn response(
     database: impl SqliteExecutor<'_>,
     buyer: Buyer,
     outcome: Outcome,
 ) -> Result<(), sqlx::Error> {
-    let answer = "UPDATE visits SET outcome = ?3, waited_ms = ?4,
+    let response = "UPDATE visits SET outcome = ?3, waited_ms = ?4,
         place = (SELECT COUNT(outcome) FROM visits WHERE side = ?1)
         WHERE side = ?1 AND buyer = ?2";
-    let answer = sqlx::query(answer).bind(buyer.side).bind(buyer.number);
-    let answer = answer.bind(outcome).bind(waited_ms(buyer));
-    answer.execute(database).await?;
+    let response = sqlx::query(response).bind(buyer.side).bind(buyer.number);
+    let response = response.bind(outcome).bind(waited_ms(buyer));
+    response.execute(database).await?;
     Ok(())
 }
 

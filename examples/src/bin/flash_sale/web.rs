@@ -10,7 +10,7 @@ use axum::{
     },
     routing::{get, post},
 };
-use examples::told_to_end;
+use examples::shutdown_signal;
 use futures_util::{Stream, StreamExt, stream};
 
 use crate::{
@@ -65,5 +65,5 @@ async fn events(State(sale): State<Sale>) -> Sse<impl Stream<Item = Result<Event
         let event = Event::default().json_data(&*board.borrow_and_update());
         Some((event, board))
     });
-    Sse::new(changes.take_until(Box::pin(told_to_end()))).keep_alive(KeepAlive::default())
+    Sse::new(changes.take_until(Box::pin(shutdown_signal()))).keep_alive(KeepAlive::default())
 }

@@ -30,7 +30,7 @@ use axum::{
     Router,
     routing::{get, post},
 };
-use examples::{shut_down_when_told, told_to_end};
+use examples::{shut_down_on_signal, shutdown_signal};
 use lock_core::LockManager;
 use tokio::net::TcpListener;
 
@@ -62,14 +62,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
         provider: PaymentProvider::new(database, settings.payment_takes),
     };
     let listener = listen(settings.port).await?;
-    let told = told_to_end();
+    let signal = shutdown_signal();
     print_what_to_try(&listener, settings.with_lock)?;
 
     // The server and the manager begin to stop at SIGTERM and at ctrl-c: no new request, and no new lock.
     // A payment that is still under way after five seconds loses its lock, and its handler ends with an error.
     let app = router(shop, settings.with_lock);
-    let server = axum::serve(listener, app).with_graceful_shutdown(told);
-    tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
+    let server = axum::serve(listener, app).with_graceful_shutdown(signal);
+    tokio::join!(server.into_future(), shut_down_on_signal(locks)).0?;
     Ok(())
 }
 

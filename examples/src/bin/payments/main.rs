@@ -32,7 +32,7 @@ use axum::{
     response::{Html, IntoResponse},
     routing::{get, post},
 };
-use examples::{shut_down_when_told, told_to_end};
+use examples::{shut_down_on_signal, shutdown_signal};
 use lock_core::{IdempotencyKey, LockManager, run_once};
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, time::sleep};
@@ -113,7 +113,7 @@ async fn main() -> anyhow::Result<()> {
     let port = number("PORT", 3000)?;
     let listener = TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     let url = format!("http://{}", listener.local_addr()?);
-    let told = told_to_end();
+    let signal = shutdown_signal();
     println!("payments on {url}");
     let json = r#"-H 'Content-Type: application/json' -d '{"cents":1999}'"#;
     println!("  open {url} in a browser, or");
@@ -124,7 +124,7 @@ async fn main() -> anyhow::Result<()> {
     println!("  curl {url}/users/ada/charges");
 
     // No new request and no new lock. A charge that outlasts the grace loses its lock, and ends with an error.
-    let server = axum::serve(listener, router).with_graceful_shutdown(told);
-    tokio::join!(server.into_future(), shut_down_when_told(locks)).0?;
+    let server = axum::serve(listener, router).with_graceful_shutdown(signal);
+    tokio::join!(server.into_future(), shut_down_on_signal(locks)).0?;
     Ok(())
 }

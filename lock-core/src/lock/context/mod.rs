@@ -137,20 +137,20 @@ impl Context {
         question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
     ) -> Result<T, LockError> {
         self.check_process()?;
-        let (sender, answer) = oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         let question = question(&*self.store);
         self.executor.spawn(async move {
             // The receiver is gone if the caller's future was dropped: then the reply is not needed.
             drop(sender.send(question.await));
         });
-        let mut answer = pin!(answer);
-        let answer = poll_fn(|context| -> Poll<Result<_, LockError>> {
+        let mut reply = pin!(reply);
+        let reply = poll_fn(|context| -> Poll<Result<_, LockError>> {
             // In a child that was forked meanwhile the reply never comes.
             self.check_process()?;
-            answer.as_mut().poll(context).map(Ok)
+            reply.as_mut().poll(context).map(Ok)
         });
-        match answer.await? {
-            Ok(answer) => answer.map_err(LockError::from),
+        match reply.await? {
+            Ok(reply) => reply.map_err(LockError::from),
             Err(_) => Err(LockError::unavailable(
                 "the runtime that sent the request has ended",
             )),

@@ -435,7 +435,7 @@ mod tests {
     }
 
     /// The server says "wait", and perhaps sends its counter.
-    fn told_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
+    fn reply_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
         let busy = Busy {
             expiry: Expiry::Unknown,
             position: None,
@@ -480,14 +480,14 @@ mod tests {
     #[test]
     fn a_message_of_a_grant_that_ended_before_the_last_reply_is_not_taken_for_a_new_one() {
         let mut key = waiting();
-        told_to_wait(&mut key, 10, None);
+        reply_to_wait(&mut key, 10, None);
         // A check is sent.
         at(&mut key, 13, Event::Tick);
-        told_to_wait(&mut key, 13, Some(100));
+        reply_to_wait(&mut key, 13, Some(100));
         at(&mut key, 13, Event::Pushed(&7, pushed(100)));
         assert!(!is_granted(&mut key, 13));
         // The reply to the next check is the same.
-        told_to_wait(&mut key, 13, Some(100));
+        reply_to_wait(&mut key, 13, Some(100));
         at(&mut key, 13, Event::Pushed(&7, pushed(101)));
         let held = key.leases.first();
         let held = held.expect("it is younger than the last reply");
@@ -514,9 +514,9 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_may_be_too_old_is_asked_for_again_before_a_task_has_it() {
+    fn a_grant_that_may_be_too_old_is_requested_again_before_a_task_has_it() {
         let mut key = waiting();
-        told_to_wait(&mut key, 10, None);
+        reply_to_wait(&mut key, 10, None);
         let (_, actions) = at(&mut key, 12, Event::Pushed(&7, pushed(5)));
         let asks = |action: &Action<(), (), u64>| matches!(action, Action::Acquire(asked) if asked.owner == 7);
         assert!(actions.iter().any(asks), "{actions:?}");
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_grant_is_asked_for_again() {
+    fn a_late_grant_is_requested_again() {
         let mut key = waiting();
         at(&mut key, 12, Event::Acquired(&7, granting(5)));
         assert!(!is_granted(&mut key, 12));

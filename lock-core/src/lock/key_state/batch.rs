@@ -19,7 +19,7 @@ pub(crate) struct Batch {
     /// `None` before the first reply.
     pub(super) contended: Option<Contended>,
     /// When the server last reported this, or granted the lease.
-    pub(super) told_at: Moment,
+    pub(super) replied_at: Moment,
     /// After how many hand-offs the server is asked again. The number doubles. So a process that comes soon after a grant is
     /// noticed soon, and a key that no other process wants costs few requests.
     pub(super) asks_at: u32,
@@ -42,7 +42,7 @@ impl Batch {
             passed: 0,
             since: now,
             contended: is_queued.then_some(Contended::OthersQueued),
-            told_at: now,
+            replied_at: now,
             asks_at: 1,
         }
     }
@@ -59,7 +59,7 @@ impl Batch {
             Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls()),
             // Twice the time, since a reply takes some of it.
             Some(Contended::NoneWaiting) => {
-                now.since(self.told_at) < limits.handoff_time.saturating_mul(2)
+                now.since(self.replied_at) < limits.handoff_time.saturating_mul(2)
             }
         };
         if goes_on {
@@ -84,13 +84,13 @@ impl Batch {
         if is_due {
             self.asks_at = self.asks_at.saturating_mul(2);
         }
-        is_due || now.since(self.told_at) >= limits.handoff_time
+        is_due || now.since(self.replied_at) >= limits.handoff_time
     }
 
     /// The bound counts from the last reply that no other process waits. `OthersQueued` stays until the lock has been at the
     /// server: a process that left the queue may be about to come back.
     pub(super) fn note(&mut self, contended: Contended, now: Moment) {
-        self.told_at = now;
+        self.replied_at = now;
         if self.contended == Some(Contended::OthersQueued) {
             return;
         }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_asked_again_after_1_2_4_hand_offs_and_when_its_word_is_old() {
+    fn the_server_gets_a_request_after_1_2_4_hand_offs_and_when_its_last_reply_is_old() {
         let limits = limits(None);
         let mut batch = Batch::new(false, at(0));
         let mut asked = Vec::new();

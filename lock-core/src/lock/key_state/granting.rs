@@ -94,10 +94,7 @@ where
     /// Ends the waits with a deadline that has passed: at once if a reply is known, else with the reply that is in flight.
     pub(super) fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
         while let Some(id) = self.queue.pass_deadline(cx.now) {
-            let decided = self
-                .request
-                .as_ref()
-                .is_none_or(AcquireRequest::is_answered);
+            let decided = self.request.as_ref().is_none_or(AcquireRequest::has_reply);
             if let Some(waiter) = self.queue.get_mut(id)
                 && decided
             {

@@ -127,7 +127,7 @@ where
         if self.kind == RequestKind::Exclusive {
             return is_held || !self.queue.is_empty();
         }
-        let is_unanswered = |request: &AcquireRequest<O>| !request.is_answered();
+        let is_unanswered = |request: &AcquireRequest<O>| !request.has_reply();
         is_held || !self.queue.is_empty() && !self.request.as_ref().is_some_and(is_unanswered)
     }
 

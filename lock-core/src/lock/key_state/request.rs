@@ -163,7 +163,7 @@ impl<O> AcquireRequest<O> {
     }
 
     /// Whether a waiter can be refused by what is known now.
-    pub(super) fn is_answered(&self) -> bool {
+    pub(super) fn has_reply(&self) -> bool {
         self.last_reply.is_some() || matches!(self.step, RequestStep::Waiting { .. })
     }
 

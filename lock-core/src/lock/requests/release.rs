@@ -14,7 +14,7 @@ use crate::{
     lock::{
         context::{Context, forked},
         key_state::ReleaseAction,
-        requests::release_in_flight::Unanswered,
+        requests::release_in_flight::OpenRelease,
     },
     runtime::clock::Moment,
     store::{CertainRelease, Failure, Release, ReleaseOutcome, RunResult, owner::Owner},
@@ -33,7 +33,7 @@ pub(crate) struct Releasing {
 
 type ReleaseWork = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
 
-/// Begins a release, which is sent with the first poll. `unanswered` makes the next acquire of the key take account of the release.
+/// Begins a release, which is sent with the first poll. `open_release` makes the next acquire of the key take account of the release.
 /// `result`: what a run leaves.
 pub(crate) fn release(
     context: &Arc<Context>,
@@ -41,10 +41,10 @@ pub(crate) fn release(
     action: ReleaseAction<Arc<Owner>>,
     started: Moment,
     lost: Option<LeaseLost>,
-    unanswered: Option<Unanswered>,
+    open_release: Option<OpenRelease>,
     result: Option<RunResult>,
 ) -> Releasing {
-    let noted = unanswered.as_ref().map(Unanswered::release);
+    let noted = open_release.as_ref().map(OpenRelease::release);
     let in_flight = noted.map(|release| release.connections.clone());
     let (owner, valid_until) = (action.owner, action.valid_until);
     let release = CertainRelease {
@@ -76,10 +76,10 @@ pub(crate) fn release(
         context: Some(context.clone()),
         key: key.clone(),
         work: Some(Box::pin(async move {
-            let answer = manager.store.release(release).await;
-            manager.outage.note(&answer, &manager.clock);
-            drop(unanswered);
-            verdict(&manager, &of_key, valid_until, lost, answer)
+            let reply = manager.store.release(release).await;
+            manager.outage.note(&reply, &manager.clock);
+            drop(open_release);
+            verdict(&manager, &of_key, valid_until, lost, reply)
         })),
     }
 }
@@ -146,15 +146,15 @@ impl Drop for Releasing {
     }
 }
 
-/// What the answer means for the task. An earlier loss of the lease stays: no reply can change it.
+/// What the reply means for the task. An earlier loss of the lease stays: no reply can change it.
 fn verdict(
     context: &Context,
     key: &LockKey,
     valid_until: Moment,
     lost: Option<LeaseLost>,
-    answer: Result<ReleaseOutcome, Failure>,
+    reply: Result<ReleaseOutcome, Failure>,
 ) -> Result<(), LockError> {
-    let reason = match (lost, answer) {
+    let reason = match (lost, reply) {
         (Some(reason), _) => reason,
         (None, Ok(ReleaseOutcome::NotOurs)) if context.clock.now() >= valid_until => {
             LeaseLost::Expired

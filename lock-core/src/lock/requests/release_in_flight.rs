@@ -1,9 +1,9 @@
 //! A release of a key while it is in flight, as the next acquire of the key in this process sees it.
 //!
 //! One connection keeps the order of its requests, so an acquire that is sent behind the release finds the key free. Sometimes it
-//! is not known that both use one connection: several servers, no scripts, no connection yet. Then the acquire waits for the answer
+//! is not known that both use one connection: several servers, no scripts, no connection yet. Then the acquire waits for the reply
 //! to the release. The order can still break: a redirect, a broken connection, a script that the server forgot, replicas that must
-//! acknowledge. Then the reply is "busy", and the acquire waits for the answer as well and is sent once more.
+//! acknowledge. Then the reply is "busy", and the acquire waits for the reply as well and is sent once more.
 //!
 //! Each acquire waits for one command time-out at most: the task that polls the release may have stopped polling it.
 //!
@@ -27,12 +27,12 @@ use crate::{
     },
 };
 
-/// A release in flight. The entry of its key keeps a clone until the release has an answer.
+/// A release in flight. The entry of its key keeps a clone until the release has a reply.
 #[derive(Clone, Default)]
 pub(crate) struct ReleaseInFlight {
     /// The connections that the tries were sent on.
     pub(crate) connections: Arc<InFlight>,
-    answer: Arc<Tally>,
+    reply: Arc<Tally>,
 }
 
 /// The owner of the entries of the keys, which forgets a release that is over.
@@ -41,8 +41,8 @@ pub(crate) trait ReleaseListener: Send + Sync {
     fn released(&self, key: &LockKey, kind: RequestKind, release: &ReleaseInFlight);
 }
 
-/// A part of the release until its result is known. Its drop tells the listener, and the acquires that wait for the answer.
-pub(crate) struct Unanswered {
+/// A part of the release until its result is known. Its drop tells the listener, and the acquires that wait for the reply.
+pub(crate) struct OpenRelease {
     listener: Weak<dyn ReleaseListener>,
     key: LockKey,
     kind: RequestKind,
@@ -55,8 +55,8 @@ impl ReleaseInFlight {
         Arc::ptr_eq(&self.connections, &other.connections)
     }
 
-    pub(crate) fn is_answered(&self) -> bool {
-        self.answer.count() == 0
+    pub(crate) fn has_reply(&self) -> bool {
+        self.reply.count() == 0
     }
 
     /// Must be called before other code can see this release.
@@ -65,13 +65,13 @@ impl ReleaseInFlight {
         listener: Weak<dyn ReleaseListener>,
         key: &LockKey,
         kind: RequestKind,
-    ) -> Unanswered {
-        Unanswered {
+    ) -> OpenRelease {
+        OpenRelease {
             listener,
             key: key.clone(),
             kind,
             release: self.clone(),
-            open: Some(self.answer.open()),
+            open: Some(self.reply.open()),
         }
     }
 
@@ -85,7 +85,7 @@ impl ReleaseInFlight {
         let until = context.clock.now().after(context.timing.command_timeout);
         request.behind = self.connections.only_connection();
         if request.behind.is_none() {
-            self.answered(&context, until).await;
+            self.await_reply(&context, until).await;
         }
         let reply = context.store.acquire(request.clone()).await;
         let Ok(Acquired {
@@ -98,27 +98,27 @@ impl ReleaseInFlight {
         // With an entry in the queue, the release grants the key by a message.
         let is_queued =
             request.queue_mode != QueueMode::DoNotQueue && busy.wake_up == WakeUpMode::Push;
-        if is_queued || busy.needs_new_token() || !self.answered(&context, until).await {
+        if is_queued || busy.needs_new_token() || !self.await_reply(&context, until).await {
             return reply;
         }
         owner.note_reply(&reply);
         context.store.acquire(request).await
     }
 
-    /// Waits for the answer, and returns whether it came.
-    async fn answered(&self, context: &Context, until: Moment) -> bool {
+    /// Waits for the reply, and returns whether it came.
+    async fn await_reply(&self, context: &Context, until: Moment) -> bool {
         let left = until.since(context.clock.now());
-        context.within(left, self.answer.emptied()).await
+        context.within(left, self.reply.emptied()).await
     }
 }
 
-impl Unanswered {
+impl OpenRelease {
     pub(crate) fn release(&self) -> &ReleaseInFlight {
         &self.release
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for OpenRelease {
     fn drop(&mut self) {
         if let Some(listener) = self.listener.upgrade() {
             listener.released(&self.key, self.kind, &self.release);

@@ -9,7 +9,7 @@
 //! - After an exclusive phase the shared entry is next, also if an exclusive one came before it.
 //! - A shared phase has one fencing token.
 //! - An entry for a body that is to run once is exclusive. While there is a result, it is answered and not granted.
-//! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest seat that is free. Permits and the
+//! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest permit that is free. Permits and the
 //!   other modes refuse each other.
 //!
 //! What a server needs because messages can be lost is not here. An entry has no place and no beats, and a batch is not granted in
@@ -36,7 +36,7 @@ use crate::{
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockTable {
-    /// In the order of their seats, which count in permits mode only.
+    /// In the order of their permits, which count in permits mode only.
     pub(crate) holders: Vec<EntryHolder>,
     /// In the order in which they came.
     pub(crate) queue: Vec<QueuedEntry>,
@@ -75,7 +75,7 @@ pub(crate) struct EntryHolder {
     token: OwnerToken,
     pub(crate) expires: Moment,
     /// The number of its permit.
-    pub(crate) seat: u16,
+    pub(crate) permit: u16,
     /// The fencing tokens that it got when it entered. Shared holders have that of their phase.
     pub(crate) tokens: FencingBlock,
 }
@@ -105,13 +105,15 @@ impl LockTable {
         // The reply to an earlier request was lost, or the notice of a grant is not read.
         if let Some(held) = self.holder_mut(|holder| holder.number == Some(own.number)) {
             held.extend(now.after(request.ttl));
-            let (tokens, seat) = (held.tokens, held.seat);
+            let (tokens, permit) = (held.tokens, held.permit);
             self.advance(None, update);
             let tokens = match own.mode {
                 Mode::Shared => tokens,
                 _ => update.take_fencing(request.tokens),
             };
-            return Ok(AcquireOutcome::Granted(self.grant(own.mode, tokens, seat)));
+            return Ok(AcquireOutcome::Granted(
+                self.grant(own.mode, tokens, permit),
+            ));
         }
         let mut granted = self.advance(Some(request), update);
         let mut queue = self.queue.iter();
@@ -134,8 +136,8 @@ impl LockTable {
             // Repeated with each check, as by a server.
             let shares = self.holders.iter();
             let shares = shares.filter(|holder| holder.kind == RequestKind::Shared);
-            let told = shares.filter_map(|holder| holder.number.map(Notice::Contended));
-            update.notices.extend(told);
+            let contended = shares.filter_map(|holder| holder.number.map(Notice::Contended));
+            update.notices.extend(contended);
         }
         Ok(AcquireOutcome::Busy(Busy {
             expiry: self.expiry(now),
@@ -214,7 +216,7 @@ impl LockTable {
         let leases = alive.iter().map(|holder| LeaseInfo {
             process: holder_of(holder.token.expose()),
             remaining: Some(holder.expires.since(now)),
-            permit: (holder.kind == RequestKind::Permits).then_some(holder.seat),
+            permit: (holder.kind == RequestKind::Permits).then_some(holder.permit),
         });
         let queue = self.queue.iter().map(|queued| Waiter {
             process: holder_of(queued.token.expose()),
@@ -258,7 +260,7 @@ impl LockTable {
             kind: RequestKind::Exclusive,
             token: OwnerToken::of_none(),
             expires,
-            seat: 0,
+            permit: 0,
             tokens: FencingBlock::EMPTY,
         });
         self.holders = elsewhere.into_iter().collect();
@@ -324,10 +326,10 @@ impl LockTable {
         let phase = self.holders.first().filter(|_| mode == Mode::Shared);
         let tokens = phase.map(|first| first.tokens);
         let tokens = tokens.unwrap_or_else(|| update.take_fencing(count));
-        // The lowest seat that is free.
-        let seats = (0..).zip(&self.holders);
-        let seat = seats
-            .take_while(|(seat, holder)| holder.seat == *seat)
+        // The lowest permit that is free.
+        let permits = (0..).zip(&self.holders);
+        let permit = permits
+            .take_while(|(permit, holder)| holder.permit == *permit)
             .count();
         let holder = EntryHolder {
             number: Some(queued.entry.number),
@@ -335,19 +337,19 @@ impl LockTable {
             token: queued.token,
             expires: update.now.after(ttl),
             // It fits: each holder was let in by a request for one of at most 1,000 permits, or is one of a few shares.
-            seat: u16::try_from(seat).unwrap_or(u16::MAX),
+            permit: u16::try_from(permit).unwrap_or(u16::MAX),
             tokens,
         };
-        let grant = self.grant(mode, tokens, holder.seat);
+        let grant = self.grant(mode, tokens, holder.permit);
         self.is_shared_next = mode.is_alone();
-        self.holders.insert(seat, holder);
+        self.holders.insert(permit, holder);
         grant
     }
 
-    fn grant(&self, mode: Mode, tokens: FencingBlock, seat: u16) -> Grant {
+    fn grant(&self, mode: Mode, tokens: FencingBlock, permit: u16) -> Grant {
         Grant {
             tokens,
-            permit: (mode.kind() == RequestKind::Permits).then_some(seat),
+            permit: (mode.kind() == RequestKind::Permits).then_some(permit),
             is_contended: self.is_contended(mode),
             has_more: false,
         }

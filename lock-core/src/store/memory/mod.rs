@@ -179,8 +179,8 @@ impl Locks {
 }
 
 /// Every reply is ready at once.
-pub(crate) fn at_once<T: Send + 'static>(answer: Result<T, Failure>) -> StoreFuture<T> {
-    Box::pin(std::future::ready(answer))
+pub(crate) fn at_once<T: Send + 'static>(reply: Result<T, Failure>) -> StoreFuture<T> {
+    Box::pin(std::future::ready(reply))
 }
 
 impl Store for MemoryStore {

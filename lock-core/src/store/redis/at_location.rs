@@ -52,7 +52,7 @@ impl RedisStore {
         Box::pin(async move {
             reply
                 .await
-                .unwrap_or_else(|| Err(Failure::unanswered(ENDED)))
+                .unwrap_or_else(|| Err(Failure::without_reply(ENDED)))
         })
     }
 
@@ -156,12 +156,12 @@ impl RedisStore {
         };
         let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
         let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
-        let (id, mut answers) = ACQUIRE
+        let (id, mut replies) = ACQUIRE
             .ask(connection, role, &[call], within, Some(in_flight))
             .await?;
-        let answer = answers.pop().unwrap_or(Value::Nil);
-        let answer = errors::of_answer(answer, id, in_flight)?;
-        read_acquired(&answer, id, queue_mode)
+        let reply = replies.pop().unwrap_or(Value::Nil);
+        let reply = errors::of_reply(reply, id, in_flight)?;
+        read_acquired(&reply, id, queue_mode)
     }
 
     async fn release_at(
@@ -179,10 +179,10 @@ impl RedisStore {
             keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
             arguments: &arguments[..count],
         };
-        let (id, answer) = location
+        let (id, reply) = location
             .run(&connection, &RELEASE, call, Some(&request.in_flight))
             .await?;
-        read_released(&answer, id)
+        read_released(&reply, id)
     }
 
     /// Looks at a key, and names so many holders and waiters.
@@ -214,10 +214,10 @@ impl RedisStore {
             keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
             arguments: &[Number(named as u64)],
         };
-        let (_, answer) = location
+        let (_, reply) = location
             .run(&location.server.connection, &INSPECT, call, None)
             .await?;
-        read_sighting(&answer)
+        read_sighting(&reply)
     }
 
     /// Deletes the result of a run.
@@ -235,7 +235,7 @@ impl RedisStore {
         let [.., result] = location.keys(full_key);
         let delete = command(&[&[Text("DEL"), result]]);
         let connection = &location.server.connection;
-        let (_, mut answers) = send_to(
+        let (_, mut replies) = send_to(
             connection,
             location.node_role,
             [delete],
@@ -243,7 +243,7 @@ impl RedisStore {
             None,
         )
         .await?;
-        errors::of_value(answers.pop().unwrap_or(Value::Nil)).map(drop)
+        errors::of_value(replies.pop().unwrap_or(Value::Nil)).map(drop)
     }
 
     pub(super) async fn force_release_at(

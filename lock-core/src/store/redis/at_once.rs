@@ -92,8 +92,8 @@ impl RedisStore {
             arguments: &arguments[..count],
         });
         let within = ready.reconnecting.reply_within();
-        let answer = ready.one(&script, &request.in_flight, within).await?;
-        read_released(&errors::of_value(answer)?, ready.id()).map(Some)
+        let reply = ready.one(&script, &request.in_flight, within).await?;
+        read_released(&errors::of_value(reply)?, ready.id()).map(Some)
     }
 
     fn is_released_natively(&self, location: &KeyLocation, request: &Release) -> bool {
@@ -147,9 +147,9 @@ async fn take_by_script(
         arguments: &location.acquire_arguments(request, queue_mode),
     });
     let within = ready.reconnecting.acquire_within(request.ttl);
-    let answer: Value = ready.one(&script, &request.in_flight, within).await?;
-    let answer = errors::of_answer(answer, ready.id(), &request.in_flight)?;
-    let acquired = read_acquired(&answer, ready.id(), queue_mode)?;
+    let reply: Value = ready.one(&script, &request.in_flight, within).await?;
+    let reply = errors::of_reply(reply, ready.id(), &request.in_flight)?;
+    let acquired = read_acquired(&reply, ready.id(), queue_mode)?;
     // An entry in the queue needs a subscription first.
     let is_first_step = delivery == GrantDelivery::NotSubscribedYet
         && request.queue_mode != QueueMode::DoNotQueue

@@ -100,8 +100,8 @@ async fn clock_warning(
     connection: &Arc<ReconnectingConnection>,
     within: Duration,
 ) -> Result<Option<String>, Failure> {
-    let (_, answer) = connection.send(&[&[Text("TIME")]], within, None).await?;
-    let time: (u64, u64) = redis::from_redis_value_ref(&errors::of_value(answer)?)
+    let (_, reply) = connection.send(&[&[Text("TIME")]], within, None).await?;
+    let time: (u64, u64) = redis::from_redis_value_ref(&errors::of_value(reply)?)
         .map_err(|_| errors::nonsense("the time"))?;
     let theirs = Duration::from_secs(time.0) + Duration::from_micros(time.1);
     let ours = wall_clock();
@@ -137,8 +137,8 @@ async fn eviction_warning(
     within: Duration,
 ) -> Result<Option<String>, Failure> {
     let words = [Text("INFO"), Text("memory")];
-    let (_, answer) = connection.send(&[&words], within, None).await?;
-    let info = reply::info(&errors::of_value(answer)?);
+    let (_, reply) = connection.send(&[&words], within, None).await?;
+    let info = reply::info(&errors::of_value(reply)?);
     let info = info.ok_or_else(|| errors::nonsense("INFO"))?;
     let field = |name| reply::info_field(&info, name);
     Ok(match (field("maxmemory"), field("maxmemory_policy")) {

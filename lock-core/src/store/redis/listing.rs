@@ -49,15 +49,15 @@ pub(super) async fn page(
     let is_last = left.next().is_none();
     let pattern = pattern(full_prefix);
     let connection = &location.server.connection;
-    let (mut id, mut answer) = scan(connection, from.cursor, &pattern, within).await?;
+    let (mut id, mut reply) = scan(connection, from.cursor, &pattern, within).await?;
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {
-        (id, answer) = scan(connection, None, &pattern, within).await?;
+        (id, reply) = scan(connection, None, &pattern, within).await?;
     }
-    if let Some(failure) = rights::without_scan(connection, &answer, within).await {
+    if let Some(failure) = rights::without_scan(connection, &reply, within).await {
         return Err(failure);
     }
-    let answer = errors::of_value(answer)?;
-    let (number, keys) = read(&answer).ok_or_else(|| errors::nonsense("a SCAN"))?;
+    let reply = errors::of_value(reply)?;
+    let (number, keys) = read(&reply).ok_or_else(|| errors::nonsense("a SCAN"))?;
     let keys: Vec<String> = keys
         .into_iter()
         .filter(|key| !key.starts_with(RESERVED))
@@ -125,8 +125,8 @@ fn pattern(prefix: &str) -> String {
     pattern
 }
 
-fn read(answer: &Value) -> Option<(u64, Vec<String>)> {
-    let Value::Array(parts) = answer else {
+fn read(reply: &Value) -> Option<(u64, Vec<String>)> {
+    let Value::Array(parts) = reply else {
         return None;
     };
     let [cursor, Value::Array(keys)] = &parts[..] else {
@@ -146,19 +146,19 @@ fn read(answer: &Value) -> Option<(u64, Vec<String>)> {
 async fn all(
     mut asked: Vec<StoreFuture<Option<Sighting>>>,
 ) -> Vec<Result<Option<Sighting>, Failure>> {
-    let mut answers: Vec<_> = asked.iter().map(|_| None).collect();
+    let mut replies: Vec<_> = asked.iter().map(|_| None).collect();
     poll_fn(move |context| {
-        for (asked, answer) in asked.iter_mut().zip(&mut answers) {
-            if answer.is_none()
+        for (asked, reply) in asked.iter_mut().zip(&mut replies) {
+            if reply.is_none()
                 && let Poll::Ready(ready) = asked.as_mut().poll(context)
             {
-                *answer = Some(ready);
+                *reply = Some(ready);
             }
         }
-        if answers.iter().any(Option::is_none) {
+        if replies.iter().any(Option::is_none) {
             return Poll::Pending;
         }
-        Poll::Ready(std::mem::take(&mut answers).into_iter().flatten().collect())
+        Poll::Ready(std::mem::take(&mut replies).into_iter().flatten().collect())
     })
     .await
 }

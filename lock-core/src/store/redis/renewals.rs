@@ -20,7 +20,7 @@ type Renewals = Vec<Result<Renewed, Failure>>;
 
 pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Duration) -> Renewals {
     let started = CLOCK.now();
-    let none = || Err(Failure::no_answer("the renewal timed out"));
+    let none = || Err(Failure::no_reply("the renewal timed out"));
     let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
     let location =
         |(number, request): (usize, &Renew)| (number, servers.location(&request.full_key));
@@ -34,9 +34,9 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
             let requests = members.iter().map(|(number, _)| batch[*number].clone());
             let requests: Vec<_> = requests.collect();
             async move {
-                let answers = renew_at(&members[0].1, &requests, left).await;
-                let answers = answers.unwrap_or_else(|failure| vec![Err(failure); requests.len()]);
-                (members, answers)
+                let replies = renew_at(&members[0].1, &requests, left).await;
+                let replies = replies.unwrap_or_else(|failure| vec![Err(failure); requests.len()]);
+                (members, replies)
             }
         });
         let here = groups.next();
@@ -51,14 +51,14 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
             answered.extend(other.ok());
         }
         open = Vec::new();
-        for (members, answers) in answered {
-            for ((number, location), answer) in members.into_iter().zip(answers) {
-                if let Err(failure) = &answer
+        for (members, replies) in answered {
+            for ((number, location), reply) in members.into_iter().zip(replies) {
+                if let Err(failure) = &reply
                     && let Some(next) = servers.follow(&location, failure)
                 {
                     open.push((number, next));
                 }
-                renewals[number] = answer;
+                renewals[number] = reply;
             }
         }
     }
@@ -102,10 +102,10 @@ async fn renew_at(
         .map(|(keys, arguments)| Call { keys, arguments });
     let calls: Vec<_> = calls.collect();
     let (connection, role) = (&location.server.connection, location.node_role);
-    let (_, answers) = RENEW.ask(connection, role, &calls, within, None).await?;
-    let mut renewals: Renewals = answers.iter().map(read_renewed).collect();
+    let (_, replies) = RENEW.ask(connection, role, &calls, within, None).await?;
+    let mut renewals: Renewals = replies.iter().map(read_renewed).collect();
     renewals.resize_with(batch.len(), || {
-        Err(Failure::no_answer("the renewal has no reply"))
+        Err(Failure::no_reply("the renewal has no reply"))
     });
     Ok(renewals)
 }

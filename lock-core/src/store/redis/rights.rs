@@ -180,13 +180,13 @@ async fn name(connection: &Arc<ReconnectingConnection>, within: Duration) -> Opt
     }
 }
 
-/// The failure of a list for lack of the right to scan, which locks do not need. `None` if the answer is no such refusal.
+/// The failure of a list for lack of the right to scan, which locks do not need. `None` if the reply is no such refusal.
 pub(super) async fn without_scan(
     connection: &Arc<ReconnectingConnection>,
-    answer: &Value,
+    reply: &Value,
     within: Duration,
 ) -> Option<Failure> {
-    if !matches!(answer, Value::ServerError(error) if error.code() == "NOPERM") {
+    if !matches!(reply, Value::ServerError(error) if error.code() == "NOPERM") {
         return None;
     }
     let name = name(connection, within).await;

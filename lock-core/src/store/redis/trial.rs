@@ -225,7 +225,7 @@ async fn lock_and_unlock(
             "a lock with a ttl of {CHECK_TTL:?} could not be taken, renewed and released in {late:?}: choose longer ttls, or find \
              what slows this server down"
         ))),
-        early => Err(Failure::no_answer(format!(
+        early => Err(Failure::no_reply(format!(
             "the lock of the check was gone after {early:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
         ))),
     };

@@ -129,10 +129,10 @@ impl RedisStore {
         ];
         let asked = pipeline(words.map(|words| command(&[words])));
         let sent = place.server.connection.send_all(asked, within, None);
-        let (connection, answers) = sent.await?;
-        let [answer, counter] =
-            <[Value; 2]>::try_from(answers).map_err(|_| errors::no_redis(self.shown()))?;
-        let text = match answer {
+        let (connection, replies) = sent.await?;
+        let [reply, counter] =
+            <[Value; 2]>::try_from(replies).map_err(|_| errors::no_redis(self.shown()))?;
+        let text = match reply {
             Value::ServerError(error) => {
                 return Err(match error.code() {
                     "NOAUTH" => errors::wrong_credentials(self.0.servers.address()),
@@ -143,7 +143,7 @@ impl RedisStore {
                     _ => errors::answered(&error),
                 });
             }
-            answer => reply::info(&answer).ok_or_else(|| errors::no_redis(self.shown()))?,
+            reply => reply::info(&reply).ok_or_else(|| errors::no_redis(self.shown()))?,
         };
         health::look_at_eviction(self);
         let counter = reply::text(&counter).and_then(|counter| counter.parse().ok());
@@ -170,10 +170,10 @@ impl RedisStore {
             ],
         };
         let connection = &place.server.connection;
-        let (_, answer) = MARK
+        let (_, reply) = MARK
             .run(connection, place.node_role, call, within, None)
             .await?;
-        let text = reply::text(&answer).map(str::to_owned);
+        let text = reply::text(&reply).map(str::to_owned);
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
@@ -209,12 +209,12 @@ impl RedisStore {
             ],
         };
         let connection = &place.server.connection;
-        let (connection, answer) = PROPOSE
+        let (connection, reply) = PROPOSE
             .run(connection, place.node_role, call, within, in_flight)
             .await?;
-        let vote = match reply::numbers(&answer).as_deref() {
+        let vote = match reply::numbers(&reply).as_deref() {
             Some([-2]) => None,
-            _ => Some(read_vote(&answer).ok_or_else(|| errors::nonsense("a proposal"))?),
+            _ => Some(read_vote(&reply).ok_or_else(|| errors::nonsense("a proposal"))?),
         };
         Ok((connection, vote))
     }
@@ -230,8 +230,8 @@ impl RedisStore {
         let ttl = Number(millis(request.ttl));
         let words = [Text("SET"), key, token, Text("NX"), Text("PX"), ttl];
         let connection = &self.place().server.connection;
-        let (connection, answer) = connection.send(&[&words], within, Some(in_flight)).await?;
-        errors::of_value(answer)?;
+        let (connection, reply) = connection.send(&[&words], within, Some(in_flight)).await?;
+        errors::of_value(reply)?;
         Ok(connection)
     }
 
@@ -243,8 +243,8 @@ impl RedisStore {
             arguments: &[],
         };
         let connection = &place.server.connection;
-        let (_, answer) = place.run(connection, &INSPECT, call, None).await?;
-        Ok(read_seen(&answer)?.map(|seen| (seen.holder, seen.remaining)))
+        let (_, reply) = place.run(connection, &INSPECT, call, None).await?;
+        Ok(read_seen(&reply)?.map(|seen| (seen.holder, seen.remaining)))
     }
 }
 
@@ -264,9 +264,9 @@ fn read_greeting(
     })
 }
 
-fn read_vote(answer: &Value) -> Option<Vote> {
+fn read_vote(reply: &Value) -> Option<Vote> {
     let number = |number: i64| u64::try_from(number).ok();
-    match reply::numbers(answer)?[..] {
+    match reply::numbers(reply)?[..] {
         [1, clock, wanted] => Some(Vote::Accepted {
             clock: number(clock)?,
             wanted: wanted != 0,
@@ -293,7 +293,7 @@ mod tests {
     use crate::fencing::PER_MILLI;
 
     #[test]
-    fn an_answer_of_the_wrong_form_is_no_vote() {
+    fn a_reply_of_the_wrong_form_is_no_vote() {
         let array =
             |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
         for odd in [

@@ -57,7 +57,7 @@ impl KeyLocation {
         let (connection, replies) = sent.await?;
         let [entered, holder, left] =
             <[Value; 3]>::try_from(replies).map_err(|_| errors::nonsense("an acquire"))?;
-        let is_set = errors::of_answer(entered, connection, in_flight)? != Value::Nil;
+        let is_set = errors::of_reply(entered, connection, in_flight)? != Value::Nil;
         let holder = match errors::of_value(holder) {
             Err(failure) if is_set => return Err(failure.executed_in_part()),
             holder => holder?,
@@ -297,6 +297,6 @@ fn busy(left: Value, connection: ConnectionId) -> Result<Acquired, Failure> {
         Value::Int(-2) => Value::Int(0),
         left => left,
     };
-    let answer = Value::Array(vec![Value::Int(0), left, Value::Int(0), Value::Int(0)]);
-    read_acquired(&answer, connection, QueueMode::DoNotQueue)
+    let reply = Value::Array(vec![Value::Int(0), left, Value::Int(0), Value::Int(0)]);
+    read_acquired(&reply, connection, QueueMode::DoNotQueue)
 }

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_is_let_in_once_for_each_time_it_was_heard() {
+    fn another_process_is_let_in_once_for_each_of_its_requests() {
         let back_off = BackOff::default();
         let start = Moment::from_nanos(0);
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());

@@ -24,17 +24,17 @@ pub(super) async fn inspect(
     full_key: Arc<str>,
 ) -> Result<Option<Sighting>, Failure> {
     let count = servers.servers.len();
-    let mut answers = servers.ask_all(|_, member| {
+    let mut incoming = servers.ask_all(|_, member| {
         let full_key = full_key.clone();
         async move { member.node.see(full_key).await }
     });
     let (mut seen, mut failures) = (Vec::new(), Vec::new());
-    while let Some((_, answer)) = answers.recv().await {
-        match answer {
+    while let Some((_, reply)) = incoming.recv().await {
+        match reply {
             Ok(lock) => seen.push(lock),
             Err(failure) => failures.push(failure),
         }
-        if let Some(found) = quorum::whose(count, &seen, failures.len()) {
+        if let Some(found) = quorum::holder_of_majority(count, &seen, failures.len()) {
             return Ok(found.map(|(token, left)| sighting_of(token, left, 0)));
         }
     }
@@ -43,7 +43,7 @@ pub(super) async fn inspect(
 
 /// A minority that does not work is worth a warning, since one more failure is an outage.
 pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
-    let mut answers = servers.ask_all(|_, member| async move {
+    let mut incoming = servers.ask_all(|_, member| async move {
         let waits = member.greet().await?;
         let health = member
             .node
@@ -52,9 +52,9 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
         Ok::<_, Failure>((waits, health))
     });
     let (mut warnings, mut failures, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    while let Some((server, answer)) = answers.recv().await {
+    while let Some((server, reply)) = incoming.recv().await {
         let name = servers.servers[server].node.shown();
-        match answer {
+        match reply {
             Ok((waits, health)) => {
                 let own = health.warnings.into_iter();
                 warnings.extend(
@@ -85,7 +85,7 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
     }
     let invalid = |failure: &Failure| matches!(failure, Failure::Invalid(_));
     let texts: Vec<_> = warnings.into_iter().map(|warning| warning.text).collect();
-    let none = || Failure::no_answer(texts.join("; "));
+    let none = || Failure::no_reply(texts.join("; "));
     Err(failures.into_iter().find(invalid).unwrap_or_else(none))
 }
 

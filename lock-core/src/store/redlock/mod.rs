@@ -70,7 +70,7 @@ impl RedlockStore {
     ) -> StoreFuture<T> {
         let reply = self.0.executor.run(work);
         Box::pin(async move {
-            let none = || Err(Failure::unanswered(ENDED));
+            let none = || Err(Failure::without_reply(ENDED));
             reply.await.unwrap_or_else(none)
         })
     }
@@ -152,11 +152,12 @@ impl Store for RedlockStore {
             {
                 return Ok(vec![renew::renew_with_tokens(&servers, request).await]);
             }
-            let (tell, told) = oneshot::channel();
+            let (sender, receiver) = oneshot::channel();
             // In a task of its own: replies after the majority's decision are used, too.
-            spawn_beside(renew::renew(servers, batch, within, tell));
-            told.await
-                .map_err(|_| Failure::no_answer("the renewal ended without a reply"))
+            spawn_beside(renew::renew(servers, batch, within, sender));
+            receiver
+                .await
+                .map_err(|_| Failure::no_reply("the renewal ended without a reply"))
         })
     }
 

@@ -131,12 +131,12 @@ impl RedlockServer {
         }
         if matches!(&under_way, Some(under_way) if !under_way.may_leave()) {
             let released = "this request was released before it was sent";
-            return Err(Failure::no_answer(released));
+            return Err(Failure::no_reply(released));
         }
         let in_flight = under_way.as_ref().map(|under_way| &under_way.in_flight);
         let marker = &voting_right.watch.name;
-        let answer = self.node.propose(proposal, marker, left(), in_flight).await;
-        let (connection, vote) = answer?;
+        let reply = self.node.propose(proposal, marker, left(), in_flight).await;
+        let (connection, vote) = reply?;
         if let Some(under_way) = under_way {
             under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
@@ -154,7 +154,7 @@ impl RedlockServer {
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            return Err(Failure::no_answer(format!(
+            return Err(Failure::no_reply(format!(
                 "{} was connected to anew while it voted",
                 self.node.shown()
             )));

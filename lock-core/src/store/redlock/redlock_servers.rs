@@ -69,25 +69,25 @@ impl RedlockServers {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let (tell, answers) = mpsc::unbounded_channel();
-        self.send_to_all(&tell, question);
-        answers
+        let (sender, incoming) = mpsc::unbounded_channel();
+        self.send_to_all(&sender, question);
+        incoming
     }
 
     /// The same, with the replies to several requests in one queue.
     pub(super) fn send_to_all<T, F>(
         &self,
-        tell: &mpsc::UnboundedSender<(usize, T)>,
+        sender: &mpsc::UnboundedSender<(usize, T)>,
         question: impl Fn(usize, Arc<RedlockServer>) -> F,
     ) where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
         for (server, member) in self.servers.iter().enumerate() {
-            let (tell, answer) = (tell.clone(), question(server, member.clone()));
+            let (sender, reply) = (sender.clone(), question(server, member.clone()));
             spawn_beside(async move {
                 // The receiver is gone once the result is decided.
-                drop(tell.send((server, answer.await)));
+                drop(sender.send((server, reply.await)));
             });
         }
     }
@@ -100,15 +100,15 @@ impl RedlockServers {
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
     {
-        let mut answers = self.ask_all(|_, member| question(member));
+        let mut incoming = self.ask_all(|_, member| question(member));
         let mut replies = Replies::of(self.servers.len());
-        while let Some((_, reply)) = answers.recv().await {
+        while let Some((_, reply)) = incoming.recv().await {
             if let Err(failure @ Failure::Invalid(_)) = reply {
                 return Err(failure);
             }
             replies.count(reply);
         }
-        let none = || Err(Failure::unanswered(ENDED));
+        let none = || Err(Failure::without_reply(ENDED));
         replies.result().unwrap_or_else(none)
     }
 

@@ -16,7 +16,7 @@ pub(super) async fn release(
     let count = servers.servers.len();
     let acquire_in_flight = release.request.acquire_in_flight.clone();
     let records = acquire_in_flight.servers(count);
-    let mut answers = servers.ask_all(|server, member| {
+    let mut incoming = servers.ask_all(|server, member| {
         let record = records[server].clone();
         let release = CertainRelease {
             request: Release {
@@ -35,11 +35,11 @@ pub(super) async fn release(
         }
     });
     let mut replies = Replies::of(count);
-    while let Some((_, reply)) = answers.recv().await {
+    while let Some((_, reply)) = incoming.recv().await {
         replies.count(reply);
         if let Some(result) = replies.result() {
             return result;
         }
     }
-    Err(Failure::unanswered(ENDED))
+    Err(Failure::without_reply(ENDED))
 }

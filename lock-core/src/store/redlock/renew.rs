@@ -20,29 +20,29 @@ pub(super) async fn renew(
     servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
     within: Duration,
-    tell: oneshot::Sender<Vec<Result<Renewed, Failure>>>,
+    sender: oneshot::Sender<Vec<Result<Renewed, Failure>>>,
 ) {
-    let mut answers = servers.ask_all(|_, member| {
+    let mut incoming = servers.ask_all(|_, member| {
         let batch = batch.clone();
         async move { member.node.renew(batch, within).await }
     });
     let mut leases = vec![Replies::of(servers.servers.len()); batch.len()];
     let mut missing = Vec::new();
-    let mut tell = Some(tell);
-    while let Some((server, answer)) = answers.recv().await {
-        let answer = answer.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
-        for (index, (lease, renewed)) in leases.iter_mut().zip(answer).enumerate() {
+    let mut sender = Some(sender);
+    while let Some((server, reply)) = incoming.recv().await {
+        let reply = reply.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
+        for (index, (lease, renewed)) in leases.iter_mut().zip(reply).enumerate() {
             if matches!(renewed, Ok(Renewed::NotOurs)) {
                 missing.push((server, index));
             }
             lease.count(renewed);
         }
-        if tell.is_some()
+        if sender.is_some()
             && let Some(results) = leases.iter().map(Replies::result).collect()
-            && let Some(tell) = tell.take()
+            && let Some(sender) = sender.take()
         {
             // The receiver is gone if the manager ended.
-            drop(tell.send(results));
+            drop(sender.send(results));
         }
     }
     for (server, index) in missing {

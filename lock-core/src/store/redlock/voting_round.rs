@@ -49,7 +49,7 @@ pub(super) async fn run_voting_round(
     let count = servers.servers.len();
     let records = in_flight.map(|in_flight| in_flight.servers(count));
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
-    let (tell, mut answers) = mpsc::unbounded_channel();
+    let (sender, mut incoming) = mpsc::unbounded_channel();
     let (mut contended, mut failures) = (Contended::NoneWaiting, Vec::new());
     let mut step = ballot.begin();
     // Bounded by the ballot: a few proposals, and a reply or a time-out of each server to each.
@@ -60,21 +60,21 @@ pub(super) async fn run_voting_round(
                     number,
                     ..proposal.clone()
                 };
-                propose(servers, &tell, place, &proposal, records);
+                propose(servers, &sender, place, &proposal, records);
                 BallotStep::Wait
             }
-            BallotStep::Wait => match answers.recv().await {
+            BallotStep::Wait => match incoming.recv().await {
                 Some((server, (place, Ok(vote)))) => {
                     if let Vote::Accepted { wanted: true, .. } = vote {
                         contended = Contended::OthersWaiting;
                     }
-                    ballot.hear(server, place, vote)
+                    ballot.count(server, place, vote)
                 }
                 Some((server, (place, Err(failure)))) => {
                     failures.push(failure);
                     ballot.miss(server, place)
                 }
-                // This cannot happen: `tell` keeps the channel open.
+                // This cannot happen: `sender` keeps the channel open.
                 None => break NoMajority::Silence,
             },
             // A majority with clocks far behind would give out a number that is no larger than an earlier one.
@@ -102,13 +102,13 @@ pub(super) async fn run_voting_round(
 /// Sends a proposal to all servers. Each has a time-out of its own, since one that hangs must not delay the others.
 fn propose(
     servers: &Arc<RedlockServers>,
-    tell: &UnboundedSender<VoteOfServer>,
+    sender: &UnboundedSender<VoteOfServer>,
     place: usize,
     proposal: &Proposal,
     records: Option<&[Arc<ServerInFlight>]>,
 ) {
     let within = servers.patience(proposal.ttl);
-    servers.send_to_all(tell, |server, member| {
+    servers.send_to_all(sender, |server, member| {
         let proposal = proposal.clone();
         let under_way = records.map(|records| records[server].begin());
         async move { (place, member.vote(&proposal, within, under_way).await) }
@@ -137,7 +137,7 @@ impl RoundLost {
             }
         };
         if self.leaves_traces {
-            return Failure::no_answer(what);
+            return Failure::no_reply(what);
         }
         let all =
             |is: fn(&Failure) -> bool| !self.failures.is_empty() && self.failures.iter().all(is);

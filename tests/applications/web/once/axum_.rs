@@ -13,7 +13,7 @@ use lock_core::{IdempotencyKey, LockError};
 use super::{super::serving, App};
 
 once_claims!();
-once_claims!(a_request_without_a_key_that_reads_is_told_what_to_send);
+once_claims!(a_response_to_a_request_without_a_readable_key_says_what_to_send);
 
 async fn start(app: App) -> String {
     let router = Router::new().route("/{kind}", post(handle)).with_state(app);

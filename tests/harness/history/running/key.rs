@@ -23,7 +23,7 @@ pub(super) struct Key {
     // Counted apart from `others`: neither of the two may starve.
     shared: Demand,
     others: Demand,
-    heard: Option<Moment>,
+    last_event: Option<Moment>,
     // Of a private key: when an attempt ended that may have left the lock on the server for a ttl. Something was broken during
     // the attempt or just before.
     left_behind: Option<Moment>,
@@ -65,7 +65,7 @@ impl Key {
     }
 
     pub(super) fn wanted(&mut self, mode: Mode, at: Moment) {
-        self.heard = Some(at);
+        self.last_event = Some(at);
         let demand = self.demand(mode);
         demand.wanting += 1;
         demand.unserved_since.get_or_insert(at);
@@ -187,7 +187,7 @@ impl Key {
             self.note_success(&grant, event.at, known);
         }
         self.closed.push(grant);
-        self.heard = Some(event.at);
+        self.last_event = Some(event.at);
     }
 
     pub(super) fn served(
@@ -245,7 +245,7 @@ impl Key {
         known: Known<'_>,
         tally: &mut Tally,
     ) {
-        self.heard = Some(at);
+        self.last_event = Some(at);
         let left_behind = self.left_behind;
         let demand = self.demand(mode);
         demand.look_at_open_gap(left_behind, at, demands, known, tally);
@@ -283,7 +283,7 @@ impl Key {
     pub(super) fn is_silent_for(&self, span: Duration, judged: Moment) -> bool {
         let wanting = self.shared.wanting + self.others.wanting;
         let is_idle = wanting == 0 && self.open.is_empty();
-        is_idle && self.heard.is_none_or(|at| judged.since(at) > span)
+        is_idle && self.last_event.is_none_or(|at| judged.since(at) > span)
     }
 }
 

@@ -204,7 +204,7 @@ impl World {
             .map(|held| {
                 let owner = names.owner(held.number.unwrap_or(OTHER));
                 let first = names.token(first_of(held.tokens));
-                (owner, names.due(held.expires), held.seat, first)
+                (owner, names.due(held.expires), held.permit, first)
             })
             .collect();
         let queue: Vec<_> = table
@@ -403,7 +403,7 @@ fn write_lease(names: &Names, held: &ServerLease<u64, u64, u64>, text: &mut Stri
         held.batch.passed,
         names.at(held.batch.since).max(-40),
         held.batch.contended,
-        names.at(held.batch.told_at).max(-40),
+        names.at(held.batch.replied_at).max(-40),
         held.batch.asks_at,
         held.is_astray,
     )?;

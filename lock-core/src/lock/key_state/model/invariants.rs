@@ -64,7 +64,7 @@ impl World {
                 return Ok(());
             };
             let is_known = |held: &EntryHolder| {
-                permit.is_none_or(|permit| permit == held.seat) && first_of(held.tokens) <= *token
+                permit.is_none_or(|permit| permit == held.permit) && first_of(held.tokens) <= *token
             };
             must(
                 self.server.held(*owner).is_some_and(is_known),
@@ -235,7 +235,7 @@ impl World {
         must(is_planned, "a renewal that is not in flight")?;
         let is_open = held.share.is_some_and(|share| share.is_open());
         must(
-            !is_open || self.is_told_or_free(held.owner),
+            !is_open || self.is_notified_or_free(held.owner),
             "a share that is kept from an exclusive request",
         )?;
         held.holders
@@ -245,7 +245,7 @@ impl World {
 
     /// Whether no exclusive request waits, or a message about it is on its way to this share. If the message was lost, the next
     /// renewal reports the request.
-    fn is_told_or_free(&self, owner: u64) -> bool {
+    fn is_notified_or_free(&self, owner: u64) -> bool {
         let is_message = |reply: &Reply| matches!(reply, Reply::Contended(one) if *one == owner);
         !self.server.is_contended()
             || !self.server.has(owner)

@@ -695,14 +695,14 @@ impl World {
     /// Breaks the connection. Requests in flight are executed later or never, and have no reply. Replies in flight are lost.
     fn break_connection(&mut self, are_late: bool) {
         self.has_lost_messages = true;
-        let mut told: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
+        let mut lost_replies: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
         let requests: Vec<_> = self.up.drain(..).collect();
         for sent in requests {
             let Some(lost) = sent.request.without_outcome(NoReply::Lost) else {
                 self.up.push_back(sent);
                 continue;
             };
-            told.extend(sent.is_awaited.then_some(lost));
+            lost_replies.extend(sent.is_awaited.then_some(lost));
             if are_late {
                 let request = sent.request;
                 self.astray
@@ -710,7 +710,7 @@ impl World {
                 self.late.push(request);
             }
         }
-        for reply in told {
+        for reply in lost_replies {
             self.deliver(reply);
         }
         let now = self.now;
@@ -750,7 +750,7 @@ impl Host<u64, u64, u64> for Hosting {
 impl From<NoReply> for Failure {
     fn from(why: NoReply) -> Self {
         match why {
-            NoReply::Lost => Self::no_answer("the connection broke"),
+            NoReply::Lost => Self::no_reply("the connection broke"),
             NoReply::Refused => Self::not_now("the server is loading"),
         }
     }

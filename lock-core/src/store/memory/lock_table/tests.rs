@@ -85,7 +85,7 @@ struct Asking {
 struct Seen {
     number: EntryNumber,
     mode: Mode,
-    seat: Option<u16>,
+    permit: Option<u16>,
     fencing: u64,
     expires: Moment,
     is_kept: bool,
@@ -280,11 +280,11 @@ impl World {
             self.queued(own);
             self.actors[actor].owner.as_mut().expect("asks").has_joined = true;
         }
-        let told = notices.iter().filter_map(|notice| match notice {
+        let notified = notices.iter().filter_map(|notice| match notice {
             Notice::Contended(number) => Some(*number),
             Notice::Granted(..) | Notice::Done(_) => None,
         });
-        let told: BTreeSet<_> = told.collect();
+        let notified: BTreeSet<_> = notified.collect();
         let mut shares: BTreeSet<_> = BTreeSet::new();
         if own.mode.is_alone() {
             let owned = self
@@ -293,7 +293,7 @@ impl World {
                 .filter(|seen| seen.mode == Mode::Shared && !seen.is_kept);
             shares.extend(owned.map(|seen| seen.number));
         }
-        assert_eq!(told, shares, "an exclusive request ends the shares");
+        assert_eq!(notified, shares, "an exclusive request ends the shares");
     }
 
     fn renew(&mut self, actor: usize, ttl: Duration) {
@@ -403,7 +403,7 @@ impl World {
         let fencing = u64::from(grant.tokens.last());
         let expires = self.now.after(ttl);
         if let Some(before) = was_held {
-            assert_eq!(grant.permit, before.seat);
+            assert_eq!(grant.permit, before.permit);
             if entry.mode == Mode::Shared {
                 assert_eq!(fencing, before.fencing, "S5: one token a phase");
             } else {
@@ -429,8 +429,8 @@ impl World {
             (Mode::Shared, None) => self.phases.1 += 1,
             (Mode::Shared, Some(_)) => {}
             (Mode::Permits(n), _) => {
-                let taken = |seat| self.held.iter().any(|seen| seen.seat == Some(seat));
-                let lowest = (0..n).find(|seat| !taken(*seat));
+                let taken = |permit| self.held.iter().any(|seen| seen.permit == Some(permit));
+                let lowest = (0..n).find(|permit| !taken(*permit));
                 assert!(self.held.len() < usize::from(n), "fewer than n are held");
                 assert_eq!(grant.permit, lowest, "the lowest seat that is free");
             }
@@ -439,7 +439,7 @@ impl World {
         self.held.push(Seen {
             number: entry.number,
             mode: entry.mode,
-            seat: grant.permit,
+            permit: grant.permit,
             fencing,
             expires,
             is_kept: false,
@@ -509,19 +509,19 @@ impl World {
             "S1: {:?}",
             self.held
         );
-        let seats: BTreeSet<_> = self.held.iter().filter_map(|seen| seen.seat).collect();
-        assert_eq!(seats.len(), permits, "one holder a seat: {:?}", self.held);
+        let taken: BTreeSet<_> = self.held.iter().filter_map(|seen| seen.permit).collect();
+        assert_eq!(taken.len(), permits, "one holder a seat: {:?}", self.held);
     }
 
     fn is_seen_as_it_is(&self) {
         let sighting = self.table.inspect(self.now, NAMED);
         if let Some(sighting) = &sighting {
             assert_eq!(sighting.leases.len(), sighting.holders);
-            let seats = self.held.iter().filter_map(|seen| seen.seat);
+            let taken = self.held.iter().filter_map(|seen| seen.permit);
             let shown = sighting.leases.iter().filter_map(|lease| lease.permit);
             assert_eq!(
                 shown.collect::<BTreeSet<_>>(),
-                seats.collect::<BTreeSet<_>>()
+                taken.collect::<BTreeSet<_>>()
             );
             // Those that died stay until the next operation.
             let mut seen = sighting.queue.iter();

@@ -282,7 +282,7 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn a_url_that_asks_for_tls_is_told_which_feature_to_switch_on() {
+    fn a_url_with_tls_and_without_the_feature_names_the_feature() {
         for url in ["rediss://:hunter2@host", "valkeys://:hunter2@host"] {
             let error = parse(url).map(drop).expect_err(url).to_string();
             assert!(error.contains("feature `tls`"), "{error}");

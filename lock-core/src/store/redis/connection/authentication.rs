@@ -118,9 +118,9 @@ async fn authenticate(
     let mut commands: Vec<&[Arg<'_>]> = vec![&auth];
     // Twice at most: a transaction that was given up half way is still open, and is ended first.
     loop {
-        let answers = connection.ask_all(&commands).await;
-        let answers = answers.map_err(|none| errors::handshake(&none, address))?;
-        match answers.last() {
+        let replies = connection.ask_all(&commands).await;
+        let replies = replies.map_err(|none| errors::handshake(&none, address))?;
+        match replies.last() {
             Some(Value::Okay) => return Ok(()),
             Some(Value::ServerError(error)) => return Err(errors::refused(error, address)),
             Some(queued) if is_queued(queued) && commands.len() == 1 => {
@@ -131,8 +131,8 @@ async fn authenticate(
     }
 }
 
-fn is_queued(answer: &Value) -> bool {
-    matches!(answer, Value::SimpleString(word) if word == "QUEUED")
+fn is_queued(reply: &Value) -> bool {
+    matches!(reply, Value::SimpleString(word) if word == "QUEUED")
 }
 
 /// The time until the next credentials are asked for.
@@ -155,7 +155,7 @@ mod tests {
     };
 
     /// Reads until the password has come, then sends these replies.
-    async fn answer(server: &mut DuplexStream, replies: &str) -> String {
+    async fn reply(server: &mut DuplexStream, replies: &str) -> String {
         let mut read = String::new();
         while !read.ends_with("word\r\n") {
             let byte = server.read_u8().await.expect("it is open");
@@ -180,14 +180,14 @@ mod tests {
         let url = ServerUrl::parse("redis://host").expect("whole");
         let address = Address::of(&url, &Security::default()).expect("whole");
         let credentials = Credentials::new("user", "word");
-        let answers = async {
+        let replies = async {
             let mut last = String::new();
             for replies in replies {
-                last = answer(&mut server, replies).await;
+                last = reply(&mut server, replies).await;
             }
             last
         };
-        let both = tokio::join!(authenticate(&connection, &address, &credentials), answers);
+        let both = tokio::join!(authenticate(&connection, &address, &credentials), replies);
         driver.abort();
         both
     }

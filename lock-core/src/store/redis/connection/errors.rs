@@ -56,7 +56,7 @@ pub(crate) fn denied(reason: String) -> Failure {
 /// What the server refuses, if the failure is for lack of a right.
 pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
     match failure {
-        Failure::NoAnswer(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+        Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
             source.downcast_ref::<Denied>().map(|denied| &*denied.0)
         }
         Failure::Invalid(_) => None,
@@ -75,10 +75,10 @@ pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> F
     let server = address.shown();
     match none {
         NoReply::Broken(why) | NoReply::Unacceptable(why) => {
-            Failure::no_answer(format!("the connection to {server} broke: {why}"))
+            Failure::no_reply(format!("the connection to {server} broke: {why}"))
         }
         NoReply::Nonsense => {
-            Failure::no_answer(format!("what {server} sent is not the Redis protocol"))
+            Failure::no_reply(format!("what {server} sent is not the Redis protocol"))
         }
         NoReply::Late => late(address, within),
         NoReply::NotSent => Failure::not_now("nothing more can be sent on this connection"),
@@ -86,7 +86,7 @@ pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> F
 }
 
 pub(crate) fn late(address: &Address, within: Duration) -> Failure {
-    Failure::no_answer(format!(
+    Failure::no_reply(format!(
         "no answer from {} within {within:?}",
         address.shown()
     ))
@@ -100,7 +100,7 @@ pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
         Transport::Tls(_) => ": is it a port for TLS?",
         _ => "",
     };
-    Failure::no_answer(format!(
+    Failure::no_reply(format!(
         "no connection to {} within {within:?}{hint}",
         address.shown()
     ))
@@ -111,7 +111,7 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
     match error.kind() {
         // Only TLS has errors of this kind.
         io::ErrorKind::InvalidData => Failure::invalid(text),
-        _ => Failure::no_answer(text),
+        _ => Failure::no_reply(text),
     }
 }
 
@@ -125,14 +125,14 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
                 (Transport::Plain, Some(_)) => "; a port for TLS has a `rediss://` url",
                 _ => "",
             };
-            Failure::no_answer(format!("cannot connect to {server}: {why}{hint}"))
+            Failure::no_reply(format!("cannot connect to {server}: {why}{hint}"))
         }
         NoReply::Unacceptable(why) => {
             Failure::invalid(format!("cannot connect to {server}: {why}"))
         }
         NoReply::Nonsense => garbled(address),
         NoReply::Late | NoReply::NotSent => {
-            Failure::no_answer(format!("cannot connect to {server}: no answer"))
+            Failure::no_reply(format!("cannot connect to {server}: no answer"))
         }
     }
 }
@@ -157,7 +157,7 @@ pub(crate) fn ungreeted(error: &RedisError, ended: Option<NoReply>, address: &Ad
 }
 
 fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
-    let (server, details) = (address.shown(), told(details));
+    let (server, details) = (address.shown(), shown_details(details));
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(address),
         "NOPERM" => denied(format!("{server} refuses the connection: {code} {details}")),
@@ -173,7 +173,7 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
 
 /// An error reply of the server to a command.
 pub(crate) fn answered(error: &ServerError) -> Failure {
-    let (code, details) = (code_of(error), told(details_of(error)));
+    let (code, details) = (code_of(error), shown_details(details_of(error)));
     if code == "WRONGTYPE" {
         return Failure::invalid(NO_LOCK);
     }
@@ -203,7 +203,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     if before {
         Failure::refused(text)
     } else {
-        Failure::no_answer(text)
+        Failure::no_reply(text)
     }
 }
 
@@ -217,16 +217,16 @@ pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
 
 /// The same for a request that may take a lock. A refusal settles all requests that left earlier on its connection, if none left on
 /// another connection.
-pub(crate) fn of_answer(
+pub(crate) fn of_reply(
     value: Value,
     connection: ConnectionId,
     in_flight: &InFlight,
 ) -> Result<Value, Failure> {
-    let answer = of_value(value);
-    if answer.as_ref().is_err_and(Failure::is_definite) {
+    let reply = of_value(value);
+    if reply.as_ref().is_err_and(Failure::is_definite) {
         note_answered(in_flight, connection);
     }
-    answer
+    reply
 }
 
 /// A request on this connection has a final reply.
@@ -284,7 +284,7 @@ pub(crate) fn details_of(error: &ServerError) -> &str {
 
 /// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
 /// passwords among them.
-fn told(details: &str) -> String {
+fn shown_details(details: &str) -> String {
     redact(
         details
             .split(", with args beginning with")
@@ -295,7 +295,7 @@ fn told(details: &str) -> String {
 
 /// A reply of a form that no server of this kind sends: it is unknown what was executed.
 pub(crate) fn nonsense(what: &str) -> Failure {
-    Failure::no_answer(format!("the server's answer to {what} has the wrong form"))
+    Failure::no_reply(format!("the server's answer to {what} has the wrong form"))
 }
 
 /// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was
@@ -392,7 +392,7 @@ mod tests {
             Failure::NotNow(_)
         ));
         let lua = "ERR Error running script (call to f_0123): @user_script:1: user_script:1: attempt to index a nil value";
-        assert!(matches!(answered(&error(lua)), Failure::NoAnswer(_)));
+        assert!(matches!(answered(&error(lua)), Failure::NoReply(_)));
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_arguments_are_not_told() {
+    fn quoted_arguments_are_not_shown() {
         let quoting =
             "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'hunter2'";
         let failure = format!("{:?}", answered(&error(quoting)));

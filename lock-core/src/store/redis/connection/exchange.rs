@@ -63,8 +63,8 @@ impl Ready {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
         in_flight.note_sent_on(connection.id);
         let until = Some(sent.after(within));
-        let answer = connection.one(command, sent, until).await;
-        self.reconnecting.take_in(connection, sent, within, answer)
+        let reply = connection.one(command, sent, until).await;
+        self.reconnecting.take_in(connection, sent, within, reply)
     }
 
     /// Sends commands in one message, of which the replies are late after `within`.
@@ -77,8 +77,8 @@ impl Ready {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
         in_flight.note_sent_on(connection.id);
         let until = Some(sent.after(within));
-        let answers = connection.several(commands, sent, until).await;
-        self.reconnecting.take_in(connection, sent, within, answers)
+        let replies = connection.several(commands, sent, until).await;
+        self.reconnecting.take_in(connection, sent, within, replies)
     }
 }
 
@@ -120,9 +120,9 @@ impl ReconnectingConnection {
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
         let one = Outgoing::One(command(words));
-        let (id, answers) = self.send_all(one, within, in_flight).await?;
-        let answer = answers.into_iter().next();
-        Ok((id, answer.ok_or_else(|| errors::nonsense("a command"))?))
+        let (id, replies) = self.send_all(one, within, in_flight).await?;
+        let reply = replies.into_iter().next();
+        Ok((id, reply.ok_or_else(|| errors::nonsense("a command"))?))
     }
 
     /// Takes the replies to a request, and notes what they show about the connection.
@@ -131,10 +131,10 @@ impl ReconnectingConnection {
         connection: &Connection,
         sent: Moment,
         within: Duration,
-        answers: Result<T, NoReply>,
+        replies: Result<T, NoReply>,
     ) -> Result<T, Failure> {
         let id = connection.id;
-        let values = answers.map_err(|none| {
+        let values = replies.map_err(|none| {
             if !matches!(none, NoReply::Late | NoReply::NotSent) {
                 // The driver does the same, but perhaps only after the caller has tried again.
                 self.forget(id);
@@ -142,7 +142,7 @@ impl ReconnectingConnection {
             errors::no_value(&none, self.address(), within)
         })?;
         self.round_trip
-            .note(connection.traffic.last_heard().since(sent));
+            .note(connection.traffic.last_bytes().since(sent));
         self.check_for_demotion(id, values.as_values());
         Ok(values)
     }
@@ -165,7 +165,7 @@ impl ReconnectingConnection {
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
         let exchange = self.exchange(Some(connection), outgoing, within, None);
-        exchange.await.map(|(_, answers)| answers)
+        exchange.await.map(|(_, replies)| replies)
     }
 
     async fn exchange(
@@ -188,8 +188,8 @@ impl ReconnectingConnection {
                 in_flight.note_sent_on(id);
             }
             let connection = used.insert(connection);
-            let answers = connection.request(outgoing, None).await;
-            Ok((id, self.take_in(connection, sent, within, answers)?))
+            let replies = connection.request(outgoing, None).await;
+            Ok((id, self.take_in(connection, sent, within, replies)?))
         };
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
@@ -221,25 +221,25 @@ impl ReconnectingConnection {
             // is prolonged to `PROLONGED` times its length at most.
             loop {
                 let since = CLOCK.now();
-                let answer = timeout(patience, ping.as_mut()).await;
+                let reply = timeout(patience, ping.as_mut()).await;
                 let (waited, Some(reconnecting)) =
                     (CLOCK.now().since(asked), reconnecting.upgrade())
                 else {
                     break;
                 };
                 // Everything that came on the connection counts, not only the reply to the PING.
-                let has_heard = connection.traffic.heard_since(since);
+                let has_bytes = connection.traffic.bytes_since(since);
                 let has_messages = connection.traffic.messages() != messages;
                 let most = if has_messages {
                     patience * PROLONGED
                 } else {
                     LONGEST
                 };
-                match answer {
+                match reply {
                     Ok(Ok(_)) if waited > patience => reconnecting.round_trip.note_late(waited),
                     Ok(_) => {}
-                    Err(_) if has_heard && waited < most => continue,
-                    Err(_) if has_heard && !has_messages => {}
+                    Err(_) if has_bytes && waited < most => continue,
+                    Err(_) if has_bytes && !has_messages => {}
                     Err(_) => {
                         tracing::warn!(
                             server = reconnecting.address().shown(),
@@ -260,8 +260,8 @@ impl ReconnectingConnection {
 
     /// Leaves a server that was demoted to a replica, since it stays one. After a pause, as after a failed connect, the next
     /// command looks for the primary again.
-    fn check_for_demotion(&self, id: ConnectionId, answers: &[Value]) {
-        let demoted = answers.iter().find_map(|answer| match answer {
+    fn check_for_demotion(&self, id: ConnectionId, replies: &[Value]) {
+        let demoted = replies.iter().find_map(|reply| match reply {
             Value::ServerError(error) if errors::code_of(error) == "READONLY" => Some(error),
             _ => None,
         });

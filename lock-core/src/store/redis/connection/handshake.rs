@@ -49,14 +49,14 @@ impl CurrentConnection {
     }
 
     pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, Failure> {
-        let answer = self.ask_all(&[words]).await?.pop();
-        answer.ok_or_else(|| errors::no_redis(self.address.shown()))
+        let reply = self.ask_all(&[words]).await?.pop();
+        reply.ok_or_else(|| errors::no_redis(self.address.shown()))
     }
 
     /// The same for several commands in one message.
     pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
-        let answers = self.connection.ask_all(commands).await;
-        answers.map_err(|none| errors::handshake(&none, &self.address))
+        let replies = self.connection.ask_all(commands).await;
+        replies.map_err(|none| errors::handshake(&none, &self.address))
     }
 
     pub(super) async fn expect_okay(&self, words: &[Arg<'_>]) -> Result<(), Failure> {
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_tells_which_command_deletes_a_key_with_a_value() {
+    fn the_version_decides_which_command_deletes_a_key_with_a_value() {
         for (server, version, delete_if) in [
             ("redis", "8.4.0", Some(DeleteIf::Delex)),
             ("redis", "10.0.0-rc1", Some(DeleteIf::Delex)),

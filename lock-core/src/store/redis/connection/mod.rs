@@ -152,7 +152,7 @@ impl Connection {
         if reply.is_ok() {
             if self.shared.is_none() {
                 // On a client of the user's. A stream of ours notices the bytes themselves.
-                traffic.note_heard();
+                traffic.note_bytes();
             }
             traffic.note_complete();
         }

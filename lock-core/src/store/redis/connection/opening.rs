@@ -90,12 +90,12 @@ pub(super) async fn open(
             current.capabilities = Some(ask_capabilities(&current).await?);
         }
         Purpose::Locks => {
-            let heard = hear(settings, &mut current, &listener).await?;
+            let subscribed = listen(settings, &mut current, &listener).await?;
             let known = ask_capabilities(&current).await?;
             current.capabilities = Some(known);
             // Without scripts there is no queue.
-            current.grants = heard.is_ok() && known == Capabilities::Scripts;
-            if let (Err(why), Capabilities::Scripts) = (heard, known) {
+            current.grants = subscribed.is_ok() && known == Capabilities::Scripts;
+            if let (Err(why), Capabilities::Scripts) = (subscribed, known) {
                 tracing::warn!(
                     server = address.shown(),
                     why,
@@ -194,7 +194,7 @@ async fn ask_capabilities(current: &CurrentConnection) -> Result<Capabilities, F
 }
 
 /// Subscribes to grants. The inner error says why no grants arrive.
-async fn hear(
+async fn listen(
     settings: &ConnectionSettings,
     current: &mut CurrentConnection,
     listener: &Listener,
@@ -204,8 +204,9 @@ async fn hear(
     }
     // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.
     let patience = settings.timing.connect_timeout / 4;
-    if let Ok(heard) = timeout(patience, subscribe(current, &settings.dispatch.channel)).await {
-        return heard;
+    if let Ok(subscribed) = timeout(patience, subscribe(current, &settings.dispatch.channel)).await
+    {
+        return subscribed;
     }
     // Some proxies drop the command without a reply. Later replies on that connection may then be assigned to the wrong request.
     *current = log_in(settings, &current.address.clone(), listener).await?;
@@ -397,9 +398,9 @@ mod tests {
         }
     }
 
-    struct Deaf;
+    struct NoListener;
 
-    impl ConnectionListener for Deaf {
+    impl ConnectionListener for NoListener {
         fn silent(self: Arc<Self>, _: &Arc<Connection>) {}
 
         fn left(self: Arc<Self>, _: &Arc<Connection>) {}
@@ -418,7 +419,7 @@ mod tests {
         let settings = to("redis://user:password@host");
         let current = CurrentConnection::new(connection, settings.address.clone());
         let day = Duration::from_secs(24 * 60 * 60);
-        let listener = Arc::downgrade(&Arc::new(Deaf));
+        let listener = Arc::downgrade(&Arc::new(NoListener));
         let listener: Listener = listener;
         drive(&settings, &current, driver, &listener, Some(day));
         drop((current, theirs));

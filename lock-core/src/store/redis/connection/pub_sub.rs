@@ -59,7 +59,7 @@ impl PubSubDispatch {
     }
 
     /// A dispatch without a channel.
-    pub(crate) fn of_nobody(&self) -> Self {
+    pub(crate) fn of_no_listener(&self) -> Self {
         Self::new("".into(), self.manager.clone(), Arc::default())
     }
 

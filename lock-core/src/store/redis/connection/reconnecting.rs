@@ -93,7 +93,7 @@ impl ReconnectingConnection {
             self.sentinels.clone(),
             purpose,
             timing,
-            self.settings.dispatch.of_nobody(),
+            self.settings.dispatch.of_no_listener(),
         )
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct Sentinels {
 impl Sentinels {
     pub(crate) fn new(service: &Service, timing: Timing, dispatch: &PubSubDispatch) -> Self {
         let connection = |address: &Address| {
-            let (purpose, dispatch) = (Purpose::OtherCommands, dispatch.of_nobody());
+            let (purpose, dispatch) = (Purpose::OtherCommands, dispatch.of_no_listener());
             Arc::new(ReconnectingConnection::new(
                 address.clone(),
                 None,
@@ -83,11 +83,11 @@ impl Sentinels {
         }
         let (mut replies, mut failures, mut until) = (Vec::new(), Vec::new(), None);
         // Ends with the last reply, or `GRACE` after the first one that may count. The time-outs of a connection bound each reply.
-        while let Some(answer) = match until {
+        while let Some(reply) = match until {
             None => asked.join_next().await,
             Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
         } {
-            match answer {
+            match reply {
                 Ok(Ok(reply)) => {
                     if !reply.is_failing_over {
                         until.get_or_insert_with(|| Instant::now() + GRACE);
@@ -102,7 +102,7 @@ impl Sentinels {
             return Ok(replies);
         }
         // A transient failure takes precedence over a permanent one: that sentinel may know the primary later.
-        let none = || Failure::no_answer("no sentinel answered");
+        let none = || Failure::no_reply("no sentinel answered");
         Err(failures
             .into_iter()
             .max_by_key(Failure::is_transient)

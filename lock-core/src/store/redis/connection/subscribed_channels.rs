@@ -29,7 +29,7 @@ struct Channels {
 /// The result of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subscription {
-    Heard,
+    Confirmed,
     /// The node may have ended it again.
     Ended,
     /// The channel is subscribed to, but most of the channels on its connection are unused.
@@ -38,7 +38,7 @@ pub(crate) enum Subscription {
 
 impl SubscribedChannels {
     /// Whether this channel is subscribed to on this connection. If it is, it counts as used.
-    pub(crate) fn are_heard(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
+    pub(crate) fn are_received(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
         let mut channels = self.0.lock();
         let is_current = connection.is_some() && channels.connection == connection;
         match channels.used.get_mut(channel) {
@@ -73,7 +73,7 @@ impl SubscribedChannels {
         if channels.used.len() > MANY && used < MANY / 2 {
             Subscription::Wasteful
         } else {
-            Subscription::Heard
+            Subscription::Confirmed
         }
     }
 

@@ -15,8 +15,8 @@
 --
 -- Returns {1, first fencing token, how many} if taken alone.
 -- Returns {2, result} if a body is to run once, and has run: KEYS[7] holds its result.
--- Returns {1, fencing token, contended, seat, more} if taken beside others.
--- Contended 1: an exclusive entry is queued, or, for permits, any entry. The seat is 0 if shared.
+-- Returns {1, fencing token, contended, permit, more} if taken beside others.
+-- Contended 1: an exclusive entry is queued, or, for permits, any entry. The permit is 0 if shared.
 -- More 1: the next part of a batch waits for any call of release.lua, renew.lua, or this one.
 -- Returns {0, remaining milliseconds, place, ours} if busy.
 -- Remaining -1: without an expiry, -2: not asked for. Of permits: until the first of the leases ends. Place 0: not known yet.
@@ -29,7 +29,7 @@
 --
 -- A script is not rolled back, so what can fail comes before the lock is written. The clock is moved before: that can fail, and does
 -- no harm.
-local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local lock, queue, beats, holders, permits = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, ttl, known, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
 local own, kind = ARGV[6] .. ' ' .. token, string.match(ARGV[6], ' (%w+)$')
 local n = tonumber(kind)
@@ -59,9 +59,9 @@ local is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
 local ends = is_marker and not alone and redis.call('ZSCORE', holders, own)
 if ends then
   local now_ms = math.floor(microseconds() / 1000)
-  local seat = n and redis.call('ZSCORE', seats, own) or not n and 0
-  if not seat then
-    -- The seats were evicted: no server knows any more which one this is. It enters anew, when there is room.
+  local permit = n and redis.call('ZSCORE', permits, own) or not n and 0
+  if not permit then
+    -- The permits were evicted: no server knows any more which one this is. It enters anew, when there is room.
     redis.call('ZREM', holders, own)
     holder = settle(holder)
     is_marker = holder
@@ -77,7 +77,7 @@ if ends then
     leave(own)
     redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
     settle(holder)
-    return {1, tonumber(fencing), is_contended(holder), tonumber(seat), 0}
+    return {1, tonumber(fencing), is_contended(holder), tonumber(permit), 0}
   end
 end
 
@@ -171,7 +171,7 @@ elseif alone and is_shared then
   for _, entry in ipairs(body and redis.call('ZREVRANGE', holders, 0, PART) or {}) do
     local channel, number, _, _, holding = string.match(entry, ENTRY)
     if channel then
-      tell(channel, number, holding, body)
+      notify(channel, number, holding, body)
     end
   end
 end

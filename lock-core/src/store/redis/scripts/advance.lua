@@ -9,14 +9,14 @@ local QUEUE_EXPIRY = '30000'
 --
 -- `ttl`  if there: the ttl of a request, in milliseconds. A marker that has lost its expiry, and its holders, gets this one.
 local function settle(marker, ttl)
-  local lock, holders, seats = KEYS[1], KEYS[5], KEYS[6]
+  local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
   local now_ms = math.floor(microseconds() / 1000)
-  local has_seats = string.sub(marker, 5, 5) == 'p'
-  if has_seats then
+  local has_permits = string.sub(marker, 5, 5) == 'p'
+  if has_permits then
     local over = redis.call('ZRANGEBYSCORE', holders, '-inf', now_ms)
     if over[1] then
       redis.call('ZREM', holders, unpack(over))
-      redis.call('ZREM', seats, unpack(over))
+      redis.call('ZREM', permits, unpack(over))
     end
   else
     redis.call('ZREMRANGEBYSCORE', holders, '-inf', now_ms)
@@ -39,19 +39,19 @@ local function settle(marker, ttl)
     return marker
   end
   if not last[3] then
-    redis.call('DEL', lock, holders, seats)
+    redis.call('DEL', lock, holders, permits)
     return nil
   end
   redis.call('PEXPIREAT', lock, last[4])
   redis.call('PEXPIREAT', holders, last[4])
-  if has_seats then
-    redis.call('PEXPIREAT', seats, last[4])
+  if has_permits then
+    redis.call('PEXPIREAT', permits, last[4])
   end
   return marker
 end
 
 -- Lets the entries of the queue in that may enter now, in any mode. Returns three values. The first is what the lock holds then,
--- nothing if it is free. The second is what the asking process got, if it got in: {fencing token, contended, seat, more}.
+-- nothing if it is free. The second is what the asking process got, if it got in: {fencing token, contended, permit, more}.
 -- The third is the error, if a fencing token could not be given.
 --
 -- `known`     the largest fencing token that the asking process knows.
@@ -72,7 +72,7 @@ end
 --
 -- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
 local function advance(known, own, holder, kind, own_ttl)
-  local lock, queue, beats, holders, seats = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+  local lock, queue, beats, holders, permits = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local waiting = redis.pcall('ZCARD', queue)
   if type(waiting) ~= 'number' then
     -- A key of another type under the queue's name is no queue, and must not prevent a release. Any other error is raised.
@@ -126,7 +126,7 @@ local function advance(known, own, holder, kind, own_ttl)
         mine = {tonumber(fencing), contended, 0, is_last}
       else
         local body = string.format('%s %.0f %d 0 %d', fencing, stamp, contended, is_last)
-        is_reached = tell(channel, number, token, body)
+        is_reached = notify(channel, number, token, body)
       end
       if is_reached then
         local ends = now_ms + (entry == own and own_ttl or tonumber(ttl))
@@ -144,7 +144,7 @@ local function advance(known, own, holder, kind, own_ttl)
       unsettled = true
     else
       holder = 'lc1+s:' .. fencing .. ':'
-      redis.call('DEL', holders, seats)
+      redis.call('DEL', holders, permits)
       redis.call('SET', lock, holder, 'PXAT', latest)
       redis.call('ZADD', holders, '9007199254740991', '#', unpack(adds))
       redis.call('PEXPIREAT', holders, latest)
@@ -163,10 +163,10 @@ local function advance(known, own, holder, kind, own_ttl)
     local known_beats = redis.pcall('ZMSCORE', beats, unpack(all))
     for i, entry in ipairs(all) do
       local beat = tonumber(known_beats[i] or 0) or 0
-      local heard = math.max(tonumber(found[2 * i]), beat)
+      local checked = math.max(tonumber(found[2 * i]), beat)
       -- A member that is no shared entry was not written by us, and is passed over.
       local _, _, _, kind_there = string.match(entry, ENTRY)
-      if entry == own or kind_there == 's' and heard > now - SILENT then
+      if entry == own or kind_there == 's' and checked > now - SILENT then
         alive[#alive + 1] = entry
       end
     end
@@ -175,25 +175,25 @@ local function advance(known, own, holder, kind, own_ttl)
     return enter_shared(alive, contended, more)
   end
 
-  -- Whether a request for one of `n` permits may enter: fewer than n are held. Then one of the first n seats is free, even if
-  -- others have another n. If the seats or the holders were evicted, their numbers differ, and nothing enters until the marker
+  -- Whether a request for one of `n` permits may enter: fewer than n are held. Then one of the first n permits is free, even if
+  -- others have another n. If the permits or the holders were evicted, their numbers differ, and nothing enters until the marker
   -- has ended.
   local function has_room(n)
-    local seated = redis.call('ZCARD', seats)
-    return seated < n and redis.call('ZCARD', holders) == seated + 1
+    local counted = redis.call('ZCARD', permits)
+    return counted < n and redis.call('ZCARD', holders) == counted + 1
   end
 
-  -- The lowest seat that is free.
-  local function lowest_seat()
-    local low, high = 0, redis.call('ZCARD', seats)
-    if high == 0 or redis.call('ZCOUNT', seats, 0, high - 1) == high then
+  -- The lowest permit that is free.
+  local function lowest_permit()
+    local low, high = 0, redis.call('ZCARD', permits)
+    if high == 0 or redis.call('ZCOUNT', permits, 0, high - 1) == high then
       return high
     end
-    -- A seat below the number of taken seats is free.
+    -- A permit below the number of taken permits is free.
     high = high - 1
     while low < high do
       local middle = math.floor((low + high) / 2)
-      if redis.call('ZCOUNT', seats, 0, middle) == middle + 1 then
+      if redis.call('ZCOUNT', permits, 0, middle) == middle + 1 then
         low = middle + 1
       else
         high = middle
@@ -211,14 +211,14 @@ local function advance(known, own, holder, kind, own_ttl)
       return false
     end
     if not holder then
-      redis.call('DEL', holders, seats)
+      redis.call('DEL', holders, permits)
     end
-    local seat = lowest_seat()
+    local permit = lowest_permit()
     local contended = waiting > 0 and 1 or 0
     local more = left == 1 and contended or 0
     if entry == own then
-      mine = {fencing, contended, seat, more}
-    elseif not tell(channel, number, token, string.format('%.0f %.0f %d %d %d', fencing, fencing, contended, seat, more)) then
+      mine = {fencing, contended, permit, more}
+    elseif not notify(channel, number, token, string.format('%.0f %.0f %d %d %d', fencing, fencing, contended, permit, more)) then
       return true
     end
     left = left - 1
@@ -230,7 +230,7 @@ local function advance(known, own, holder, kind, own_ttl)
       redis.pcall('ZREM', beats, '#')
     end
     redis.call('ZADD', holders, ends, entry)
-    redis.call('ZADD', seats, seat, entry)
+    redis.call('ZADD', permits, permit, entry)
     unsettled = true
     return true
   end
@@ -241,7 +241,7 @@ local function advance(known, own, holder, kind, own_ttl)
     local channel, number, ttl, kind_there, token = string.match(entry, ENTRY)
     if entry ~= own then
       if kind_there == 'o' and redis.call('EXISTS', (string.gsub(queue, 'waiters:', 'result:', 1))) == 1 then
-        tell(channel, number, token, string.format('done %.0f', now))
+        notify(channel, number, token, string.format('done %.0f', now))
         left = left - 1
         return false
       end
@@ -250,7 +250,7 @@ local function advance(known, own, holder, kind, own_ttl)
       if not fencing then
         return true
       end
-      if not tell(channel, number, token, string.format('%.0f', fencing)) then
+      if not notify(channel, number, token, string.format('%.0f', fencing)) then
         return false
       end
       redis.call('SET', lock, token, 'PX', ttl)

@@ -8,7 +8,7 @@
 -- result of a run is kept.
 -- Holder: the owner token of an exclusive holder, or the marker of holders beside each other; empty if the lock is free.
 -- Remaining: of the longest lease; -1: without an expiry.
--- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the seat,
+-- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the permit,
 -- - without one, and the label, empty if it has none. The longest lease comes first.
 -- Queue: the kind and the label of each waiting request, in the order of joining.
 -- Result: for how many milliseconds the result of a run is kept; negative if there is none.
@@ -61,9 +61,9 @@ local found, leases = redis.call('ZREVRANGE', KEYS[5], 0, most, 'WITHSCORES'), {
 for i = 1, #found, 2 do
   local entry, left = found[i], tonumber(found[i + 1]) - now_ms
   if entry ~= '#' and left > 0 and #leases < most then
-    local seat = redis.pcall('ZSCORE', KEYS[6], entry)
+    local permit = redis.pcall('ZSCORE', KEYS[6], entry)
     local label = process_of(entry)
-    leases[#leases + 1] = string.format('%.0f %s %s', left, type(seat) == 'string' and seat or '-', label)
+    leases[#leases + 1] = string.format('%.0f %s %s', left, type(permit) == 'string' and permit or '-', label)
   end
 end
 return {holder, remaining, waiting, holders, leases, queue, result}

@@ -106,11 +106,11 @@ impl Lua {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let (id, mut answers) = self
+        let (id, mut replies) = self
             .ask(connection, node_role, &[call], within, in_flight)
             .await?;
-        let answer = answers.pop().unwrap_or(Value::Nil);
-        Ok((id, errors::of_value(answer)?))
+        let reply = replies.pop().unwrap_or(Value::Nil);
+        Ok((id, errors::of_value(reply)?))
     }
 
     /// Runs the script once for each call, in one message; one reply each. An error reply of the server is a value.
@@ -177,8 +177,8 @@ pub(super) async fn send_to(
             // Each ASKING applies to the command after it.
             let asking = || command(&[&[Arg::Text("ASKING")]]);
             let commands = pipeline(commands.flat_map(|command| [asking(), command]));
-            let (id, answers) = connection.send_all(commands, within, in_flight).await?;
-            Ok((id, answers.into_iter().skip(1).step_by(2).collect()))
+            let (id, replies) = connection.send_all(commands, within, in_flight).await?;
+            Ok((id, replies.into_iter().skip(1).step_by(2).collect()))
         }
     }
 }

@@ -7,7 +7,7 @@
 -- KEYS[3]  the queue: a sorted set with an entry for each request that waits.
 -- KEYS[4]  the beats: a sorted set of the entries that were checked lately.
 -- KEYS[5]  the holders beside each other, in shared or permits mode: a sorted set of their entries.
--- KEYS[6]  the seats of the holders of permits: a sorted set of their entries.
+-- KEYS[6]  the permits of the holders of permits: a sorted set of their entries.
 -- KEYS[7]  the result of the body that ran once: a string that expires when it is to be kept no longer.
 --
 -- An entry is "channel number ttl kind token". It does not change while its request lives.
@@ -25,7 +25,7 @@
 -- `beats`    the time of the last check. The member # is there if the last phase was a shared one, and an exclusive entry is
 --            queued. Its score is BAND plus the cut, see advance().
 -- `holders`  the end of the lease, in milliseconds. The member # is there from the beginning: without it the set was evicted.
--- `seats`    the number of the seat.
+-- `permits`    the number of the permit.
 --
 -- Times are in microseconds of the server unless told otherwise. They are never compared with tokens and stamps.
 --
@@ -39,7 +39,7 @@
 
 -- A node of a cluster that is giving its slot away, or receiving it, refuses a call that declares a missing key beside others. So a
 -- call declares what mostly exists, and all six have the same slot. An exclusive request declares the first four keys. A renewal
--- beside others declares the lock and the holders, and the seats if there are any.
+-- beside others declares the lock and the holders, and the permits if there are any.
 if KEYS[2] and not KEYS[4] then
   local front = string.sub(KEYS[2], 1, -#KEYS[1] - 9)
   for i, name in ipairs({'clock', 'waiters:', 'beats:', 'holders:', 'seats:'}) do
@@ -154,7 +154,7 @@ end
 --
 -- Any user with the right to publish could write a message. So each ends with a proof: a hash of its text and of the owner token,
 -- which only the process and the server know.
-local function tell(channel, number, token, body)
+local function notify(channel, number, token, body)
   local message = number .. ' ' .. body .. ' ' .. redis.sha1hex(token .. ' ' .. body)
   -- In a cluster only SPUBLISH tells how many processes it reached: PUBLISH reaches the other nodes, too.
   local publish = string.sub(channel, 1, 1) == '{' and 'SPUBLISH' or 'PUBLISH'

@@ -4,13 +4,13 @@
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
--- ARGV[3]  for how many milliseconds to keep the lock, or the holder and its seat; 0 or missing: release now.
+-- ARGV[3]  for how many milliseconds to keep the lock, or the holder and its permit; 0 or missing: release now.
 -- ARGV[4]  the entry of this token, without the token. An exclusive request that cannot be queued leaves it out.
 -- ARGV[5]  if there: the result of a run, to be stored under KEYS[7].
 -- ARGV[6]  for how many milliseconds the result is kept.
 --
 -- Returns 1 if released, 0 if it was no holder, 2 if the server has no memory for the result: then nothing has changed.
-local lock, queue, holders, seats = KEYS[1], KEYS[3], KEYS[5], KEYS[6]
+local lock, queue, holders, permits = KEYS[1], KEYS[3], KEYS[5], KEYS[6]
 local token, known, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3] or 0)
 local own = ARGV[4] and ARGV[4] .. ' ' .. token
 local holder = redis.pcall('GET', lock)
@@ -54,7 +54,7 @@ if holder == token then
       if not fencing then
         return redis.call('DEL', lock)
       end
-      if tell(channel, number, waiter, string.format('%.0f', fencing)) then
+      if notify(channel, number, waiter, string.format('%.0f', fencing)) then
         redis.call('SET', lock, waiter, 'PX', ttl)
         return 1
       end
@@ -87,15 +87,15 @@ if ends then
   local now_ms = math.floor(microseconds() / 1000)
   released = tonumber(ends) > now_ms and 1 or 0
   redis.call('ZREM', holders, own)
-  local seat = string.sub(holder, 5, 5) == 'p' and redis.call('ZSCORE', seats, own)
-  if seat then
-    redis.call('ZREM', seats, own)
+  local permit = string.sub(holder, 5, 5) == 'p' and redis.call('ZSCORE', permits, own)
+  if permit then
+    redis.call('ZREM', permits, own)
   end
   if released == 1 and keep > 0 then
     -- The entry no longer has the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it.
     redis.call('ZADD', holders, now_ms + keep, own .. '.')
-    if seat then
-      redis.call('ZADD', seats, seat, own .. '.')
+    if permit then
+      redis.call('ZADD', permits, permit, own .. '.')
     end
   end
 end

@@ -1,7 +1,7 @@
 -- Renews a lease, in any mode. Takes fencing tokens in advance, for tasks to which the process hands an exclusive lease. Lets waiters
 -- in beside a holder, if they may enter: the next part of a batch, for example.
 --
--- The keys are those of queue.lua. A renewal declares only keys that exist: the lock, and beside others the holders and the seats.
+-- The keys are those of queue.lua. A renewal declares only keys that exist: the lock, and beside others the holders and the permits.
 -- One that takes tokens declares the first four.
 --
 -- ARGV[1]  the owner token.

@@ -29,7 +29,7 @@ pub(crate) fn read_plain(
     let mut replies = replies.into_iter();
     let set = replies.next();
     let set = set.ok_or_else(|| errors::nonsense("an acquire"))?;
-    if errors::of_answer(set, connection, in_flight)? == Value::Nil {
+    if errors::of_reply(set, connection, in_flight)? == Value::Nil {
         errors::note_answered(in_flight, connection);
         return Ok(None);
     }
@@ -42,7 +42,7 @@ pub(crate) fn read_plain(
         // on, or says why it cannot.
         (_, Some(_)) => AcquireOutcome::Undo,
         // The next request finds the key, which holds its owner token, and moves the clock on.
-        (None, None) => return Err(Failure::no_answer("the fencing clock gave no larger token")),
+        (None, None) => return Err(Failure::no_reply("the fencing clock gave no larger token")),
     };
     Ok(Some(Acquired {
         outcome,
@@ -63,11 +63,11 @@ pub(crate) fn token((millis, sequence): (u64, u64)) -> Option<u64> {
 }
 
 pub(crate) fn read_acquired(
-    answer: &Value,
+    reply: &Value,
     connection: ConnectionId,
     queue_mode: QueueMode,
 ) -> Result<Acquired, Failure> {
-    let mut outcome = read_outcome(answer).ok_or_else(|| errors::nonsense("an acquire"))?;
+    let mut outcome = read_outcome(reply).ok_or_else(|| errors::nonsense("an acquire"))?;
     if let AcquireOutcome::Busy(busy) = &mut outcome
         && queue_mode == QueueMode::DoNotQueue
     {
@@ -79,8 +79,8 @@ pub(crate) fn read_acquired(
     })
 }
 
-pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<Released, Failure> {
-    let outcome = match answer {
+pub(crate) fn read_released(reply: &Value, connection: ConnectionId) -> Result<Released, Failure> {
+    let outcome = match reply {
         Value::Int(1) => ReleaseOutcome::Released,
         Value::Int(2) => ReleaseOutcome::NotStored,
         Value::Int(0) => ReleaseOutcome::NotOurs,
@@ -92,15 +92,15 @@ pub(crate) fn read_released(answer: &Value, connection: ConnectionId) -> Result<
     })
 }
 
-pub(crate) fn read_outcome(answer: &Value) -> Option<AcquireOutcome> {
-    if let Value::Array(words) = answer
+pub(crate) fn read_outcome(reply: &Value) -> Option<AcquireOutcome> {
+    if let Value::Array(words) = reply
         && let [Value::Int(2), Value::BulkString(result)] = &words[..]
     {
         return Some(AcquireOutcome::Done(result.as_slice().into()));
     }
     // The last word of a reply is the holder's label. Only the first reply to a waiter has none: it does not say whether the waiter
     // is the next, and has no stamp, either.
-    let (numbers, holder) = match answer {
+    let (numbers, holder) = match reply {
         Value::Array(words) => match &words[..] {
             [numbers @ .., holder @ Value::BulkString(_)] => {
                 (reply::numbers_of(numbers)?, label(holder))
@@ -156,11 +156,11 @@ pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
     (0 < first && first < LARGEST_TOKEN && count > 0).then(|| FencingBlock::new(first, count))
 }
 
-pub(crate) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
-    let numbers = match answer {
+pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
+    let numbers = match reply {
         Value::Int(number) => Some(vec![*number]),
         Value::ServerError(error) => return Err(errors::answered(error)),
-        answer => reply::numbers(answer),
+        reply => reply::numbers(reply),
     };
     let (tokens, contended) = match numbers.as_deref() {
         Some([0]) => return Ok(Renewed::NotOurs),
@@ -179,8 +179,8 @@ pub(crate) fn read_renewed(answer: &Value) -> Result<Renewed, Failure> {
     })
 }
 
-pub(crate) fn read_sighting(answer: &Value) -> Result<Option<Sighting>, Failure> {
-    let Some(seen) = read_seen(answer)? else {
+pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> {
+    let Some(seen) = read_seen(reply)? else {
         return Ok(None);
     };
     if let (true, Some(kept_for)) = (seen.holder.is_empty(), seen.result_kept_for) {
@@ -222,8 +222,8 @@ pub(crate) struct Seen {
     result_kept_for: Option<Duration>,
 }
 
-pub(crate) fn read_seen(answer: &Value) -> Result<Option<Seen>, Failure> {
-    let parts = match answer {
+pub(crate) fn read_seen(reply: &Value) -> Result<Option<Seen>, Failure> {
+    let parts = match reply {
         Value::Array(parts) => &parts[..],
         _ => &[Value::Nil],
     };
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_the_wrong_form_is_not_taken_for_one() {
+    fn a_value_of_the_wrong_form_is_no_reply() {
         let odd = [
             Value::Nil,
             Value::Int(7),
@@ -306,8 +306,8 @@ mod tests {
                 Value::Int(1),
             ]),
         ];
-        for answer in odd {
-            assert!(read_outcome(&answer).is_none(), "{answer:?}");
+        for reply in odd {
+            assert!(read_outcome(&reply).is_none(), "{reply:?}");
         }
         assert!(read_renewed(&Value::SimpleString("OK".to_owned())).is_err());
         assert!(read_sighting(&Value::Array(vec![Value::Int(1)])).is_err());

@@ -229,7 +229,7 @@ impl Cluster {
                 Ok(_) | Err(_) => {}
             }
         }
-        let none = || Failure::no_answer("no node of the cluster answered");
+        let none = || Failure::no_reply("no node of the cluster answered");
         Err(failure.unwrap_or_else(none))
     }
 
@@ -244,9 +244,9 @@ impl Cluster {
         servers
     }
 
-    fn take_over(&self, ranges: &[SlotRange], told_by: &Arc<RedisServer>) {
+    fn take_over(&self, ranges: &[SlotRange], source: &Arc<RedisServer>) {
         let mut map = self.map.lock();
-        let template = told_by.connection.address();
+        let template = source.connection.address();
         let mut kept = HashMap::new();
         let mut owners = vec![None; usize::from(SLOTS)];
         for range in ranges {
@@ -257,9 +257,9 @@ impl Cluster {
             }
         }
         // Nodes without slots are dropped, except for the one that sent the map.
-        if let Some((host, port)) = told_by.connection.address().place() {
+        if let Some((host, port)) = source.connection.address().place() {
             kept.entry((host.to_owned(), port))
-                .or_insert_with(|| told_by.clone());
+                .or_insert_with(|| source.clone());
         }
         let before = std::mem::replace(
             &mut *map,

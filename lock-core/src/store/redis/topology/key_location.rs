@@ -53,7 +53,7 @@ impl KeyLocation {
             Joined(&self.names.queue, full_key),
             Joined(&self.names.beats, full_key),
             Joined(&self.names.holders, full_key),
-            Joined(&self.names.seats, full_key),
+            Joined(&self.names.permits, full_key),
             Joined(&self.names.results, full_key),
         ]
     }
@@ -110,12 +110,12 @@ impl KeyLocation {
     /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves, unless
     /// it takes tokens.
     pub(crate) fn renewal_keys<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
-        let [lock, clock, queue, beats, holders, seats, _] = self.keys(&request.full_key);
+        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&request.full_key);
         match request.entry.mode {
             Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
             Mode::Exclusive | Mode::Once => vec![lock],
             Mode::Shared => vec![lock, holders],
-            Mode::Permits(_) => vec![lock, holders, seats],
+            Mode::Permits(_) => vec![lock, holders, permits],
         }
     }
 

@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_url_panics_or_has_its_password_told(
+        fn no_url_panics_or_shows_its_password(
             scheme in "(redis|rediss|valkey|http|redis[+](sentinel|cluster|unix)|)",
             user in "[a-z]{0,4}",
             odd in r"[:@/?#,%\[\] a-z]{0,6}",
@@ -238,13 +238,13 @@ mod tests {
                 format!("{scheme}://{rest}?sentinel_password=s3cr3t"),
                 format!("{scheme}://{rest}?pass=s3cr3t&{user}{odd}"),
             ] {
-                let told = match parse(&url) {
+                let text = match parse(&url) {
                     Ok(Topology::Single(address)) => address.shown().to_owned(),
                     Ok(Topology::Sentinel(service)) => format!("{service:?}"),
                     Ok(Topology::Cluster(seeds)) => format!("{seeds:?}"),
                     Err(error) => format!("{error} {error:?}"),
                 };
-                prop_assert!(!told.contains("s3cr3t"), "{}: {}", url, told);
+                prop_assert!(!text.contains("s3cr3t"), "{}: {}", url, text);
             }
         }
     }

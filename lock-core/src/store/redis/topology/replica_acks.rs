@@ -88,12 +88,12 @@ impl ReplicaAcks {
         };
         drop(last);
         match round.replicas? {
-            (asked, _) if asked != connection => Err(Failure::no_answer(
+            (asked, _) if asked != connection => Err(Failure::no_reply(
                 "the connection broke before replicas were asked",
             )),
             (_, count) if count >= u64::from(self.least) => Ok(()),
             // The key is set: the caller releases the lock, or asks again.
-            (_, count) => Err(Failure::no_answer(format!(
+            (_, count) => Err(Failure::no_reply(format!(
                 "{count} of {} replicas have the lock after {:?} (min_replicas_acked)",
                 self.least, self.within
             ))),
@@ -128,8 +128,8 @@ impl ReplicaAcks {
             Number(millis(self.within)),
         ];
         let within = self.connection.timing().command_timeout;
-        let (connection, answer) = self.connection.send(&[&words], within, None).await?;
-        match errors::of_value(answer).map_err(Failure::executed_in_part)? {
+        let (connection, reply) = self.connection.send(&[&words], within, None).await?;
+        match errors::of_value(reply).map_err(Failure::executed_in_part)? {
             Value::Int(count) => Ok((connection, u64::try_from(count).unwrap_or(0))),
             _ => Err(errors::nonsense("WAIT")),
         }

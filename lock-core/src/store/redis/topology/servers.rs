@@ -51,11 +51,11 @@ impl RedisServers {
         let mut location = self.location(full_key);
         let mut hops = 0;
         loop {
-            let answer = request(location.clone()).await;
-            let failure = answer.as_ref().err();
+            let reply = request(location.clone()).await;
+            let failure = reply.as_ref().err();
             match failure.and_then(|failure| self.follow(&location, failure)) {
                 Some(next) if hops < MOST_HOPS => location = next,
-                _ => return answer,
+                _ => return reply,
             }
             hops += 1;
         }

@@ -39,7 +39,7 @@ pub(crate) struct ShardedSubscription {
     connection: Arc<ReconnectingConnection>,
     channels: Arc<SubscribedChannels>,
     /// Whether this node, or this user, cannot subscribe.
-    deaf: AtomicBool,
+    is_given_up: AtomicBool,
 }
 
 impl ShardedSubscription {
@@ -56,18 +56,18 @@ impl ShardedSubscription {
         Self {
             connection: Arc::new(connection),
             channels,
-            deaf: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
         }
     }
 
     /// Whether grants on this channel arrive now.
     pub(crate) fn delivery(&self, channel: &str) -> GrantDelivery {
-        if self.deaf.load(Ordering::Relaxed) {
+        if self.is_given_up.load(Ordering::Relaxed) {
             return GrantDelivery::Unsupported;
         }
         if self
             .channels
-            .are_heard(channel, self.connection.current_id())
+            .are_received(channel, self.connection.current_id())
         {
             GrantDelivery::Pushed
         } else {
@@ -90,8 +90,8 @@ impl ShardedSubscription {
         }
         let sent = CLOCK.now();
         let words = [Text("SSUBSCRIBE"), Text(channel)];
-        let answer = self.connection.send(&[&words], within, None).await;
-        match answer.and_then(|(connection, value)| Ok((connection, errors::of_value(value)?))) {
+        let reply = self.connection.send(&[&words], within, None).await;
+        match reply.and_then(|(connection, value)| Ok((connection, errors::of_value(value)?))) {
             Ok((connection, reply)) if confirms(&reply, channel) => {
                 Ok(self.note(channel, connection, sent))
             }
@@ -101,7 +101,7 @@ impl ShardedSubscription {
                 self.connection.forget(connection);
                 Ok(GrantDelivery::NotSubscribedYet)
             }
-            Err(Failure::Refused(why)) => Ok(self.never_mind(&why.to_string())),
+            Err(Failure::Refused(why)) => Ok(self.give_up(&why.to_string())),
             // Another node has the slot, and so the lock.
             Err(failure) if errors::redirect(&failure).is_some() => Err(failure),
             // Locks do not depend on the subscription: waiters poll until it is confirmed.
@@ -118,7 +118,7 @@ impl ShardedSubscription {
 
     fn note(&self, channel: &str, connection: ConnectionId, sent: Moment) -> GrantDelivery {
         match self.channels.note(channel, connection, sent) {
-            Subscription::Heard => GrantDelivery::Pushed,
+            Subscription::Confirmed => GrantDelivery::Pushed,
             Subscription::Ended => GrantDelivery::NotSubscribedYet,
             Subscription::Wasteful => {
                 // All waiters ask again, and subscribe on a new connection.
@@ -128,8 +128,8 @@ impl ShardedSubscription {
         }
     }
 
-    fn never_mind(&self, why: &str) -> GrantDelivery {
-        if !self.deaf.swap(true, Ordering::Relaxed) {
+    fn give_up(&self, why: &str) -> GrantDelivery {
+        if !self.is_given_up.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 server = self.connection.address().shown(),
                 why,

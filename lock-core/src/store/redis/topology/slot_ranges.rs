@@ -31,13 +31,13 @@ pub(super) struct SlotRange {
 /// Sends `CLUSTER SLOTS`.
 pub(super) async fn ask(server: &RedisServer, within: Duration) -> Result<Vec<SlotRange>, Failure> {
     let words = [Text("CLUSTER"), Text("SLOTS")];
-    let (_, answer) = server.connection.send(&[&words], within, None).await?;
-    read_ranges(&answer, server.connection.address())
+    let (_, reply) = server.connection.send(&[&words], within, None).await?;
+    read_ranges(&reply, server.connection.address())
 }
 
 /// Reads `CLUSTER SLOTS`; a node may leave its own host out.
-fn read_ranges(answer: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failure> {
-    let parts = match answer {
+fn read_ranges(reply: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failure> {
+    let parts = match reply {
         Value::Array(parts) if parts.len() <= usize::from(SLOTS) => parts,
         Value::ServerError(error) => return Err(no_map(error, asked)),
         _ => return Err(errors::nonsense("CLUSTER SLOTS")),
@@ -122,12 +122,12 @@ mod tests {
 
     #[test]
     fn a_map_is_read_and_a_missing_host_is_the_one_that_was_asked() {
-        let answer = Value::Array(vec![
+        let reply = Value::Array(vec![
             range(0, 5, name("a"), 1),
             range(6, 16_383, Value::Nil, 2),
             range(7, 7, name("?"), 3),
         ]);
-        let ranges = read_ranges(&answer, &asked()).expect("whole");
+        let ranges = read_ranges(&reply, &asked()).expect("whole");
         let read: Vec<_> = ranges
             .iter()
             .map(|range| (range.first, range.last, &*range.host, range.port))

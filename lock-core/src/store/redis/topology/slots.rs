@@ -25,7 +25,7 @@ pub(crate) struct Names {
     /// The same for the holders of a lock that is not exclusive.
     pub(crate) holders: String,
     /// The same for the numbers of the permits that the holders have.
-    pub(crate) seats: String,
+    pub(crate) permits: String,
     /// The same for the results of bodies that ran once.
     pub(crate) results: String,
     /// The channel on which the scripts publish the grants of this manager.
@@ -57,7 +57,7 @@ impl Names {
             queue: format!("{front}waiters:"),
             beats: format!("{front}beats:"),
             holders: format!("{front}holders:"),
-            seats: format!("{front}seats:"),
+            permits: format!("{front}seats:"),
             results: format!("{front}result:"),
             grants: format!("{GRANTS}{channel}").into(),
             check: format!("{front}check:"),

@@ -223,7 +223,7 @@ mod tests {
             vec![Value::Okay, Value::Okay, Value::Int(0)],
         ] {
             let failure = made(wrong).expect_err("it is unknown which is which");
-            assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
+            assert!(matches!(failure, Failure::NoReply(_)), "{failure:?}");
         }
     }
 }

@@ -104,22 +104,22 @@ impl Ballot {
     }
 
     /// Takes a server's reply to the proposal with this index. A reply may come late, or twice.
-    pub(crate) fn hear(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
+    pub(crate) fn count(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
         let is_last = place + 1 == self.proposals.len();
-        let heard = &mut self.servers[server];
+        let votes = &mut self.servers[server];
         let least = match vote {
             Vote::Accepted { clock, .. } => {
-                if !heard.accepted.contains(&place) {
-                    heard.accepted.push(place);
-                    heard.accepted.sort_unstable();
+                if !votes.accepted.contains(&place) {
+                    votes.accepted.push(place);
+                    votes.accepted.sort_unstable();
                 }
                 clock.max(self.proposals[place])
             }
             Vote::Refused { least, .. } | Vote::Held { least, .. } => least,
         };
-        heard.least = heard.least.max(Some(least));
+        votes.least = votes.least.max(Some(least));
         if is_last {
-            heard.last = LastVote::Voted(vote);
+            votes.last = LastVote::Voted(vote);
         }
         self.next_step(place)
     }
@@ -134,12 +134,12 @@ impl Ballot {
 
     /// Whether a majority said that another client has the lock.
     pub(crate) fn is_definitely_held(&self) -> bool {
-        let held = |heard: &&ServerVotes| matches!(heard.last, LastVote::Voted(Vote::Held { .. }));
+        let held = |votes: &&ServerVotes| matches!(votes.last, LastVote::Voted(Vote::Held { .. }));
         self.servers.iter().filter(held).count() >= self.majority()
     }
 
     fn next_step(&mut self, place: usize) -> BallotStep {
-        let accepted = |heard: &&ServerVotes| heard.accepted.contains(&place);
+        let accepted = |votes: &&ServerVotes| votes.accepted.contains(&place);
         if self.servers.iter().filter(accepted).count() >= self.majority() {
             return BallotStep::Won {
                 number: self.proposals[place],
@@ -147,8 +147,8 @@ impl Ballot {
         }
         let (mut open, mut refused, mut held, mut silent) = (0, 0, 0, 0);
         let mut overtaken = false;
-        for heard in &self.servers {
-            match heard.last {
+        for votes in &self.servers {
+            match votes.last {
                 LastVote::NoVoteYet | LastVote::Voted(Vote::Accepted { .. }) => open += 1,
                 LastVote::Voted(Vote::Held { .. }) => held += 1,
                 LastVote::Silent => silent += 1,
@@ -181,35 +181,35 @@ impl Ballot {
 
     /// A number above all that were reported by servers with clocks near those of a majority.
     fn propose_more(&mut self) -> BallotStep {
-        let mut told: Vec<u64> = self
+        let mut refusals: Vec<u64> = self
             .servers
             .iter()
-            .filter_map(|heard| heard.least)
+            .filter_map(|votes| votes.least)
             .collect();
-        told.sort_unstable();
-        let middle = told[(told.len() - 1).min(self.majority() - 1)];
-        let near = told
+        refusals.sort_unstable();
+        let middle = refusals[(refusals.len() - 1).min(self.majority() - 1)];
+        let near = refusals
             .iter()
             .rev()
             .find(|least| least.saturating_sub(middle) < STRAY);
         let least = near
             .copied()
             .unwrap_or(middle)
-            .max(self.told_by_ourselves(middle));
+            .max(self.own_refusals(middle));
         let place = self.proposals.len();
         let slack = self.slack << (place - 1);
         let number = least + u64::from(self.count) + slack;
         self.proposals.push(number);
-        for heard in &mut self.servers {
-            if heard.last != LastVote::Silent {
-                heard.last = LastVote::NoVoteYet;
+        for votes in &mut self.servers {
+            if votes.last != LastVote::Silent {
+                votes.last = LastVote::NoVoteYet;
             }
         }
         BallotStep::Propose { place, number }
     }
 
     /// Our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
-    fn told_by_ourselves(&self, middle: u64) -> u64 {
+    fn own_refusals(&self, middle: u64) -> u64 {
         let latest = self.latest();
         if latest.saturating_sub(middle) < STRAY {
             latest
@@ -222,8 +222,8 @@ impl Ballot {
     fn busy_for(&self) -> Expiry {
         let mut left: Vec<Option<Duration>> = Vec::new();
         let mut open = 0;
-        for heard in &self.servers {
-            match heard.last {
+        for votes in &self.servers {
+            match votes.last {
                 LastVote::Voted(Vote::Held { left: time, .. }) => left.push(time),
                 LastVote::Silent => {}
                 _ => open += 1,
@@ -279,15 +279,18 @@ mod tests {
     #[test]
     fn a_majority_wins_without_the_rest() {
         let mut ballot = ballot(5);
-        assert_eq!(ballot.hear(0, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.count(0, 0, ACCEPTED), BallotStep::Wait);
         assert_eq!(
-            ballot.hear(0, 0, ACCEPTED),
+            ballot.count(0, 0, ACCEPTED),
             BallotStep::Wait,
             "twice is once"
         );
         assert_eq!(ballot.miss(1, 0), BallotStep::Wait);
-        assert_eq!(ballot.hear(2, 0, ACCEPTED), BallotStep::Wait);
-        assert_eq!(ballot.hear(3, 0, ACCEPTED), BallotStep::Won { number: NOW });
+        assert_eq!(ballot.count(2, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(
+            ballot.count(3, 0, ACCEPTED),
+            BallotStep::Won { number: NOW }
+        );
     }
 
     #[test]
@@ -298,20 +301,20 @@ mod tests {
             place: 1,
             number: second,
         };
-        assert_eq!(ballot.hear(0, 0, refused(NOW + 700)), step);
-        assert_eq!(ballot.hear(1, 1, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.count(0, 0, refused(NOW + 700)), step);
+        assert_eq!(ballot.count(1, 1, ACCEPTED), BallotStep::Wait);
         assert_eq!(
-            ballot.hear(2, 0, ACCEPTED),
+            ballot.count(2, 0, ACCEPTED),
             BallotStep::Wait,
             "of another number"
         );
         let mut with_the_first = ballot.clone();
         assert_eq!(
-            with_the_first.hear(1, 0, ACCEPTED),
+            with_the_first.count(1, 0, ACCEPTED),
             BallotStep::Won { number: NOW }
         );
         assert_eq!(
-            ballot.hear(0, 1, ACCEPTED),
+            ballot.count(0, 1, ACCEPTED),
             BallotStep::Won { number: second }
         );
     }
@@ -320,30 +323,34 @@ mod tests {
     fn a_clock_of_its_own_is_not_followed_and_costs_nothing() {
         let mut ballot = ballot(3);
         let stray = NOW + 3_000_000;
-        assert_eq!(ballot.hear(0, 0, refused(stray)), BallotStep::Wait);
-        assert_eq!(ballot.hear(1, 0, ACCEPTED), BallotStep::Wait);
-        let BallotStep::Propose { number, .. } = ballot.clone().hear(2, 0, refused(NOW + 5)) else {
+        assert_eq!(ballot.count(0, 0, refused(stray)), BallotStep::Wait);
+        assert_eq!(ballot.count(1, 0, ACCEPTED), BallotStep::Wait);
+        let BallotStep::Propose { number, .. } = ballot.clone().count(2, 0, refused(NOW + 5))
+        else {
             panic!("no higher number");
         };
         assert!(number < NOW + 1000, "{}", number - NOW);
-        assert_eq!(ballot.hear(2, 0, ACCEPTED), BallotStep::Won { number: NOW });
+        assert_eq!(
+            ballot.count(2, 0, ACCEPTED),
+            BallotStep::Won { number: NOW }
+        );
     }
 
     #[test]
     fn an_estimate_that_went_astray_is_given_up_for_the_servers_time() {
         let mut ballot = Ballot::new(3, NOW + 9_000_000, 1, 100);
-        assert_eq!(ballot.hear(0, 0, refused(NOW)), BallotStep::Wait);
-        let step = ballot.hear(1, 0, refused(NOW + 10));
+        assert_eq!(ballot.count(0, 0, refused(NOW)), BallotStep::Wait);
+        let step = ballot.count(1, 0, refused(NOW + 10));
         let number = NOW + 10 + 1 + 100;
         assert_eq!(step, BallotStep::Propose { place: 1, number });
     }
 
     #[test]
-    fn a_block_begins_above_what_was_told() {
+    fn a_block_begins_above_every_refusal() {
         let mut ballot = Ballot::new(3, NOW, 64, 0);
         let number = NOW + 7 + 64;
         assert_eq!(
-            ballot.hear(0, 0, refused(NOW + 7)),
+            ballot.count(0, 0, refused(NOW + 7)),
             BallotStep::Propose { place: 1, number }
         );
     }
@@ -351,49 +358,52 @@ mod tests {
     #[test]
     fn others_are_overtaken_by_more_and_more_and_not_for_ever() {
         let mut ballot = ballot(3);
-        let mut told = NOW;
+        let mut refusals = NOW;
         for place in 1..MOST_PROPOSALS {
-            told += 1000;
-            let BallotStep::Propose { number, .. } = ballot.hear(0, place - 1, refused(told))
+            refusals += 1000;
+            let BallotStep::Propose { number, .. } = ballot.count(0, place - 1, refused(refusals))
             else {
                 panic!("no proposal {place}");
             };
-            assert_eq!(number, told + 1 + (100 << (place - 1)));
+            assert_eq!(number, refusals + 1 + (100 << (place - 1)));
         }
         let last = MOST_PROPOSALS - 1;
-        assert_eq!(ballot.hear(0, last, refused(told + 1000)), BallotStep::Wait);
-        let step = ballot.hear(1, last, refused(told + 1000));
+        assert_eq!(
+            ballot.count(0, last, refused(refusals + 1000)),
+            BallotStep::Wait
+        );
+        let step = ballot.count(1, last, refused(refusals + 1000));
         assert_eq!(step, BallotStep::Lost(NoMajority::Overtaken));
     }
 
     #[test]
     fn a_lock_is_busy_until_a_majority_of_the_servers_is_free() {
         let mut ballot = ballot(5);
-        assert_eq!(ballot.hear(0, 0, held(7)), BallotStep::Wait);
-        assert_eq!(ballot.hear(1, 0, ACCEPTED), BallotStep::Wait);
-        assert_eq!(ballot.hear(2, 0, held(3)), BallotStep::Wait);
-        assert_eq!(ballot.hear(3, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.count(0, 0, held(7)), BallotStep::Wait);
+        assert_eq!(ballot.count(1, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.count(2, 0, held(3)), BallotStep::Wait);
+        assert_eq!(ballot.count(3, 0, ACCEPTED), BallotStep::Wait);
         let mut endless = ballot.clone();
         let soonest = NoMajority::Busy(Expiry::In(Duration::from_secs(3)));
-        assert_eq!(ballot.hear(4, 0, held(5)), BallotStep::Lost(soonest));
+        assert_eq!(ballot.count(4, 0, held(5)), BallotStep::Lost(soonest));
         let without_an_end = Vote::Held {
             least: NOW,
             left: None,
         };
         assert_eq!(
-            endless.hear(4, 0, without_an_end),
+            endless.count(4, 0, without_an_end),
             BallotStep::Lost(soonest)
         );
         let mut all = self::ballot(3);
-        assert_eq!(all.hear(0, 0, without_an_end), BallotStep::Wait);
+        assert_eq!(all.count(0, 0, without_an_end), BallotStep::Wait);
         let never = NoMajority::Busy(Expiry::Never);
-        assert_eq!(all.hear(1, 0, without_an_end), BallotStep::Lost(never));
+        assert_eq!(all.count(1, 0, without_an_end), BallotStep::Lost(never));
     }
 
     #[test]
     fn too_much_silence_is_no_busy_lock() {
         let mut ballot = ballot(3);
-        assert_eq!(ballot.hear(0, 0, held(7)), BallotStep::Wait);
+        assert_eq!(ballot.count(0, 0, held(7)), BallotStep::Wait);
         let mut busy = ballot.clone();
         assert!(matches!(
             busy.miss(1, 0),

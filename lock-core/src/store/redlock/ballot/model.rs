@@ -61,7 +61,7 @@ struct ModelServer {
     /// None after a loss of data.
     counter: Option<u64>,
     /// To the client that asks now, by the indexes of its proposals; not received yet.
-    answers: BTreeSet<(usize, Vote)>,
+    replies: BTreeSet<(usize, Vote)>,
     /// Which of its proposals were delivered.
     delivered: BTreeSet<usize>,
 }
@@ -158,20 +158,20 @@ impl Proposing {
                     };
                     state.repeats_left = left;
                 }
-                let vote = state.servers[index].hear(*number, self.world.bound, rule);
-                state.servers[index].answers.insert((place, vote));
+                let vote = state.servers[index].count(*number, self.world.bound, rule);
+                state.servers[index].replies.insert((place, vote));
                 reached.push(state.in_order());
             }
             for number in &self.late {
                 let mut state = self.clone();
-                state.servers[index].hear(*number, self.world.bound, rule);
+                state.servers[index].count(*number, self.world.bound, rule);
                 reached.push(state.in_order());
             }
-            for answer in &server.answers {
+            for reply in &server.replies {
                 let mut state = self.clone();
-                state.servers[index].answers.remove(answer);
-                let (place, vote) = *answer;
-                match state.ballot.hear(index, place, vote) {
+                state.servers[index].replies.remove(reply);
+                let (place, vote) = *reply;
+                match state.ballot.count(index, place, vote) {
                     BallotStep::Won { number } => state.end(number, reached)?,
                     BallotStep::Propose { place, .. } if place == PROPOSALS => {}
                     BallotStep::Propose { .. } | BallotStep::Wait => reached.push(state.in_order()),
@@ -206,7 +206,7 @@ impl Proposing {
 
 impl ModelServer {
     /// As in `propose.lua`.
-    fn hear(&mut self, number: u64, bound: u64, rule: Rule) -> Vote {
+    fn count(&mut self, number: u64, bound: u64, rule: Rule) -> Vote {
         let forgotten = || (rule.without_counter)(bound);
         let counter = *self.counter.get_or_insert_with(forgotten);
         if number > bound || !(rule.accepts)(number, counter) {
@@ -271,7 +271,7 @@ struct CounterRule {
     counters: [u64; SERVERS],
     client: Client,
     first_token: u64,
-    answers: BTreeSet<(usize, u64)>,
+    replies: BTreeSet<(usize, u64)>,
     /// What the first client writes back when it has its token, without waiting for a reply, which would be a second round trip.
     written_back: Option<u64>,
 }
@@ -286,10 +286,10 @@ impl CounterRule {
     fn next(&self, back: WriteBack, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
         for server in 0..SERVERS {
             // One request a server, without a repetition: the protocol fails all the same.
-            if self.answers.iter().all(|(other, _)| *other != server) {
+            if self.replies.iter().all(|(other, _)| *other != server) {
                 let mut state = self.clone();
                 state.counters[server] += 1;
-                state.answers.insert((server, state.counters[server]));
+                state.replies.insert((server, state.counters[server]));
                 reached.push(state);
             }
             if let Some(token) = self.written_back {
@@ -298,16 +298,16 @@ impl CounterRule {
                 reached.push(state);
             }
         }
-        if self.answers.len() < SERVERS.div_ceil(2) {
+        if self.replies.len() < SERVERS.div_ceil(2) {
             return Ok(());
         }
-        let token = self.answers.iter().map(|(_, count)| *count).max();
+        let token = self.replies.iter().map(|(_, count)| *count).max();
         let token = token.expect("a majority is not empty");
         match self.client {
             Client::First => reached.push(Self {
                 client: Client::Second,
                 first_token: token,
-                answers: BTreeSet::new(),
+                replies: BTreeSet::new(),
                 written_back: (back == WriteBack::Yes).then_some(token),
                 ..self.clone()
             }),
@@ -324,7 +324,7 @@ fn fencing_counter(back: WriteBack) -> Option<Counterexample> {
         counters: [1, 0, 0],
         client: Client::First,
         first_token: 0,
-        answers: BTreeSet::new(),
+        replies: BTreeSet::new(),
         written_back: None,
     };
     explore([start], |state, reached| state.next(back, reached)).1

@@ -52,7 +52,7 @@ impl<T: Copy + PartialEq> Replies<T> {
 pub(crate) fn no_majority(servers: usize, failures: &[Failure]) -> Failure {
     let invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
     let found = failures.iter().find(invalid).cloned();
-    found.unwrap_or_else(|| Failure::no_answer(no_majority_text(servers, failures)))
+    found.unwrap_or_else(|| Failure::no_reply(no_majority_text(servers, failures)))
 }
 
 pub(crate) fn no_majority_text(servers: usize, failures: &[Failure]) -> String {
@@ -75,7 +75,7 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<
     clippy::option_option,
     reason = "undecided, or no holder has a majority"
 )]
-pub(crate) fn whose(
+pub(crate) fn holder_of_majority(
     servers: usize,
     seen: &[SeenLock],
     silent: usize,
@@ -114,7 +114,7 @@ mod tests {
         for (said, count) in said {
             (0..count).for_each(|_| replies.count(Ok(said)));
         }
-        (0..silent).for_each(|_| replies.count(Err(Failure::no_answer("silent"))));
+        (0..silent).for_each(|_| replies.count(Err(Failure::no_reply("silent"))));
         replies.result().map(|result| result.map_err(drop))
     }
 
@@ -142,19 +142,37 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_whose_a_majority_has_it_for_as_long_as_a_majority_does() {
+    fn a_lock_is_held_by_the_owner_token_of_a_majority_for_as_long_as_a_majority_has_it() {
         let of =
             |token: &str, seconds| Some((token.to_owned(), Some(Duration::from_secs(seconds))));
         let seen = [of("a", 9), of("b", 5), of("a", 7), of("a", 8)];
         let third = Duration::from_secs(7);
-        assert_eq!(whose(5, &seen, 0), Some(Some(("a", Some(third)))));
-        assert_eq!(whose(5, &seen[..3], 2), None, "the silent ones may have it");
-        assert_eq!(whose(5, &[None, of("b", 5), None], 0), None, "two to come");
-        assert_eq!(whose(5, &[None, of("b", 5), None, None], 0), Some(None));
+        assert_eq!(
+            holder_of_majority(5, &seen, 0),
+            Some(Some(("a", Some(third))))
+        );
+        assert_eq!(
+            holder_of_majority(5, &seen[..3], 2),
+            None,
+            "the silent ones may have it"
+        );
+        assert_eq!(
+            holder_of_majority(5, &[None, of("b", 5), None], 0),
+            None,
+            "two to come"
+        );
+        assert_eq!(
+            holder_of_majority(5, &[None, of("b", 5), None, None], 0),
+            Some(None)
+        );
         let endless = Some(("a".to_owned(), None));
         let seen = [endless.clone(), endless.clone(), endless];
-        assert_eq!(whose(5, &seen, 0), Some(Some(("a", None))));
+        assert_eq!(holder_of_majority(5, &seen, 0), Some(Some(("a", None))));
         let split = [of("a", 1), of("a", 1), of("b", 1), of("b", 1), None];
-        assert_eq!(whose(5, &split, 0), Some(None), "no token has a majority");
+        assert_eq!(
+            holder_of_majority(5, &split, 0),
+            Some(None),
+            "no token has a majority"
+        );
     }
 }

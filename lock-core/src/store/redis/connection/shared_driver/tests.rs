@@ -183,7 +183,7 @@ impl Registrations for Counted {
 
 /// Each try is a panic, which the program may report.
 #[test]
-fn a_runtime_without_a_reactor_is_asked_for_one_once() {
+fn a_runtime_without_a_reactor_is_reported_once() {
     let manager = runtime();
     let _inside = manager.enter();
     let (_socket, registrations, _server) = sockets();

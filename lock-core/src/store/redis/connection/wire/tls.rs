@@ -56,10 +56,10 @@ pub(super) fn explained(error: io::Error) -> io::Error {
         }
         _ => io::ErrorKind::InvalidData,
     };
-    io::Error::new(kind, told(error))
+    io::Error::new(kind, text_of(error))
 }
 
-fn told(error: &Error) -> String {
+fn text_of(error: &Error) -> String {
     match error {
         // `BadSignature` occurs if another authority has the same name: for example, after the authority was made anew.
         Error::InvalidCertificate(

@@ -26,7 +26,7 @@ const MOST_IN_FLIGHT: usize = 1 << 17;
 
 /// How many bytes may come without a complete reply. The longest expected reply is the map of a cluster in which each slot is a
 /// range of its own.
-const MOST_UNANSWERED: usize = 1 << 23;
+const MOST_WITHOUT_REPLY: usize = 1 << 23;
 
 /// What each request in flight adds to that bound: its reply may be complete although its task has not run yet.
 const MOST_EACH: usize = 1 << 12;
@@ -66,7 +66,7 @@ const CROWD: RangeInclusive<usize> = 16..=100;
 #[derive(Debug)]
 pub(crate) struct Traffic {
     /// When bytes last came, in nanoseconds of the clock.
-    heard: AtomicU64,
+    arrived: AtomicU64,
     /// How many messages have come.
     messages: AtomicU64,
     /// Since when there has always been a request in flight.
@@ -81,7 +81,7 @@ pub(crate) struct Traffic {
     /// How many requests were queued since the driver last wrote.
     queued: AtomicUsize,
     /// How many bytes have come since the last reply that is known to be complete.
-    unanswered: AtomicUsize,
+    without_reply: AtomicUsize,
     /// Whether a reply was late since the driver's last tick.
     was_late: AtomicBool,
     end: OnceLock<NoReply>,
@@ -93,7 +93,7 @@ impl Traffic {
     pub(crate) fn new() -> Self {
         let now = CLOCK.now().as_nanos();
         Self {
-            heard: AtomicU64::new(now),
+            arrived: AtomicU64::new(now),
             messages: AtomicU64::new(0),
             waiting_since: AtomicU64::new(now),
             in_flight: AtomicUsize::new(0),
@@ -101,7 +101,7 @@ impl Traffic {
             is_retired: AtomicBool::new(false),
             retired: Notify::new(),
             queued: AtomicUsize::new(0),
-            unanswered: AtomicUsize::new(0),
+            without_reply: AtomicUsize::new(0),
             was_late: AtomicBool::new(false),
             end: OnceLock::new(),
             tick: Notify::new(),
@@ -143,10 +143,10 @@ impl Traffic {
     ///
     /// If they are more than any reply has. A hostile server may announce a reply of any length, which must not be stored.
     pub(crate) fn note_received(&self, count: usize) -> io::Result<()> {
-        self.note_heard();
-        let unanswered = self.unanswered.fetch_add(count, Ordering::AcqRel) + count;
+        self.note_bytes();
+        let without_reply = self.without_reply.fetch_add(count, Ordering::AcqRel) + count;
         let in_flight = self.in_flight.load(Ordering::Acquire);
-        if unanswered <= MOST_UNANSWERED.saturating_add(in_flight.saturating_mul(MOST_EACH)) {
+        if without_reply <= MOST_WITHOUT_REPLY.saturating_add(in_flight.saturating_mul(MOST_EACH)) {
             return Ok(());
         }
         let reason = "the server sent more than any reply has";
@@ -155,20 +155,20 @@ impl Traffic {
     }
 
     /// Notes that the server has sent something. On a connection that a user's client opened, only complete replies are noticed.
-    pub(crate) fn note_heard(&self) {
-        self.heard
+    pub(crate) fn note_bytes(&self) {
+        self.arrived
             .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
     }
 
     /// Notes a reply or a message that is complete.
     pub(crate) fn note_complete(&self) {
-        self.unanswered.store(0, Ordering::Release);
+        self.without_reply.store(0, Ordering::Release);
     }
 
     /// Notes a message that is complete.
     pub(crate) fn note_message(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
-        self.note_heard();
+        self.note_bytes();
         self.note_complete();
     }
 
@@ -178,12 +178,12 @@ impl Traffic {
     }
 
     /// When bytes last came. On a connection that a user's client opened: when a reply last did.
-    pub(crate) fn last_heard(&self) -> Moment {
-        Moment::from_nanos(self.heard.load(Ordering::Acquire))
+    pub(crate) fn last_bytes(&self) -> Moment {
+        Moment::from_nanos(self.arrived.load(Ordering::Acquire))
     }
 
-    pub(crate) fn heard_since(&self, moment: Moment) -> bool {
-        self.last_heard() >= moment
+    pub(crate) fn bytes_since(&self, moment: Moment) -> bool {
+        self.last_bytes() >= moment
     }
 
     /// Notes that a request waits for the driver. Returns whether this thread should let the driver run now.
@@ -213,7 +213,7 @@ impl Traffic {
             return true;
         }
         let waiting_since = self.waiting_since.load(Ordering::Acquire);
-        let since = self.heard.load(Ordering::Acquire).max(waiting_since);
+        let since = self.arrived.load(Ordering::Acquire).max(waiting_since);
         let silence = Duration::from_nanos(CLOCK.now().as_nanos().saturating_sub(since));
         let is_watched = self.in_flight() > 0 || self.is_always_watched.load(Ordering::Acquire);
         is_watched && silence >= patience
@@ -284,13 +284,13 @@ mod tests {
     fn what_comes_is_bounded_by_what_is_asked_for() {
         let traffic = Traffic::new();
         traffic
-            .note_received(MOST_UNANSWERED)
+            .note_received(MOST_WITHOUT_REPLY)
             .expect("a long reply");
         assert!(traffic.note_received(1).is_err());
         assert!(matches!(traffic.ended(), Some(NoReply::Nonsense)));
         let traffic = Traffic::new();
         let _counted = traffic.begin(CLOCK.now()).expect("the first one");
-        let most = MOST_UNANSWERED + MOST_EACH;
+        let most = MOST_WITHOUT_REPLY + MOST_EACH;
         traffic.note_received(most).expect("a reply and a long one");
         traffic.note_complete();
         traffic.note_received(most).expect("the next two");
