@@ -11,7 +11,7 @@ use tokio::{
 /// How long requests under way may take after the signal.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Waits until the process is told to end: Kubernetes and systemd send `SIGTERM`, a terminal sends `SIGINT` at ctrl-c.
+/// Waits for the signal to end: Kubernetes and systemd send `SIGTERM`, a terminal sends `SIGINT` at ctrl-c.
 ///
 /// From the first call on, neither signal ends the process by itself. A service makes that call before it prints its address, so
 /// that no signal comes earlier. All calls report the same signal, also those that come after it.
@@ -45,7 +45,7 @@ fn listen() -> watch::Receiver<bool> {
     signalled
 }
 
-/// Waits until the process is told to end, and then shuts the manager down, beside the server: it grants no new lock from here on.
+/// Waits for the signal to end, and then shuts the manager down, beside the server: it grants no new lock from here on.
 /// A handler that is still under way after five seconds loses its lock and ends with an error.
 pub fn shut_down_on_signal(locks: LockManager) -> impl Future<Output = ()> + Send + 'static {
     let signalled = shutdown_signal();

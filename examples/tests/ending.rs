@@ -1,4 +1,4 @@
-//! Every example that serves ends in order when it is told to.
+//! Every example that serves ends in order at a signal.
 
 use std::{process::Command, time::Duration};
 

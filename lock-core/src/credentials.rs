@@ -43,7 +43,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The future of a [`CredentialsProvider`]'s answer.
+/// The future of a [`CredentialsProvider`]'s reply.
 pub type CredentialsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 

@@ -262,7 +262,7 @@ impl fmt::Display for LockError {
                 write!(f, "the body for `{}` ran before, and {reason}", key.shown())
             }
             Self::Unavailable { key: Some(key), .. } => {
-                write!(f, "the lock `{}` is unavailable: no usable answer from the backend", key.shown())
+                write!(f, "the lock `{}` is unavailable: no usable reply from the backend", key.shown())
             }
             Self::Unavailable { key: None, .. } => f.write_str("the lock backend is unavailable"),
             Self::Invalid {

@@ -159,7 +159,7 @@ async fn a_lock_that_is_busy_elsewhere_is_waited_for_and_no_longer() {
             panic!("{way:?}: {held:?}");
         };
         assert_eq!(key.as_str(), "k");
-        // The last busy answer gave this time: it is that of a holder which renews its lease.
+        // The last busy reply gave this time: it is that of a holder which renews its lease.
         let retry_after = retry_after.expect("it has an expiry");
         assert!(
             retry_after > SECOND * 9 && retry_after <= SECOND * 10,
@@ -365,7 +365,7 @@ async fn a_holder_elsewhere_is_seen_and_can_be_forced_to_let_go() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     faults.busy_for("k", SECOND * 5);
     let found = locks.inspect("k").await.expect("a response");
-    let found = found.expect("somebody has it");
+    let found = found.expect("a task has it");
     assert_eq!(found.holder, Holder::Foreign);
     assert_eq!(found.remaining, Some(SECOND * 5));
     locks.force_release("k").await.expect("works");

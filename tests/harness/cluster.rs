@@ -338,7 +338,7 @@ impl Cluster {
         }
     }
 
-    /// The servers on the ports that the first node answers with, of those that answer and name any.
+    /// The servers on the ports in the first reply of a node that names any.
     fn masters_by<P: IntoIterator<Item = u16>>(
         &self,
         ports: impl Fn(&View) -> P,

@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes each lock once, and does not end before it is told to.
+    /// Takes each lock once, and does not end before the test says so.
     const PROGRAM: &str = "#!/bin/sh
         echo ready; read go
         [ \"$*\" = \"url $2 $3 a,b 4 2000 10\" ] || exit 7

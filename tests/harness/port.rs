@@ -18,7 +18,7 @@ static NODES: Mutex<Ports> = Mutex::new(Ports::of(16_000..22_000));
 /// For everything else.
 static OTHERS: Mutex<Ports> = Mutex::new(Ports::of(22_000..26_000));
 
-/// The node of a cluster also listens this far above its port. Newer servers can be told another port, Redis 6.2 cannot.
+/// The node of a cluster also listens this far above its port. Newer servers take another port by a setting, Redis 6.2 does not.
 const BUS: u16 = 10_000;
 
 /// How many ports are claimed at a time.

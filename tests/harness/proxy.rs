@@ -25,7 +25,7 @@ use crate::{background::Background, port::listen};
 
 /// A TCP proxy in front of a server, on a port of its own.
 ///
-/// It passes everything on until it is told otherwise, encrypted traffic included. It runs on a thread of its own, so that a
+/// It passes everything on until a method injects a fault, encrypted traffic included. It runs on a thread of its own, so that a
 /// test which stalls its runtime does not stall the network. The faults add up until [`pass`] heals
 /// them; each takes effect before its method returns.
 ///
@@ -92,7 +92,7 @@ impl Proxy {
     }
 
     /// Heals every fault. The frames that a black hole held back flow on; a delayed frame in flight keeps
-    /// its delay. A connection that lost a frame is reset, since its answers no longer match.
+    /// its delay. A connection that lost a frame is reset, since its replies no longer match.
     pub fn pass(&self) {
         self.faults.heal();
     }
@@ -107,9 +107,9 @@ impl Proxy {
     /// ```no_run
     /// # use lock_tests::{After, Direction, Proxy, Which};
     /// # let proxy = Proxy::start(6379);
-    /// // The server takes the lock, the client never hears of it and waits:
+    /// // The server takes the lock, the client never gets the reply and waits:
     /// proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
-    /// // The second request never arrives, and the client is told at once:
+    /// // The second request never arrives, and the client sees it at once:
     /// proxy.lose(Direction::Requests, Which::nth(2), After::Reset);
     /// ```
     pub fn lose(&self, direction: Direction, which: Which, after: After) {

@@ -171,7 +171,7 @@ impl SentinelsBuilder {
 
     /// Makes a sentinel connect sooner, and exchange news with the others more often, than at its defaults.
     ///
-    /// At the defaults it connects to a new primary up to a second after it heard of it. If `down-after-milliseconds` is
+    /// At the defaults it connects to a new primary up to a second after it found it. If `down-after-milliseconds` is
     /// shorter, it takes the new primary for dead meanwhile, and the next fail-over follows at once. Also at the defaults, it
     /// takes seconds until all sentinels know each other.
     fn quicken(&self, sentinel: &RedisServer) {

@@ -379,7 +379,7 @@ impl RedisServer {
             .expect("the builder was given no certificates")
     }
 
-    /// The port that other servers and their clients are told: the port for TLS, if the server has one.
+    /// The port that other servers and their clients use: the port for TLS, if the server has one.
     pub(crate) fn announced_port(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
     }

@@ -771,7 +771,7 @@ mod options {
                 replies
             };
             with_locks(locks, async {
-                // One answer for each acquire, and one for the releases, which are sent together.
+                // One reply for each acquire, and one for the releases, which are sent together.
                 assert_eq!(took(Box::pin(as_the_manager())).await, of_the_manager);
                 assert_eq!(took(Box::pin(awaited())).await, 3);
                 assert_eq!(took(Box::pin(behind())).await, 2);

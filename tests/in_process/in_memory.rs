@@ -308,7 +308,7 @@ async fn verifying_reads_the_backend_and_does_not_extend() {
         .remaining;
     assert_eq!(on_the_server, Some(SECOND * 5));
     locks.force_release("k").await.expect("works");
-    assert!(!guard.lease().is_lost(), "nobody has told it yet");
+    assert!(!guard.lease().is_lost(), "no reply has said so yet");
     assert!(matches!(
         guard.lease().verify().await,
         Err(LockError::Lost { .. })
@@ -898,7 +898,7 @@ async fn a_lock_that_is_free_at_every_turn_leaves_its_runtime_to_others() {
     });
     tokio::task::yield_now().await;
     stop.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert!(busy.await.expect("no panic"), "nobody else had a turn");
+    assert!(busy.await.expect("no panic"), "no other task had a turn");
 }
 
 /// The claim also holds while the reply to the release is late.

@@ -192,7 +192,7 @@ async fn branches_of_a_body_that_holds_a_permit_have_it_in_turn() {
         })
         .await
         .expect("free");
-    assert_eq!(inside.most.load(SeqCst), 1, "it has one seat");
+    assert_eq!(inside.most.load(SeqCst), 1, "it has one permit");
     assert_eq!(start.elapsed().as_secs(), 2);
 }
 

@@ -390,7 +390,7 @@ mod losing {
             let lease = guard.as_ref().expect("free").lease();
             lease.verify().await.expect("held");
             locks.force_release(taken_away).await.expect("works");
-            assert!(!lease.is_lost(), "nobody has told it yet");
+            assert!(!lease.is_lost(), "no reply has said so yet");
             let verified = lease.verify().await;
             assert!(
                 is_lost(&verified, taken_away, LeaseLost::TakenAway),

@@ -82,7 +82,7 @@ impl Way {
         self.loses_replies.store(false, Ordering::SeqCst);
     }
 
-    /// Checks that a call returns although its body has all later requests or answers lost. A call that waits for a reply
+    /// Checks that a call returns although its body has all later requests or replies lost. A call that waits for a reply
     /// would give up later.
     async fn does_not_hold_up<T>(&self, call: impl Future<Output = Result<T, LockError>>) {
         let ended = timeout(HANG / 2, call).await;
@@ -97,7 +97,7 @@ impl Way {
         let mut call = pin!(call);
         tokio::select! {
             biased;
-            ended = &mut call => panic!("no answer has come: {ended:?}"),
+            ended = &mut call => panic!("no reply has come: {ended:?}"),
             () = eventually(HANG, "the server has released", async || {
                 self.loses_replies.load(Ordering::SeqCst) && self.held() == 0
             }) => {}
@@ -210,7 +210,7 @@ async fn the_next_acquire_of_the_process_is_sent_behind_the_release() {
     let next = locks.acquire("k", options());
     tokio::select! {
         biased;
-        odd = next => panic!("no answer has come: {odd:?}"),
+        odd = next => panic!("no reply has come: {odd:?}"),
         () = eventually(HANG, "another lease has the lock", async || {
             way.server.get("lock:k").is_some_and(|holder| Some(&holder) != first.as_ref())
         }) => {}

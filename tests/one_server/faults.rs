@@ -253,7 +253,7 @@ async fn a_lease_that_cannot_be_renewed_ends_its_body_before_the_server_gives_it
         let locks = locks.clone();
         async move {
             let body = |_| async {
-                entered.send(()).expect("somebody waits");
+                entered.send(()).expect("a task waits");
                 std::future::pending::<()>().await;
             };
             locks.run("k", LockOptions::new(ttl), body).await
@@ -537,7 +537,7 @@ async fn a_wait_that_ends_while_a_reply_is_due_ends_with_it() {
         proxy.requests("EVALSHA") == 1
     })
     .await;
-    // The waiter's time is over before the reply to the holder's acquire comes. Then it waits for that answer only.
+    // The waiter's time is over before the reply to the holder's acquire comes. Then it waits for that reply only.
     let busy = timeout(
         HANG,
         locks.acquire("k", options().wait(Duration::from_millis(20))),
@@ -775,7 +775,7 @@ async fn a_server_that_does_not_read_gets_everything_when_it_does() {
     }
     tokens.sort_unstable();
     tokens.dedup();
-    assert!(tokens.len() as u64 == TASKS, "no answer went to two");
+    assert!(tokens.len() as u64 == TASKS, "no reply went to two");
 }
 
 #[tokio::test]

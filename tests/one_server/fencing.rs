@@ -262,7 +262,7 @@ async fn tokens_grow_when_an_outsider_grants_by_a_clock_that_lags() {
         drop(lost);
         server.set_fencing_clock(CLOCK, lagging);
         server.cli(&["PEXPIRE", "lock:k", "1"]);
-        eventually(HANG, "somebody grants it", async || {
+        eventually(HANG, "a process grants it", async || {
             drop(outsider.try_acquire("k", patient()).await);
             waiting.is_finished()
         })

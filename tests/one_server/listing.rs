@@ -74,7 +74,7 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
     let mut list = locks.list("");
     proxy.black_hole(lock_tests::Scope::All);
     let dropped = tokio::time::timeout(lock_tests::SECOND / 10, list.next()).await;
-    assert!(dropped.is_err(), "no answer can come");
+    assert!(dropped.is_err(), "no reply can come");
     let failed = list.next().await.expect("it has not ended");
     assert!(
         matches!(failed, Err(LockError::Unavailable { .. })),

@@ -40,13 +40,13 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_loc
             wait.await.expect("no assertion failed");
         }
     }
-    eventually(HANG, "nobody stands in line", async || {
+    eventually(HANG, "no waiter is left", async || {
         server.queue(QUEUE).is_empty()
     })
     .await;
     guard.lease().verify().await.expect("held all the time");
     guard.release_held().await;
-    assert_eq!(server.get("lock:k"), None, "it went to nobody who had left");
+    assert_eq!(server.get("lock:k"), None, "it went to no task that had left");
     assert_eq!(clients(&server), before, "connections and subscriptions");
 }
 
@@ -155,7 +155,7 @@ async fn connections_that_are_reset_all_the_time_cost_no_order_and_leave_nothing
             assert!(token > last, "{token} after {last}");
             last = token;
             times += 1;
-            // Without an answer the release goes on in the background.
+            // Without a reply the release goes on in the background.
             drop(guard.release().await);
         }
         over.set(true);

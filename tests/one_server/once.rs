@@ -124,7 +124,7 @@ async fn waiting_processes_get_a_message_at_once() {
     let holder = connect(&server.url()).await;
     let guard = holder.acquire_free("k", patient()).await;
     let mut waiters = JoinSet::new();
-    // More than are told by one call of a script.
+    // More than get their message by one call of a script.
     for _ in 0..70 {
         let (locks, bodies) = (connect(&server.url()).await, bodies.clone());
         waiters.spawn(async move { bodies.run(&locks, once()).await });

@@ -168,7 +168,7 @@ async fn a_key_that_is_taken_away_drops_the_body_and_frees_the_others() {
     let running = tokio::spawn(async move {
         let body = |lease: Lease| async move {
             let _flag = flag;
-            entered.send(lease).expect("somebody waits");
+            entered.send(lease).expect("a task waits");
             pending::<()>().await;
         };
         locks.run_all(["a", "b", "c"], options(), body).await
@@ -212,7 +212,7 @@ async fn a_shutdown_releases_every_key_of_a_body() {
     let running = tokio::spawn({
         let locks = locks.clone();
         let body = |_| async move {
-            entered.send(()).expect("somebody waits");
+            entered.send(()).expect("a task waits");
             pending::<()>().await;
         };
         async move { locks.run_all(["a", "b"], options(), body).await }

@@ -38,7 +38,7 @@ async fn connect_all<const N: usize>(server: &RedisServer) -> [LockManager; N] {
     all.try_into().expect("as many")
 }
 
-/// Tasks that take a key shared again and again, without a pause, until they are told to stop. Each counts its bodies.
+/// Tasks that take a key shared again and again, without a pause, until a flag stops them. Each counts its bodies.
 struct Readers {
     stop: Arc<AtomicBool>,
     bodies: Arc<AtomicUsize>,

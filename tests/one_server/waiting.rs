@@ -86,7 +86,7 @@ fn queue_length_of(server: &RedisServer, full_key: &str) -> usize {
 
 /// Checks that only the counter is left once the beats have expired.
 async fn nothing_stays(server: &RedisServer) {
-    eventually(HANG, "everybody has left", async || {
+    eventually(HANG, "all have left", async || {
         server.keys("lock:*").is_empty()
             && queue_length(server) == 0
             && server.keys("__lock_core__:beats:*").is_empty()

@@ -106,7 +106,7 @@ async fn a_timeout_around_the_body_releases() {
     let locks = connect(&server.url()).await;
     let (entered, inside) = tokio::sync::oneshot::channel();
     let run = locks.run("k", options(), |_| async {
-        entered.send(()).expect("somebody waits");
+        entered.send(()).expect("a task waits");
         pending::<()>().await;
     });
     // The time-out ends the wait within the body, however slow the machine is.
@@ -181,7 +181,7 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
         let mut acquire = Box::pin(locks.acquire("k", options()));
         let taken = eventually(SOON, "the lock is held", async || is_held(&server));
         tokio::select! {
-            _ = &mut acquire => unreachable!("no answer comes through"),
+            _ = &mut acquire => unreachable!("no reply comes through"),
             () = taken => {}
         }
         // The clean-up after this drop gets no reply until the proxy is healed.

@@ -18,7 +18,7 @@ use tokio::{task::JoinSet, time::timeout};
 /// Far longer than every time-out: only a hang takes this long.
 const HANG: Duration = Duration::from_secs(30);
 
-/// The number of servers of each kind, each with answers of its own.
+/// The number of servers of each kind, each with replies of its own.
 const SEEDS: u64 = 48;
 
 /// The number of them that are used at the same time.

@@ -13,7 +13,7 @@ fn count(server: &RedisServer, mode: &str) -> u32 {
 }
 
 fn value(server: &RedisServer, counter: &str) -> u32 {
-    let end = server.get(counter).expect("somebody counted");
+    let end = server.get(counter).expect("a process counted");
     end.parse().expect("a number")
 }
 

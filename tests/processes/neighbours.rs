@@ -304,7 +304,7 @@ fn count(server: &RedisServer, neighbour: Neighbour, mode: &str) -> u32 {
     for process in ours {
         process.join();
     }
-    let end = server.get("counter").expect("somebody counted");
+    let end = server.get("counter").expect("a process counted");
     end.parse().expect("a number")
 }
 

@@ -62,7 +62,7 @@ async fn a_server_that_pauses_for_longer_than_a_command_may_take_costs_neither_l
     // The future is dropped while the server may still have the request.
     server.cli(&["CLIENT", "PAUSE", "3000", "ALL"]);
     let dropped = timeout(Duration::from_millis(500), locks.acquire("d", options)).await;
-    assert!(dropped.is_err(), "it answers nobody");
+    assert!(dropped.is_err(), "it answers no request");
     eventually(
         SECOND * 15,
         "what was dropped is gone before its ttl",
@@ -123,7 +123,7 @@ async fn a_server_that_is_slow_again_and_again_costs_no_lease() {
     });
     slow.await.expect("no panic");
     assert!(!held.lease().is_lost());
-    assert_eq!(server.get("lock:k"), token, "nobody else had it");
+    assert_eq!(server.get("lock:k"), token, "no other process had it");
     held.lease().verify().await.expect("held");
     held.release_held().await;
 }

@@ -578,7 +578,7 @@ async fn no_log_line_has_an_owner_token_or_a_password() {
     eventually(
         Duration::from_secs(20),
         "the failed release is logged",
-        async || log.text().contains("a release got no answer"),
+        async || log.text().contains("a release got no reply"),
     )
     .await;
     let text = log.text() + &full_text(&error) + &format!("{locks:?}");

@@ -932,7 +932,7 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
         .expect("all rights");
     proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
     let check = timeout(Duration::from_millis(100), slow.check()).await;
-    check.expect_err("no answer");
+    check.expect_err("no reply");
     eventually(HANG, "no key is left", async || {
         server.keys("*") == ["__lock_core__:clock"]
     })
@@ -965,7 +965,7 @@ async fn a_check_key_stands_for_the_keys_that_a_user_may_use() {
     let other = connect_with(&server, "user", keys, with("order:1"))
         .await
         .expect("busy");
-    guard.lease().verify().await.expect("nobody took it");
+    guard.lease().verify().await.expect("no process took it");
     release(guard).await.expect("held");
     server.cli(&["SET", "lock:order:1", "theirs"]);
     other.check().await.expect("nothing but busy");

@@ -140,7 +140,7 @@ async fn a_lease_is_renewed_beyond_its_ttl() {
     let guard = acquire(&locks, LockOptions::new(ttl)).await;
     let (token, end) = (server.get("lock:k"), Instant::now() + ttl * 2);
     eventually(HANG, "two ttls are over", async || {
-        assert_eq!(server.get("lock:k"), token, "nobody else gets it");
+        assert_eq!(server.get("lock:k"), token, "no other process gets it");
         Instant::now() > end
     })
     .await;

@@ -206,7 +206,7 @@ impl Plan {
         plan
     }
 
-    /// Makes requests, or answers, late by more than two time-outs again and again, while the connection goes on. A lease lasts a
+    /// Makes requests, or replies, late by more than two time-outs again and again, while the connection goes on. A lease lasts a
     /// little longer than one time-out. So a request that was given up may be executed after the lease of an earlier grant.
     fn delay(&mut self, chance: &mut Chance) {
         let timeout = u64::try_from(self.command_timeout.as_nanos()).expect("short");

@@ -1,4 +1,4 @@
-//! The contenders: started, killed, stopped, and told to end.
+//! The contenders: started, killed, stopped, and ended by a line of input.
 
 use std::{
     env,

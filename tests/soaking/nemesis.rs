@@ -276,7 +276,7 @@ fn fail_over(servers: &Servers, fault: Fault) {
     match &servers.kind {
         Kind::Sentinels(sentinels) => fail_over_by_sentinels(sentinels, fault),
         Kind::Cluster(cluster) => fail_over_in(cluster, fault),
-        Kind::Independent(_) => unreachable!("nobody could take over"),
+        Kind::Independent(_) => unreachable!("no server could take over"),
     }
 }
 

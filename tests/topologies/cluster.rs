@@ -890,7 +890,7 @@ async fn a_node_whose_connections_break_all_the_time_is_asked_again() {
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     for _ in 0..5 {
         let asked = proxy.requests("EVALSHA");
-        eventually(HANG, "somebody asks", async || {
+        eventually(HANG, "a process asks", async || {
             proxy.requests("EVALSHA") > asked
         })
         .await;

@@ -160,8 +160,8 @@ async fn the_next_acquire_waits_for_the_reply_to_a_release_in_the_background() {
     let beside_it = locks.acquire("other", long());
     tokio::select! {
         biased;
-        odd = behind_it => panic!("no answer has come: {odd:?}"),
-        odd = beside_it => panic!("no answer has come: {odd:?}"),
+        odd = behind_it => panic!("no reply has come: {odd:?}"),
+        odd = beside_it => panic!("no reply has come: {odd:?}"),
         () = eventually(HANG, "what left behind the release has arrived", async || {
             servers.holding("lock:other") == 3
         }) => {}
@@ -312,7 +312,7 @@ async fn contenders_that_begin_together_all_have_their_turn_and_growing_tokens()
     for task in running {
         timeout(HANG, task)
             .await
-            .expect("nobody is stuck")
+            .expect("no task is stuck")
             .expect("no assertion failed");
     }
     let tokens = tokens.lock().expect("no panic").clone();
@@ -657,7 +657,7 @@ async fn a_list_in_one_url_is_a_list_of_servers() {
     let guard = locks.acquire_free("k", options()).await;
     eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
     guard.release_held().await;
-    // The servers are fresh, and the manager was not told so: none of them votes.
+    // The servers are fresh, and no setting says so: none of them votes.
     let locks = LockManager::connect(&list)
         .await
         .expect("connects all the same");
@@ -819,7 +819,7 @@ async fn a_server_with_a_wrong_clock_has_no_vote_and_moves_no_token() {
         .expect("the others agree");
     assert!(
         fencing(&guard) > last && fencing(&guard) < last + 120_000_000,
-        "nobody was dragged"
+        "no token was moved"
     );
     guard.release_held().await;
     clocks[1].set_ahead(hour);
@@ -1119,7 +1119,7 @@ async fn tasks_of_one_process_hand_a_lock_on_with_growing_tokens() {
     for task in running {
         timeout(HANG, task)
             .await
-            .expect("nobody is stuck")
+            .expect("no task is stuck")
             .expect("no assertion failed");
     }
     let tokens = tokens.lock().expect("no panic").clone();

@@ -394,7 +394,7 @@ async fn a_lease_is_renewed_beyond_its_ttl(servers: &Deployment) {
     let token = servers.get("lock:k");
     let end = servers.time("lock:k") + ttl * 2;
     eventually(HANG, "two ttls are over", async || {
-        assert_eq!(servers.get("lock:k"), token, "nobody else gets it");
+        assert_eq!(servers.get("lock:k"), token, "no other process gets it");
         servers.time("lock:k") > end
     })
     .await;

@@ -91,7 +91,7 @@ impl Problem {
                 ..
             } => (
                 Status::Done,
-                "the request was done before, and its answer was not kept",
+                "the request was done before, and its response was not kept",
             ),
             LockError::Invalid { key: Some(key), .. } if is_too_long(key) => {
                 (Status::BadRequest, "a name in the request is too long")

@@ -23,7 +23,7 @@ type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Converts the failure to `ABORTED` if the lock is busy, and to `UNAVAILABLE` if it is lost or unavailable. A key that is too long
-/// becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. A request that was done before, and whose answer was not kept,
+/// becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. A request that was done before, and whose response was not kept,
 /// is `ALREADY_EXISTS`. The message does not name the key.
 ///
 /// `grpc-retry-pushback-ms` says when to try again, if that is known. For a busy lock it is the time for which a holder typically

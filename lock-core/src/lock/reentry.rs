@@ -156,7 +156,7 @@ async fn scope_in<T>(
 /// not wait for shared ones. The keys are taken in the order of their bytes: branches with keys in common then do not wait for each
 /// other in a circle.
 ///
-/// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it is told to continue.
+/// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it is to continue.
 ///
 /// # Cancel safety
 ///

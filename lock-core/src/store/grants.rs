@@ -63,7 +63,7 @@ pub(crate) struct Grants {
     /// Those that may be in a queue, or hold a lock as an entry. A lock that is free is taken without an entry.
     entries: Mutex<HashMap<EntryNumber, EntryRecord>>,
     listener: OnceLock<Weak<dyn GrantListener>>,
-    /// Whether releases of this manager grant, as far as the last connection told. They do not where scripts may not run.
+    /// Whether releases of this manager grant, as far as the last connection showed. They do not where scripts may not run.
     gives: AtomicBool,
 }
 

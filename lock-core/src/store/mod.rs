@@ -161,7 +161,7 @@ pub(crate) enum QueueMode {
     DoNotQueue,
     /// Joins the queue, for the first time with this entry.
     JoinQueue,
-    /// Checks its position in the queue: the one given here, if the server told one.
+    /// Checks its position in the queue: the one given here, if the server gave one.
     CheckPosition(QueuePosition),
 }
 

@@ -192,7 +192,7 @@ impl<S: OneServer> RepeatedRelease<S> {
     /// Returns the failure if the caller has waited long enough.
     fn failed(&mut self, failure: Failure) -> Option<Failure> {
         let request = &self.release.request;
-        tracing::debug!(key = %Shown(&request.full_key), ?failure, tries = self.tries.all, "a release got no answer");
+        tracing::debug!(key = %Shown(&request.full_key), ?failure, tries = self.tries.all, "a release got no reply");
         let tries = &mut self.tries;
         tries.all += 1;
         tries.may_have_done_it |= !failure.is_definite() && !request.in_flight.is_empty();

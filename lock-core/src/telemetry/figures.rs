@@ -130,10 +130,7 @@ pub(super) fn connected(server: &str, is: bool) {
 pub(super) fn describe() {
     metrics::with_recorder(|recorder| {
         let seconds = [
-            (
-                WAIT,
-                "from asking for a lock to the answer, whichever it is",
-            ),
+            (WAIT, "from asking for a lock to the reply, whichever it is"),
             (HOLD, "from the acquire of a lock to its release"),
         ];
         for (name, says) in seconds {

@@ -242,7 +242,7 @@ pub(crate) fn check_literal(key: &LockKey) {
     }
 }
 
-/// Whether a subscriber hears the events of single locks.
+/// Whether a subscriber wants the events of single locks.
 pub(crate) fn details_are_logged() -> bool {
     tracing::enabled!(Level::DEBUG)
 }

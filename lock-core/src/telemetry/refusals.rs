@@ -30,7 +30,7 @@ impl Refusals {
         }
     }
 
-    /// Logs that a request is refused for want of a lock. `status` is what a client of a web service is told. Each caller gives the
+    /// Logs that a request is refused for want of a lock. `status` is what a client of a web service gets. Each caller gives the
     /// time of the same clock.
     pub(crate) fn log(&self, status: u16, error: &LockError, now: Moment) {
         if let Some(left_out) = self.due(now) {

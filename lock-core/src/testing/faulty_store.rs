@@ -194,7 +194,7 @@ fn late<T: Send + 'static>(
     Box::pin(async move {
         tokio::time::sleep(delay.min(within)).await;
         if delay >= within {
-            return Err(Failure::NoReply(source("the test made the answer late")));
+            return Err(Failure::NoReply(source("the test made the reply late")));
         }
         reply.await
     })

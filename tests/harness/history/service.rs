@@ -60,7 +60,7 @@ impl History {
             let is_wanted = demand.wanting > 0;
             let got_it = event.step != Step::Failed;
             if got_it || !is_wanted {
-                let from = demand.unserved_since.take().expect("somebody wanted it");
+                let from = demand.unserved_since.take().expect("a task wanted it");
                 demand.unserved_since = is_wanted.then_some(event.at);
                 gaps.push(Gap {
                     key: event.key.clone(),

@@ -53,7 +53,7 @@ impl Connection {
         }
     }
 
-    /// Passes frames on until both ends are closed, one of them fails, or the proxy is told to
+    /// Passes frames on until both ends are closed, one of them fails, or the proxy is to
     /// reset it.
     pub(super) async fn run(&self, client: &mut TcpStream, server: &mut TcpStream) {
         client.set_nodelay(true).ok();

@@ -1,4 +1,4 @@
-//! The faults that a proxy is told to inject, and the requests that it saw.
+//! The faults that a proxy is to inject, and the requests that it saw.
 
 use std::{
     collections::BTreeMap,

@@ -151,7 +151,7 @@ fn representation(after: &ServerView) -> Result<(), String> {
         counted.sort_unstable();
         holders.sort_unstable();
         if counted != holders {
-            return Err("seats and holders differ".to_owned());
+            return Err("permits and holders differ".to_owned());
         }
     }
     Ok(())
@@ -291,7 +291,7 @@ fn permits(
     let mut taken: Vec<i64> = after.permits.iter().map(|(_, permit)| *permit).collect();
     taken.sort_unstable();
     if taken.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(format!("a seat is taken twice: {taken:?}"));
+        return Err(format!("a permit is taken twice: {taken:?}"));
     }
     // In the order of entry: by their places, with the calling process last.
     let mut entered = granted.to_vec();
@@ -315,7 +315,7 @@ fn permits(
         let lowest = (0..=count).find(|permit| !held.contains(permit));
         if count >= n || permit >= n || Some(permit) != lowest {
             return Err(format!(
-                "{request:?}, one of {n}, got the seat {permit} beside {held:?}"
+                "{request:?}, one of {n}, got the permit {permit} beside {held:?}"
             ));
         }
         held.push(permit);

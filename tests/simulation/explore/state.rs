@@ -127,7 +127,7 @@ pub(super) struct Process {
     pub(super) number: u32,
     pub(super) acquisitions_left: u8,
     pub(super) has_tried: bool,
-    /// Its place in the queue, as the server told it.
+    /// Its place in the queue, as the server gave it.
     pub(super) place: i64,
     /// The stamp of the last reply.
     stamp: i64,
@@ -210,7 +210,7 @@ impl State {
             server,
             now: EPOCH_US,
             faults,
-            // A part of those that wait for a result is told by a call, and a check of theirs tells the next part.
+            // A part of those that wait for a result gets its message by a call, and a check of theirs notifies the next part.
             is_served: !kinds.contains(&Kind::Foreign) && !kinds.contains(&Kind::Once),
             processes: kinds.iter().map(process).collect(),
             history: History::default(),
@@ -734,7 +734,7 @@ impl State {
         let request = self.request(i);
         if view.holds(request) || view.queued(request).is_some() {
             return Err(format!(
-                "I5: process {i} has its answer, and left its request"
+                "I5: process {i} has its reply, and left its request"
             ));
         }
         self.end(i);

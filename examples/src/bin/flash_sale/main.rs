@@ -16,7 +16,7 @@
 
 #![expect(
     clippy::print_stdout,
-    reason = "it tells whoever started it where to look"
+    reason = "it says where to look"
 )]
 
 mod board;

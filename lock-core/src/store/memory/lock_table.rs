@@ -9,7 +9,7 @@
 //! - After an exclusive phase the shared entry is next, also if an exclusive one came before it.
 //! - A shared phase has one fencing token.
 //! - An entry for a body that is to run once is exclusive. While there is a result, it is answered and not granted.
-//! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest permit that is free. Permits and the
+//! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest one that is free. Permits and the
 //!   other modes refuse each other.
 //!
 //! What a server needs because messages can be lost is not here. An entry has no place and no beats, and a batch is not granted in
@@ -57,7 +57,7 @@ pub(crate) struct TableUpdate<'a> {
     pub(crate) notices: Vec<Notice>,
 }
 
-/// What is told to an entry; with a server, it comes by a message.
+/// What an entry is notified of; with a server, it comes by a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     Granted(EntryNumber, PushedGrant),

@@ -147,13 +147,13 @@ impl MemoryStore {
 
     /// Tells entries what became of them, by calls into their state machines. No mutex is locked: the registry carries its actions
     /// out without its own, and a request is executed before its future is polled. A notice may come while its request has not read
-    /// its reply. Then it is kept until the reply is read, as a message of a server would be, and is told apart by its stamp.
+    /// its reply. Then it is kept until the reply is read, as a message of a server would be, and is recognised by its stamp.
     ///
-    /// A state that is told may make requests of its own, within the call. The chain of such requests ends. A grant takes an entry
+    /// A state that is notified may make requests of its own, within the call. The chain of such requests ends. A grant takes an entry
     /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter gives it back, and asks again
     /// only when a task polls. If the first waiter asks for another ttl or number of permits, the state gives the lock back. Then
-    /// it asks again once, for what that waiter wants. A share that is told that it is contended is closed, once. So a chain has at
-    /// most two grants for each of the four states of the key, and one release for each share. An entry that is told of a result is not
+    /// it asks again once, for what that waiter wants. A share that gets to know that it is contended is closed, once. So a chain has at
+    /// most two grants for each of the four states of the key, and one release for each share. An entry that is notified of a result is not
     /// in the queue any more, and its request is answered with the result.
     fn deliver(&self, notices: Vec<Notice>, now: Moment) {
         for notice in notices {

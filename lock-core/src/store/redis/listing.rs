@@ -98,7 +98,7 @@ async fn scan(
     within: Duration,
 ) -> Result<(ConnectionId, Value), Failure> {
     let number = from.map_or(0, |cursor| cursor.number).to_string();
-    // Keys of other types are no locks. Strings that are not locks cannot be told from the locks of other libraries.
+    // Keys of other types are no locks. Strings that are not locks cannot be distinguished from the locks of other libraries.
     let words = [
         Text("SCAN"),
         Text(&number),

@@ -24,9 +24,9 @@ pub(super) async fn inspect(
     full_key: Arc<str>,
 ) -> Result<Option<Sighting>, Failure> {
     let count = servers.servers.len();
-    let mut incoming = servers.ask_all(|_, member| {
+    let mut incoming = servers.ask_all(|_, server| {
         let full_key = full_key.clone();
-        async move { member.node.see(full_key).await }
+        async move { server.node.see(full_key).await }
     });
     let (mut seen, mut failures) = (Vec::new(), Vec::new());
     while let Some((_, reply)) = incoming.recv().await {
@@ -43,17 +43,17 @@ pub(super) async fn inspect(
 
 /// A minority that does not work is worth a warning, since one more failure is an outage.
 pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
-    let mut incoming = servers.ask_all(|_, member| async move {
-        let waits = member.greet().await?;
-        let health = member
+    let mut incoming = servers.ask_all(|_, server| async move {
+        let waits = server.greet().await?;
+        let health = server
             .node
             .check(Arc::new(KnownTokens::of_clocks(0)))
             .await?;
         Ok::<_, Failure>((waits, health))
     });
     let (mut warnings, mut failures, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    while let Some((server, reply)) = incoming.recv().await {
-        let name = servers.servers[server].node.shown();
+    while let Some((position, reply)) = incoming.recv().await {
+        let name = servers.servers[position].node.shown();
         match reply {
             Ok((waits, health)) => {
                 let own = health.warnings.into_iter();
@@ -63,7 +63,7 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
                 if waits.is_zero() {
                     times.push(health.round_trip);
                 } else {
-                    let forgetful = servers.servers[server].forgetful(waits);
+                    let forgetful = servers.servers[position].forgetful(waits);
                     warnings.push(Topic::Votes.warning(forgetful));
                 }
             }

@@ -55,9 +55,9 @@ impl RedlockStore {
             .iter()
             .enumerate()
             .map(|(place, named)| {
-                let member =
+                let server =
                     RedlockServer::new(place, named, settings, quarantine, Arc::clone(&run_ids));
-                member.map(Arc::new).map_err(|error| in_place(place, error))
+                server.map(Arc::new).map_err(|error| in_place(place, error))
             })
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
@@ -78,7 +78,7 @@ impl RedlockStore {
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
     /// twice. Servers that may not vote yet are no failure here.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let connect = |member: Arc<RedlockServer>| async move { member.connect().await };
+        let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
         self.0.have_done(connect).await?;
         if let Some(warning) = self.0.scope.warning() {
             tracing::warn!("{warning}");
@@ -130,7 +130,7 @@ fn check_list(named: &[Named]) -> Result<(), LockError> {
 impl fmt::Debug for RedlockStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
-            .entries(self.0.servers.iter().map(|member| &member.node))
+            .entries(self.0.servers.iter().map(|server| &server.node))
             .finish()
     }
 }
@@ -177,8 +177,8 @@ impl Store for RedlockStore {
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         let servers = self.0.clone();
         // Waits for all servers, since the caller checks next whether the lock is free.
-        let force_release = move |member: Arc<RedlockServer>| {
-            member.node.force_release(full_key.clone(), known_fencing)
+        let force_release = move |server: Arc<RedlockServer>| {
+            server.node.force_release(full_key.clone(), known_fencing)
         };
         Box::pin(async move { servers.have_done(force_release).await })
     }

@@ -83,11 +83,11 @@ impl RedlockServers {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        for (server, member) in self.servers.iter().enumerate() {
-            let (sender, reply) = (sender.clone(), question(server, member.clone()));
+        for (position, server) in self.servers.iter().enumerate() {
+            let (sender, reply) = (sender.clone(), question(position, server.clone()));
             spawn_beside(async move {
                 // The receiver is gone once the result is decided.
-                drop(sender.send((server, reply.await)));
+                drop(sender.send((position, reply.await)));
             });
         }
     }
@@ -100,7 +100,7 @@ impl RedlockServers {
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
     {
-        let mut incoming = self.ask_all(|_, member| question(member));
+        let mut incoming = self.ask_all(|_, server| question(server));
         let mut replies = Replies::of(self.servers.len());
         while let Some((_, reply)) = incoming.recv().await {
             if let Err(failure @ Failure::Invalid(_)) = reply {
@@ -115,7 +115,7 @@ impl RedlockServers {
     /// The first number to propose, for the last of `count` tokens. It is the time at which the servers will receive it, but above
     /// all numbers that this process knows or has proposed.
     pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
-        let clocks = self.servers.iter().filter_map(|member| member.clock());
+        let clocks = self.servers.iter().filter_map(|server| server.clock());
         let time = reached_by_majority(self.servers.len(), clocks.collect())
             .unwrap_or_else(|| in_tokens(wall_clock()))
             .saturating_add(in_tokens(self.round_trip()));
@@ -136,7 +136,7 @@ impl RedlockServers {
     }
 
     pub(super) fn round_trip(&self) -> Duration {
-        let known = self.servers.iter().map(|member| member.node.round_trip());
+        let known = self.servers.iter().map(|server| server.node.round_trip());
         let known = known.filter(|time| !time.is_zero()).collect();
         reached_by_majority(self.servers.len(), known).unwrap_or_default()
     }

@@ -16,8 +16,8 @@ pub(super) async fn release(
     let count = servers.servers.len();
     let acquire_in_flight = release.request.acquire_in_flight.clone();
     let records = acquire_in_flight.servers(count);
-    let mut incoming = servers.ask_all(|server, member| {
-        let record = records[server].clone();
+    let mut incoming = servers.ask_all(|position, server| {
+        let record = records[position].clone();
         let release = CertainRelease {
             request: Release {
                 in_flight: Arc::default(),
@@ -28,7 +28,7 @@ pub(super) async fn release(
         };
         async move {
             if record.close().await {
-                member.node.release(release).await
+                server.node.release(release).await
             } else {
                 Ok(ReleaseOutcome::NotOurs)
             }

@@ -22,9 +22,9 @@ pub(super) async fn renew(
     within: Duration,
     sender: oneshot::Sender<Vec<Result<Renewed, Failure>>>,
 ) {
-    let mut incoming = servers.ask_all(|_, member| {
+    let mut incoming = servers.ask_all(|_, server| {
         let batch = batch.clone();
-        async move { member.node.renew(batch, within).await }
+        async move { server.node.renew(batch, within).await }
     });
     let mut leases = vec![Replies::of(servers.servers.len()); batch.len()];
     let mut missing = Vec::new();

@@ -108,10 +108,10 @@ fn propose(
     records: Option<&[Arc<ServerInFlight>]>,
 ) {
     let within = servers.patience(proposal.ttl);
-    servers.send_to_all(sender, |server, member| {
+    servers.send_to_all(sender, |position, server| {
         let proposal = proposal.clone();
-        let under_way = records.map(|records| records[server].begin());
-        async move { (place, member.vote(&proposal, within, under_way).await) }
+        let under_way = records.map(|records| records[position].begin());
+        async move { (place, server.vote(&proposal, within, under_way).await) }
     });
 }
 

@@ -432,7 +432,7 @@ impl World {
                 let taken = |permit| self.held.iter().any(|seen| seen.permit == Some(permit));
                 let lowest = (0..n).find(|permit| !taken(*permit));
                 assert!(self.held.len() < usize::from(n), "fewer than n are held");
-                assert_eq!(grant.permit, lowest, "the lowest seat that is free");
+                assert_eq!(grant.permit, lowest, "the lowest permit that is free");
             }
         }
         self.largest_token = self.largest_token.max(fencing);
@@ -510,7 +510,7 @@ impl World {
             self.held
         );
         let taken: BTreeSet<_> = self.held.iter().filter_map(|seen| seen.permit).collect();
-        assert_eq!(taken.len(), permits, "one holder a seat: {:?}", self.held);
+        assert_eq!(taken.len(), permits, "one holder a permit: {:?}", self.held);
     }
 
     fn is_seen_as_it_is(&self) {

@@ -87,7 +87,7 @@ pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> F
 
 pub(crate) fn late(address: &Address, within: Duration) -> Failure {
     Failure::no_reply(format!(
-        "no answer from {} within {within:?}",
+        "no reply from {} within {within:?}",
         address.shown()
     ))
 }
@@ -132,7 +132,7 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
         }
         NoReply::Nonsense => garbled(address),
         NoReply::Late | NoReply::NotSent => {
-            Failure::no_reply(format!("cannot connect to {server}: no answer"))
+            Failure::no_reply(format!("cannot connect to {server}: no reply"))
         }
     }
 }
@@ -295,7 +295,7 @@ fn shown_details(details: &str) -> String {
 
 /// A reply of a form that no server of this kind sends: it is unknown what was executed.
 pub(crate) fn nonsense(what: &str) -> Failure {
-    Failure::no_reply(format!("the server's answer to {what} has the wrong form"))
+    Failure::no_reply(format!("the server's reply to {what} has the wrong form"))
 }
 
 /// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was

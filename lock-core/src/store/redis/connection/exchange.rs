@@ -217,7 +217,7 @@ impl ReconnectingConnection {
             let messages = connection.traffic.messages();
             let mut ping = pin!(connection.ask_all(&[&[Arg::Text("PING")]]));
             // Ends with the reply, with a silence, or after a minute in which only other replies come. Messages come even if
-            // requests are lost on the way. They cannot be told from replies to dropped requests. So while messages come, the wait
+            // requests are lost on the way. They cannot be distinguished from replies to dropped requests. So while messages come, the wait
             // is prolonged to `PROLONGED` times its length at most.
             loop {
                 let since = CLOCK.now();

@@ -1,6 +1,6 @@
 //! Which of the primaries that sentinels name counts.
 //!
-//! A sentinel that was cut off from the others, or has not heard from them yet, names the primary before the last fail-over. The
+//! A sentinel that was cut off from the others, or has no message of theirs yet, names the primary before the last fail-over. The
 //! sentinel that leads a fail-over does so, too: until all replicas follow the new primary, it names the old address with the new
 //! epoch. Its flags show that. The choice at one epoch depends on the replies alone, so all processes that
 //! get the same replies use the same primary.

@@ -210,7 +210,7 @@ async fn listen(
     }
     // Some proxies drop the command without a reply. Later replies on that connection may then be assigned to the wrong request.
     *current = log_in(settings, &current.address.clone(), listener).await?;
-    Ok(Err(format!("no answer to SUBSCRIBE within {patience:?}")))
+    Ok(Err(format!("no reply to SUBSCRIBE within {patience:?}")))
 }
 
 /// Subscribes to the channel. The subscription is confirmed before any entry can join a queue: a grant must not come before there
@@ -229,7 +229,7 @@ async fn subscribe(
             }
             _ => error.code().to_owned(),
         },
-        _ => "an answer of the wrong form".to_owned(),
+        _ => "a reply of the wrong form".to_owned(),
     }))
 }
 

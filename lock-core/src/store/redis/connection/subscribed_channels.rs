@@ -38,7 +38,7 @@ pub(crate) enum Subscription {
 
 impl SubscribedChannels {
     /// Whether this channel is subscribed to on this connection. If it is, it counts as used.
-    pub(crate) fn are_received(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
+    pub(crate) fn is_subscribed(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
         let mut channels = self.0.lock();
         let is_current = connection.is_some() && channels.connection == connection;
         match channels.used.get_mut(channel) {

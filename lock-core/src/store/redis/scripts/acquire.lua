@@ -8,7 +8,7 @@
 -- ARGV[3]  the largest fencing token that the asking process knows.
 -- ARGV[4]  how many fencing tokens it would like. Only an exclusive holder gets more than one.
 -- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time.
---          The number is the place that the last reply told; 0: none yet.
+--          The number is the place in the last reply; 0: none yet.
 -- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and the kind.
 --
 -- Each word that is sent costs the server as much as a comparison, so there are few.

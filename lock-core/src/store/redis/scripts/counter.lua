@@ -1,7 +1,7 @@
 -- The fencing counter of one of several servers. It comes before propose.lua and mark.lua.
 --
 -- Numbers are fencing tokens, which are times: 2048 for each millisecond. They are doubles here, exact up to 2^53, but are printed with
--- 14 digits unless told otherwise.
+-- 14 digits by default.
 --
 -- A server without a counter is new, or has lost its data, perhaps without a restart that clients notice. It may have accepted
 -- any number up to the bound for its time. So that bound is its counter from then on.

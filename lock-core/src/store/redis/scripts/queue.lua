@@ -7,7 +7,7 @@
 -- KEYS[3]  the queue: a sorted set with an entry for each request that waits.
 -- KEYS[4]  the beats: a sorted set of the entries that were checked lately.
 -- KEYS[5]  the holders beside each other, in shared or permits mode: a sorted set of their entries.
--- KEYS[6]  the permits of the holders of permits: a sorted set of their entries.
+-- KEYS[6]  the numbers of the permits that are held: a sorted set of the entries of their holders.
 -- KEYS[7]  the result of the body that ran once: a string that expires when it is to be kept no longer.
 --
 -- An entry is "channel number ttl kind token". It does not change while its request lives.
@@ -27,7 +27,7 @@
 -- `holders`  the end of the lease, in milliseconds. The member # is there from the beginning: without it the set was evicted.
 -- `permits`    the number of the permit.
 --
--- Times are in microseconds of the server unless told otherwise. They are never compared with tokens and stamps.
+-- Times are in microseconds of the server unless the line says otherwise. They are never compared with tokens and stamps.
 --
 -- A stamp orders a grant message and a reply to the same entry. Each takes an id of the clock, so the later one has the larger stamp.
 --
@@ -120,7 +120,7 @@ local function take_tokens(known, count)
       KEYS[2])
   end
   if last > millis * PER_MILLI + sequence or sequence >= PER_MILLI then
-    -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits unless told otherwise.
+    -- Numbers are doubles here, exact up to 2^53, but are printed with 14 digits by default.
     id, refused = move_clock(string.format('%.0f-%.0f', math.floor(last / PER_MILLI), last % PER_MILLI))
     if not id then
       return nil, refused

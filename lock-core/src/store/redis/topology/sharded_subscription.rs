@@ -67,7 +67,7 @@ impl ShardedSubscription {
         }
         if self
             .channels
-            .are_received(channel, self.connection.current_id())
+            .is_subscribed(channel, self.connection.current_id())
         {
             GrantDelivery::Pushed
         } else {

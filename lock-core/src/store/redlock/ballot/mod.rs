@@ -181,21 +181,18 @@ impl Ballot {
 
     /// A number above all that were reported by servers with clocks near those of a majority.
     fn propose_more(&mut self) -> BallotStep {
-        let mut refusals: Vec<u64> = self
+        let mut named: Vec<u64> = self
             .servers
             .iter()
             .filter_map(|votes| votes.least)
             .collect();
-        refusals.sort_unstable();
-        let middle = refusals[(refusals.len() - 1).min(self.majority() - 1)];
-        let near = refusals
+        named.sort_unstable();
+        let middle = named[(named.len() - 1).min(self.majority() - 1)];
+        let near = named
             .iter()
             .rev()
             .find(|least| least.saturating_sub(middle) < STRAY);
-        let least = near
-            .copied()
-            .unwrap_or(middle)
-            .max(self.own_refusals(middle));
+        let least = near.copied().unwrap_or(middle).max(self.own_number(middle));
         let place = self.proposals.len();
         let slack = self.slack << (place - 1);
         let number = least + u64::from(self.count) + slack;
@@ -209,7 +206,7 @@ impl Ballot {
     }
 
     /// Our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
-    fn own_refusals(&self, middle: u64) -> u64 {
+    fn own_number(&self, middle: u64) -> u64 {
         let latest = self.latest();
         if latest.saturating_sub(middle) < STRAY {
             latest
@@ -358,21 +355,22 @@ mod tests {
     #[test]
     fn others_are_overtaken_by_more_and_more_and_not_for_ever() {
         let mut ballot = ballot(3);
-        let mut refusals = NOW;
+        let mut refused_at = NOW;
         for place in 1..MOST_PROPOSALS {
-            refusals += 1000;
-            let BallotStep::Propose { number, .. } = ballot.count(0, place - 1, refused(refusals))
+            refused_at += 1000;
+            let BallotStep::Propose { number, .. } =
+                ballot.count(0, place - 1, refused(refused_at))
             else {
                 panic!("no proposal {place}");
             };
-            assert_eq!(number, refusals + 1 + (100 << (place - 1)));
+            assert_eq!(number, refused_at + 1 + (100 << (place - 1)));
         }
         let last = MOST_PROPOSALS - 1;
         assert_eq!(
-            ballot.count(0, last, refused(refusals + 1000)),
+            ballot.count(0, last, refused(refused_at + 1000)),
             BallotStep::Wait
         );
-        let step = ballot.count(1, last, refused(refusals + 1000));
+        let step = ballot.count(1, last, refused(refused_at + 1000));
         assert_eq!(step, BallotStep::Lost(NoMajority::Overtaken));
     }
 

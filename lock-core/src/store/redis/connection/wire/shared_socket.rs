@@ -302,7 +302,7 @@ impl AsyncWrite for SharedSocket {
         Poll::Ready(Ok(()))
     }
 
-    /// The descriptor is closed with the last duplicate. Until then, the peer is told that nothing more is sent.
+    /// The descriptor is closed with the last duplicate. Until then, the peer sees that nothing more is sent.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(self.shared.socket.all().shutdown(Shutdown::Write))
     }
