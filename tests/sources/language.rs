@@ -1,4 +1,4 @@
-//! The language of comments and pages: short sentences, and no words for persons where a machine is meant.
+//! The language of comments, pages and names: short sentences, no words for persons where a machine is meant, one word a thing.
 //!
 //! A check cannot tell whether a sentence is understood at the first reading. It finds what most often prevents that.
 
@@ -6,6 +6,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+use proc_macro2::{TokenStream, TokenTree};
 
 /// A longer sentence has more than one idea.
 const LONGEST: usize = 25;
@@ -22,6 +24,42 @@ const PERSONS: [&str; 9] = [
     "everybody",
     "everyone",
 ];
+
+/// No part of a name, and what to write instead.
+const NO_PART: [(&str, &str); 18] = [
+    ("who", "the noun: waiter, holder, process"),
+    ("whom", "the noun"),
+    ("whoever", "the noun"),
+    ("nobody", "no waiter, no holder, no process"),
+    ("somebody", "the noun"),
+    ("someone", "the noun"),
+    ("anybody", "the noun"),
+    ("anyone", "the noun"),
+    ("everybody", "the noun"),
+    ("everyone", "the noun"),
+    ("told", "notified, logged, printed, or what is known"),
+    ("untold", "the same"),
+    ("hear", "receive, count, apply"),
+    ("hears", "the same"),
+    ("heard", "received"),
+    ("deaf", "without a subscription"),
+    ("seat", "permit"),
+    ("seats", "permits"),
+];
+
+/// No name by itself, and what to write instead.
+const NO_NAME: [(&str, &str); 7] = [
+    ("whose", "owner_of, holder_of"),
+    ("never_mind", "give_up"),
+    ("tell", "send, notify"),
+    ("tells", "sends, notifies"),
+    ("answer", "reply; the response of a web service"),
+    ("answers", "replies; the responses of a web service"),
+    ("Answer", "Reply; the Response of a web service"),
+];
+
+/// In these folders `Answer` is the return type of a handler, such as `impl IntoResponse`.
+const RETURN_TYPES: [&str; 2] = ["lock-macros/src", "lock-core/src/private"];
 
 /// A piece of prose: a paragraph of a page or of a comment, a point of a list, or a cell of a table.
 struct Passage {
@@ -162,6 +200,68 @@ pub(crate) fn faults(text: &str) -> Vec<String> {
     found
 }
 
+/// The names in a source, each with its line. Comments and texts have none.
+fn names(path: &Path) -> Vec<(usize, String)> {
+    let text =
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut found = Vec::new();
+    if path.extension().is_some_and(|extension| extension == "rs") {
+        let tokens = text.parse().expect("a source");
+        rust_names(tokens, &mut found);
+        return found;
+    }
+    for (index, line) in text.lines().enumerate() {
+        let code = line.split("--").next().unwrap_or_default();
+        // Texts are every second piece.
+        for code in code.split('\'').step_by(2) {
+            let words = code.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            found.extend(words.map(|word| (index + 1, word.to_owned())));
+        }
+    }
+    found
+}
+
+fn rust_names(tokens: TokenStream, found: &mut Vec<(usize, String)>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) => found.push((name.span().start().line, name.to_string())),
+            TokenTree::Group(group) => rust_names(group.stream(), found),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
+/// The parts of `a_name`, `AName` and `A_NAME`, in lower case.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut was_lower = false;
+    for letter in name.chars() {
+        if letter == '_' || letter.is_uppercase() && was_lower {
+            parts.push(String::new());
+        }
+        was_lower = letter.is_lowercase();
+        if letter != '_' {
+            let part = parts.last_mut().expect("one at least");
+            part.extend(letter.to_lowercase());
+        }
+    }
+    parts
+}
+
+/// What to write instead of a name, if it may not stay.
+fn better(path: &Path, name: &str) -> Option<&'static str> {
+    let instead = |list: &[(&str, &'static str)], word: &str| {
+        let found = list.iter().find(|(refused, _)| *refused == word);
+        found.map(|(_, instead)| *instead)
+    };
+    let parts = parts(name);
+    if let Some(instead) = parts.iter().find_map(|part| instead(&NO_PART, part)) {
+        return Some(instead);
+    }
+    let is_return_type = RETURN_TYPES.iter().any(|folder| path.starts_with(folder));
+    instead(&NO_NAME, name).filter(|_| !is_return_type)
+}
+
 fn files(path: PathBuf) -> Vec<PathBuf> {
     if path.is_file() {
         return vec![path];
@@ -214,6 +314,42 @@ fn comments_and_pages_have_short_sentences_and_no_words_for_persons() {
         found.len(),
         found.join("\n")
     );
+}
+
+#[test]
+fn names_have_no_words_for_persons_and_one_word_a_thing() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = ["lock-core/src", "lock-macros/src", "examples", "tests"];
+    let files = read.into_iter().flat_map(|path| files(root.join(path)));
+    let mut found = Vec::new();
+    for file in files.filter(|file| {
+        file.extension()
+            .is_some_and(|end| end == "rs" || end == "lua")
+    }) {
+        let path = file.strip_prefix(&root).expect("below it");
+        for (line, name) in names(&file) {
+            if let Some(instead) = better(path, &name) {
+                found.push(format!("{}:{line}: `{name}`: {instead}", path.display()));
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "{} names:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+#[test]
+fn a_name_is_split_into_its_parts_and_refused_for_one_of_them() {
+    assert_eq!(parts("NoAnswer"), ["no", "answer"]);
+    assert_eq!(parts("TOLD_at"), ["told", "at"]);
+    let here = Path::new("tests/x.rs");
+    assert!(better(here, &["for", "nobody"].join("_")).is_some());
+    assert!(better(here, &["An", "swer"].concat()).is_some());
+    assert_eq!(better(Path::new("lock-macros/src/x.rs"), "Answer"), None);
+    assert_eq!(better(here, "a_key_whose_lease_has_ended"), None);
 }
 
 #[test]
