@@ -239,12 +239,12 @@ async fn main() -> anyhow::Result<()> {
         step: Duration::from_millis(millis("STEP_MS", 1_000)?),
         journal: journal.unwrap_or_else(|| env::temp_dir().join("leader.journal")),
     };
-    let told = shutdown_signal();
+    let signal = shutdown_signal();
     println!("{}: is the process {}", me.label, process::id());
     tokio::select! {
         failed = run_for_leader(&me) => failed?,
         () = follow(&me) => {}
-        () = told => {}
+        () = signal => {}
     }
     // The body of a term has been dropped, and so has its place in the queue. This waits until the server knows.
     me.locks.shutdown(GRACE).await;
