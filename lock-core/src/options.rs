@@ -229,7 +229,7 @@ impl LockOptions {
 
     /// The mode of a key in a list, by the key's own options. Everything else that they set must be as in the options of the list.
     pub(crate) fn mode_in_list(&self, of_the_list: &Self) -> Result<Mode, LockError> {
-        fn differs<T: PartialEq>(own: Option<T>, other: Option<T>) -> bool {
+        fn differs<T: Copy + PartialEq>(own: Option<T>, other: Option<T>) -> bool {
             own.is_some() && own != other
         }
         let all = of_the_list;

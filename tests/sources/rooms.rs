@@ -35,7 +35,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
         "the in-memory double is built by the builder",
     ),
     (
-        "manager/mod.rs",
+        "manager/entry.rs",
         "testing/mod.rs",
         "the in-memory double is built by the builder",
     ),

@@ -85,6 +85,10 @@ impl LockManagerBuilder {
     /// # Ok(())
     /// # }
     /// ```
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the builder has the client from then on, as with `client`"
+    )]
     pub fn through(mut self, client: redis::Client, config: AsyncConnectionConfig) -> Self {
         self.through = Some(OwnClient::new(&client, config));
         self
