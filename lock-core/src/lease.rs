@@ -43,11 +43,11 @@ impl Lease {
         self.leases.first().fencing
     }
 
-    /// Returns each key of the lease once, in the order in which they were written, with what a
-    /// [`FencedStore`](crate::fenced::FencedStore) compares: its fencing token, which manager has it, and the permit.
+    /// Returns each key of the lease once, in the order in which they were written, with its fence.
     ///
-    /// For a store that refuses an equal token of another holder, too. [`update_fenced`](Self::update_fenced) does all that a single
-    /// key needs.
+    /// A fence is what a [`FencedStore`](crate::fenced::FencedStore) compares: the fencing token, which manager has it, and the permit.
+    /// It is for a store that refuses an equal token of another holder, too. For the first key,
+    /// [`update_fenced`](Self::update_fenced) does all that is needed.
     #[must_use]
     pub fn fences(&self) -> Vec<(LockKey, Fence)> {
         let leases = self.leases.all().iter();

@@ -107,8 +107,8 @@ impl LockManagerBuilder {
     /// Sets the prefix of every key on the server. Defaults to `lock:`.
     ///
     /// Processes exclude each other only if they use the same prefix. With an empty prefix, lock keys can collide with the other
-    /// keys of the database. At most 256 bytes. For locks that exclude the holders of another library, too, set the prefix of its
-    /// keys: the page on moving over from another lock lists them.
+    /// keys of the database. At most 256 bytes. To exclude the holders of another library, too, set the prefix of its keys. The page
+    /// on moving over from another lock lists them.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
