@@ -198,10 +198,7 @@ async fn the_page_shows_each_kind_of_lock_by_one_template() {
     let templates = ["shelf:{shelf}", "delivery:{number}", "stocktaking"];
     for line in text.lines().filter(|line| line.starts_with("lock_")) {
         let is_known = |template: &&str| line.contains(&format!("key=\"{template}\""));
-        assert!(
-            templates.iter().any(|template| is_known(&template)),
-            "{line}"
-        );
+        assert!(templates.iter().any(is_known), "{line}");
     }
 }
 
