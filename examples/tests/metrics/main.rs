@@ -5,7 +5,7 @@ mod promql;
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
-use lock_tests::{HttpRequest, Process, RedisServer, eventually};
+use lock_tests::{Cluster, HttpRequest, Process, RedisServer, eventually};
 use serde_json::Value;
 
 use page::Page;
@@ -234,6 +234,30 @@ async fn the_dashboard_and_the_alerts_name_what_is_exported() {
         let threshold = used.query.numbers.last().expect("a threshold");
         assert!(waits.contains(threshold), "{threshold} is not in {waits:?}");
     }
+}
+
+#[tokio::test]
+async fn a_node_that_left_its_cluster_no_longer_counts_as_out_of_reach() {
+    let cluster = Cluster::start();
+    let example = Example::start(&[("LOCK_URL", &cluster.url())]);
+    let is_out_of_reach = async || {
+        let page = example.page().await;
+        let mut gauges = page
+            .lines()
+            .filter(|line| line.starts_with("lock_connected{"));
+        gauges.any(|line| line.ends_with(" 0"))
+    };
+    eventually(HANG, "locks are taken", async || {
+        example
+            .page()
+            .await
+            .contains("lock_acquired_total{key=\"stocktaking\"")
+    })
+    .await;
+    let killed = cluster.kill_master_of("lock:stocktaking");
+    eventually(HANG, "the node is out of reach", is_out_of_reach).await;
+    cluster.failed_over(killed);
+    eventually(HANG, "the node is left", async || !is_out_of_reach().await).await;
 }
 
 #[test]

@@ -219,6 +219,12 @@ pub(crate) fn reached(server: &str) {
     catch_panic(|| figures::connected(server, true));
 }
 
+/// A server that was out of reach needs no connection any more: its node left the cluster, or the manager has ended.
+#[cfg(feature = "redis")]
+pub(crate) fn needed_no_more(server: &str) {
+    catch_panic(|| figures::connected(server, true));
+}
+
 /// A lease ended before it was released. `failure`: the last one of the backend, if it does not reply.
 pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost, failure: Option<&str>) {
     catch_panic(|| {

@@ -31,6 +31,11 @@ impl Reachability {
         let (since, is_said) = self.lost.take()?;
         is_said.then(|| now.since(since))
     }
+
+    /// Whether the log said that the server is out of reach, and not yet that it is back.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        self.lost.is_some_and(|(_, is_said)| is_said)
+    }
 }
 
 /// What a server that is back says of the time in between.

@@ -457,8 +457,12 @@ impl Drop for Unfinished {
 }
 
 impl Drop for ReconnectingConnection {
-    /// Closes the connection: a node that left its cluster needs none.
+    /// Closes the connection: a node that left its cluster needs none. Its gauge would otherwise say for ever that it is not reached.
     fn drop(&mut self) {
         self.forget_if(|_| true);
+        let is_out_of_reach = self.session.lock().is_out_of_reach();
+        if is_out_of_reach {
+            telemetry::needed_no_more(self.address().shown());
+        }
     }
 }

@@ -192,6 +192,10 @@ impl<C: Ends + Clone> Session<C> {
         self.reachability.failed()
     }
 
+    pub(super) fn is_out_of_reach(&self) -> bool {
+        self.reachability.is_out_of_reach()
+    }
+
     /// Locks are kept on a connection again. Returns for how long none was, if the log said so.
     pub(super) fn returned(&mut self, now: Moment) -> Option<Duration> {
         self.reachability.returned(now)
