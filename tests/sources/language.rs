@@ -132,7 +132,7 @@ fn prose<'a>(path: &Path, line: &'a str) -> Option<&'a str> {
     let marks: &[&str] = match path.extension().and_then(|extension| extension.to_str()) {
         Some("md") => return Some(line),
         Some("lua") => &["--"],
-        Some("toml") => &["#"],
+        Some("toml" | "yml") => &["#"],
         _ => &["///", "//!", "//"],
     };
     marks.iter().find_map(|mark| line.strip_prefix(mark))
@@ -270,7 +270,7 @@ fn files(path: PathBuf) -> Vec<PathBuf> {
     let inside = entries.map(|entry| entry.expect("an entry").path());
     let is_read = |path: &PathBuf| {
         let extension = path.extension().and_then(|extension| extension.to_str());
-        path.is_dir() || matches!(extension, Some("rs" | "md" | "lua" | "toml"))
+        path.is_dir() || matches!(extension, Some("rs" | "md" | "lua" | "toml" | "yml"))
     };
     // The comments of these cases are compared with what the compiler says.
     inside
