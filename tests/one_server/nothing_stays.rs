@@ -46,7 +46,11 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_loc
     .await;
     guard.lease().verify().await.expect("held all the time");
     guard.release_held().await;
-    assert_eq!(server.get("lock:k"), None, "it went to no task that had left");
+    assert_eq!(
+        server.get("lock:k"),
+        None,
+        "it went to no task that had left"
+    );
     assert_eq!(clients(&server), before, "connections and subscriptions");
 }
 

@@ -14,10 +14,7 @@
 //! | `LOCK_URL` | where the locks are, as in `redis://127.0.0.1` | `memory://`: one process |
 //! | `PORT` | where to listen on 127.0.0.1 | 3000, or any free port if that is taken |
 
-#![expect(
-    clippy::print_stdout,
-    reason = "it says where to look"
-)]
+#![expect(clippy::print_stdout, reason = "it says where to look")]
 
 mod board;
 mod buyers;
