@@ -12,14 +12,16 @@ use std::{
 
 use syn::{Expr, Item, ItemMod, LitStr, Meta};
 
-use crate::{
-    links::anchors,
-    manifests::packaged,
-    markdown::{Link, with_links},
-};
+use crate::{links::anchors, manifests::packaged};
+
+use markdown::{Link, with_links};
+
+/// The same for these tests as for the documentation that is made from the pages.
+#[path = "../../lock-macros/src/links.rs"]
+mod markdown;
 
 /// A page on the code itself, which the package does not have.
-const NOT_FOR_USERS: &str = "design.md";
+const NOT_FOR_USERS: &str = "design";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -161,7 +163,7 @@ fn pages() -> Vec<String> {
     let names = entries.map(|entry| entry.expect("an entry").file_name());
     let names = names.map(|name| name.into_string().expect("a name of ours"));
     names
-        .filter(|name| name.ends_with(".md") && name != NOT_FOR_USERS)
+        .filter(|name| matches!(name.split_once('.'), Some((page, "md")) if page != NOT_FOR_USERS))
         .collect()
 }
 
@@ -194,6 +196,13 @@ fn the_code_of_each_page_is_compiled() {
         let included = format!("#[doc = include_str!(\"../../{page}\")]");
         assert!(harness.contains(&included), "{page}");
     }
+}
+
+/// A reader decides in a few minutes. What only some readers need has a page of its own.
+#[test]
+fn the_readme_has_1500_words_at_most() {
+    let words = read("README.md").split_whitespace().count();
+    assert!(words <= 1_500, "{words}");
 }
 
 #[test]
