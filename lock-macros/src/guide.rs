@@ -10,6 +10,12 @@ use crate::links::{Link, with_links};
 /// The start of the addresses of the guide in the packaged README, which is for readers outside of the documentation.
 const ADDRESS: &str = "https://docs.rs/lock-core/";
 
+/// The start of the addresses of the files of the package.
+const FILES: &str = "https://docs.rs/crate/lock-core/";
+
+/// The page that the package does not have, although a checkout has it.
+const LEFT_OUT: &str = "design.md";
+
 /// The text of a page, with links for the modules of `lock_core::guide`. Of a picture: the picture as text.
 pub(crate) fn page(package: &Path, file: &str) -> Result<String, String> {
     let path = package.join(file);
@@ -29,13 +35,14 @@ pub(crate) fn page(package: &Path, file: &str) -> Result<String, String> {
                 Err(error) => failed.insert(error).clone(),
             };
         }
-        in_guide(link)
+        in_guide(link, |file| package.join(file).is_file())
     });
     failed.map_or(Ok(made), Err)
 }
 
-/// A link to another page, as a link to its module. Of a link to a file that is not in the documentation, the text is left.
-fn in_guide(link: &Link<'_>) -> String {
+/// A link to another page, as a link to its module. A link to another file leads to the files of the package, as docs.rs shows them. Of
+/// a link to a file that the package does not have, the text is left.
+fn in_guide(link: &Link<'_>, is_packaged: impl Fn(&str) -> bool) -> String {
     let (target, anchor) = match link.target.split_once('#') {
         Some((target, anchor)) => (target, format!("#{anchor}")),
         None => (link.target, String::new()),
@@ -45,6 +52,13 @@ fn in_guide(link: &Link<'_>) -> String {
     }
     if target.is_empty() || target.contains("://") {
         return link.to(link.target);
+    }
+    let file = target
+        .strip_prefix("../")
+        .map_or_else(|| format!("docs/{target}"), str::to_owned);
+    if target != LEFT_OUT && is_packaged(&file) {
+        let version = env!("CARGO_PKG_VERSION");
+        return link.to(&format!("{FILES}{version}/source/{file}"));
     }
     link.text.to_owned()
 }
@@ -58,9 +72,8 @@ fn module(target: &str) -> Option<&str> {
         let (_, module) = address.split_once("/lock_core/guide/")?;
         return module.strip_suffix("/index.html");
     }
-    target
-        .strip_suffix(".md")
-        .filter(|name| !name.contains('/') && *name != "design")
+    let page = target.strip_suffix(".md")?;
+    (target != LEFT_OUT && !page.contains('/')).then_some(page)
 }
 
 fn is_picture(file: &str) -> bool {
@@ -95,11 +108,13 @@ mod tests {
     use super::*;
 
     fn made(target: &str) -> String {
-        in_guide(&Link {
+        let link = Link {
             is_picture: false,
             text: "text",
             target,
-        })
+        };
+        let files = ["SECURITY.md", "docs/alerts.yml", "docs/design.md"];
+        in_guide(&link, |file| files.contains(&file))
     }
 
     #[test]
@@ -117,6 +132,22 @@ mod tests {
             (
                 "https://docs.rs/lock-core/0.1/lock_core/",
                 "[text](https://docs.rs/lock-core/0.1/lock_core/)",
+            ),
+            (
+                "../SECURITY.md",
+                concat!(
+                    "[text](https://docs.rs/crate/lock-core/",
+                    env!("CARGO_PKG_VERSION"),
+                    "/source/SECURITY.md)"
+                ),
+            ),
+            (
+                "alerts.yml",
+                concat!(
+                    "[text](https://docs.rs/crate/lock-core/",
+                    env!("CARGO_PKG_VERSION"),
+                    "/source/docs/alerts.yml)"
+                ),
             ),
             ("design.md", "text"),
             ("../CONTRIBUTING.md#rules", "text"),

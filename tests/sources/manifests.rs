@@ -174,6 +174,8 @@ fn a_package_holds_what_its_users_need_and_nothing_else() {
                 Some("md") => at_the_top || file.starts_with("docs/"),
                 // Part of a page of the documentation.
                 Some("svg") => file.starts_with("docs/"),
+                // For operators: a page of the documentation leads to them.
+                Some("json" | "yml") => file.starts_with("docs/dashboards/"),
                 Some("toml") => at_the_top,
                 None => file.starts_with("LICENSE-"),
                 Some(_) => false,
