@@ -341,9 +341,9 @@ async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
     let held_by = async |key: &str, options: LockOptions| {
         let busy = locks.acquire(key, options.no_wait()).await;
         let busy = busy.map(drop).expect_err("held").to_string();
-        let named = [LEADER, FOLLOWER]
+        let expected = [LEADER, FOLLOWER]
             .map(|label| busy == format!("the lock `{key}` is busy: the process {label} holds it"));
-        assert!(named.contains(&true), "{busy}");
+        assert!(expected.contains(&true), "{busy}");
     };
     let guard = acquire(&leader, patient()).await;
     assert_eq!(shown("k").await.0, [LEADER]);
