@@ -239,9 +239,11 @@ fn after_a_kill_the_next_leads_when_the_lease_has_ended() {
 #[test]
 fn a_leader_that_was_stopped_takes_no_further_step_and_waits_again() {
     let mut election = Election::new(SHORT);
-    election.step_ms = "2000";
+    election.step_ms = "3000";
     let [mut first, second, third] = election.three();
     election.goes_on();
+    // The line of the step is there before the step has ended.
+    eventually_blocking(HANG, "the step has ended", || sleeps(first.id()));
     first.stop();
     election.leads(LABELS[1]);
     let before = election.terms()[0].len();
@@ -291,6 +293,22 @@ fn says(process: &mut Process, wanted: &[&str]) -> String {
             return line;
         }
     }
+}
+
+/// Whether all threads of a process wait for an event.
+fn sleeps(id: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).expect("a process");
+    let mut states = threads.map(|thread| {
+        let path = thread.expect("a thread").path().join("stat");
+        // A thread may end meanwhile.
+        let stat = fs::read_to_string(path).unwrap_or_default();
+        // The name before it may have parentheses, too.
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        state == Some('S')
+    });
+    states.all(|sleeps| sleeps)
 }
 
 /// Whether a process waits for the lock of a file.
