@@ -1,9 +1,6 @@
 //! Writes a state as text: states that differ only in the time and in the names have the same text.
 
-use std::{
-    collections::BTreeSet,
-    fmt::{self, Write as _},
-};
+use std::{collections::BTreeSet, fmt};
 
 use super::{
     server::{OTHER, Renewal, Reply, Request},
@@ -109,16 +106,12 @@ impl World {
         up.chain(self.late.iter().map(|request| (request, Course::Late)))
     }
 
-    pub(super) fn canonical(&self) -> String {
+    pub(super) fn write_canonically(&self, text: &mut impl fmt::Write) -> fmt::Result {
         let names = self.names();
-        let mut text = String::new();
-        let written = self
-            .write_surroundings(&names, &mut text)
-            .and_then(|()| self.write_network(&names, &mut text))
-            .and_then(|()| self.write_waiters(&names, &mut text))
-            .and_then(|()| self.write_phase(&names, &mut text));
-        written.expect("a string takes all");
-        text
+        self.write_surroundings(&names, text)?;
+        self.write_network(&names, text)?;
+        self.write_waiters(&names, text)?;
+        self.write_phase(&names, text)
     }
 
     fn names(&self) -> Names {
@@ -196,7 +189,7 @@ impl World {
         }
     }
 
-    fn write_surroundings(&self, names: &Names, text: &mut String) -> fmt::Result {
+    fn write_surroundings(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
         let tokens = [self.server.last_token(), self.known, self.largest_taken];
         let table = &self.server.table;
         let holders = table.holders.iter();
@@ -254,7 +247,7 @@ impl World {
         Ok(())
     }
 
-    fn write_network(&self, names: &Names, text: &mut String) -> fmt::Result {
+    fn write_network(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
         for (request, is_late) in self.requests() {
             let owner = names.owner(request.owner());
             match request {
@@ -315,7 +308,7 @@ impl World {
         Ok(())
     }
 
-    fn write_waiters(&self, names: &Names, text: &mut String) -> fmt::Result {
+    fn write_waiters(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
         for (id, waiter) in self.key.queue.iter() {
             write!(
                 text,
@@ -334,7 +327,7 @@ impl World {
         Ok(())
     }
 
-    fn write_phase(&self, names: &Names, text: &mut String) -> fmt::Result {
+    fn write_phase(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
         if let Some(request) = &self.key.request {
             write!(
                 text,
@@ -389,7 +382,11 @@ impl World {
     }
 }
 
-fn write_lease(names: &Names, held: &ServerLease<u64, u64, u64>, text: &mut String) -> fmt::Result {
+fn write_lease(
+    names: &Names,
+    held: &ServerLease<u64, u64, u64>,
+    text: &mut impl fmt::Write,
+) -> fmt::Result {
     write!(
         text,
         "L{} {:?} {:?} {} {:?} {:?} {} {} {} {:?} {} {} {} ",
