@@ -300,7 +300,7 @@ impl LockOptions {
 
     /// Has [`run`](crate::LockManager::run) and [`run_all`](crate::LockManager::run_all) return as soon as the release has been
     /// handed over, so that a lock costs its caller one round trip. Defaults to the manager's choice, which is to wait for the
-    /// answer.
+    /// reply.
     ///
     /// See [`LockManagerBuilder::release_in_background`](crate::LockManagerBuilder::release_in_background) for what gets worse.
     /// It has no effect on guards: [`LockGuard::release`](crate::LockGuard::release) always waits, and dropping a guard never does.
