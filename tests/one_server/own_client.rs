@@ -178,7 +178,7 @@ async fn a_unix_socket_serves_as_well() {
 #[tokio::test]
 async fn several_independent_servers_are_reached_through_a_client() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
-    let urls = || servers.iter().map(|server| server.url());
+    let urls = || servers.iter().map(RedisServer::url);
     let builder = || {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let builder = LockManager::builder().quarantine(std::time::Duration::ZERO);

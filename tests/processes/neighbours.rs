@@ -280,7 +280,7 @@ fn count(server: &RedisServer, neighbour: Neighbour, mode: &str) -> u32 {
         "1",
         &*increments,
         mode,
-        &*prefix,
+        prefix,
         // The pauses are long enough for clients that poll to get the lock in between.
         "5",
     ];

@@ -13,7 +13,3 @@ mod public_interface;
 mod reliability;
 mod rooms;
 mod yaml;
-
-/// The same for the tests of the pages as for the documentation that is made from them.
-#[path = "../../lock-macros/src/links.rs"]
-mod markdown;
