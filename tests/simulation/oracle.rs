@@ -73,7 +73,8 @@ struct Key {
     /// The times at which the only server certainly lost the lock.
     lost: Vec<Nanos>,
     register: Register,
-    /// When each process called for the attempt that it gave up last. Its request may get a permit for the next attempt.
+    /// When each process called for the first attempt that it gave up since it was granted one. The request of that attempt goes on, and
+    /// may get a permit for a later one.
     given_up: BTreeMap<ProcessId, Nanos>,
     /// The values of the bodies that ran once, and succeeded.
     results: BTreeSet<AttemptId>,
@@ -419,6 +420,7 @@ impl Attempt {
                 called: self.called,
             };
             offences.extend(self.look_at_others(key, name, &holder));
+            key.given_up.remove(&self.process);
             key.holders.insert(self.id, holder);
         }
         drop(state);
@@ -546,7 +548,9 @@ impl Drop for Attempt {
                 wrong.extend(waited.and_then(|waited| key.phases.look_at_wait(&waited)));
                 if !self.is_granted {
                     key.phases.failed(*mode);
-                    key.given_up.insert(self.process, self.called);
+                    let given_up = key.given_up.entry(self.process);
+                    let first = given_up.or_insert(self.called);
+                    *first = self.called.min(*first);
                 }
                 key.open.remove(&self.id);
                 gone.extend(key.holders.remove(&self.id));
