@@ -213,15 +213,9 @@ pub(crate) fn out_of_reach(
     });
 }
 
-/// There is a connection to a server.
+/// There is a connection to a server, or none is needed any more: its node left the cluster, or the manager has ended.
 #[cfg(feature = "redis")]
 pub(crate) fn reached(server: &str) {
-    catch_panic(|| figures::connected(server, true));
-}
-
-/// A server that was out of reach needs no connection any more: its node left the cluster, or the manager has ended.
-#[cfg(feature = "redis")]
-pub(crate) fn needed_no_more(server: &str) {
     catch_panic(|| figures::connected(server, true));
 }
 

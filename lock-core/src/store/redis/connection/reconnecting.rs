@@ -462,7 +462,7 @@ impl Drop for ReconnectingConnection {
         self.forget_if(|_| true);
         let is_out_of_reach = self.session.lock().is_out_of_reach();
         if is_out_of_reach {
-            telemetry::needed_no_more(self.address().shown());
+            telemetry::reached(self.address().shown());
         }
     }
 }
