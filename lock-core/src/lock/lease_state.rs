@@ -17,7 +17,10 @@ use crate::{
     key::LockKey,
     lock::{
         context::Context,
-        key_state::{Event, NewLease, ReleaseAction, TaskId, terms::Terms},
+        key_state::{
+            Event, NewLease, ReleaseAction, TaskId,
+            terms::{HoldBounds, Terms},
+        },
         lease_end::LeaseEnd,
         running_task::RunningTask,
     },
@@ -44,8 +47,8 @@ pub(crate) struct LeaseState {
     valid_until: AtomicU64,
     /// Which task took it, and when.
     taken: (RunningTask, Moment),
-    /// When its task began to run under the lease, if `max_hold` or `min_hold` count from there.
-    began_at: OnceLock<Moment>,
+    /// Set when its task begins to run under the lease, if `max_hold` or `min_hold` count from there.
+    bounds: OnceLock<HoldBounds>,
     /// All leases, this one among them, that are lost as soon as one of them is.
     siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
     end: LeaseEnd,
@@ -85,7 +88,7 @@ impl LeaseState {
             is_unseen: AtomicBool::new(false),
             valid_until: AtomicU64::new(taken.valid_until.as_nanos()),
             taken: (RunningTask::current(), taken.taken_at),
-            began_at: OnceLock::new(),
+            bounds: OnceLock::new(),
             siblings: Mutex::new(None),
             end: LeaseEnd::default(),
             guards: AtomicUsize::new(1),
@@ -129,16 +132,17 @@ impl LeaseState {
         }
     }
 
-    /// Notes that its task has all the leases that it needs, and runs under this one from now on. Returns the time if the state
-    /// machine has to know it.
-    pub(crate) fn begin(&self) -> Option<Moment> {
+    /// Notes that its task has all the leases that it needs, and runs under this one from now on. Returns the time and the bounds, if
+    /// the state machine has to know them.
+    pub(crate) fn begin(&self) -> Option<(Moment, HoldBounds)> {
         self.is_unseen.store(true, Ordering::Relaxed);
         // Only these two limits need the time. A contended lock is passed on too often to read the clock without need.
         if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
             return None;
         }
         let now = self.context.clock.now();
-        self.began_at.set(now).is_ok().then_some(now)
+        let bounds = self.terms.bounds_from(now);
+        self.bounds.set(bounds).is_ok().then_some((now, bounds))
     }
 
     /// Notes that the user of its guard looks at it.
@@ -296,7 +300,7 @@ impl LeaseState {
             owner: self.owner.clone(),
             ttl: self.terms.ttl,
             valid_until: self.valid_until(),
-            kept_until: self.kept_until(),
+            kept_until: self.bounds.get().and_then(|bounds| bounds.kept_until),
             is_queued: !self.owner.in_flight.is_on_one_connection(),
         }
     }
@@ -322,13 +326,7 @@ impl LeaseState {
     }
 
     fn held_until(&self) -> Option<Moment> {
-        let max_hold = self.terms.max_hold?;
-        Some(self.began_at.get()?.after(max_hold))
-    }
-
-    fn kept_until(&self) -> Option<Moment> {
-        let min_hold = self.terms.min_hold?;
-        Some(self.began_at.get()?.after(min_hold))
+        self.bounds.get()?.held_until
     }
 
     /// Fails unless the lease can be expected to last so much longer at all times.

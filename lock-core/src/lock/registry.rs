@@ -162,9 +162,9 @@ impl Registry {
 
     /// A task has all the leases that it needs, and runs under this one from now on.
     pub(crate) fn begin(self: &Arc<Self>, lease: &LeaseState) {
-        if let Some(now) = lease.begin() {
-            let keys = self.keys.of(&lease.key);
-            self.apply(keys, &lease.key, lease.kind(), now, Event::Begin(lease.id));
+        if let Some((now, bounds)) = lease.begin() {
+            let (keys, begin) = (self.keys.of(&lease.key), Event::Begin(lease.id, bounds));
+            self.apply(keys, &lease.key, lease.kind(), now, begin);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::{
         holding::AfterRelease,
         request::AcquireReply,
         server_lease::RenewalReply,
-        terms::Terms,
+        terms::{HoldBounds, Terms},
     },
     runtime::clock::Moment,
     store::PushedGrant,
@@ -33,8 +33,8 @@ pub(crate) enum Event<'a, W, O> {
     },
     /// A task stops waiting, in any state of its wait. The manager's executor goes on with the request that it polled.
     Leave(TaskId),
-    /// A task begins to run under its lease: `max_hold` and `min_hold` count from here.
-    Begin(TaskId),
+    /// A task begins to run under its lease, which has these bounds from now on.
+    Begin(TaskId, HoldBounds),
     /// From now on the lease of a task is not renewed. A share still is, since other tasks may have it: then this task loses the share
     /// a ttl from now.
     StopRenewing(TaskId),
@@ -108,7 +108,7 @@ where
                 outcome = self.poll(id, waker, cx);
             }
             Event::Leave(id) => self.leave(id, cx),
-            Event::Begin(id) => self.begin(id, cx.now),
+            Event::Begin(id, bounds) => self.begin(id, bounds),
             Event::StopRenewing(id) => self.stop_renewing(id, cx.now),
             Event::Release(id, owner) => outcome = Outcome::Released(self.release(id, owner, cx)),
             Event::Lose(id, reason) => self.lose(id, reason, cx),

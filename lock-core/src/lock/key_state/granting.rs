@@ -10,6 +10,7 @@ use crate::{
         local_holders::{HolderStage, LocalHolder},
         request::AcquireRequest,
         server_lease::ServerLease,
+        terms::HoldBounds,
         wait_queue::LocalWaiter,
     },
     mode::Mode,
@@ -29,10 +30,13 @@ where
             return None;
         }
         let holder = held.holders.get(id)?;
-        let lease = held.make_lease(id, &holder.terms, holder.fencing, cx);
+        let HolderStage::Granted { waiter, .. } = &holder.stage else {
+            return None;
+        };
+        let lease = held.make_lease(id, &waiter.terms, holder.fencing, cx);
         let taken = HolderStage::Taken {
             lease: lease.clone(),
-            began: None,
+            bounds: HoldBounds::default(),
         };
         let stage = held
             .holders
@@ -74,7 +78,6 @@ where
             }
             held.holders.insert(LocalHolder {
                 id,
-                terms: waiter.terms,
                 fencing,
                 unrenewed_until: None,
                 stage: HolderStage::Granted {

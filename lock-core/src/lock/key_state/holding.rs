@@ -15,6 +15,7 @@ use crate::{
         batch::Next,
         local_holders::{HolderStage, LocalHolder},
         server_lease::{RenewalPlan, RenewalReply, validity},
+        terms::HoldBounds,
     },
     mode::RequestKind,
     runtime::clock::Moment,
@@ -38,11 +39,11 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    pub(super) fn begin(&mut self, id: TaskId, now: Moment) {
+    pub(super) fn begin(&mut self, id: TaskId, from_now_on: HoldBounds) {
         if let Some(at) = self.lease_of(id) {
             self.leases[at].holders.change(id, |holder| {
-                if let HolderStage::Taken { began, .. } = &mut holder.stage {
-                    began.get_or_insert(now);
+                if let HolderStage::Taken { bounds, .. } = &mut holder.stage {
+                    *bounds = from_now_on;
                 }
             });
         }
@@ -58,7 +59,7 @@ where
         match self.lease_of(id) {
             Some(at) => {
                 let holder = self.leases[at].holders.remove(id);
-                let kept_until = holder.as_ref().and_then(kept_until);
+                let kept_until = holder.and_then(|holder| holder.bounds().kept_until);
                 self.pass(at, kept_until, cx)
             }
             // Other tasks still have the share.
@@ -269,7 +270,7 @@ where
             return self.end_lease(at, reason, cx);
         }
         if let Some(holder) = held.holders.remove(id) {
-            let kept_until = kept_until(&holder);
+            let kept_until = holder.bounds().kept_until;
             if let Some(share) = &mut held.share {
                 share.keep_until(kept_until);
             }
@@ -308,13 +309,5 @@ where
     pub(super) fn position_of(&self, owner: &O) -> Option<usize> {
         let mut leases = self.leases.iter();
         leases.position(|held| held.owner == *owner)
-    }
-}
-
-/// Until when `min_hold` of this holder keeps the key.
-fn kept_until<W, L>(holder: &LocalHolder<W, L>) -> Option<Moment> {
-    match &holder.stage {
-        HolderStage::Taken { began, .. } => Some((*began)?.after(holder.terms.min_hold?)),
-        HolderStage::Granted { .. } => None,
     }
 }

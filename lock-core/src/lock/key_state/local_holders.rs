@@ -3,14 +3,13 @@
 use crate::{
     error::LeaseLost,
     fencing::FencingToken,
-    lock::key_state::{action::TaskId, few::Few, terms::Terms, wait_queue::LocalWaiter},
+    lock::key_state::{action::TaskId, few::Few, terms::HoldBounds, wait_queue::LocalWaiter},
     runtime::clock::Moment,
 };
 
 #[derive(Clone, Debug)]
 pub(crate) struct LocalHolder<W, L> {
     pub(crate) id: TaskId,
-    pub(crate) terms: Terms,
     pub(crate) fencing: FencingToken,
     /// Until when it has a share that is renewed for other tasks only.
     pub(crate) unrenewed_until: Option<Moment>,
@@ -24,8 +23,8 @@ pub(crate) enum HolderStage<W, L> {
         until: Moment,
         waiter: Box<LocalWaiter<W>>,
     },
-    /// Its task has it. `began`: when the time of `max_hold` and `min_hold` began, if they matter.
-    Taken { lease: L, began: Option<Moment> },
+    /// Its task has it. The bounds are empty until it begins.
+    Taken { lease: L, bounds: HoldBounds },
 }
 
 impl<W, L> LocalHolder<W, L> {
@@ -34,26 +33,24 @@ impl<W, L> LocalHolder<W, L> {
     pub(super) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
             HolderStage::Granted { until, .. } => Some(*until),
-            HolderStage::Taken { .. } => {
-                let ends = self
-                    .max_hold_ends_at()
-                    .into_iter()
-                    .chain(self.unrenewed_until);
+            HolderStage::Taken { bounds, .. } => {
+                let ends = bounds.held_until.into_iter().chain(self.unrenewed_until);
                 ends.min()
             }
         }
     }
 
-    fn max_hold_ends_at(&self) -> Option<Moment> {
+    /// What follows from `max_hold` and `min_hold`: nothing before its task has begun.
+    pub(super) fn bounds(&self) -> HoldBounds {
         match &self.stage {
-            HolderStage::Granted { .. } => None,
-            HolderStage::Taken { began, .. } => Some((*began)?.after(self.terms.max_hold?)),
+            HolderStage::Granted { .. } => HoldBounds::default(),
+            HolderStage::Taken { bounds, .. } => *bounds,
         }
     }
 
     /// Why a holder that has taken the lease loses it by itself.
     pub(super) fn ends_by(&self, now: Moment) -> LeaseLost {
-        if self.max_hold_ends_at().is_some_and(|end| end <= now) {
+        if self.bounds().held_until.is_some_and(|end| end <= now) {
             LeaseLost::MaxHold
         } else {
             LeaseLost::Expired

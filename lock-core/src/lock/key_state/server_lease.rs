@@ -10,7 +10,7 @@ use crate::{
         local_holders::{HolderStage, LocalHolder, LocalHolders},
         request::{AcquireRequest, Granted, Rivals},
         share::Share,
-        terms::Terms,
+        terms::{HoldBounds, Terms},
     },
     options::AutoRenew,
     runtime::clock::Moment,
@@ -223,12 +223,11 @@ where
         let lease = self.make_lease(id, terms, fencing, cx);
         self.holders.insert(LocalHolder {
             id,
-            terms: *terms,
             fencing,
             unrenewed_until: None,
             stage: HolderStage::Taken {
                 lease: lease.clone(),
-                began: None,
+                bounds: HoldBounds::default(),
             },
         });
         Some(lease)

@@ -8,6 +8,7 @@ use crate::{
     options::{
         AutoRenew, LONGEST_WAIT, LockOptions, OnLost, PERMITS_RANGE, ReleaseMode, TTL_RANGE, Wait,
     },
+    runtime::clock::Moment,
 };
 
 /// Checked options, with the manager's defaults filled in.
@@ -21,6 +22,15 @@ pub(crate) struct Terms {
     pub(crate) on_lost: OnLost,
     pub(crate) release: ReleaseMode,
     pub(crate) mode: Mode,
+}
+
+/// What `max_hold` and `min_hold` make of the moment at which a task began to run under its lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HoldBounds {
+    /// When the task loses the lease.
+    pub(crate) held_until: Option<Moment>,
+    /// Until when the key is kept, also if the task releases it before.
+    pub(crate) kept_until: Option<Moment>,
 }
 
 /// The manager's values for options that are not set, and its bounds.
@@ -98,6 +108,14 @@ impl Terms {
         }
         defaults.check_mode(terms.mode)?;
         Ok(terms)
+    }
+
+    /// The bounds of a task that begins at this moment.
+    pub(crate) fn bounds_from(&self, began: Moment) -> HoldBounds {
+        HoldBounds {
+            held_until: self.max_hold.map(|longest| began.after(longest)),
+            kept_until: self.min_hold.map(|least| began.after(least)),
+        }
     }
 
     fn check(&self) -> Result<(), LockError> {
