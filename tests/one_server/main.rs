@@ -24,5 +24,6 @@ mod request_connection;
 mod runtimes;
 mod several_on_a_server;
 mod shared;
+mod uncontended_release;
 mod waiting;
 mod ways_out;

@@ -16,7 +16,7 @@ use redis::Value;
 use crate::{
     chance::Chance,
     model::{Dialect, Reply, Server},
-    scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW, scripts},
+    scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RELEASE_UNCONTENDED, RENEW, scripts},
 };
 
 const COMMANDS: usize = 4000;
@@ -260,7 +260,7 @@ impl Command {
         let kind = chance.pick(&["s", "s", "s", "2", "3"]);
         let beside = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
-        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(22) {
+        let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(24) {
             // No short ttl here: a later grant would give the same ttl again, at an unknown time.
             0..4 => (ACQUIRE, &all, &[token, "60000", known, count, mode, entry]),
             4..8 => (RELEASE, &all, &release[..chance.pick(&[2, 2, 3, 4])]),
@@ -271,6 +271,7 @@ impl Command {
             14..18 => (ACQUIRE, &all, &[token, "60000", known, "1", mode, &beside]),
             18..21 => (RELEASE, &all, &[token, known, keep, &beside]),
             21 => (RENEW, &all, &[token, "70000", known, "0", &beside]),
+            22..24 => (RELEASE_UNCONTENDED, &["2", lock, "queue"], &[token]),
             12 => (
                 MARK,
                 &["2", "marker", "fence"],

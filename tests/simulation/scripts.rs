@@ -20,6 +20,7 @@ pub(crate) const RELEASE: &str = scripts!(
     "advance.lua",
     "release.lua"
 );
+pub(crate) const RELEASE_UNCONTENDED: &str = scripts!("release_uncontended.lua");
 pub(crate) const FORCE_RELEASE: &str = scripts!("queue.lua", "advance.lua", "force_release.lua");
 pub(crate) const RENEW: &str = scripts!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
 pub(crate) const INSPECT: &str = scripts!("queue.lua", "inspect.lua");

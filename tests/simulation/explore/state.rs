@@ -66,6 +66,7 @@ struct Script(String, Bytes);
 pub(super) struct Scripts {
     acquire: Script,
     release: Script,
+    release_uncontended: Script,
     renew: Script,
     pub(super) is_in_parts: bool,
 }
@@ -87,6 +88,7 @@ impl Scripts {
         Self {
             acquire: script(scripts::ACQUIRE),
             release: script(scripts::RELEASE),
+            release_uncontended: script(scripts::RELEASE_UNCONTENDED),
             renew: script(scripts::RENEW),
             is_in_parts: part.is_some(),
         }
@@ -527,10 +529,12 @@ impl State {
         }
         let must_hold = process.at == At::Held;
         let with_entry = process.at == At::Leaving;
-        let reply = if process.kind == Kind::Once {
-            self.send_result(i, scripts)?
-        } else {
-            self.send_release(i, with_entry, scripts)?
+        let kind = process.kind;
+        let is_fast = kind == Kind::FastPath && !with_entry;
+        let reply = match kind {
+            Kind::Once => self.send_result(i, scripts)?,
+            _ if is_fast && self.release_uncontended(i, scripts)? => Reply::Int(1),
+            _ => self.send_release(i, with_entry, scripts)?,
         };
         if must_hold && reply != Reply::Int(1) {
             return Err(format!("process {i} held nothing to release: {reply:?}"));
@@ -579,6 +583,29 @@ impl State {
         let count = if is_beside || with_entry { 4 } else { 2 };
         let (call, keys) = (Call::Release, self.processes[i].kind.keys());
         self.call(call, &scripts.release, keys, &arguments[..count], scripts)
+    }
+
+    /// Releases if no request waits. Returns whether it did.
+    fn release_uncontended(&mut self, i: usize, scripts: &Scripts) -> Result<bool, String> {
+        let (before, token) = (self.view(), self.token(i));
+        let script = &scripts.release_uncontended;
+        let run = (script.0.as_str(), script.1.as_slice());
+        let keys = [LOCK, QUEUE].map(Bytes::from);
+        let (reply, messages) = self
+            .server
+            .run_script(run, &keys, &[token.into()], self.now);
+        let after = self.view();
+        match reply {
+            Reply::Int(0) if (&before.lock, &before.queue) == (&after.lock, &after.queue) => {
+                Ok(false)
+            }
+            Reply::Int(1) if messages.is_empty() => {
+                let none = rules::Deliveries::default();
+                let views = (&before, &after);
+                rules::check(self, &Call::Release, &reply, views, &none, scripts).map(|()| true)
+            }
+            reply => Err(format!("a release of a free lock: {reply:?}")),
+        }
     }
 
     /// Releases, and stores a result of its own.

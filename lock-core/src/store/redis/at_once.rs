@@ -15,7 +15,7 @@ use crate::store::{
         native_release,
         redis_store::RedisStore,
         scripts::{
-            ACQUIRE, Call, RELEASE,
+            ACQUIRE, Call, RELEASE, RELEASE_UNCONTENDED, is_unknown,
             replies::{read_acquired, read_plain, read_released},
         },
         topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
@@ -76,15 +76,17 @@ impl RedisStore {
         if ready.current.capabilities != Some(Capabilities::Scripts) {
             return Ok(None);
         }
-        let delete_if = ready.reconnecting.delete_if.get();
-        if let Some(delete_if) = delete_if.filter(|_| self.is_released_natively(&location, request))
-        {
-            let released = native_release::release(delete_if, &location, &ready, request).await?;
+        let contention = self.0.contention.of(&request.full_key);
+        if !contention.is_expected() && self.is_released_alone(&location, request) {
+            let released = match ready.reconnecting.delete_if.get() {
+                Some(by) => native_release::release(by, &location, &ready, request).await?,
+                None => release_uncontended(&location, &ready, request).await?,
+            };
             let outcome = released.as_ref().map(|released| released.outcome);
-            if outcome == Some(ReleaseOutcome::ReleasedUnserved) {
-                self.0.contention.of(&request.full_key).note(true);
+            contention.note(outcome != Some(ReleaseOutcome::Released));
+            if released.is_some() {
+                return Ok(released);
             }
-            return Ok(released);
         }
         let (arguments, count) = location.release_arguments(request);
         let script = RELEASE.call(Call {
@@ -96,11 +98,11 @@ impl RedisStore {
         read_released(&errors::of_value(reply)?, ready.id()).map(Some)
     }
 
-    fn is_released_natively(&self, location: &KeyLocation, request: &Release) -> bool {
+    /// Whether the lock may be released by a request that looks at nothing but the lock and the queue.
+    fn is_released_alone(&self, location: &KeyLocation, request: &Release) -> bool {
         native_release::suffices(request)
             && location.server.replica_acks.is_none()
             && !self.0.usage.is_one_of_several
-            && !self.0.contention.of(&request.full_key).is_expected()
     }
 }
 
@@ -129,6 +131,31 @@ async fn take_plainly(
     let within = ready.reconnecting.acquire_within(request.ttl);
     let replies = ready.several(&commands, in_flight, within).await?;
     read_plain(replies, ready.id(), known, in_flight)
+}
+
+/// Releases a lock for which no request is expected to wait. `None`: one waits, or the lock is not held any more. Then the script of
+/// all releases is to do it.
+async fn release_uncontended(
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Release,
+) -> Result<Option<Released>, Failure> {
+    let [lock, _, queue, ..] = location.keys(&request.full_key);
+    let call = Call {
+        keys: &[lock, queue],
+        arguments: &[Text(request.token.expose())],
+    };
+    let (in_flight, within) = (&request.in_flight, ready.reconnecting.reply_within());
+    let by_hash = RELEASE_UNCONTENDED.call(call);
+    let mut reply = ready.one(&by_hash, in_flight, within).await?;
+    if is_unknown(&reply) {
+        let by_text = RELEASE_UNCONTENDED.call_by_text(call);
+        reply = ready.one(&by_text, in_flight, within).await?;
+    }
+    match errors::of_value(reply)? {
+        Value::Int(0) => Ok(None),
+        reply => read_released(&reply, ready.id()).map(Some),
+    }
 }
 
 /// Takes a key by the script. Without a subscription to grants, the script adds no entry to the queue.

@@ -26,7 +26,7 @@ use crate::{
             },
             redis_store::{Acked, RedisStore},
             rights::{self, CHECK},
-            scripts::{Call, TRIAL},
+            scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
             topology::{
                 key_location::KeyLocation,
                 slots::{has_tag, tag_in},
@@ -173,7 +173,17 @@ async fn expect_rights(store: &RedisStore, location: &KeyLocation) -> Result<(),
         ],
     };
     let connection = &location.server.connection;
-    let (_, reply) = location.run(connection, &TRIAL, call, None).await?;
+    // The usual release is a script that the release of the trial lock does not run. The server is to know it before the first lock. What
+    // it refuses of that script, it refuses of the other one, too, which names the right.
+    let nothing = Call {
+        keys: &[Joined(&names.check, &random); 2],
+        arguments: &[Text("")],
+    };
+    let (tried, _) = tokio::join!(
+        location.run(connection, &TRIAL, call, None),
+        location.run(connection, &RELEASE_UNCONTENDED, nothing, None),
+    );
+    let (_, reply) = tried?;
     let refused: Option<(String, String)> = redis::from_redis_value_ref(&reply).ok().flatten();
     let Some((name, words)) = refused else {
         return Ok(());

@@ -60,12 +60,17 @@ impl ToRedisArgs for Arg<'_> {
 /// Makes a command of words in several lists.
 pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
     let (mut count, mut size) = (0, 0);
-    for word in words.iter().copied().flatten() {
-        (count, size) = (count + 1, size + word.size());
+    for list in words {
+        count += list.len();
+        for word in *list {
+            size += word.size();
+        }
     }
     let mut command = Cmd::with_capacity(count, size);
-    for word in words.iter().copied().flatten() {
-        command.arg(word);
+    for list in words {
+        for word in *list {
+            command.arg(word);
+        }
     }
     command
 }

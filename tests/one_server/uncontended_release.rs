@@ -1,0 +1,99 @@
+//! Releases of a lock that no other client is expected to want, on servers without a command that compares and deletes.
+
+use lock_core::{LockGuard, LockManager};
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Request, Which,
+    connect, eventually, options,
+};
+use tokio::{task::JoinHandle, time::timeout};
+
+const QUEUE: &str = "__lock_core__:waiters:lock:k";
+
+/// A holder that goes through a proxy, and a client that waits for the lock since the holder took it.
+struct Unseen {
+    server: RedisServer,
+    proxy: Proxy,
+    guard: LockGuard,
+    waiting: JoinHandle<LockGuard>,
+    /// Keeps the connections.
+    _managers: [LockManager; 2],
+}
+
+impl Unseen {
+    async fn waiter() -> Self {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.port());
+        let (ours, others) = (connect(&proxy.url()).await, connect(&server.url()).await);
+        let guard = ours.acquire_free("k", options()).await;
+        let waiter = others.clone();
+        let waiting = tokio::spawn(async move {
+            let acquired = timeout(HANG, waiter.acquire("k", options().wait(HANG)));
+            acquired.await.expect("no hang").expect("it is handed over")
+        });
+        eventually(HANG, "it is in the queue", async || {
+            server.queue(QUEUE).len() == 1
+        })
+        .await;
+        proxy.clear_log();
+        Self {
+            server,
+            proxy,
+            guard,
+            waiting,
+            _managers: [ours, others],
+        }
+    }
+}
+
+fn commands(proxy: &Proxy) -> Vec<String> {
+    proxy.log().iter().map(Request::command).collect()
+}
+
+#[tokio::test]
+async fn a_waiter_that_came_unseen_gets_the_lock_by_a_second_script() {
+    let unseen = Unseen::waiter().await;
+    unseen.guard.release_held().await;
+    assert_eq!(commands(&unseen.proxy), ["EVALSHA", "EVALSHA"]);
+    let guard = unseen.waiting.await.expect("no panic");
+    assert!(unseen.server.queue(QUEUE).is_empty());
+    guard.release_held().await;
+}
+
+/// Otherwise a client that does not queue could take it in between.
+#[tokio::test]
+async fn a_lock_with_a_waiter_stays_held_until_it_is_handed_over() {
+    let unseen = Unseen::waiter().await;
+    let ours = unseen.server.get("lock:k").expect("it is held");
+    let second = Which::nth_of(2, "EVALSHA");
+    unseen
+        .proxy
+        .lose(Direction::Requests, second, After::Silence);
+    let releasing = tokio::spawn(unseen.guard.release());
+    eventually(HANG, "the second script is sent", async || {
+        unseen.proxy.requests("EVALSHA") == 2
+    })
+    .await;
+    assert_eq!(unseen.server.get("lock:k"), Some(ours));
+    unseen.proxy.pass();
+    let guard = unseen.waiting.await.expect("no panic");
+    guard.release_held().await;
+    let released = timeout(HANG, releasing).await.expect("no hang");
+    released.expect("no panic").expect("it was held");
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_its_scripts_is_sent_the_text_of_the_short_one() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    for expected in [&["EVALSHA", "EVAL"][..], &["EVALSHA"]] {
+        let guard = locks.acquire_free("k", options()).await;
+        if expected.len() > 1 {
+            server.cli(&["SCRIPT", "FLUSH"]);
+        }
+        proxy.clear_log();
+        guard.release_held().await;
+        assert_eq!(commands(&proxy), expected);
+        assert!(server.keys("lock:*").is_empty());
+    }
+}
