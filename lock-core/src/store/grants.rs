@@ -14,7 +14,7 @@ use crate::{
     mode::{Mode, RequestKind},
     runtime::{clock::Moment, mutex::Mutex},
     store::{
-        Entry, EntryNumber, PushedGrant,
+        outcomes::PushedGrant,
         owner_token::{OwnerToken, Scheme, random_number},
     },
 };
@@ -45,6 +45,20 @@ pub(crate) trait GrantListener: Send + Sync {
 
     /// The leases that the manager holds now.
     fn held(&self) -> HeldNow;
+}
+
+/// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
+pub(crate) type EntryNumber = u64;
+
+/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as requests
+/// use its owner token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The number by which a grant names the entry.
+    pub(crate) number: EntryNumber,
+    /// The ttl of the lease that a grant makes.
+    pub(crate) ttl: Duration,
+    pub(crate) mode: Mode,
 }
 
 /// The leases that a manager holds.

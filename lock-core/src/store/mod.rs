@@ -5,14 +5,10 @@
 //! The futures of [`Store::acquire`] and [`Store::release`] contain nothing of a runtime. So any task may poll them, on any thread,
 //! and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
 
-use std::{
-    error::Error, fmt, future::Future, num::NonZeroU64, pin::Pin, sync::Arc, time::Duration,
-};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
-    fencing::FencingBlock,
     inspect::{Health, Sighting},
-    mode::Mode,
     runtime::{
         clock::{Clock, Moment},
         executor::Executor,
@@ -25,11 +21,20 @@ use crate::{
     },
 };
 
+pub(crate) use self::{
+    grants::{Entry, EntryNumber},
+    outcomes::{
+        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, PushedGrant,
+        QueuePosition, ReleaseOutcome, Released, Renewed, Source, WakeUpMode,
+    },
+};
+
 pub(crate) mod grants;
 pub(crate) mod holder_label;
 pub(crate) mod in_flight;
 pub(crate) mod known_tokens;
 pub(crate) mod memory;
+pub(crate) mod outcomes;
 pub(crate) mod owner;
 pub(crate) mod owner_token;
 #[cfg(feature = "redis")]
@@ -140,20 +145,6 @@ pub(crate) struct Acquire {
     pub(crate) in_flight: Arc<InFlight>,
 }
 
-/// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
-pub(crate) type EntryNumber = u64;
-
-/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as requests
-/// use its owner token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// The number by which a grant names the entry.
-    pub(crate) number: EntryNumber,
-    /// The ttl of the lease that a grant makes.
-    pub(crate) ttl: Duration,
-    pub(crate) mode: Mode,
-}
-
 /// What an acquire does about a lock that is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueMode {
@@ -163,110 +154,6 @@ pub(crate) enum QueueMode {
     JoinQueue,
     /// Checks its position in the queue: the one given here, if the server gave one.
     CheckPosition(QueuePosition),
-}
-
-/// A position in the queue of a backend; none is known before the first check.
-pub(crate) type QueuePosition = Option<NonZeroU64>;
-
-#[derive(Clone, Debug)]
-pub(crate) struct Acquired {
-    pub(crate) outcome: AcquireOutcome,
-    pub(crate) connection: ConnectionId,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum AcquireOutcome {
-    Granted(Grant),
-    Busy(Busy),
-    /// For a request to run a body once: the result of an earlier run. The request has neither the lock nor an entry in the queue.
-    Done(Arc<[u8]>),
-    /// The request is to be undone: the key may have this owner token, which must not be used for another request. The next
-    /// request uses another one, at once.
-    Undo,
-}
-
-/// What a request was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) tokens: FencingBlock,
-    /// The number of the permit, of a lock that has permits.
-    pub(crate) permit: Option<u16>,
-    /// Of a share: whether an exclusive request waits, so that no further task is to be admitted.
-    pub(crate) is_contended: bool,
-    /// Of a share: whether others are to be granted the same phase. A renewal grants it to the next ones.
-    pub(crate) has_more: bool,
-}
-
-impl From<FencingBlock> for Grant {
-    /// Makes the grant of an exclusive lock.
-    fn from(tokens: FencingBlock) -> Self {
-        Self {
-            tokens,
-            permit: None,
-            is_contended: false,
-            has_more: false,
-        }
-    }
-}
-
-/// A grant that came by a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PushedGrant {
-    pub(crate) grant: Grant,
-    /// Larger than the stamp of every reply that was sent before it.
-    pub(crate) stamp: u64,
-}
-
-/// Another holder has the lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Busy {
-    pub(crate) expiry: Expiry,
-    pub(crate) position: QueuePosition,
-    pub(crate) wake_up: WakeUpMode,
-    /// Whether the entry is the first of the queue, as far as known. Any other entry gets the lock after the one before it.
-    pub(crate) is_next: bool,
-    /// If the reply had it: every earlier grant of this request has a stamp up to it, and every later grant a larger one. Stamps come
-    /// from the fencing clock, as tokens do. All holders of a shared phase have one token, and stamps of their own.
-    pub(crate) stamp: Option<u64>,
-    /// The label of the holder, if the reply had it.
-    pub(crate) holder: Option<Arc<str>>,
-}
-
-/// When a lock that is busy ends by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expiry {
-    In(Duration),
-    Never,
-    /// Not asked for.
-    Unknown,
-}
-
-/// How a waiter learns that a lock is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WakeUpMode {
-    /// By a grant.
-    Push,
-    /// Only by polling: the holder is another library, or grants cannot be delivered.
-    Poll,
-    /// By polling with another owner token each time: some of several servers may have taken this one.
-    PollWithNewToken,
-}
-
-impl Busy {
-    /// Whether the token of the request must not be used for another request.
-    pub(crate) fn needs_new_token(&self) -> bool {
-        self.wake_up == WakeUpMode::PollWithNewToken
-    }
-}
-
-/// Whether other processes wait for a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contended {
-    /// In a queue: the release grants the lock to the first one.
-    OthersQueued,
-    /// They poll, or may do so.
-    OthersWaiting,
-    NoneWaiting,
 }
 
 #[derive(Clone, Debug)]
@@ -281,19 +168,6 @@ pub(crate) struct Renew {
     pub(crate) entry: Entry,
     /// The record of the acquire: at one of several servers, the renewal may restore the key.
     pub(crate) acquire_in_flight: Arc<InFlight>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Extended {
-        /// Empty if none were wanted, or none can be given now.
-        tokens: FencingBlock,
-        /// Of a share: whether an exclusive request waits, so that no further task is to be admitted. Of an exclusive lease, a reply
-        /// without tokens does not tell.
-        contended: Contended,
-    },
-    /// The key is gone or another's: the lease is lost, whatever comes later.
-    NotOurs,
 }
 
 #[derive(Clone, Debug)]
@@ -363,100 +237,5 @@ impl CertainRelease {
         self.request.keep = (self.kept_until.map(kept_for)).filter(|keep| !keep.is_zero());
         self.request.known_fencing = self.known_tokens.of(self.fencing_clock);
         &self.request
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Released {
-    pub(crate) outcome: ReleaseOutcome,
-    pub(crate) connection: ConnectionId,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReleaseOutcome {
-    Released,
-    /// The same, and requests may wait in the queue: the next try, which is to follow at once, grants the lock to them.
-    ReleasedUnserved,
-    /// The server has no memory for the result. The lock is held as before.
-    NotStored,
-    /// Released without the result that was to be stored.
-    ReleasedWithoutResult,
-    NotOurs,
-}
-
-/// Why there is no reply, or none that can be used.
-#[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    /// It is unknown whether the request was executed.
-    NoReply(Source),
-    /// Not executed, but a retry may succeed: the server is loading, out of memory, read-only.
-    NotNow(Source),
-    /// Not executed, and a retry cannot succeed: a missing right, or an unknown command.
-    Refused(Source),
-    /// Not executed, because the request itself is wrong.
-    Invalid(Arc<str>),
-}
-
-/// The cause behind a failure, for the user's log.
-pub(crate) type Source = Arc<dyn Error + Send + Sync>;
-
-impl Failure {
-    /// For a request that gets no reply any more.
-    pub(crate) fn without_reply(message: &str) -> Self {
-        Self::NoReply(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
-    }
-
-    /// There is no connection, or none that takes more.
-    pub(crate) fn not_now(message: impl Into<String>) -> Self {
-        Self::NotNow(Arc::from(Box::<dyn Error + Send + Sync>::from(
-            message.into(),
-        )))
-    }
-
-    pub(crate) fn no_reply(message: impl Into<String>) -> Self {
-        Self::NoReply(Arc::from(Box::<dyn Error + Send + Sync>::from(
-            message.into(),
-        )))
-    }
-
-    /// For a request that was executed in part.
-    pub(crate) fn executed_in_part(self) -> Self {
-        match self {
-            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => {
-                Self::NoReply(source)
-            }
-            Self::Invalid(reason) => Self::no_reply(&*reason),
-        }
-    }
-
-    /// Whether it is certain that the request was not executed.
-    pub(crate) fn is_definite(&self) -> bool {
-        !matches!(self, Self::NoReply(_))
-    }
-
-    /// What the log says of it.
-    pub(crate) fn text(&self) -> String {
-        match self {
-            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => {
-                source.to_string()
-            }
-            Self::Invalid(reason) => reason.to_string(),
-        }
-    }
-
-    /// Whether a retry can succeed.
-    pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::NoReply(_) | Self::NotNow(_))
-    }
-}
-
-impl From<Failure> for crate::LockError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
-                Self::Unavailable { key: None, source }
-            }
-            Failure::Invalid(reason) => Self::Invalid { key: None, reason },
-        }
     }
 }

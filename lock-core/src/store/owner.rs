@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     mode::Mode,
     store::{
-        Acquired, Failure, Renew,
+        Renew,
         grants::{Grants, QueueEntry},
         in_flight::InFlight,
         known_tokens::ClockIndex,
+        outcomes::{Acquired, Failure},
         owner_token::{OwnerToken, OwnerTokens},
     },
 };
