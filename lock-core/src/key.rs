@@ -4,9 +4,12 @@ use std::{
     borrow::Cow,
     cmp::Ordering,
     fmt::{self, Display, Write as _},
-    hash::{BuildHasher, Hash, Hasher, RandomState},
-    sync::{Arc, LazyLock},
+    hash::{BuildHasher, Hash, Hasher},
+    sync::Arc,
 };
+
+#[cfg(not(feature = "simulation"))]
+use std::{hash::RandomState, sync::LazyLock};
 
 use crate::template::Template;
 
@@ -82,9 +85,16 @@ impl LockKey {
 }
 
 /// A hash that is secret to this process, so that no client can choose keys that collide.
+#[cfg(not(feature = "simulation"))]
 fn hashed(text: &str) -> u64 {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     SECRET.hash_one(text)
+}
+
+/// In a simulation, the hashes are the same each time.
+#[cfg(feature = "simulation")]
+fn hashed(text: &str) -> u64 {
+    std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default().hash_one(text)
 }
 
 impl PartialEq for LockKey {

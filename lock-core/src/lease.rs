@@ -161,9 +161,7 @@ impl Lease {
         let now = context.clock.now();
         let compare = |lease: &Arc<LeaseState>| {
             let left = lease.valid_until().since(now);
-            lease
-                .owner
-                .renew_request(left.max(Duration::from_millis(1)))
+            lease.renewal(left.max(Duration::from_millis(1)))
         };
         let batch = self.leases.all().iter().map(compare).collect();
         let replies = context

@@ -99,13 +99,7 @@ impl Effects {
                     valid_until,
                     tokens,
                 } => {
-                    let key = key.clone();
-                    let due = RenewalDue {
-                        key,
-                        owner,
-                        ttl,
-                        tokens,
-                    };
+                    let due = RenewalDue { owner, ttl, tokens };
                     queue_renewal(context, due, valid_until);
                 }
                 Action::Release(action) => {
@@ -161,18 +155,13 @@ fn send(
 ) {
     let owner = action.owner;
     let request = Acquire {
-        full_key: owner.full_key.clone(),
-        token: owner.token.clone(),
+        owner: owner.clone(),
         ttl: action.ttl,
         known_fencing: action.known_fencing,
         tokens: action.tokens,
         queue_mode: action.queue_mode,
-        entry: match action.queued_ttl {
-            Some(ttl) => owner.entry.join(ttl, key, &owner.token),
-            None => owner.entry.in_queue(),
-        },
+        queued_ttl: action.queued_ttl,
         behind: None,
-        in_flight: owner.in_flight.clone(),
     };
     let reply = match behind.filter(|release| !release.has_reply()) {
         None => context.store.acquire(request),
@@ -240,9 +229,10 @@ pub(super) fn renew(
     // Read before the request is handed over: the server's time starts later than this, never earlier.
     let sent = context.clock.now();
     let request = |one: &RenewalDue| Renew {
+        owner: one.owner.clone(),
+        ttl: one.ttl,
         known_fencing: context.known_tokens.of(one.owner.clock),
         tokens: one.tokens,
-        ..one.owner.renew_request(one.ttl)
     };
     let requests = batch.iter().map(request).collect();
     let reply = context.store.renew(requests, within);
@@ -259,7 +249,7 @@ pub(super) fn renew(
                 Err(failure) => Some(Err(failure.clone())),
             };
             if let Some(result) = reply {
-                note_renewed(&of_reply, &one.key, &result);
+                note_renewed(&of_reply, &one.owner.key, &result);
                 let reply = RenewalReply {
                     sent,
                     tokens: one.tokens,
@@ -267,7 +257,7 @@ pub(super) fn renew(
                     retry_in: within / 2,
                 };
                 let (kind, event) = (one.owner.mode.kind(), Event::Renewed(&one.owner, reply));
-                listener.clone().happened(&one.key, kind, event);
+                listener.clone().happened(&one.owner.key, kind, event);
             }
         }
     });

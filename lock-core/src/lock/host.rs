@@ -28,6 +28,7 @@ impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
             &self.context.owner_tokens,
             &self.context.grants,
             mode,
+            self.key,
             full_key,
             clock,
         ))

@@ -148,7 +148,7 @@ impl Keys {
         let mut keys = self.of(key);
         let state = &keys.get_mut(key, kind)?.state;
         let mut owners = state.holding_owners().chain(state.asking_owner());
-        owners.find(|owner| owner.entry.number() == entry).cloned()
+        owners.find(|owner| owner.number() == entry).cloned()
     }
 
     /// The leases that tasks hold now.

@@ -26,7 +26,7 @@ use crate::{
     },
     mode::{Mode, RequestKind},
     runtime::{clock::Moment, mutex::Mutex, tally::Open},
-    store::{Failure, Renewed, owner::Owner},
+    store::{Failure, Renew, Renewed, owner::Owner},
     telemetry::{self, WatchedHold},
 };
 
@@ -303,6 +303,11 @@ impl LeaseState {
             kept_until: self.bounds.get().and_then(|bounds| bounds.kept_until),
             is_queued: !self.owner.in_flight.is_on_one_connection(),
         }
+    }
+
+    /// The request that has the server compare the owner token.
+    pub(crate) fn renewal(&self, ttl: Duration) -> Renew {
+        Renew::without_tokens(&self.owner, ttl)
     }
 
     pub(crate) fn remaining(&self) -> Duration {

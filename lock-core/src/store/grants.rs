@@ -185,6 +185,17 @@ impl Grants {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn numbered_entry(
+        grants: &Arc<Self>,
+        number: EntryNumber,
+        mode: Mode,
+    ) -> QueueEntry {
+        let mut entry = grants.entry(mode);
+        entry.number = number;
+        entry
+    }
+
     /// Handles a message that has arrived. If its entry is gone, nothing is done: giving up an entry makes the server grant the
     /// lock to the next waiter.
     ///

@@ -17,15 +17,17 @@ use crate::{
     store::{
         in_flight::{ConnectionId, InFlight},
         known_tokens::{ClockIndex, KnownTokens},
-        owner_token::OwnerToken,
+        owner::Owner,
     },
 };
 
+#[cfg(any(feature = "redis", feature = "testing"))]
+pub(crate) use self::outcomes::Released;
 pub(crate) use self::{
     grants::{Entry, EntryNumber},
     outcomes::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, PushedGrant,
-        QueuePosition, ReleaseOutcome, Released, Renewed, Source, WakeUpMode,
+        QueuePosition, ReleaseOutcome, Renewed, Source, WakeUpMode,
     },
 };
 
@@ -129,20 +131,26 @@ pub(crate) struct Page {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Acquire {
-    pub(crate) full_key: Arc<str>,
-    pub(crate) token: OwnerToken,
+    /// Its record of connections is written before the first byte leaves on each of them.
+    pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
     /// The largest fencing token of the key's clock that this process knows: the new ones are larger.
     pub(crate) known_fencing: u64,
     /// How many fencing tokens are wanted.
     pub(crate) tokens: u32,
     pub(crate) queue_mode: QueueMode,
-    /// Its entry in the queue.
-    pub(crate) entry: Entry,
+    /// The ttl of its entry, if a message for the entry may come.
+    pub(crate) queued_ttl: Option<Duration>,
     /// The connection with the release of this key in flight, behind which this request is to be executed.
     pub(crate) behind: Option<ConnectionId>,
-    /// Where the backend notes each connection that the request leaves on, before the first byte is sent.
-    pub(crate) in_flight: Arc<InFlight>,
+}
+
+impl Acquire {
+    /// Its entry, as it is sent. A free lock is taken without one.
+    pub(crate) fn entry(&self) -> Entry {
+        let join = |ttl| self.owner.join(ttl);
+        self.queued_ttl.map_or_else(|| self.owner.entry(), join)
+    }
 }
 
 /// What an acquire does about a lock that is busy.
@@ -158,34 +166,48 @@ pub(crate) enum QueueMode {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Renew {
-    pub(crate) full_key: Arc<str>,
-    pub(crate) token: OwnerToken,
+    /// At one of several servers, the renewal may restore the key: its record of connections is that of the acquire.
+    pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
     /// As with an acquire.
     pub(crate) known_fencing: u64,
     /// How many fencing tokens are wanted in advance, for tasks to which an exclusive lease is handed without a message. Mostly zero.
     pub(crate) tokens: u32,
-    pub(crate) entry: Entry,
-    /// The record of the acquire: at one of several servers, the renewal may restore the key.
-    pub(crate) acquire_in_flight: Arc<InFlight>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
-    pub(crate) full_key: Arc<str>,
-    pub(crate) token: OwnerToken,
+    pub(crate) owner: Arc<Owner>,
     /// Instead of deleting the key, lets it expire after this long.
     pub(crate) keep: Option<Duration>,
     /// The result of a run, stored in the same step if the key still holds the owner token.
     pub(crate) result: Option<RunResult>,
     pub(crate) known_fencing: u64,
-    pub(crate) entry: Entry,
     /// Whether the entry may be in the queue.
     pub(crate) may_be_queued: bool,
-    /// As with an acquire.
+    /// The connections that the tries left on, each noted before the first byte leaves.
     pub(crate) in_flight: Arc<InFlight>,
-    /// The record of the acquire.
-    pub(crate) acquire_in_flight: Arc<InFlight>,
+    /// At one of several servers: the connections to it that the acquire left on.
+    pub(crate) of_server: Option<Arc<InFlight>>,
+}
+
+impl Renew {
+    /// A renewal that takes no tokens.
+    pub(crate) fn without_tokens(owner: &Arc<Owner>, ttl: Duration) -> Self {
+        Self {
+            owner: owner.clone(),
+            ttl,
+            known_fencing: 0,
+            tokens: 0,
+        }
+    }
+}
+
+impl Release {
+    /// The connections that the acquire left on.
+    pub(crate) fn acquire_in_flight(&self) -> &InFlight {
+        self.of_server.as_deref().unwrap_or(&self.owner.in_flight)
+    }
 }
 
 /// What a run leaves for later callers.
@@ -218,7 +240,6 @@ pub(crate) struct CertainRelease {
     pub(crate) ttl: Duration,
     /// Until when the lease is certain to be ours.
     pub(crate) valid_until: Moment,
-    pub(crate) fencing_clock: ClockIndex,
     pub(crate) known_tokens: Arc<KnownTokens>,
     /// Where the tries run that the caller does not wait for.
     pub(crate) executor: Executor,
@@ -235,7 +256,7 @@ impl CertainRelease {
     pub(crate) fn next_try(&mut self) -> &Release {
         let kept_for = |until: Moment| until.since(self.clock.now());
         self.request.keep = (self.kept_until.map(kept_for)).filter(|keep| !keep.is_zero());
-        self.request.known_fencing = self.known_tokens.of(self.fencing_clock);
+        self.request.known_fencing = self.known_tokens.of(self.request.owner.clock);
         &self.request
     }
 }

@@ -1,12 +1,12 @@
-//! One owner token, and the records kept beside it as long as a request or a lease has it.
+//! One owner token of a key, and the records kept beside it as long as a request or a lease has it.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
+    key::LockKey,
     mode::Mode,
     store::{
-        Renew,
-        grants::{Grants, QueueEntry},
+        grants::{Entry, EntryNumber, Grants, QueueEntry},
         in_flight::InFlight,
         known_tokens::ClockIndex,
         outcomes::{Acquired, Failure},
@@ -15,14 +15,17 @@ use crate::{
 };
 
 pub(crate) struct Owner {
+    pub(crate) key: LockKey,
+    /// The key as the server knows it.
     pub(crate) full_key: Arc<str>,
     /// The fencing clock of the key.
     pub(crate) clock: ClockIndex,
     pub(crate) mode: Mode,
     pub(crate) token: OwnerToken,
     /// Assigns a message to the request.
-    pub(crate) entry: QueueEntry,
-    pub(crate) in_flight: Arc<InFlight>,
+    entry: QueueEntry,
+    /// Which connections its requests for the key left on.
+    pub(crate) in_flight: InFlight,
 }
 
 impl Owner {
@@ -30,18 +33,53 @@ impl Owner {
         tokens: &OwnerTokens,
         grants: &Arc<Grants>,
         mode: Mode,
+        key: &LockKey,
         full_key: Arc<str>,
         clock: ClockIndex,
     ) -> Self {
         let token = tokens.next(grants.scheme());
         Self {
+            key: key.clone(),
             full_key,
             clock,
             mode,
             entry: grants.entry(mode),
             token,
-            in_flight: Arc::default(),
+            in_flight: InFlight::default(),
         }
+    }
+
+    /// The owner of an entry that has joined a queue.
+    #[cfg(test)]
+    pub(crate) fn of_entry(entry: Entry) -> Arc<Self> {
+        let (grants, key) = (Arc::default(), LockKey::new("k"));
+        let owner = Self {
+            full_key: "k".into(),
+            clock: 0,
+            mode: entry.mode,
+            entry: Grants::numbered_entry(&grants, entry.number, entry.mode),
+            token: OwnerToken::numbered(entry.number),
+            in_flight: InFlight::default(),
+            key,
+        };
+        owner.join(entry.ttl);
+        Arc::new(owner)
+    }
+
+    /// The number of its entry.
+    pub(crate) fn number(&self) -> EntryNumber {
+        self.entry.number()
+    }
+
+    /// Its entry in a queue, if it has joined one.
+    pub(crate) fn entry(&self) -> Entry {
+        self.entry.in_queue()
+    }
+
+    /// Its entry for joining a queue with this ttl. If it has joined before, its first ttl stays. From now on, messages for the entry
+    /// find it.
+    pub(crate) fn join(&self, ttl: Duration) -> Entry {
+        self.entry.join(ttl, &self.key, &self.token)
     }
 
     /// Notes what the reply to an acquire says of its copies. Returns whether all of them were executed or never will be.
@@ -53,22 +91,20 @@ impl Owner {
         }
         is_settled
     }
-
-    pub(crate) fn renew_request(&self, ttl: Duration) -> Renew {
-        Renew {
-            full_key: self.full_key.clone(),
-            token: self.token.clone(),
-            ttl,
-            known_fencing: 0,
-            tokens: 0,
-            entry: self.entry.in_queue(),
-            acquire_in_flight: self.in_flight.clone(),
-        }
-    }
 }
 
 impl PartialEq for Owner {
     fn eq(&self, other: &Self) -> bool {
-        self.entry.number() == other.entry.number()
+        self.number() == other.number()
+    }
+}
+
+/// Without the owner token.
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner")
+            .field("key", &self.key)
+            .field("entry", &self.entry())
+            .finish_non_exhaustive()
     }
 }

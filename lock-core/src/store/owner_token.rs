@@ -45,7 +45,7 @@ impl OwnerToken {
     }
 
     /// A token with this number instead of a secret.
-    #[cfg(all(test, feature = "redis"))]
+    #[cfg(test)]
     pub(crate) fn numbered(number: u64) -> Self {
         Self(number.to_string().into())
     }

@@ -119,7 +119,7 @@ impl<S: OneServer> RepeatedRelease<S> {
         let give_up = self.release.started.after(self.release.ttl + patience);
         if now >= give_up {
             if self.answered.is_none() {
-                let key = Shown(&self.release.request.full_key);
+                let key = Shown(&self.release.request.owner.full_key);
                 tracing::warn!(%key, "the release got no certain reply before the lease ended by itself");
             }
             return false;
@@ -154,7 +154,7 @@ impl<S: OneServer> RepeatedRelease<S> {
     /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone. The
     /// reply is the same if an operator freed the lock while only this process was cut off, or another holder took and released it.
     fn released(&mut self, released: Released) -> ReleaseOutcome {
-        let acquire_in_flight = &self.release.request.acquire_in_flight;
+        let acquire_in_flight = self.release.request.acquire_in_flight();
         self.is_over = acquire_in_flight.is_settled_by(released.connection);
         if !self.is_over {
             let now = || self.release.clock.now();
@@ -192,7 +192,7 @@ impl<S: OneServer> RepeatedRelease<S> {
     /// Returns the failure if the caller has waited long enough.
     fn failed(&mut self, failure: Failure) -> Option<Failure> {
         let request = &self.release.request;
-        tracing::debug!(key = %Shown(&request.full_key), ?failure, tries = self.tries.all, "a release got no reply");
+        tracing::debug!(key = %Shown(&request.owner.full_key), ?failure, tries = self.tries.all, "a release got no reply");
         let tries = &mut self.tries;
         tries.all += 1;
         tries.may_have_done_it |= !failure.is_definite() && !request.in_flight.is_empty();
@@ -230,7 +230,7 @@ mod tests {
             Entry, RunResult,
             in_flight::{ConnectionId, InFlight},
             known_tokens::KnownTokens,
-            owner_token::{OwnerTokens, Scheme},
+            owner::Owner,
         },
     };
 
@@ -269,25 +269,22 @@ mod tests {
         let started = clock.now();
         CertainRelease {
             request: Release {
-                full_key: "lock:k".into(),
-                token: OwnerTokens::of_this_process().next(Scheme::Deletes),
-                keep: None,
-                result: None,
-                known_fencing: 0,
-                entry: Entry {
+                owner: Owner::of_entry(Entry {
                     number: 0,
                     ttl: HOUR,
                     mode: Mode::Exclusive,
-                },
+                }),
+                keep: None,
+                result: None,
+                known_fencing: 0,
                 may_be_queued: false,
                 in_flight: Arc::default(),
-                acquire_in_flight: Arc::new(acquire_in_flight),
+                of_server: Some(Arc::new(acquire_in_flight)),
             },
             kept_until: None,
             started,
             ttl: HOUR,
             valid_until: started.after(HOUR),
-            fencing_clock: 0,
             known_tokens: Arc::new(KnownTokens::of_clocks(1)),
             executor: Executor::Caller,
             clock: clock.clone(),

@@ -144,14 +144,18 @@ impl FaultyStore {
     }
 
     fn take(&self, request: Acquire) -> StoreFuture<Acquired> {
-        let Some(left) = self.elsewhere(&request.full_key) else {
+        let Some(left) = self.elsewhere(&request.owner.full_key) else {
             return self.memory.acquire(request);
         };
-        let is_done = || self.memory.result_kept_for(&request.full_key).is_some();
-        if request.entry.mode == Mode::Once && is_done() {
+        let is_done = || {
+            self.memory
+                .result_kept_for(&request.owner.full_key)
+                .is_some()
+        };
+        if request.owner.mode == Mode::Once && is_done() {
             return self.memory.acquire(request);
         }
-        request.in_flight.note_sent_on(ConnectionId::LOCAL);
+        request.owner.in_flight.note_sent_on(ConnectionId::LOCAL);
         let busy = Busy {
             expiry: Expiry::In(left),
             position: None,

@@ -24,7 +24,6 @@ pub(crate) trait EventListener: Send + Sync {
 /// A lease that is to be renewed.
 #[derive(Clone)]
 pub(crate) struct RenewalDue {
-    pub(crate) key: LockKey,
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
     /// How many fencing tokens are wanted.

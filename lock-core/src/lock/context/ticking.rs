@@ -72,7 +72,7 @@ impl Ticking {
 
     /// Queues the renewal of a lease that ends at `valid_until`.
     pub(crate) fn push(&self, due: RenewalDue, valid_until: Moment) {
-        let place = (valid_until, due.owner.entry.number());
+        let place = (valid_until, due.owner.number());
         self.due.lock().insert(place, due);
         self.changed.notify_one();
     }

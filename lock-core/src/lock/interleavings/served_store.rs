@@ -92,7 +92,7 @@ impl fmt::Debug for ServedStore {
 
 impl Store for ServedStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        request.in_flight.note_sent_on(ConnectionId::LOCAL);
+        request.owner.in_flight.note_sent_on(ConnectionId::LOCAL);
         self.send(move |memory| memory.acquire(request))
     }
 

@@ -49,21 +49,18 @@ pub(crate) fn release(
     let (owner, valid_until) = (action.owner, action.valid_until);
     let release = CertainRelease {
         request: Release {
-            full_key: owner.full_key.clone(),
-            token: owner.token.clone(),
             keep: None,
             result,
             known_fencing: 0,
-            entry: owner.entry.in_queue(),
             may_be_queued: action.is_queued,
             in_flight: in_flight.unwrap_or_default(),
-            acquire_in_flight: owner.in_flight.clone(),
+            of_server: None,
+            owner,
         },
         kept_until: action.kept_until,
         started,
         ttl: action.ttl,
         valid_until,
-        fencing_clock: owner.clock,
         known_tokens: context.known_tokens.clone(),
         executor: context.executor.clone(),
         clock: context.clock.clone(),

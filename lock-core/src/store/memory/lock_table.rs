@@ -93,7 +93,7 @@ impl LockTable {
         update: &mut TableUpdate<'_>,
     ) -> Result<AcquireOutcome, Failure> {
         self.sweep(update.now, update.is_alive);
-        let (own, now) = (request.entry, update.now);
+        let (own, now) = (request.entry(), update.now);
         if own.mode == Mode::Once
             && let Some((result, _)) = &self.result
         {
@@ -121,7 +121,7 @@ impl LockTable {
             if self.is_in_other_mode_than(own.mode.kind()) {
                 return Err(Failure::Invalid(OTHER_MODE.into()));
             }
-            let token = request.token.clone();
+            let token = request.owner.token.clone();
             self.queue.push(QueuedEntry { entry: own, token });
             granted = self.advance(Some(request), update);
         }
@@ -152,7 +152,7 @@ impl LockTable {
 
     pub(crate) fn renew(&mut self, request: &Renew, update: &mut TableUpdate<'_>) -> Renewed {
         self.sweep(update.now, update.is_alive);
-        let held = self.holder_mut(|holder| holder.number == Some(request.entry.number));
+        let held = self.holder_mut(|holder| holder.number == Some(request.owner.number()));
         let is_held = held.map(|holder| holder.extend(update.now.after(request.ttl)));
         self.advance(None, update);
         if is_held.is_none() {
@@ -166,7 +166,7 @@ impl LockTable {
             } else {
                 FencingBlock::EMPTY
             },
-            contended: if is_contended || self.is_contended(request.entry.mode) {
+            contended: if is_contended || self.is_contended(request.owner.mode) {
                 Contended::OthersQueued
             } else {
                 Contended::NoneWaiting
@@ -181,7 +181,7 @@ impl LockTable {
         update: &mut TableUpdate<'_>,
     ) -> ReleaseOutcome {
         self.sweep(update.now, update.is_alive);
-        let number = request.entry.number;
+        let number = request.owner.number();
         self.leave(number);
         let held = self.holder_mut(|holder| holder.number == Some(number));
         let outcome = held.map_or(ReleaseOutcome::NotOurs, |holder| {
@@ -284,7 +284,7 @@ impl LockTable {
                 continue;
             }
             // The lease of the asking entry is as long as it asks for now.
-            if let Some(own) = own.filter(|own| own.entry.number == entry.number) {
+            if let Some(own) = own.filter(|own| own.owner.number() == entry.number) {
                 mine = Some(self.enter(queued, own.ttl, own.tokens, update));
                 continue;
             }

@@ -91,14 +91,15 @@ impl MemoryStore {
     }
 
     fn take(&self, request: &Acquire) -> Result<Acquired, Failure> {
-        request.in_flight.note_sent_on(ConnectionId::LOCAL);
+        let in_flight = &request.owner.in_flight;
+        in_flight.note_sent_on(ConnectionId::LOCAL);
         let known = request.known_fencing;
-        let outcome = self.update(&request.full_key, known, |table, update| {
+        let outcome = self.update(&request.owner.full_key, known, |table, update| {
             table.acquire(request, update)
         });
         if outcome.is_err() {
             // The request was not executed, and each earlier one has its reply.
-            request.in_flight.note_all_answered();
+            in_flight.note_all_answered();
         }
         Ok(Acquired {
             outcome: outcome?,
@@ -109,7 +110,7 @@ impl MemoryStore {
     pub(crate) fn let_go(&self, request: &Release) -> ReleaseOutcome {
         request.in_flight.note_sent_on(ConnectionId::LOCAL);
         let known = request.known_fencing;
-        self.update(&request.full_key, known, |table, update| {
+        self.update(&request.owner.full_key, known, |table, update| {
             table.release(request, update)
         })
     }
@@ -195,9 +196,11 @@ impl Store for MemoryStore {
     ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
         let renewed = batch.iter().map(|request| {
             let known = request.known_fencing;
-            Ok(self.update(&request.full_key, known, |table, update| {
-                table.renew(request, update)
-            }))
+            Ok(
+                self.update(&request.owner.full_key, known, |table, update| {
+                    table.renew(request, update)
+                }),
+            )
         });
         at_once(Ok(renewed.collect()))
     }

@@ -67,9 +67,9 @@ impl RedisStore {
             is_first = false;
             async move { self.release_at(&location, request).await }
         };
-        let mut released = self.0.servers.ask(&request.full_key, release).await?;
+        let mut released = self.0.servers.ask(&request.owner.full_key, release).await?;
         if let Some(passed) = passed
-            && request.acquire_in_flight.is_settled_by(passed)
+            && request.acquire_in_flight().is_settled_by(passed)
         {
             released.connection = passed;
         }
@@ -79,7 +79,7 @@ impl RedisStore {
     pub(super) async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
         let acquire =
             |location: KeyLocation| async move { self.acquire_at(&location, request, acked).await };
-        self.0.servers.ask(&request.full_key, acquire).await
+        self.0.servers.ask(&request.owner.full_key, acquire).await
     }
 
     async fn acquire_at(
@@ -90,13 +90,13 @@ impl RedisStore {
     ) -> Result<Acquired, Failure> {
         let server = &location.server;
         let acquired = match location.capabilities(self.within()).await? {
-            Capabilities::Commands if request.entry.mode != Mode::Exclusive => {
+            Capabilities::Commands if request.owner.mode != Mode::Exclusive => {
                 return Err(needs_scripts());
             }
             Capabilities::Commands => {
                 let acquired = location.acquire_by_commands(request).await?;
                 let is_busy = !matches!(acquired.outcome, AcquireOutcome::Granted(_));
-                self.0.contention.of(&request.full_key).note(is_busy);
+                self.0.contention.of(&request.owner.key).note(is_busy);
                 acquired
             }
             Capabilities::Scripts => self.acquire_by_script(location, request).await?,
@@ -118,7 +118,7 @@ impl RedisStore {
         // A key without contention needs no subscription.
         if request.queue_mode == QueueMode::JoinQueue
             && location.delivery() == GrantDelivery::NotSubscribedYet
-            && !self.0.contention.of(&request.full_key).is_expected()
+            && !self.0.contention.of(&request.owner.key).is_expected()
         {
             let acquired = self
                 .ask_for(location, request, QueueMode::DoNotQueue)
@@ -129,7 +129,7 @@ impl RedisStore {
             ) {
                 return Ok(acquired);
             }
-            self.0.contention.of(&request.full_key).note(true);
+            self.0.contention.of(&request.owner.key).note(true);
         }
         let queue_mode = match request.queue_mode {
             QueueMode::DoNotQueue => QueueMode::DoNotQueue,
@@ -151,10 +151,11 @@ impl RedisStore {
         queue_mode: QueueMode,
     ) -> Result<Acquired, Failure> {
         let call = Call {
-            keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
+            keys: &location.keys(&request.owner.full_key)
+                [..KeyLocation::declared(request.owner.mode)],
             arguments: &location.acquire_arguments(request, queue_mode),
         };
-        let (connection, in_flight) = (location.server.holding(), &*request.in_flight);
+        let (connection, in_flight) = (location.server.holding(), &request.owner.in_flight);
         let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
         let (id, mut replies) = ACQUIRE
             .ask(connection, role, &[call], within, Some(in_flight))
@@ -170,13 +171,14 @@ impl RedisStore {
         request: &Release,
     ) -> Result<Released, Failure> {
         let capabilities = location.capabilities(self.within()).await?;
-        let connection = location.server.releasing(&request.acquire_in_flight);
+        let connection = location.server.releasing(request.acquire_in_flight());
         if capabilities == Capabilities::Commands {
             return location.release_by_commands(&connection, request).await;
         }
         let (arguments, count) = location.release_arguments(request);
         let call = Call {
-            keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
+            keys: &location.keys(&request.owner.full_key)
+                [..KeyLocation::declared(request.owner.mode)],
             arguments: &arguments[..count],
         };
         let (id, reply) = location

@@ -33,18 +33,18 @@ impl RedisStore {
         &self,
         request: &Acquire,
     ) -> Result<Option<Acquired>, Failure> {
-        let location = self.0.servers.location(&request.full_key);
+        let location = self.0.servers.location(&request.owner.full_key);
         let server = &location.server;
         // Such a lock is taken on a connection of its own, so none is made for the caller's runtime.
         if server.replica_acks.is_some() {
             return Ok(None);
         }
-        let behind = request.in_flight.only_connection().or(request.behind);
+        let behind = request.owner.in_flight.only_connection().or(request.behind);
         let Some(ready) = server.ready(behind, &self.0.executor) else {
             return Ok(None);
         };
-        let contention = self.0.contention.of(&request.full_key);
-        let is_plain = request.entry.mode == Mode::Exclusive
+        let contention = self.0.contention.of(&request.owner.key);
+        let is_plain = request.owner.mode == Mode::Exclusive
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
             && !contention.is_expected();
         let acquired = match ready.current.capabilities {
@@ -68,7 +68,7 @@ impl RedisStore {
         &self,
         request: &Release,
     ) -> Result<Option<Released>, Failure> {
-        let location = self.0.servers.location(&request.full_key);
+        let location = self.0.servers.location(&request.owner.full_key);
         let ready = location.server.ready_to_release(request, &self.0.executor);
         let Some(ready) = ready else {
             return Ok(None);
@@ -76,7 +76,7 @@ impl RedisStore {
         if ready.current.capabilities != Some(Capabilities::Scripts) {
             return Ok(None);
         }
-        let contention = self.0.contention.of(&request.full_key);
+        let contention = self.0.contention.of(&request.owner.key);
         if !contention.is_expected() && self.is_released_alone(&location, request) {
             let released = match ready.reconnecting.delete_if.get() {
                 Some(by) => native_release::release(by, &location, &ready, request).await?,
@@ -90,7 +90,8 @@ impl RedisStore {
         }
         let (arguments, count) = location.release_arguments(request);
         let script = RELEASE.call(Call {
-            keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
+            keys: &location.keys(&request.owner.full_key)
+                [..KeyLocation::declared(request.owner.mode)],
             arguments: &arguments[..count],
         });
         let within = ready.reconnecting.reply_within();
@@ -119,7 +120,7 @@ async fn take_plainly(
     request: &Acquire,
     by: Capabilities,
 ) -> Result<Option<Acquired>, Failure> {
-    let [_, clock, queue, ..] = location.keys(&request.full_key);
+    let [_, clock, queue, ..] = location.keys(&request.owner.full_key);
     let looks = by == Capabilities::Scripts;
     let commands = [
         Some(command(&[&set_if_free(request)])),
@@ -127,7 +128,7 @@ async fn take_plainly(
         looks.then(|| command(&[&[Text("EXISTS"), queue]])),
     ];
     let commands = in_one_message(commands.into_iter().flatten());
-    let (in_flight, known) = (&request.in_flight, request.known_fencing);
+    let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
     let replies = ready.several(&commands, in_flight, within).await?;
     read_plain(replies, ready.id(), known, in_flight)
@@ -140,10 +141,10 @@ async fn release_uncontended(
     ready: &Ready,
     request: &Release,
 ) -> Result<Option<Released>, Failure> {
-    let [lock, _, queue, ..] = location.keys(&request.full_key);
+    let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let call = Call {
         keys: &[lock, queue],
-        arguments: &[Text(request.token.expose())],
+        arguments: &[Text(request.owner.token.expose())],
     };
     let (in_flight, within) = (&request.in_flight, ready.reconnecting.reply_within());
     let by_hash = RELEASE_UNCONTENDED.call(call);
@@ -170,19 +171,20 @@ async fn take_by_script(
         GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => QueueMode::DoNotQueue,
     };
     let script = ACQUIRE.call(Call {
-        keys: &location.keys(&request.full_key)[..KeyLocation::declared(request.entry.mode)],
+        keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
         arguments: &location.acquire_arguments(request, queue_mode),
     });
+    let in_flight = &request.owner.in_flight;
     let within = ready.reconnecting.acquire_within(request.ttl);
-    let reply: Value = ready.one(&script, &request.in_flight, within).await?;
-    let reply = errors::of_reply(reply, ready.id(), &request.in_flight)?;
+    let reply: Value = ready.one(&script, in_flight, within).await?;
+    let reply = errors::of_reply(reply, ready.id(), in_flight)?;
     let acquired = read_acquired(&reply, ready.id(), queue_mode)?;
     // An entry in the queue needs a subscription first.
     let is_first_step = delivery == GrantDelivery::NotSubscribedYet
         && request.queue_mode != QueueMode::DoNotQueue
         && matches!(acquired.outcome, AcquireOutcome::Busy(_));
     if is_first_step {
-        errors::note_answered(&request.in_flight, ready.id());
+        errors::note_answered(in_flight, ready.id());
         return Ok(None);
     }
     Ok(Some(acquired))

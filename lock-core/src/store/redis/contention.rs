@@ -4,41 +4,27 @@
 //! entry to the queue, though: if the key is busy, that takes a second round trip. So for a key that was contended, the script is
 //! sent at once.
 
-use std::{
-    hash::BuildHasher,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Some keys share a mark, which costs them speed and nothing else.
+use crate::key::LockKey;
+
+/// Some keys share a mark, which costs them speed and nothing else. Which ones is secret, as the hash of a key is, so that no client can
+/// slow down another's key by choosing its own.
 const MARKS: usize = 1024;
 
-/// Which keys share a mark is secret, so that no client can slow down another's key by choosing its own.
-#[cfg(not(feature = "simulation"))]
-type Hasher = std::hash::RandomState;
-
-/// In a simulation, the marks are the same each time.
-#[cfg(feature = "simulation")]
-type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
-
 #[derive(Debug)]
-pub(super) struct Contention {
-    hasher: Hasher,
-    marks: Box<[AtomicBool]>,
-}
+pub(super) struct Contention(Box<[AtomicBool]>);
 
 impl Default for Contention {
     fn default() -> Self {
-        Self {
-            hasher: Hasher::default(),
-            marks: (0..MARKS).map(|_| AtomicBool::new(false)).collect(),
-        }
+        Self((0..MARKS).map(|_| AtomicBool::new(false)).collect())
     }
 }
 
 impl Contention {
-    pub(super) fn of(&self, full_key: &str) -> KeyMark<'_> {
-        let hash = usize::try_from(self.hasher.hash_one(full_key) % MARKS as u64);
-        KeyMark(&self.marks[hash.unwrap_or(0)])
+    pub(super) fn of(&self, key: &LockKey) -> KeyMark<'_> {
+        let mark = usize::try_from(key.hashed() % MARKS as u64);
+        KeyMark(&self.0[mark.unwrap_or(0)])
     }
 }
 

@@ -59,16 +59,16 @@ impl Store for RedisStore {
                 // A retry is safe.
                 Err(failure) => !failure.is_definite(),
             };
-            let in_flight = request.in_flight.clone();
-            let left_on = in_flight.only_connection();
+            let owner = request.owner.clone();
+            let left_on = owner.in_flight.only_connection();
             let reply = store.take_on_the_manager(request).await;
             if !may_have_it {
                 return reply;
             }
             // The refusal of the second request says nothing about the first one, which may have taken the key.
             reply.map_err(|failure| {
-                if let (true, Some(left_on)) = (in_flight.is_empty(), left_on) {
-                    in_flight.note_sent_on(left_on);
+                if let (true, Some(left_on)) = (owner.in_flight.is_empty(), left_on) {
+                    owner.in_flight.note_sent_on(left_on);
                 }
                 failure.executed_in_part()
             })
@@ -90,7 +90,7 @@ impl Store for RedisStore {
                 }) = renewed
                 {
                     // The release is to grant the lock, too.
-                    store.0.contention.of(&request.full_key).note(true);
+                    store.0.contention.of(&request.owner.key).note(true);
                 }
             }
             Ok(renewals)

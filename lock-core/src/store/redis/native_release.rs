@@ -31,12 +31,12 @@ use crate::store::{
 
 /// Whether one command may release the lock, as far as the request tells.
 pub(super) fn suffices(request: &Release) -> bool {
-    request.entry.mode.is_alone()
+    request.owner.mode.is_alone()
         && request.result.is_none()
         && request.keep.is_none()
         && !request.may_be_queued
         && request.in_flight.is_empty()
-        && request.acquire_in_flight.is_empty()
+        && request.acquire_in_flight().is_empty()
 }
 
 /// Releases the lock. `None`: the script is to do it.
@@ -46,9 +46,9 @@ pub(super) async fn release(
     ready: &Ready,
     request: &Release,
 ) -> Result<Option<Released>, Failure> {
-    let [lock, _, queue, ..] = location.keys(&request.full_key);
+    let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let commands = in_one_message([
-        delete_if.command(lock, request.token.expose()),
+        delete_if.command(lock, request.owner.token.expose()),
         command(&[&[Text("EXISTS"), queue]]),
     ]);
     let within = ready.reconnecting.reply_within();

@@ -23,7 +23,7 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
     let none = || Err(Failure::no_reply("the renewal timed out"));
     let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
     let location =
-        |(number, request): (usize, &Renew)| (number, servers.location(&request.full_key));
+        |(number, request): (usize, &Renew)| (number, servers.location(&request.owner.full_key));
     let mut open: Vec<(usize, KeyLocation)> = batch.iter().enumerate().map(location).collect();
     for _ in 0..=MOST_HOPS {
         let left = within.saturating_sub(CLOCK.now().since(started));

@@ -7,15 +7,18 @@ use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
+    key::LockKey,
     mode::Mode,
     options::RESERVED,
     runtime::clock::Clock,
     store::{
-        Acquire, AcquireOutcome, Entry, Failure, QueueMode, Release, ReleaseOutcome, Renew,
-        Renewed, Store,
+        Acquire, AcquireOutcome, Failure, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
+        Store,
+        grants::Grants,
         holder_label::HolderLabel,
         known_tokens::KnownTokens,
-        owner_token::{OwnerToken, OwnerTokens, Scheme, random_name},
+        owner::Owner,
+        owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
             connection::{
                 capabilities::Capabilities,
@@ -142,10 +145,14 @@ pub(super) async fn try_a_lock(
     let given = given.filter(|given| *given == &*key);
     let known_fencing = known_tokens.of(store.clock_of(&key));
     let label = HolderLabel::new(location.server.connection.address().label());
+    let (tokens, grants) = (OwnerTokens::of(label), Arc::<Grants>::default());
     // Polling is right for its waiters, whether or not scripts may run here.
-    let token = OwnerTokens::of(label).next(Scheme::Deletes);
-    let may_be_busy = given.is_some();
-    let tried = lock_and_unlock(store, key, token, may_be_busy, acked, known_fencing).await;
+    grants.note_scheme(Scheme::Deletes);
+    let (full_key, clock) = (key.clone(), store.clock_of(&key));
+    let key = LockKey::new(&*key);
+    let owner = Owner::new(&tokens, &grants, Mode::Exclusive, &key, full_key, clock);
+    let (owner, may_be_busy) = (Arc::new(owner), given.is_some());
+    let tried = lock_and_unlock(store, owner, may_be_busy, acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {
         (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
             let given = given.escape_debug();
@@ -223,8 +230,7 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
 /// tried all the same.
 async fn lock_and_unlock(
     store: &RedisStore,
-    full_key: Arc<str>,
-    token: OwnerToken,
+    owner: Arc<Owner>,
     may_be_busy: bool,
     acked: Acked,
     known_fencing: u64,
@@ -239,7 +245,15 @@ async fn lock_and_unlock(
             "the lock of the check was gone after {early:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
         ))),
     };
-    let request = request(full_key.clone(), token.clone(), known_fencing);
+    let request = Acquire {
+        owner: owner.clone(),
+        ttl: CHECK_TTL,
+        known_fencing,
+        tokens: 1,
+        queue_mode: QueueMode::DoNotQueue,
+        queued_ttl: None,
+        behind: None,
+    };
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
         AcquireOutcome::Busy(_) if may_be_busy => false,
@@ -247,16 +261,8 @@ async fn lock_and_unlock(
             return Err(errors::nonsense("an acquire of a fresh key"));
         }
     };
-    let renewal = Renew {
-        full_key: full_key.clone(),
-        token: token.clone(),
-        // Longer than what is left at any time, so that the renewal has to change the key.
-        ttl: CHECK_TTL + Duration::from_millis(1),
-        known_fencing: 0,
-        tokens: 0,
-        entry: request.entry,
-        acquire_in_flight: Arc::default(),
-    };
+    // Longer than what is left at any time, so that the renewal has to change the key.
+    let renewal = Renew::without_tokens(&owner, CHECK_TTL + Duration::from_millis(1));
     let renewed = store.renew(vec![renewal], store.within()).await?;
     match renewed.into_iter().next() {
         Some(Err(failure)) => return Err(failure),
@@ -264,37 +270,17 @@ async fn lock_and_unlock(
         _ => {}
     }
     let release = Release {
-        full_key,
-        token,
+        owner,
         result: None,
         keep: None,
         known_fencing: 0,
-        entry: request.entry,
         may_be_queued: false,
         in_flight: Arc::default(),
-        acquire_in_flight: Arc::default(),
+        of_server: None,
     };
     match store.let_go(&release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),
         _ => Ok(None),
-    }
-}
-
-fn request(full_key: Arc<str>, token: OwnerToken, known_fencing: u64) -> Acquire {
-    Acquire {
-        full_key,
-        token,
-        ttl: CHECK_TTL,
-        known_fencing,
-        tokens: 1,
-        queue_mode: QueueMode::DoNotQueue,
-        entry: Entry {
-            number: 0,
-            ttl: Duration::ZERO,
-            mode: Mode::Exclusive,
-        },
-        behind: None,
-        in_flight: Arc::default(),
     }
 }
 

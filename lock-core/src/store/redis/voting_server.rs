@@ -226,7 +226,10 @@ impl RedisStore {
         within: Duration,
         in_flight: &InFlight,
     ) -> Result<ConnectionId, Failure> {
-        let (key, token) = (Text(&request.full_key), Text(request.token.expose()));
+        let (key, token) = (
+            Text(&request.owner.full_key),
+            Text(request.owner.token.expose()),
+        );
         let ttl = Number(millis(request.ttl));
         let words = [Text("SET"), key, token, Text("NX"), Text("PX"), ttl];
         let connection = &self.place().server.connection;

@@ -45,13 +45,13 @@ const LARGEST_LEAD: u64 = 3_600_000 * PER_MILLI;
 /// The requests without scripts.
 impl KeyLocation {
     pub(super) async fn acquire_by_commands(&self, request: &Acquire) -> Result<Acquired, Failure> {
-        let (key, token) = (Text(&request.full_key), &request.token);
+        let (key, token) = (Text(&request.owner.full_key), &request.owner.token);
         let commands = pipeline([
             command(&[&set_if_free(request)]),
             command(&[&[Text("GET"), key]]),
             command(&[&[Text("PTTL"), key]]),
         ]);
-        let (holding, in_flight) = (self.server.holding(), &*request.in_flight);
+        let (holding, in_flight) = (self.server.holding(), &request.owner.in_flight);
         let within = holding.acquire_within(request.ttl);
         let sent = holding.send_all(commands, within, Some(in_flight));
         let (connection, replies) = sent.await?;
@@ -68,7 +68,11 @@ impl KeyLocation {
             return busy(left, connection);
         }
         // An earlier request set the key, and its reply was lost. The ttl counts from that request, so the lease is renewed.
-        if !is_set && !self.prolong(&request.full_key, token, request.ttl).await? {
+        if !is_set
+            && !self
+                .prolong(&request.owner.full_key, token, request.ttl)
+                .await?
+        {
             return busy(Value::Int(0), connection);
         }
         // This client has the key already. If the token comes when less than half of the ttl is left, the lock is asked for again. If
@@ -89,7 +93,7 @@ impl KeyLocation {
     ) -> Vec<Result<Renewed, Failure>> {
         let changes = batch
             .iter()
-            .map(|request| prolonged(&request.full_key, &request.token, request.ttl));
+            .map(|request| prolonged(&request.owner.full_key, &request.owner.token, request.ttl));
         let changes: Vec<_> = changes.collect();
         let is_in_a_cluster = self.names.channel.starts_with('{');
         let at_once = if is_in_a_cluster { 1 } else { batch.len() };
@@ -131,7 +135,7 @@ impl KeyLocation {
         connection: &Arc<ReconnectingConnection>,
         request: &Release,
     ) -> Result<Released, Failure> {
-        let (key, token) = (&*request.full_key, request.token.expose());
+        let (key, token) = (&*request.owner.full_key, request.owner.token.expose());
         // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
         let delete_if = connection.delete_if.get();
         let delete_if = delete_if.filter(|_| request.keep.is_none());
@@ -272,8 +276,8 @@ fn move_to<'a>(clock: Arg<'a>, id: &'a str) -> [Arg<'a>; 7] {
 pub(super) fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {
     [
         Text("SET"),
-        Text(&request.full_key),
-        Text(request.token.expose()),
+        Text(&request.owner.full_key),
+        Text(request.owner.token.expose()),
         Text("NX"),
         Text("PX"),
         Number(millis(request.ttl)),

@@ -21,21 +21,17 @@ pub(super) async fn acquire(
     request: Acquire,
 ) -> Result<Acquired, Failure> {
     let Acquire {
-        full_key,
-        in_flight,
-        ttl,
-        tokens,
-        ..
+        owner, ttl, tokens, ..
     } = request;
     if request.queue_mode != QueueMode::DoNotQueue
-        && servers.back_off.is_due(&full_key, CLOCK.now())
+        && servers.back_off.is_due(&owner.full_key, CLOCK.now())
     {
         let pause = jittered(servers.timing.polling_pause).min(ttl / 4);
         CLOCK.sleep_until(CLOCK.now().after(pause)).await;
     }
     let proposal = Proposal {
-        full_key: full_key.clone(),
-        token: request.token,
+        full_key: owner.full_key.clone(),
+        token: owner.token.clone(),
         ttl,
         number: 0,
         count: tokens,
@@ -44,8 +40,9 @@ pub(super) async fn acquire(
         mark: servers.mark(request.queue_mode),
     };
     // For the caller, all servers count as one connection. What is in flight to each of them is in the record of that server.
+    let in_flight = &owner.in_flight;
     in_flight.note_sent_on(ConnectionId::LOCAL);
-    let round = run_voting_round(&servers, proposal, request.known_fencing, Some(&in_flight));
+    let round = run_voting_round(&servers, proposal, request.known_fencing, Some(in_flight));
     let outcome = match round.await {
         Ok((tokens, _)) => AcquireOutcome::Granted(tokens.into()),
         Err(RoundLost {

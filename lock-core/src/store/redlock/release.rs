@@ -14,14 +14,14 @@ pub(super) async fn release(
     release: CertainRelease,
 ) -> Result<ReleaseOutcome, Failure> {
     let count = servers.servers.len();
-    let acquire_in_flight = release.request.acquire_in_flight.clone();
-    let records = acquire_in_flight.servers(count);
+    let owner = release.request.owner.clone();
+    let records = owner.in_flight.servers(count);
     let mut incoming = servers.ask_all(|position, server| {
         let record = records[position].clone();
         let release = CertainRelease {
             request: Release {
                 in_flight: Arc::default(),
-                acquire_in_flight: record.in_flight.clone(),
+                of_server: Some(record.in_flight.clone()),
                 ..release.request.clone()
             },
             ..release.clone()

@@ -13,7 +13,7 @@ use crate::{
             lock_table::{EntryHolder, LockTable, Notice, TableUpdate},
             memory_clock::MemoryClock,
         },
-        owner_token::OwnerToken,
+        owner::Owner,
     },
 };
 
@@ -185,19 +185,15 @@ impl Server {
 
     /// Executes a request. Returns what the server sends, in order. `known`: the largest fencing token that the process knows.
     pub(super) fn execute(&mut self, request: &Request, known: u64, now: Moment) -> Vec<Reply> {
-        let (full_key, entry) = ("k".into(), self.entry(request.owner(), TTL));
-        let token = OwnerToken::numbered(request.owner());
+        let owner = || Owner::of_entry(self.entry(request.owner(), TTL));
         let (reply, mut sent) = match request {
             Request::Acquire(acquire) => self.acquire(acquire, now),
             Request::Renew(renewal, ttl) => {
                 let renew = Renew {
-                    full_key,
-                    token,
+                    owner: owner(),
                     ttl: *ttl,
                     known_fencing: known,
                     tokens: renewal.tokens,
-                    entry,
-                    acquire_in_flight: Arc::default(),
                 };
                 let (renewed, messages) =
                     self.update(known, now, |table, update| table.renew(&renew, update));
@@ -205,8 +201,7 @@ impl Server {
             }
             Request::Release(_, stores) => {
                 let release = Release {
-                    full_key,
-                    token,
+                    owner: owner(),
                     keep: None,
                     // Kept for longer than a scenario lasts.
                     result: (*stores == Stores::Result).then(|| RunResult {
@@ -214,10 +209,9 @@ impl Server {
                         keep: TTL * 100,
                     }),
                     known_fencing: known,
-                    entry,
                     may_be_queued: true,
                     in_flight: Arc::default(),
-                    acquire_in_flight: Arc::default(),
+                    of_server: None,
                 };
                 let (_, messages) =
                     self.update(known, now, |table, update| table.release(&release, update));
@@ -235,16 +229,14 @@ impl Server {
     ) -> (Option<Reply>, Vec<Reply>) {
         let owner = acquire.owner;
         let request = Acquire {
-            full_key: "k".into(),
-            token: OwnerToken::numbered(owner),
+            owner: Owner::of_entry(self.entry(owner, acquire.queued_ttl.unwrap_or(acquire.ttl))),
             ttl: acquire.ttl,
             known_fencing: acquire.known_fencing,
             // Enough for the hand-offs of two tasks.
             tokens: acquire.tokens.min(3),
             queue_mode: acquire.queue_mode,
-            entry: self.entry(owner, acquire.queued_ttl.unwrap_or(acquire.ttl)),
+            queued_ttl: None,
             behind: None,
-            in_flight: Arc::default(),
         };
         let known = acquire.known_fencing;
         let (outcome, messages) =
@@ -261,7 +253,7 @@ impl Server {
         let mut queue = self.table.queue.iter();
         let is_first = queue
             .next()
-            .is_some_and(|first| first.entry.number == request.entry.number);
+            .is_some_and(|first| first.entry.number == request.owner.number());
         match request.queue_mode {
             QueueMode::CheckPosition(_) => Busy {
                 is_next: is_first,

@@ -14,11 +14,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof, proptest};
 use super::*;
 use crate::{
     inspect::NAMED,
-    store::{
-        Grant,
-        in_flight::InFlight,
-        owner_token::{OwnerTokens, Scheme},
-    },
+    store::{Grant, owner::Owner},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -74,7 +70,6 @@ struct Actor {
 
 #[derive(Clone)]
 struct Asking {
-    token: OwnerToken,
     entry: Entry,
     /// Whether it has asked to wait.
     has_joined: bool,
@@ -167,7 +162,6 @@ impl World {
         }
         let number = self.last_number;
         let new = || Asking {
-            token: OwnerTokens::of_this_process().next(Scheme::Grants),
             entry: Entry { number, ttl, mode },
             has_joined: false,
         };
@@ -220,15 +214,13 @@ impl World {
         // Also one that comes back after a grant that has ended.
         let was_newcomer = !was_queued && was_held.is_none();
         let request = Acquire {
-            full_key: "k".into(),
-            token: owner.token.clone(),
+            owner: Owner::of_entry(own),
             ttl,
             known_fencing: self.largest_token,
             tokens: 1,
             queue_mode,
-            entry: own,
+            queued_ttl: None,
             behind: None,
-            in_flight: Arc::new(InFlight::default()),
         };
         let (reply, notices) = self.update(|table, update| table.acquire(&request, update));
         let mine = match &reply {
@@ -300,15 +292,7 @@ impl World {
         let Some(owner) = self.actors[actor].owner.clone() else {
             return;
         };
-        let request = Renew {
-            full_key: "k".into(),
-            token: owner.token,
-            ttl,
-            known_fencing: 0,
-            tokens: 0,
-            entry: owner.entry,
-            acquire_in_flight: Arc::new(InFlight::default()),
-        };
+        let request = Renew::without_tokens(&Owner::of_entry(owner.entry), ttl);
         let is_held = self.holder(owner.entry.number).is_some();
         let (renewed, notices) = self.update(|table, update| table.renew(&request, update));
         if is_held {
@@ -343,15 +327,13 @@ impl World {
         };
         let number = owner.entry.number;
         let request = Release {
-            full_key: "k".into(),
-            token: owner.token,
+            owner: Owner::of_entry(owner.entry),
             result: None,
             keep: (keep == Keep::Yes).then_some(TTLS[1]),
             known_fencing: self.largest_token,
-            entry: owner.entry,
             may_be_queued: true,
-            in_flight: Arc::new(InFlight::default()),
-            acquire_in_flight: Arc::new(InFlight::default()),
+            in_flight: Arc::default(),
+            of_server: None,
         };
         let is_held = self.holder(number).is_some();
         self.left(number);

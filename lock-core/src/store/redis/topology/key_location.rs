@@ -73,7 +73,7 @@ impl KeyLocation {
         queue_mode: QueueMode,
     ) -> [Arg<'a>; 6] {
         [
-            Text(request.token.expose()),
+            Text(request.owner.token.expose()),
             Number(millis(request.ttl)),
             Number(request.known_fencing),
             Number(request.tokens.into()),
@@ -82,13 +82,13 @@ impl KeyLocation {
                 QueueMode::JoinQueue => Text("wait"),
                 QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
             },
-            self.entry(request.entry),
+            self.entry(request.entry()),
         ]
     }
 
     /// The arguments of a release, and how many of them count. The usual one needs no more than two.
     pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 6], usize) {
-        let has_entry = request.may_be_queued || !request.entry.mode.is_alone();
+        let has_entry = request.may_be_queued || !request.owner.mode.is_alone();
         let count = match (&request.result, has_entry, request.keep) {
             (Some(_), ..) => 6,
             (None, true, _) => 4,
@@ -97,10 +97,10 @@ impl KeyLocation {
         };
         let result = request.result.as_ref();
         let arguments = [
-            Text(request.token.expose()),
+            Text(request.owner.token.expose()),
             Number(request.known_fencing),
             Number(request.keep.map_or(0, millis)),
-            self.entry(request.entry),
+            self.entry(request.owner.entry()),
             Bytes(result.map_or(&[], |result| &result.bytes)),
             Number(result.map_or(0, |result| millis(result.keep))),
         ];
@@ -110,8 +110,8 @@ impl KeyLocation {
     /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves, unless
     /// it takes tokens.
     pub(crate) fn renewal_keys<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
-        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&request.full_key);
-        match request.entry.mode {
+        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&request.owner.full_key);
+        match request.owner.mode {
             Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
             Mode::Exclusive | Mode::Once => vec![lock],
             Mode::Shared => vec![lock, holders],
@@ -120,13 +120,16 @@ impl KeyLocation {
     }
 
     pub(crate) fn renewal_arguments<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
-        let mut words = vec![Text(request.token.expose()), Number(millis(request.ttl))];
-        let is_beside = !request.entry.mode.is_alone();
+        let mut words = vec![
+            Text(request.owner.token.expose()),
+            Number(millis(request.ttl)),
+        ];
+        let is_beside = !request.owner.mode.is_alone();
         if is_beside || request.tokens > 0 {
             words.extend([Number(request.known_fencing), Number(request.tokens.into())]);
         }
         if is_beside {
-            words.push(self.entry(request.entry));
+            words.push(self.entry(request.owner.entry()));
         }
         words
     }
