@@ -30,7 +30,7 @@ pub(super) struct Effects {
     /// The request that the polling task is to poll.
     pub(super) to_poll: Option<Arc<AcquireInFlight>>,
     /// The release of this key that is in flight. The request is sent behind it.
-    pub(super) behind: Option<ReleaseInFlight>,
+    pub(super) behind: Option<Arc<ReleaseInFlight>>,
     /// The request that the executor is to go on with.
     pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
     pub(super) wakes_timers: bool,
@@ -104,9 +104,7 @@ impl Effects {
                 }
                 Action::Release(action) => {
                     let now = context.clock.now();
-                    drop(release::release(
-                        context, key, action, now, None, None, None,
-                    ));
+                    drop(release::release(context, action, now, None, None, None));
                 }
                 Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => {
@@ -151,7 +149,7 @@ fn send(
     key: &LockKey,
     action: AcquireAction<Arc<Owner>>,
     to_poll: Option<&AcquireInFlight>,
-    behind: Option<&ReleaseInFlight>,
+    behind: Option<&Arc<ReleaseInFlight>>,
 ) {
     let owner = action.owner;
     let request = Acquire {

@@ -251,7 +251,7 @@ pub(super) struct KeyEntry {
     /// The request in flight that a task polls.
     pub(super) request: Option<Arc<AcquireInFlight>>,
     /// The last release of this process, until it has its reply: the next request is sent behind the release.
-    pub(super) releasing: Option<ReleaseInFlight>,
+    pub(super) releasing: Option<Arc<ReleaseInFlight>>,
     pub(super) timer: Option<TimerId>,
     /// A shutdown waits until this is dropped.
     pub(super) _in_progress: Open,

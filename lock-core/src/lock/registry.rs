@@ -43,6 +43,7 @@ use crate::{
     store::{
         Acquired, EntryNumber, Failure, PushedGrant, Renewed, RunResult,
         grants::{GrantListener, HeldNow},
+        owner::Owner,
         owner_token::joined,
     },
 };
@@ -183,7 +184,7 @@ impl Registry {
         // Checked before a mutex is taken, which another thread may have held at the moment of a fork. The tasks that wait for the
         // end are in the parent.
         if !self.context.is_here_at(now) {
-            return Some(Releasing::forked(key.clone()));
+            return Some(Releasing::forked(key));
         }
         let (lost, open) = lease.release(now);
         let mut keys = self.keys.of(key);
@@ -197,14 +198,14 @@ impl Registry {
             Outcome::Released(AfterRelease::Passed) => {
                 effects.carry_out(&self.context, key, kind);
                 drop(open);
-                return lost.map(|reason| Releasing::lost(key.clone(), reason));
+                return lost.map(|reason| Releasing::lost(key, reason));
             }
             Outcome::Released(AfterRelease::GiveBack(action)) => action,
             _ => lease.release_action(),
         };
         let open_release = effects.open_release.take();
         let mut releasing =
-            release::release(&self.context, key, action, now, lost, open_release, result);
+            release::release(&self.context, action, now, lost, open_release, result);
         // The release reaches the connection before the next request for the key.
         if effects.asks() {
             releasing.send();
@@ -332,10 +333,11 @@ impl Registry {
         let outcome = entry.state.apply(event, &mut cx);
         let actions = cx.actions;
         let mut effects = Effects::default();
-        if let Outcome::Released(AfterRelease::GiveBack(_)) = outcome {
+        if let Outcome::Released(AfterRelease::GiveBack(action)) = &outcome {
             let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
-            let releasing = entry.releasing.insert(ReleaseInFlight::default());
-            effects.open_release = Some(releasing.begin(listener, key, kind));
+            let open = ReleaseInFlight::begin(&action.owner, listener);
+            entry.releasing = Some(open.release().clone());
+            effects.open_release = Some(open);
         }
         self.settle(entry, actions, key, kind, &mut effects);
         if entry.is_over() {
@@ -416,12 +418,14 @@ impl EventListener for Registry {
 }
 
 impl ReleaseListener for Registry {
-    fn released(&self, key: &LockKey, kind: RequestKind, release: &ReleaseInFlight) {
+    fn released(&self, owner: &Owner, release: &Arc<ReleaseInFlight>) {
+        let (key, kind) = (&owner.key, owner.mode.kind());
         let mut keys = self.keys.of(key);
         let Some(entry) = keys.get_mut(key, kind) else {
             return;
         };
-        let is_last = entry.releasing.take_if(|last| last.is(release)).is_some();
+        let is_last = |last: &mut Arc<_>| Arc::ptr_eq(last, release);
+        let is_last = entry.releasing.take_if(is_last).is_some();
         let ended = (is_last && entry.is_over()).then(|| self.remove(&mut keys, key, kind));
         drop(keys);
         drop(ended);

@@ -25,9 +25,23 @@ pub(crate) struct Tally {
 pub(crate) struct Open(Arc<Tally>);
 
 impl Tally {
+    /// One thing is open already. It is closed by [`close_one`](Self::close_one).
+    pub(crate) fn of_one() -> Self {
+        Self {
+            count: AtomicUsize::new(1),
+            emptied: Notify::new(),
+        }
+    }
+
     pub(crate) fn open(self: &Arc<Self>) -> Open {
         self.count.fetch_add(1, Ordering::AcqRel);
         Open(self.clone())
+    }
+
+    pub(crate) fn close_one(&self) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.emptied.notify_waiters();
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -85,8 +99,6 @@ impl Clone for Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.emptied.notify_waiters();
-        }
+        self.0.close_one();
     }
 }

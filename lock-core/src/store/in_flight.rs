@@ -5,7 +5,7 @@
 //! and take the key after the release. Then the release is repeated until the lease would have ended by itself.
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -35,11 +35,7 @@ impl ConnectionId {
 
 /// The connections that requests with one owner token left on: none, one, or several.
 #[derive(Debug, Default)]
-pub(crate) struct InFlight {
-    connection: AtomicU64,
-    /// Those to each of several servers.
-    servers: OnceLock<Box<[Arc<ServerInFlight>]>>,
-}
+pub(crate) struct InFlight(AtomicU64);
 
 const NONE: u64 = 0;
 
@@ -49,46 +45,40 @@ impl InFlight {
     /// Notes that a request leaves on a connection. Called before the first byte leaves. Requests with one token are sent one
     /// after the other.
     pub(crate) fn note_sent_on(&self, connection: ConnectionId) {
-        let before = self.connection.load(Ordering::Acquire);
+        let before = self.0.load(Ordering::Acquire);
         let after = if before == NONE || before == connection.0 {
             connection.0
         } else {
             SEVERAL
         };
-        self.connection.store(after, Ordering::Release);
+        self.0.store(after, Ordering::Release);
     }
 
     /// Whether no request has left yet.
     pub(crate) fn is_empty(&self) -> bool {
-        self.connection.load(Ordering::Acquire) == NONE
+        self.0.load(Ordering::Acquire) == NONE
     }
 
     /// Forgets the requests that left: all of them have a definite reply.
     pub(crate) fn note_all_answered(&self) {
-        self.connection.store(NONE, Ordering::Release);
+        self.0.store(NONE, Ordering::Release);
     }
 
     /// The only connection with a request that is not settled.
     pub(crate) fn only_connection(&self) -> Option<ConnectionId> {
-        let connection = self.connection.load(Ordering::Acquire);
+        let connection = self.0.load(Ordering::Acquire);
         (connection != NONE && connection != SEVERAL).then_some(ConnectionId(connection))
     }
 
     /// Whether everything that is not settled left on one connection.
     pub(crate) fn is_on_one_connection(&self) -> bool {
-        self.connection.load(Ordering::Acquire) != SEVERAL
+        self.0.load(Ordering::Acquire) != SEVERAL
     }
 
     /// Whether a reply on `connection` means that every request that left was executed or never will be.
     pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
-        let in_flight = self.connection.load(Ordering::Acquire);
+        let in_flight = self.0.load(Ordering::Acquire);
         in_flight == NONE || in_flight == connection.0
-    }
-
-    /// The records of this many servers: always as many.
-    pub(crate) fn servers(&self, count: usize) -> &[Arc<ServerInFlight>] {
-        self.servers
-            .get_or_init(|| (0..count).map(|_| Arc::default()).collect())
     }
 }
 
@@ -101,7 +91,9 @@ impl InFlight {
 #[derive(Debug, Default)]
 pub(crate) struct ServerInFlight {
     /// The connections of requests that are over, and had no reply.
-    pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) in_flight: InFlight,
+    /// Those of the tries of the release.
+    pub(crate) released_on: InFlight,
     under_way: Arc<Tally>,
     /// Whether the server took the key for a request that is over, or may have done so.
     took: AtomicBool,
@@ -160,7 +152,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if !self.in_flight.is_empty() {
-            let left_on = self.in_flight.connection.load(Ordering::Acquire);
+            let left_on = self.in_flight.0.load(Ordering::Acquire);
             self.server.in_flight.note_sent_on(ConnectionId(left_on));
             self.server.took.store(true, Ordering::Release);
         }

@@ -15,7 +15,7 @@ use crate::{
         tally::{Open, Tally},
     },
     store::{
-        in_flight::{ConnectionId, InFlight},
+        in_flight::{ConnectionId, InFlight, ServerInFlight},
         known_tokens::{ClockIndex, KnownTokens},
         owner::Owner,
     },
@@ -185,10 +185,8 @@ pub(crate) struct Release {
     pub(crate) known_fencing: u64,
     /// Whether the entry may be in the queue.
     pub(crate) may_be_queued: bool,
-    /// The connections that the tries left on, each noted before the first byte leaves.
-    pub(crate) in_flight: Arc<InFlight>,
-    /// At one of several servers: the connections to it that the acquire left on.
-    pub(crate) of_server: Option<Arc<InFlight>>,
+    /// At one of several servers: what is in flight to it.
+    pub(crate) at_server: Option<Arc<ServerInFlight>>,
 }
 
 impl Renew {
@@ -204,9 +202,16 @@ impl Renew {
 }
 
 impl Release {
+    /// The connections that the tries left on, each noted before the first byte leaves.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        let at_server = self.at_server.as_ref();
+        at_server.map_or(&self.owner.released_on, |server| &server.released_on)
+    }
+
     /// The connections that the acquire left on.
     pub(crate) fn acquire_in_flight(&self) -> &InFlight {
-        self.of_server.as_deref().unwrap_or(&self.owner.in_flight)
+        let at_server = self.at_server.as_ref();
+        at_server.map_or(&self.owner.in_flight, |server| &server.in_flight)
     }
 }
 

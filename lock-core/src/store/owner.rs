@@ -1,13 +1,17 @@
 //! One owner token of a key, and the records kept beside it as long as a request or a lease has it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use crate::{
     key::LockKey,
     mode::Mode,
     store::{
         grants::{Entry, EntryNumber, Grants, QueueEntry},
-        in_flight::InFlight,
+        in_flight::{InFlight, ServerInFlight},
         known_tokens::ClockIndex,
         outcomes::{Acquired, Failure},
         owner_token::{OwnerToken, OwnerTokens},
@@ -24,8 +28,12 @@ pub(crate) struct Owner {
     pub(crate) token: OwnerToken,
     /// Assigns a message to the request.
     entry: QueueEntry,
-    /// Which connections its requests for the key left on.
+    /// The connections that its requests for the key left on.
     pub(crate) in_flight: InFlight,
+    /// Those that the tries of its release left on.
+    pub(crate) released_on: InFlight,
+    /// The records of each of several servers.
+    servers: OnceLock<Box<[Arc<ServerInFlight>]>>,
 }
 
 impl Owner {
@@ -46,6 +54,8 @@ impl Owner {
             entry: grants.entry(mode),
             token,
             in_flight: InFlight::default(),
+            released_on: InFlight::default(),
+            servers: OnceLock::new(),
         }
     }
 
@@ -60,6 +70,8 @@ impl Owner {
             entry: Grants::numbered_entry(&grants, entry.number, entry.mode),
             token: OwnerToken::numbered(entry.number),
             in_flight: InFlight::default(),
+            released_on: InFlight::default(),
+            servers: OnceLock::new(),
             key,
         };
         owner.join(entry.ttl);
@@ -80,6 +92,12 @@ impl Owner {
     /// find it.
     pub(crate) fn join(&self, ttl: Duration) -> Entry {
         self.entry.join(ttl, &self.key, &self.token)
+    }
+
+    /// The records of this many servers: always as many.
+    pub(crate) fn servers(&self, count: usize) -> &[Arc<ServerInFlight>] {
+        self.servers
+            .get_or_init(|| (0..count).map(|_| Arc::default()).collect())
     }
 
     /// Notes what the reply to an acquire says of its copies. Returns whether all of them were executed or never will be.

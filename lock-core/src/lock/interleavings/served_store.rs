@@ -106,7 +106,7 @@ impl Store for ServedStore {
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
         if self.order == Order::First {
-            let in_flight = &release.request.in_flight;
+            let in_flight = release.request.in_flight();
             in_flight.note_sent_on(ConnectionId::LOCAL);
         }
         self.send(move |memory| memory.release(release))

@@ -3,6 +3,7 @@
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context as TaskContext, Poll, ready},
@@ -17,45 +18,52 @@ use crate::{
         requests::release_in_flight::OpenRelease,
     },
     runtime::clock::Moment,
-    store::{CertainRelease, Failure, Release, ReleaseOutcome, RunResult, owner::Owner},
+    store::{
+        CertainRelease, Failure, Release, ReleaseOutcome, RunResult, StoreFuture, owner::Owner,
+    },
 };
 
 /// A release that its task may wait for. Dropping it leaves the release in flight.
 ///
 /// Written by hand, to be small: each of thousands of tasks that wait for a lock keeps room for one.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Releasing {
-    context: Option<Arc<Context>>,
-    key: LockKey,
-    /// The release, until its result is known.
-    work: Option<ReleaseWork>,
+pub(crate) struct Releasing(ReleaseStage);
+
+enum ReleaseStage {
+    Pending(Box<PendingRelease>),
+    Known(Box<Result<(), LockError>>),
+    Over,
 }
 
-type ReleaseWork = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
+/// The release, until its result is known. It may be polled anywhere.
+struct PendingRelease {
+    context: Arc<Context>,
+    key: LockKey,
+    reply: StoreFuture<ReleaseOutcome>,
+    /// Makes the next acquire of the key take account of the release.
+    open: Option<OpenRelease>,
+    valid_until: Moment,
+    lost: Option<LeaseLost>,
+}
 
-/// Begins a release, which is sent with the first poll. `open_release` makes the next acquire of the key take account of the release.
-/// `result`: what a run leaves.
+/// Begins a release, which is sent with the first poll. `result`: what a run leaves.
 pub(crate) fn release(
     context: &Arc<Context>,
-    key: &LockKey,
     action: ReleaseAction<Arc<Owner>>,
     started: Moment,
     lost: Option<LeaseLost>,
-    open_release: Option<OpenRelease>,
+    open: Option<OpenRelease>,
     result: Option<RunResult>,
 ) -> Releasing {
-    let noted = open_release.as_ref().map(OpenRelease::release);
-    let in_flight = noted.map(|release| release.connections.clone());
-    let (owner, valid_until) = (action.owner, action.valid_until);
-    let release = CertainRelease {
+    let (key, valid_until) = (action.owner.key.clone(), action.valid_until);
+    let reply = context.store.release(CertainRelease {
         request: Release {
+            owner: action.owner,
             keep: None,
             result,
             known_fencing: 0,
             may_be_queued: action.is_queued,
-            in_flight: in_flight.unwrap_or_default(),
-            of_server: None,
-            owner,
+            at_server: None,
         },
         kept_until: action.kept_until,
         started,
@@ -67,49 +75,34 @@ pub(crate) fn release(
         command_timeout: context.timing.command_timeout,
         _open: context.in_progress.open(),
         in_background: context.in_background.clone(),
-    };
-    let (manager, of_key) = (context.clone(), key.clone());
-    Releasing {
-        context: Some(context.clone()),
-        key: key.clone(),
-        work: Some(Box::pin(async move {
-            let reply = manager.store.release(release).await;
-            manager.outage.note(&reply, &manager.clock);
-            drop(open_release);
-            verdict(&manager, &of_key, valid_until, lost, reply)
-        })),
-    }
+    });
+    Releasing(ReleaseStage::Pending(Box::new(PendingRelease {
+        context: context.clone(),
+        key,
+        reply,
+        open,
+        valid_until,
+        lost,
+    })))
 }
 
 impl Releasing {
     /// For a lease that this process inherited by a fork.
-    pub(crate) fn forked(key: LockKey) -> Self {
-        Self {
-            context: None,
-            key,
-            work: None,
-        }
+    pub(crate) fn forked(key: &LockKey) -> Self {
+        Self(ReleaseStage::Known(Box::new(Err(forked().about(key)))))
     }
 
     /// For a lease that its task lost, and that other tasks still have.
-    pub(crate) fn lost(key: LockKey, reason: LeaseLost) -> Self {
-        let lost = LockError::lost(&key, reason, None);
-        Self {
-            context: None,
-            key,
-            work: Some(Box::pin(std::future::ready(Err(lost)))),
-        }
+    pub(crate) fn lost(key: &LockKey, reason: LeaseLost) -> Self {
+        let lost = LockError::lost(key, reason, None);
+        Self(ReleaseStage::Known(Box::new(Err(lost))))
     }
 
     /// Sends the request now, before any other request.
     pub(crate) fn send(&mut self) {
-        if let Some(work) = &mut self.work {
-            let polled = work
-                .as_mut()
-                .poll(&mut TaskContext::from_waker(std::task::Waker::noop()));
-            if let Poll::Ready(result) = polled {
-                self.work = Some(Box::pin(std::future::ready(result)));
-            }
+        let noop = &mut TaskContext::from_waker(std::task::Waker::noop());
+        if let Poll::Ready(result) = Pin::new(&mut *self).poll(noop) {
+            self.0 = ReleaseStage::Known(Box::new(result));
         }
     }
 }
@@ -118,51 +111,66 @@ impl Future for Releasing {
     type Output = Result<(), LockError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let is_here = (this.context.as_ref()).is_none_or(|manager| manager.is_here());
-        // In a child that was forked after the first poll the reply never comes.
-        let (true, Some(work)) = (is_here, &mut this.work) else {
-            return Poll::Ready(Err(forked().about(&this.key)));
-        };
-        let result = ready!(work.as_mut().poll(context));
-        this.work = None;
-        Poll::Ready(result)
+        if let ReleaseStage::Pending(work) = &mut self.0 {
+            if !work.context.is_here() {
+                // In a child that was forked after the first poll the reply never comes.
+                return Poll::Ready(Err(forked().about(&work.key)));
+            }
+            let result = ready!(Pin::new(&mut **work).poll(context));
+            self.0 = ReleaseStage::Over;
+            return Poll::Ready(result);
+        }
+        match mem::replace(&mut self.0, ReleaseStage::Over) {
+            ReleaseStage::Known(result) => Poll::Ready(*result),
+            ReleaseStage::Pending(_) | ReleaseStage::Over => Poll::Pending,
+        }
     }
 }
 
 impl Drop for Releasing {
     fn drop(&mut self) {
-        let (Some(context), Some(work)) = (&self.context, self.work.take()) else {
+        let ReleaseStage::Pending(work) = mem::replace(&mut self.0, ReleaseStage::Over) else {
             return;
         };
-        if !context.is_here() {
+        if !work.context.is_here() {
             // A release in flight belongs to the parent.
-            return std::mem::forget(work);
+            return mem::forget(work);
         }
+        let context = work.context.clone();
         context.executor.start(async move { drop(work.await) });
     }
 }
 
-/// What the reply means for the task. An earlier loss of the lease stays: no reply can change it.
-fn verdict(
-    context: &Context,
-    key: &LockKey,
-    valid_until: Moment,
-    lost: Option<LeaseLost>,
-    reply: Result<ReleaseOutcome, Failure>,
-) -> Result<(), LockError> {
-    let reason = match (lost, reply) {
-        (Some(reason), _) => reason,
-        (None, Ok(ReleaseOutcome::NotOurs)) if context.clock.now() >= valid_until => {
-            LeaseLost::Expired
-        }
-        (None, Ok(ReleaseOutcome::NotOurs)) => LeaseLost::TakenAway,
-        (None, Ok(ReleaseOutcome::Released | ReleaseOutcome::ReleasedUnserved)) => return Ok(()),
-        (None, Ok(ReleaseOutcome::NotStored | ReleaseOutcome::ReleasedWithoutResult)) => {
-            let full = "the server has no memory left for the result of the run";
-            return Err(LockError::unavailable(full).about(key));
-        }
-        (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
-    };
-    Err(LockError::lost(key, reason, context.outage.failure()))
+impl Future for PendingRelease {
+    type Output = Result<(), LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let reply = ready!(self.reply.as_mut().poll(context));
+        self.context.outage.note(&reply, &self.context.clock);
+        drop(self.open.take());
+        Poll::Ready(self.verdict(reply))
+    }
+}
+
+impl PendingRelease {
+    /// What the reply means for the task. An earlier loss of the lease stays: no reply can change it.
+    fn verdict(&self, reply: Result<ReleaseOutcome, Failure>) -> Result<(), LockError> {
+        let (context, key) = (&self.context, &self.key);
+        let reason = match (self.lost, reply) {
+            (Some(reason), _) => reason,
+            (None, Ok(ReleaseOutcome::NotOurs)) if context.clock.now() >= self.valid_until => {
+                LeaseLost::Expired
+            }
+            (None, Ok(ReleaseOutcome::NotOurs)) => LeaseLost::TakenAway,
+            (None, Ok(ReleaseOutcome::Released | ReleaseOutcome::ReleasedUnserved)) => {
+                return Ok(());
+            }
+            (None, Ok(ReleaseOutcome::NotStored | ReleaseOutcome::ReleasedWithoutResult)) => {
+                let full = "the server has no memory left for the result of the run";
+                return Err(LockError::unavailable(full).about(key));
+            }
+            (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
+        };
+        Err(LockError::lost(key, reason, context.outage.failure()))
+    }
 }

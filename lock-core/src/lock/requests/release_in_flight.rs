@@ -13,77 +13,50 @@
 use std::sync::{Arc, Weak};
 
 use crate::{
-    key::LockKey,
     lock::context::Context,
-    mode::RequestKind,
-    runtime::{
-        catch_panic::catch_panic,
-        clock::Moment,
-        tally::{Open, Tally},
-    },
-    store::{
-        Acquire, AcquireOutcome, Acquired, Failure, QueueMode, WakeUpMode, in_flight::InFlight,
-        owner::Owner,
-    },
+    runtime::{catch_panic::catch_panic, clock::Moment, tally::Tally},
+    store::{Acquire, AcquireOutcome, Acquired, Failure, QueueMode, WakeUpMode, owner::Owner},
 };
 
-/// A release in flight. The entry of its key keeps a clone until the release has a reply.
-#[derive(Clone, Default)]
+/// A release in flight. The entry of its key keeps it until it has a reply.
 pub(crate) struct ReleaseInFlight {
-    /// The connections that the tries were sent on.
-    pub(crate) connections: Arc<InFlight>,
-    reply: Arc<Tally>,
+    owner: Arc<Owner>,
+    listener: Weak<dyn ReleaseListener>,
+    /// Open until the reply.
+    reply: Tally,
 }
 
 /// The owner of the entries of the keys, which forgets a release that is over.
 pub(crate) trait ReleaseListener: Send + Sync {
-    /// Called when a release has its result, or when none will come.
-    fn released(&self, key: &LockKey, kind: RequestKind, release: &ReleaseInFlight);
+    /// Called when a release of this owner token has its result, or when none will come.
+    fn released(&self, owner: &Owner, release: &Arc<ReleaseInFlight>);
 }
 
 /// A part of the release until its result is known. Its drop tells the listener, and the acquires that wait for the reply.
-pub(crate) struct OpenRelease {
-    listener: Weak<dyn ReleaseListener>,
-    key: LockKey,
-    kind: RequestKind,
-    release: ReleaseInFlight,
-    open: Option<Open>,
-}
+pub(crate) struct OpenRelease(Arc<ReleaseInFlight>);
 
 impl ReleaseInFlight {
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.connections, &other.connections)
+    pub(crate) fn begin(owner: &Arc<Owner>, listener: Weak<dyn ReleaseListener>) -> OpenRelease {
+        OpenRelease(Arc::new(Self {
+            owner: owner.clone(),
+            listener,
+            reply: Tally::of_one(),
+        }))
     }
 
     pub(crate) fn has_reply(&self) -> bool {
         self.reply.count() == 0
     }
 
-    /// Must be called before other code can see this release.
-    pub(crate) fn begin(
-        &self,
-        listener: Weak<dyn ReleaseListener>,
-        key: &LockKey,
-        kind: RequestKind,
-    ) -> OpenRelease {
-        OpenRelease {
-            listener,
-            key: key.clone(),
-            kind,
-            release: self.clone(),
-            open: Some(self.reply.open()),
-        }
-    }
-
     /// Sends an acquire of the same key behind the release.
     pub(crate) async fn acquire_behind(
-        self,
+        self: Arc<Self>,
         context: Arc<Context>,
         owner: Arc<Owner>,
         mut request: Acquire,
     ) -> Result<Acquired, Failure> {
         let until = context.clock.now().after(context.timing.command_timeout);
-        request.behind = self.connections.only_connection();
+        request.behind = self.owner.released_on.only_connection();
         if request.behind.is_none() {
             self.await_reply(&context, until).await;
         }
@@ -113,18 +86,18 @@ impl ReleaseInFlight {
 }
 
 impl OpenRelease {
-    pub(crate) fn release(&self) -> &ReleaseInFlight {
-        &self.release
+    pub(crate) fn release(&self) -> &Arc<ReleaseInFlight> {
+        &self.0
     }
 }
 
 impl Drop for OpenRelease {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener.upgrade() {
-            listener.released(&self.key, self.kind, &self.release);
+        let release = &self.0;
+        if let Some(listener) = release.listener.upgrade() {
+            listener.released(&release.owner, release);
         }
-        // The drop wakes tasks of the user, and a waker may panic.
-        let open = self.open.take();
-        catch_panic(|| drop(open));
+        // This wakes tasks of the user, and a waker may panic.
+        catch_panic(|| release.reply.close_one());
     }
 }

@@ -108,7 +108,7 @@ impl MemoryStore {
     }
 
     pub(crate) fn let_go(&self, request: &Release) -> ReleaseOutcome {
-        request.in_flight.note_sent_on(ConnectionId::LOCAL);
+        request.in_flight().note_sent_on(ConnectionId::LOCAL);
         let known = request.known_fencing;
         self.update(&request.owner.full_key, known, |table, update| {
             table.release(request, update)

@@ -62,7 +62,7 @@ impl RedisStore {
         let release = |location: KeyLocation| {
             // Requests that left for the redirecting node on the same connection have been executed or refused there.
             if !is_first {
-                passed = passed.or_else(|| request.in_flight.only_connection());
+                passed = passed.or_else(|| request.in_flight().only_connection());
             }
             is_first = false;
             async move { self.release_at(&location, request).await }
@@ -182,7 +182,7 @@ impl RedisStore {
             arguments: &arguments[..count],
         };
         let (id, reply) = location
-            .run(&connection, &RELEASE, call, Some(&request.in_flight))
+            .run(&connection, &RELEASE, call, Some(request.in_flight()))
             .await?;
         read_released(&reply, id)
     }

@@ -95,7 +95,7 @@ impl RedisStore {
             arguments: &arguments[..count],
         });
         let within = ready.reconnecting.reply_within();
-        let reply = ready.one(&script, &request.in_flight, within).await?;
+        let reply = ready.one(&script, request.in_flight(), within).await?;
         read_released(&errors::of_value(reply)?, ready.id()).map(Some)
     }
 
@@ -146,7 +146,7 @@ async fn release_uncontended(
         keys: &[lock, queue],
         arguments: &[Text(request.owner.token.expose())],
     };
-    let (in_flight, within) = (&request.in_flight, ready.reconnecting.reply_within());
+    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
     let by_hash = RELEASE_UNCONTENDED.call(call);
     let mut reply = ready.one(&by_hash, in_flight, within).await?;
     if is_unknown(&reply) {

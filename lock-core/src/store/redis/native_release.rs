@@ -35,7 +35,7 @@ pub(super) fn suffices(request: &Release) -> bool {
         && request.result.is_none()
         && request.keep.is_none()
         && !request.may_be_queued
-        && request.in_flight.is_empty()
+        && request.in_flight().is_empty()
         && request.acquire_in_flight().is_empty()
 }
 
@@ -52,7 +52,9 @@ pub(super) async fn release(
         command(&[&[Text("EXISTS"), queue]]),
     ]);
     let within = ready.reconnecting.reply_within();
-    let replies = ready.several(&commands, &request.in_flight, within).await?;
+    let replies = ready
+        .several(&commands, request.in_flight(), within)
+        .await?;
     read(replies, ready.id(), &ready.reconnecting.delete_if)
 }
 

@@ -275,8 +275,7 @@ async fn lock_and_unlock(
         keep: None,
         known_fencing: 0,
         may_be_queued: false,
-        in_flight: Arc::default(),
-        of_server: None,
+        at_server: None,
     };
     match store.let_go(&release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),

@@ -144,7 +144,7 @@ impl KeyLocation {
             None => command(&[&[Text("PING")]]),
         };
         let within = connection.reply_within();
-        let sent = connection.send_all(Outgoing::One(first), within, Some(&request.in_flight));
+        let sent = connection.send_all(Outgoing::One(first), within, Some(request.in_flight()));
         let (id, mut replies) = sent.await?;
         let is_released = match (delete_if, replies.pop()) {
             (Some(_), Some(Value::Int(deleted))) => deleted == 1,

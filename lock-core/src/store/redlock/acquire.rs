@@ -40,9 +40,8 @@ pub(super) async fn acquire(
         mark: servers.mark(request.queue_mode),
     };
     // For the caller, all servers count as one connection. What is in flight to each of them is in the record of that server.
-    let in_flight = &owner.in_flight;
-    in_flight.note_sent_on(ConnectionId::LOCAL);
-    let round = run_voting_round(&servers, proposal, request.known_fencing, Some(in_flight));
+    owner.in_flight.note_sent_on(ConnectionId::LOCAL);
+    let round = run_voting_round(&servers, proposal, request.known_fencing, Some(&owner));
     let outcome = match round.await {
         Ok((tokens, _)) => AcquireOutcome::Granted(tokens.into()),
         Err(RoundLost {

@@ -15,13 +15,12 @@ pub(super) async fn release(
 ) -> Result<ReleaseOutcome, Failure> {
     let count = servers.servers.len();
     let owner = release.request.owner.clone();
-    let records = owner.in_flight.servers(count);
+    let records = owner.servers(count);
     let mut incoming = servers.ask_all(|position, server| {
         let record = records[position].clone();
         let release = CertainRelease {
             request: Release {
-                in_flight: Arc::default(),
-                of_server: Some(record.in_flight.clone()),
+                at_server: Some(record.clone()),
                 ..release.request.clone()
             },
             ..release.clone()

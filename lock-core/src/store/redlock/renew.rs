@@ -77,7 +77,7 @@ pub(super) async fn renew_with_tokens(
 /// Restores a key at a server that lost it, or was not reached before. A majority has just renewed the lease, so no other client
 /// can have the lock. The server counts for it from the next renewal on.
 async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) {
-    let records = (request.owner.in_flight).servers(servers.servers.len());
+    let records = (request.owner).servers(servers.servers.len());
     let under_way = records[server].begin();
     // Not after its release has begun: the restored key would never be released.
     if !under_way.may_leave() {

@@ -12,7 +12,8 @@ use crate::{
     fencing::FencingBlock,
     store::{
         Contended, Failure,
-        in_flight::{InFlight, ServerInFlight},
+        in_flight::ServerInFlight,
+        owner::Owner,
         redis::voting_server::{Proposal, Vote},
         redlock::{
             ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority_text},
@@ -43,11 +44,11 @@ pub(super) async fn run_voting_round(
     servers: &Arc<RedlockServers>,
     proposal: Proposal,
     known: u64,
-    in_flight: Option<&InFlight>,
+    owner: Option<&Owner>,
 ) -> Result<(FencingBlock, Contended), RoundLost> {
     let first = servers.next_number(known, proposal.count);
     let count = servers.servers.len();
-    let records = in_flight.map(|in_flight| in_flight.servers(count));
+    let records = owner.map(|owner| owner.servers(count));
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (sender, mut incoming) = mpsc::unbounded_channel();
     let (mut contended, mut failures) = (Contended::NoneWaiting, Vec::new());

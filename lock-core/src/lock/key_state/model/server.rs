@@ -210,8 +210,7 @@ impl Server {
                     }),
                     known_fencing: known,
                     may_be_queued: true,
-                    in_flight: Arc::default(),
-                    of_server: None,
+                    at_server: None,
                 };
                 let (_, messages) =
                     self.update(known, now, |table, update| table.release(&release, update));

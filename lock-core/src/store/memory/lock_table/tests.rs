@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -332,8 +331,7 @@ impl World {
             keep: (keep == Keep::Yes).then_some(TTLS[1]),
             known_fencing: self.largest_token,
             may_be_queued: true,
-            in_flight: Arc::default(),
-            of_server: None,
+            at_server: None,
         };
         let is_held = self.holder(number).is_some();
         self.left(number);
