@@ -1,6 +1,6 @@
 //! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere.
 
-use redis::Value;
+use redis::{Pipeline, Value};
 
 use crate::mode::Mode;
 use crate::store::{
@@ -10,7 +10,7 @@ use crate::store::{
             capabilities::Capabilities,
             errors,
             exchange::Ready,
-            wire::command::{Arg::Text, command, in_one_message},
+            wire::command::{Arg::Text, command},
         },
         native_release,
         redis_store::RedisStore,
@@ -19,7 +19,7 @@ use crate::store::{
             replies::{read_acquired, read_plain, read_released},
         },
         topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
-        without_scripts::{next_id, set_if_free},
+        without_scripts::set_if_free,
     },
 };
 
@@ -120,14 +120,13 @@ async fn take_plainly(
     request: &Acquire,
     by: Capabilities,
 ) -> Result<Option<Acquired>, Failure> {
-    let [_, clock, queue, ..] = location.keys(&request.owner.full_key);
-    let looks = by == Capabilities::Scripts;
-    let commands = [
-        Some(command(&[&set_if_free(request)])),
-        Some(command(&[&next_id(clock)])),
-        looks.then(|| command(&[&[Text("EXISTS"), queue]])),
-    ];
-    let commands = in_one_message(commands.into_iter().flatten());
+    let mut commands = Pipeline::with_capacity(3);
+    commands.add_command(command(&[&set_if_free(request)]));
+    commands.add_command(location.names.next_id.clone());
+    if by == Capabilities::Scripts {
+        let [_, _, queue, ..] = location.keys(&request.owner.full_key);
+        commands.add_command(command(&[&[Text("EXISTS"), queue]]));
+    }
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
     let replies = ready.several(&commands, in_flight, within).await?;

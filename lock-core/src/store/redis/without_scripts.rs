@@ -33,6 +33,7 @@ use crate::{
             scripts::replies::{read_acquired, read_id, read_sighting, token},
             topology::{
                 key_location::KeyLocation,
+                slots::clock_moved_to,
                 transactions::{Change, MOST_TRIES},
             },
         },
@@ -228,7 +229,7 @@ impl KeyLocation {
         let mut next = "*".to_owned();
         // Each second try moves the clock on.
         for _ in 0..2 * MOST_TRIES {
-            let (words, within) = (move_to(Text(clock), &next), connection.reply_within());
+            let (words, within) = (clock_moved_to(clock, &next), connection.reply_within());
             let (_, reply) = connection.send(&[&words], within, None).await?;
             if let Value::ServerError(error) = &reply {
                 let details = errors::details_of(error);
@@ -261,16 +262,6 @@ impl KeyLocation {
             "other clients moved the fencing clock all the time",
         ))
     }
-}
-
-/// The command that takes the next id of the fencing clock, which stays empty. `MAXLEN ~ 1` would keep a hundred entries.
-pub(super) fn next_id(clock: Arg<'_>) -> [Arg<'_>; 7] {
-    move_to(clock, "*")
-}
-
-fn move_to<'a>(clock: Arg<'a>, id: &'a str) -> [Arg<'a>; 7] {
-    let (name, most, none) = (Text("XADD"), Text("MAXLEN"), Text(""));
-    [name, clock, most, Number(0), Text(id), none, none]
 }
 
 pub(super) fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {

@@ -7,9 +7,20 @@
 
 use std::sync::{Arc, LazyLock};
 
+use redis::Cmd;
+
 use crate::{
     options::RESERVED,
-    store::redis::connection::{pub_sub::GRANTS, wire::redirect::SLOTS},
+    store::redis::connection::{
+        pub_sub::GRANTS,
+        wire::{
+            command::{
+                Arg::{self, Number, Text},
+                command,
+            },
+            redirect::SLOTS,
+        },
+    },
 };
 
 /// The names of a lock's companions.
@@ -18,6 +29,8 @@ pub(crate) struct Names {
     /// The fencing clock, one for all locks of a server or slot. It does not grow with the number of locks, so it has no expiry.
     /// Eviction policies for expiring keys spare it.
     pub(crate) clock: String,
+    /// The command that takes the next id of that clock.
+    pub(crate) next_id: Cmd,
     /// The prefix before the full key, for the queue of the lock's waiters.
     pub(crate) queue: String,
     /// The same for the times of the waiters' last checks.
@@ -52,8 +65,10 @@ impl Names {
     }
 
     fn new(front: &str, channel: String) -> Self {
+        let clock = format!("{front}clock");
         Self {
-            clock: format!("{front}clock"),
+            next_id: command(&[&clock_moved_to(&clock, "*")]),
+            clock,
             queue: format!("{front}waiters:"),
             beats: format!("{front}beats:"),
             holders: format!("{front}holders:"),
@@ -64,6 +79,13 @@ impl Names {
             channel,
         }
     }
+}
+
+/// The command that gives the fencing clock this id, or the next one for `*`. The stream stays empty: `MAXLEN ~ 1` would keep a hundred
+/// entries.
+pub(crate) fn clock_moved_to<'a>(clock: &'a str, id: &'a str) -> [Arg<'a>; 7] {
+    let (name, most, none) = (Text("XADD"), Text("MAXLEN"), Text(""));
+    [name, Text(clock), most, Number(0), Text(id), none, none]
 }
 
 /// The slot of a key.
