@@ -44,6 +44,8 @@ struct PendingRelease {
     open: Option<OpenRelease>,
     valid_until: Moment,
     lost: Option<LeaseLost>,
+    /// The first poll is part of the call that began the release, and checked the process.
+    is_polled: bool,
 }
 
 /// Begins a release, which is sent with the first poll. `result`: what a run leaves.
@@ -83,6 +85,7 @@ pub(crate) fn release(
         open,
         valid_until,
         lost,
+        is_polled: false,
     })))
 }
 
@@ -112,7 +115,8 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
         if let ReleaseStage::Pending(work) = &mut self.0 {
-            if !work.context.is_here() {
+            let is_first = !mem::replace(&mut work.is_polled, true);
+            if !is_first && !work.context.is_here() {
                 // In a child that was forked after the first poll the reply never comes.
                 return Poll::Ready(Err(forked().about(&work.key)));
             }
