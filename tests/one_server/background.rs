@@ -107,6 +107,24 @@ impl Way {
     }
 }
 
+/// The test blocks the only thread of its runtime, so nothing there can send.
+#[tokio::test]
+async fn a_release_leaves_though_its_runtime_is_blocked_at_once() {
+    let (way, locks) = Way::in_the_background().await;
+    drop(locks.acquire_free("a", options()).await);
+    way.becomes_free().await;
+    for _ in 0..10 {
+        locks
+            .run("a", options(), async |_| {})
+            .await
+            .expect("it is free");
+        let since = Instant::now();
+        while way.held() > 0 {
+            assert!(since.elapsed() < HANG, "the release has not left");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_call_returns_before_the_server_has_its_release() {
     let (way, locks) = Way::in_the_background().await;

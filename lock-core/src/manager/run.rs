@@ -96,7 +96,7 @@ impl LockManager {
     fn release_in_background(&self, guard: LockGuard) {
         let context = self.context();
         let open = context.in_background.open();
-        context.executor.start(async move {
+        context.executor.start_patiently(async move {
             release(guard).await;
             drop(open);
         });

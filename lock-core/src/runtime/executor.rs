@@ -44,6 +44,20 @@ impl Executor {
         }
     }
 
+    /// The same for work that no caller waits for: a reply to it is looked at a little later.
+    pub(crate) fn start_patiently(&self, work: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Caller => run_with_caller(Box::pin(work)),
+            #[cfg(feature = "redis")]
+            Self::Thread(thread) => {
+                let mut work: Work = Box::pin(work);
+                if thread.poll_here(&mut work).is_pending() {
+                    thread.spawn_patiently(work);
+                }
+            }
+        }
+    }
+
     /// Whether this is the runtime of the manager's thread.
     #[cfg(feature = "redis")]
     pub(crate) fn has_runtime(&self, id: tokio::runtime::Id) -> bool {

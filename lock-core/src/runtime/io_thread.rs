@@ -5,20 +5,27 @@
 
 use std::{
     cell::RefCell,
+    fmt,
     future::Future,
-    io,
-    sync::mpsc as std_mpsc,
+    io, mem,
+    sync::{Arc, mpsc as std_mpsc},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
-use tokio::{runtime, sync::mpsc};
+use tokio::{
+    runtime,
+    sync::{Notify, mpsc},
+};
 
-use crate::runtime::process::OriginProcess;
-
-use crate::runtime::Work;
+use crate::runtime::{Work, catch_panic::catch_panic, mutex::Mutex, process::OriginProcess};
 
 /// How much work is taken over at a time, before the connection may write: work that was started together leaves in one packet.
 const AT_A_TIME: usize = 128;
+
+/// How long work waits that no caller waits for. Most of it has its reply by then, and ends with the next poll: the thread is woken for
+/// all that came meanwhile, and not once for each reply.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) enum IoThread {
@@ -33,8 +40,23 @@ pub(crate) struct Started {
     /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
     /// cut short. The channel has no bound: each caller has one piece of work in it at a time, and the callers are bounded.
     work: mpsc::UnboundedSender<Work>,
+    patient: Arc<PatientWork>,
     runtime: runtime::Handle,
     origin: OriginProcess,
+}
+
+/// Work that waits for a while before it is started. It holds handles of the thread, too.
+#[derive(Default)]
+struct PatientWork {
+    waiting: Mutex<Vec<Work>>,
+    /// Wakes the thread when the first piece comes.
+    came: Notify,
+}
+
+impl fmt::Debug for PatientWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PatientWork").finish_non_exhaustive()
+    }
 }
 
 impl IoThread {
@@ -45,6 +67,8 @@ impl IoThread {
         }
         let (work, taken) = mpsc::unbounded_channel();
         let (built, result) = std_mpsc::sync_channel(1);
+        let patient = Arc::<PatientWork>::default();
+        let started_later = patient.clone();
         // The runtime is made and dropped on its own thread: tokio forbids dropping one inside a runtime.
         std::thread::Builder::new()
             .name("lock-core-io".to_owned())
@@ -52,6 +76,7 @@ impl IoThread {
                 move || match runtime::Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => {
                         if built.send(Ok(runtime.handle().clone())).is_ok() {
+                            drop(runtime.spawn(start_later(started_later)));
                             runtime.block_on(take_over(taken));
                         }
                     }
@@ -64,6 +89,7 @@ impl IoThread {
             .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
         Ok(Self::Real(Started {
             work,
+            patient,
             runtime,
             origin: OriginProcess::this_process(),
         }))
@@ -86,6 +112,25 @@ impl IoThread {
 }
 
 impl IoThread {
+    /// Starts `work` on the thread within [`PATIENCE`], with all that came meanwhile.
+    pub(crate) fn spawn_patiently(&self, work: Work) {
+        match self {
+            Self::Real(thread) => {
+                if thread.origin.is_here() {
+                    let mut waiting = thread.patient.waiting.lock();
+                    waiting.push(work);
+                    let is_first = waiting.len() == 1;
+                    drop(waiting);
+                    if is_first {
+                        thread.patient.came.notify_one();
+                    }
+                }
+            }
+            #[cfg(feature = "simulation")]
+            Self::Simulated(thread) => thread.spawn(work),
+        }
+    }
+
     /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, or one without
     /// timers, or one that ends before the work does.
     pub(crate) fn poll_here(&self, work: &mut Work) -> Poll<()> {
@@ -167,6 +212,27 @@ pub(crate) fn caller() -> Option<runtime::Handle> {
 pub(crate) fn is_polled_for_another() -> bool {
     let is_polled = CALLER.try_with(|caller| caller.borrow().is_some());
     is_polled.unwrap_or(true)
+}
+
+/// Starts the work that waits. Ends with the runtime: the thread ends after the last piece of work.
+async fn start_later(patient: Arc<PatientWork>) {
+    loop {
+        patient.came.notified().await;
+        tokio::time::sleep(PATIENCE).await;
+        let waiting = mem::take(&mut *patient.waiting.lock());
+        for mut work in waiting {
+            let mut polled = Poll::Ready(());
+            catch_panic(|| {
+                polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            });
+            if polled.is_pending() {
+                drop(tokio::spawn(work));
+            } else {
+                // It may have the last handle of a manager, whose drop calls code of the user.
+                catch_panic(|| drop(work));
+            }
+        }
+    }
 }
 
 /// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from outside is slower: it

@@ -294,10 +294,12 @@ impl SharedDriver {
             return Some(reply);
         }
         let queued = self.queued.fetch_add(1, SeqCst) + 1;
-        // A release in the background leaves with the next request of its task, which usually follows. Else the manager's thread, which
-        // polls this future next, sees to it.
-        let is_urgent = !io_thread::is_polled_for_another();
-        if is_urgent && queued >= in_flight.div_ceil(PART) {
+        if io_thread::is_polled_for_another() {
+            // A release in the background leaves with the next request of its task, which usually follows. Else the reader sends it, when
+            // all tasks that are ready have run. If the reader does not run, the watchdog sees `again`.
+            self.again.store(true, SeqCst);
+            self.wake_reader_after(Polling::Reads);
+        } else if queued >= in_flight.div_ceil(PART) {
             self.poll(Polling::Writes);
         } else if !self.is_seen_to.swap(true, SeqCst) {
             let seen_to = SeesTo {
