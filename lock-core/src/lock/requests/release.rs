@@ -141,7 +141,7 @@ impl Drop for Releasing {
             return mem::forget(work);
         }
         let context = work.context.clone();
-        context.executor.start(async move { drop(work.await) });
+        context.executor.start_patiently(async move { drop(work.await) });
     }
 }
 
