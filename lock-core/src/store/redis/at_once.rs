@@ -1,4 +1,5 @@
-//! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere.
+//! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere. A release that finds
+//! a request waiting takes a second message.
 
 use redis::{Pipeline, Value};
 
