@@ -141,7 +141,9 @@ impl Drop for Releasing {
             return mem::forget(work);
         }
         let context = work.context.clone();
-        context.executor.start_patiently(async move { drop(work.await) });
+        context
+            .executor
+            .start_patiently(async move { drop(work.await) });
     }
 }
 
