@@ -252,6 +252,14 @@ impl SharedDriver {
         None
     }
 
+    /// A release in the background is queued. It leaves with the next request of its task, which usually follows. Else the reader sends
+    /// it, when all tasks that are ready have run. If the reader does not run, the watchdog sees `again`.
+    fn leave_to_the_reader(&self) {
+        self.again.store(true, SeqCst);
+        may_switch();
+        self.wake_reader_after(Polling::Reads);
+    }
+
     /// Wakes the reader for what is left. If this is its runtime, that looks at its timers and sockets first. It does so only once in
     /// 61 turns of tasks that wake themselves.
     fn wake_reader_after(&self, polling: Polling) {
@@ -295,10 +303,7 @@ impl SharedDriver {
         }
         let queued = self.queued.fetch_add(1, SeqCst) + 1;
         if io_thread::is_polled_for_another() {
-            // A release in the background leaves with the next request of its task, which usually follows. Else the reader sends it, when
-            // all tasks that are ready have run. If the reader does not run, the watchdog sees `again`.
-            self.again.store(true, SeqCst);
-            self.wake_reader_after(Polling::Reads);
+            self.leave_to_the_reader();
         } else if queued >= in_flight.div_ceil(PART) {
             self.poll(Polling::Writes);
         } else if !self.is_seen_to.swap(true, SeqCst) {

@@ -124,6 +124,14 @@ impl Wake for Woken {
     }
 }
 
+/// What polls the driver so that a request leaves.
+#[derive(Clone, Copy)]
+enum SeesToIt {
+    TheRequest,
+    OneOfACrowd,
+    TheReader,
+}
+
 #[derive(Clone)]
 struct Model {
     wire: Arc<Wire>,
@@ -142,8 +150,8 @@ impl Model {
         Self { wire, shared }
     }
 
-    /// Sends a request as [`SharedDriver::send`] does, and waits for its reply. `is_crowded`: another request sees to the poll.
-    fn request(&self, is_crowded: bool) {
+    /// Sends a request as [`SharedDriver::send`] does, and waits for its reply.
+    fn request(&self, sees_to_it: SeesToIt) {
         let reply = Arc::new(AtomicBool::new(false));
         self.wire.queue.lock().push_back(reply.clone());
         let waker = self.wire.of_the_queue.lock().take();
@@ -155,13 +163,17 @@ impl Model {
             }
         }
         point();
-        if !is_crowded {
-            self.shared.poll(Polling::Writes);
-        } else if !self.shared.is_seen_to.swap(true, SeqCst) {
-            point();
-            if self.shared.is_seen_to.load(SeqCst) {
-                self.shared.poll(Polling::Writes);
+        match sees_to_it {
+            SeesToIt::TheRequest => self.shared.poll(Polling::Writes),
+            SeesToIt::OneOfACrowd => {
+                if !self.shared.is_seen_to.swap(true, SeqCst) {
+                    point();
+                    if self.shared.is_seen_to.load(SeqCst) {
+                        self.shared.poll(Polling::Writes);
+                    }
+                }
             }
+            SeesToIt::TheReader => self.shared.leave_to_the_reader(),
         }
         while !reply.load(SeqCst) {
             point();
@@ -245,8 +257,11 @@ fn explored(early: u64, late: u64, tasks: &'static [fn(&Model)]) {
     });
 }
 
-const ALONE: fn(&Model) = |model| (0..REQUESTS).for_each(|_| model.request(false));
-const IN_A_CROWD: fn(&Model) = |model| (0..REQUESTS).for_each(|_| model.request(true));
+const ALONE: fn(&Model) = |model| (0..REQUESTS).for_each(|_| model.request(SeesToIt::TheRequest));
+const IN_A_CROWD: fn(&Model) =
+    |model| (0..REQUESTS).for_each(|_| model.request(SeesToIt::OneOfACrowd));
+const IN_THE_BACKGROUND: fn(&Model) =
+    |model| (0..REQUESTS).for_each(|_| model.request(SeesToIt::TheReader));
 
 #[test]
 fn each_request_has_its_reply_whichever_task_reads() {
@@ -259,4 +274,10 @@ fn each_request_has_its_reply_whichever_task_reads() {
 fn a_request_that_another_one_sees_to_is_not_forgotten() {
     explored(1, 0, &[IN_A_CROWD, IN_A_CROWD]);
     explored(1, 1, &[IN_A_CROWD, IN_A_CROWD, ALONE]);
+}
+
+#[test]
+fn a_request_that_is_left_to_the_reader_is_not_forgotten() {
+    explored(1, 0, &[IN_THE_BACKGROUND, ALONE]);
+    explored(1, 2, &[IN_THE_BACKGROUND, IN_A_CROWD]);
 }
