@@ -214,8 +214,10 @@ pub(crate) fn is_polled_for_another() -> bool {
     is_polled.unwrap_or(true)
 }
 
-/// Starts the work that waits. Ends with the runtime: the thread ends after the last piece of work.
+/// Starts the work that waits. What is pending after one poll becomes a task like any other.
 async fn start_later(patient: Arc<PatientWork>) {
+    // Ends with the runtime, which ends after the last piece of work. A round has as many pieces as were started in that time: each is a
+    // request, of which a connection takes a bounded number.
     loop {
         patient.came.notified().await;
         tokio::time::sleep(PATIENCE).await;
