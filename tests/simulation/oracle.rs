@@ -478,7 +478,8 @@ impl Attempt {
             let phases = &key.phases;
             let mut wrong = Vec::new();
             wrong.extend(waited.and_then(|waited| phases.look_at_wait(&waited)));
-            if mode == Mode::Shared {
+            // A share that was taken away by force admits tasks of its process until its next renewal finds that out.
+            if mode == Mode::Shared && !may_be_old {
                 let (waiting, within) = (key.waiting.values(), oracle.idle);
                 wrong.extend(phases.look_at_late_entry(token, self.called, waiting, within));
             }
