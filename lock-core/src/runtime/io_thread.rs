@@ -23,8 +23,8 @@ use crate::runtime::{Work, catch_panic::catch_panic, mutex::Mutex, process::Orig
 /// How much work is taken over at a time, before the connection may write: work that was started together leaves in one packet.
 const AT_A_TIME: usize = 128;
 
-/// How long work waits that no caller waits for. Most of it has its reply by then, and ends with the next poll: the thread is woken for
-/// all that came meanwhile, and not once for each reply.
+/// How long work waits that no caller waits for. Most of it has its reply by then, and ends with the next poll. So the thread is woken
+/// once for all that came meanwhile.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
