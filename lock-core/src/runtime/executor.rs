@@ -36,8 +36,7 @@ impl Executor {
             Self::Caller => run_with_caller(Box::pin(work)),
             #[cfg(feature = "redis")]
             Self::Thread(thread) => {
-                let mut work: Work = Box::pin(work);
-                if thread.poll_here(&mut work).is_pending() {
+                if let Some(work) = thread.poll_here(Box::pin(work)) {
                     thread.spawn(work);
                 }
             }
@@ -50,8 +49,7 @@ impl Executor {
             Self::Caller => run_with_caller(Box::pin(work)),
             #[cfg(feature = "redis")]
             Self::Thread(thread) => {
-                let mut work: Work = Box::pin(work);
-                if thread.poll_here(&mut work).is_pending() {
+                if let Some(work) = thread.poll_here(Box::pin(work)) {
                     thread.spawn_patiently(work);
                 }
             }

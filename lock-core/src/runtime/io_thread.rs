@@ -132,15 +132,15 @@ impl IoThread {
     }
 
     /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, or one without
-    /// timers, or one that ends before the work does.
-    pub(crate) fn poll_here(&self, work: &mut Work) -> Poll<()> {
+    /// timers, or one that ends before the work does. Returns work that is pending.
+    pub(crate) fn poll_here(&self, mut work: Work) -> Option<Work> {
         let mut context = Context::from_waker(Waker::noop());
-        match self {
+        let polled = match self {
             Self::Real(thread) => {
                 // While the calling thread ends, its thread-local values are gone, and it can enter no runtime.
                 let current = runtime::Handle::try_current();
                 if matches!(&current, Err(error) if error.is_thread_local_destroyed()) {
-                    return Poll::Pending;
+                    return Some(work);
                 }
                 let _polled_for = PolledFor::caller(current.ok());
                 let _inside = thread.runtime.enter();
@@ -148,7 +148,8 @@ impl IoThread {
             }
             #[cfg(feature = "simulation")]
             Self::Simulated(_) => work.as_mut().poll(&mut context),
-        }
+        };
+        polled.is_pending().then_some(work)
     }
 
     pub(crate) fn has_runtime(&self, id: runtime::Id) -> bool {

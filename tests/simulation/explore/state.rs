@@ -596,10 +596,11 @@ impl State {
             .run_script(run, &keys, &[token.into()], self.now);
         let after = self.view();
         match reply {
+            _ if !messages.is_empty() => Err("a release of a free lock notifies".to_owned()),
             Reply::Int(0) if (&before.lock, &before.queue) == (&after.lock, &after.queue) => {
                 Ok(false)
             }
-            Reply::Int(1) if messages.is_empty() => {
+            Reply::Int(1) => {
                 let none = rules::Deliveries::default();
                 let views = (&before, &after);
                 rules::check(self, &Call::Release, &reply, views, &none, scripts).map(|()| true)

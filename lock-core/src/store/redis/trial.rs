@@ -143,14 +143,14 @@ pub(super) async fn try_a_lock(
     let key = key_on(store, location);
     let given = store.0.usage.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
-    let known_fencing = known_tokens.of(store.clock_of(&key));
+    let clock = store.clock_of(&key);
+    let known_fencing = known_tokens.of(clock);
     let label = HolderLabel::new(location.server.connection.address().label());
     let (tokens, grants) = (OwnerTokens::of(label), Arc::<Grants>::default());
     // Polling is right for its waiters, whether or not scripts may run here.
     grants.note_scheme(Scheme::Deletes);
-    let (full_key, clock) = (key.clone(), store.clock_of(&key));
-    let key = LockKey::new(&*key);
-    let owner = Owner::new(&tokens, &grants, Mode::Exclusive, &key, full_key, clock);
+    let own_key = LockKey::new(&*key);
+    let owner = Owner::new(&tokens, &grants, Mode::Exclusive, &own_key, key, clock);
     let (owner, may_be_busy) = (Arc::new(owner), given.is_some());
     let tried = lock_and_unlock(store, owner, may_be_busy, acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {

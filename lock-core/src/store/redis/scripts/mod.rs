@@ -136,9 +136,9 @@ impl Lua {
         loop {
             let commands = calls.iter().enumerate().map(|(number, call)| {
                 if number < by_text {
-                    command_of("EVAL", self.text, call)
+                    self.call_by_text(*call)
                 } else {
-                    command_of("EVALSHA", &self.hash, call)
+                    self.call(*call)
                 }
             });
             let sent = send_to(connection, node_role, commands, left, in_flight).await?;

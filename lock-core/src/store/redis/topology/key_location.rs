@@ -86,7 +86,7 @@ impl KeyLocation {
         ]
     }
 
-    /// The arguments of a release, and how many of them count. The usual one needs no more than two.
+    /// The arguments of a release, and how many of them count. That of a lock held alone needs no more than two.
     pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 6], usize) {
         let has_entry = request.may_be_queued || !request.owner.mode.is_alone();
         let count = match (&request.result, has_entry, request.keep) {
