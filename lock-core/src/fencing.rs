@@ -11,6 +11,8 @@ use std::{fmt, time::Duration};
 /// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if the
 /// store remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try again.
 ///
+/// Tokens of different keys say nothing about each other. Locks that are taken at the same time may have equal ones.
+///
 /// A token is 2048 for each millisecond since 1970, and a number below 2048. It fits in 53 bits until the year 2109, so JavaScript
 /// and JSON keep it exactly.
 ///

@@ -1,8 +1,6 @@
 //! Releases by one command of the server, on the servers that have one.
 
 use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
@@ -16,50 +14,18 @@ use lock_tests::{
     connect, eventually,
 };
 
-use crate::between::Between;
+use crate::{
+    between::Between,
+    stopped_waiter::{QUEUE, Stopped},
+};
 
 /// The servers that have such a command, and its name.
 const KINDS: [(Kind, &str); 2] = [(Kind::Redis86, "DELEX"), (Kind::Valkey9, "DELIFEQ")];
 /// The longest time that the drop of the last manager may block.
 const LAST_WAIT: Duration = Duration::from_millis(100);
-const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
 fn start(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
-}
-
-/// A waiter that never checks its entry. So only a grant by another client gives it the lock.
-struct Stopped {
-    _listener: TcpStream,
-}
-
-impl Stopped {
-    fn subscribed(server: &RedisServer) -> Self {
-        let mut listener = TcpStream::connect(("127.0.0.1", server.port())).expect("it is up");
-        let request = b"SUBSCRIBE __lock_core__:grants:stopped\r\n";
-        listener.write_all(request).expect("it is up");
-        listener.read_exact(&mut [0; 8]).expect("it is up");
-        Self {
-            _listener: listener,
-        }
-    }
-
-    /// Its place is long in the future, so that the entry is recent on a slow machine, too.
-    fn join(server: &RedisServer) {
-        let entry = "stopped 1 600000 x lc1:web/1:00";
-        server.cli(&["ZADD", QUEUE, "8500000000000000", entry]);
-    }
-
-    fn has_it(server: &RedisServer) -> bool {
-        server.get("lock:k").as_deref() == Some("lc1:web/1:00")
-    }
-
-    async fn gets_it(server: &RedisServer) {
-        eventually(HANG, "the waiter has the lock", async || {
-            Self::has_it(server)
-        })
-        .await;
-    }
 }
 
 /// Options with a ttl so long that no lease is renewed while a test runs.

@@ -132,7 +132,8 @@ impl Command {
             1 => &["SET", key, &value, "PX", ttl],
             2 => &["SET", key, &value, "NX"],
             3 => &["SET", key, &value],
-            4 | 5 => &["GET", key],
+            4 => &["GET", key],
+            5 => &["MGET", key, "lock", "clock", "none"],
             6 => &["DEL", key],
             7 => &["EXISTS", key, "lock"],
             8 => &["XADD", key, "MAXLEN", "0", "*", "", ""],
@@ -271,7 +272,12 @@ impl Command {
             14..18 => (ACQUIRE, &all, &[token, "60000", known, "1", mode, &beside]),
             18..21 => (RELEASE, &all, &[token, known, keep, &beside]),
             21 => (RENEW, &all, &[token, "70000", known, "0", &beside]),
-            22..24 => (RELEASE_UNCONTENDED, &["2", lock, "queue"], &[token]),
+            22 => (RELEASE_UNCONTENDED, &["2", lock, "queue"], &[token]),
+            23 => (
+                RELEASE_UNCONTENDED,
+                &["4", lock, "other", "queue", "beats"],
+                &[token, any_token(chance)],
+            ),
             12 => (
                 MARK,
                 &["2", "marker", "fence"],

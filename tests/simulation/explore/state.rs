@@ -597,7 +597,10 @@ impl State {
         let after = self.view();
         match reply {
             _ if !messages.is_empty() => Err("a release of a free lock notifies".to_owned()),
-            Reply::Int(0) if (&before.lock, &before.queue) == (&after.lock, &after.queue) => {
+            Reply::Array(each)
+                if each == [Reply::Int(0)]
+                    && (&before.lock, &before.queue) == (&after.lock, &after.queue) =>
+            {
                 Ok(false)
             }
             Reply::Int(1) => {

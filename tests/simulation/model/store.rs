@@ -74,7 +74,7 @@ impl Store {
             self.expire(key, now_us);
         }
         let least = match name {
-            "GET" | "DEL" | "EXISTS" | "PTTL" | "ZPOPMIN" | "ZCARD" => 1,
+            "GET" | "MGET" | "DEL" | "EXISTS" | "PTTL" | "ZPOPMIN" | "ZCARD" => 1,
             "ZREM" | "ZSCORE" | "ZMSCORE" | "PEXPIRE" | "PEXPIREAT" | "SET" => 2,
             "ZADD" | "ZRANGE" | "ZREVRANGE" | "ZRANGEBYSCORE" | "ZCOUNT" | "ZREMRANGEBYSCORE" => 3,
             "XADD" => 4,
@@ -88,6 +88,7 @@ impl Store {
         }
         let done = match name {
             "GET" => self.get(&words[0]),
+            "MGET" => Ok(self.get_all(words)),
             "SET" => self.set(words, now_us),
             "DEL" => Ok(self.delete(words)),
             "EXISTS" => {
@@ -161,6 +162,12 @@ impl Store {
 
     fn get(&self, key: &[u8]) -> Result<Reply, &'static str> {
         Ok(self.text(key)?.cloned().map_or(Reply::Nil, Reply::Bulk))
+    }
+
+    /// A key of another type has no value here.
+    fn get_all(&self, keys: &[Bytes]) -> Reply {
+        let values = keys.iter().map(|key| self.get(key).unwrap_or(Reply::Nil));
+        Reply::Array(values.collect())
     }
 
     fn set(&mut self, words: &[Bytes], now_us: i64) -> Result<Reply, &'static str> {
@@ -439,7 +446,7 @@ fn within(from: &[u8], to: &[u8]) -> Result<impl Fn(i64) -> bool + use<>, &'stat
 /// The keys that a command names.
 fn keys_of<'a>(name: &str, words: &'a [Bytes]) -> &'a [Bytes] {
     match name {
-        "DEL" | "EXISTS" => words,
+        "DEL" | "EXISTS" | "MGET" => words,
         _ => words.get(..1).unwrap_or_default(),
     }
 }

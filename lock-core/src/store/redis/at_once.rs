@@ -11,13 +11,14 @@ use crate::store::{
             capabilities::Capabilities,
             errors,
             exchange::Ready,
+            shared_driver::gathering::{MessagePart, Wants},
             wire::command::{Arg::Text, command},
         },
-        native_release,
+        gathered, native_release,
         redis_store::RedisStore,
         scripts::{
             ACQUIRE, Call, RELEASE, RELEASE_UNCONTENDED, is_unknown,
-            replies::{read_acquired, read_plain, read_released},
+            replies::{of_plain, read_acquired, read_plain, read_released},
         },
         topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
         without_scripts::set_if_free,
@@ -50,7 +51,9 @@ impl RedisStore {
             && !contention.is_expected();
         let acquired = match ready.current.capabilities {
             Some(by) if is_plain => take_plainly(&location, &ready, request, by).await,
-            Some(Capabilities::Scripts) => take_by_script(&location, &ready, request).await,
+            Some(Capabilities::Scripts) => {
+                Box::pin(take_by_script(&location, &ready, request)).await
+            }
             // Without scripts, a key that may be busy takes more than one request.
             Some(Capabilities::Commands) | None => return Ok(None),
         };
@@ -79,10 +82,7 @@ impl RedisStore {
         }
         let contention = self.0.contention.of(&request.owner.key);
         if !contention.is_expected() && self.is_released_alone(&location, request) {
-            let released = match ready.reconnecting.delete_if.get() {
-                Some(by) => native_release::release(by, &location, &ready, request).await?,
-                None => release_uncontended(&location, &ready, request).await?,
-            };
+            let released = release_alone(&location, &ready, request).await?;
             let outcome = released.as_ref().map(|released| released.outcome);
             contention.note(outcome != Some(ReleaseOutcome::Released));
             if released.is_some() {
@@ -96,7 +96,7 @@ impl RedisStore {
             arguments: &arguments[..count],
         });
         let within = ready.reconnecting.reply_within();
-        let reply = ready.one(&script, request.in_flight(), within).await?;
+        let reply = Box::pin(ready.one(&script, request.in_flight(), within)).await?;
         read_released(&errors::of_value(reply)?, ready.id()).map(Some)
     }
 
@@ -121,17 +121,55 @@ async fn take_plainly(
     request: &Acquire,
     by: Capabilities,
 ) -> Result<Option<Acquired>, Failure> {
+    let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
+    let within = ready.reconnecting.acquire_within(request.ttl);
+    if by == Capabilities::Scripts && gathered::is_preferred(location, ready) {
+        let part = MessagePart {
+            owner: request.owner.clone(),
+            wants: Wants::Lock { ttl: request.ttl },
+        };
+        let reply = gathered::send(location, ready, part, in_flight, within).await?;
+        return read_plain(reply, ready.id(), known, in_flight);
+    }
     let mut commands = Pipeline::with_capacity(3);
-    commands.add_command(command(&[&set_if_free(request)]));
+    commands.add_command(command(&[&set_if_free(&request.owner, request.ttl)]));
     commands.add_command(location.names.next_id.clone());
     if by == Capabilities::Scripts {
         let [_, _, queue, ..] = location.keys(&request.owner.full_key);
         commands.add_command(command(&[&[Text("EXISTS"), queue]]));
     }
-    let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
-    let within = ready.reconnecting.acquire_within(request.ttl);
-    let replies = ready.several(&commands, in_flight, within).await?;
-    read_plain(replies, ready.id(), known, in_flight)
+    let replies = Box::pin(ready.several(&commands, in_flight, within)).await?;
+    let [set, behind @ ..] = &replies[..] else {
+        return Err(errors::nonsense("an acquire"));
+    };
+    let reply = of_plain(set.clone(), behind.first(), behind.get(1));
+    read_plain(reply, ready.id(), known, in_flight)
+}
+
+/// Releases a lock that is held alone, and for which no request is expected to wait. `None`: the script of all releases is to do it.
+async fn release_alone(
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Release,
+) -> Result<Option<Released>, Failure> {
+    if gathered::is_preferred(location, ready) {
+        let part = MessagePart {
+            owner: request.owner.clone(),
+            wants: Wants::Release,
+        };
+        let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
+        let reply = gathered::send(location, ready, part, in_flight, within).await?;
+        match reply.value {
+            Value::Int(0) => return Ok(None),
+            Value::Int(1) => return read_released(&reply.value, ready.id()).map(Some),
+            // An error. Perhaps another key of the message caused it, or the server does not know the script.
+            _ => {}
+        }
+    }
+    match ready.reconnecting.delete_if.get() {
+        Some(by) => Box::pin(native_release::release(by, location, ready, request)).await,
+        None => Box::pin(release_uncontended(location, ready, request)).await,
+    }
 }
 
 /// Releases a lock for which no request is expected to wait. `None`: one waits, or the lock is not held any more. Then the script of
@@ -154,7 +192,7 @@ async fn release_uncontended(
         reply = ready.one(&by_text, in_flight, within).await?;
     }
     match errors::of_value(reply)? {
-        Value::Int(0) => Ok(None),
+        Value::Array(_) => Ok(None),
         reply => read_released(&reply, ready.id()).map(Some),
     }
 }

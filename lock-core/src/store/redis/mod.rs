@@ -21,6 +21,7 @@ mod connection;
 mod contention;
 #[cfg(all(test, unix))]
 mod crate_facts;
+mod gathered;
 mod health;
 mod listing;
 mod native_release;

@@ -20,6 +20,7 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, Contended, Failure, QueueMode, Release, ReleaseOutcome,
         Released, Renew, Renewed,
         in_flight::ConnectionId,
+        owner::Owner,
         owner_token::OwnerToken,
         redis::{
             connection::{
@@ -48,7 +49,7 @@ impl KeyLocation {
     pub(super) async fn acquire_by_commands(&self, request: &Acquire) -> Result<Acquired, Failure> {
         let (key, token) = (Text(&request.owner.full_key), &request.owner.token);
         let commands = pipeline([
-            command(&[&set_if_free(request)]),
+            command(&[&set_if_free(&request.owner, request.ttl)]),
             command(&[&[Text("GET"), key]]),
             command(&[&[Text("PTTL"), key]]),
         ]);
@@ -264,14 +265,14 @@ impl KeyLocation {
     }
 }
 
-pub(super) fn set_if_free(request: &Acquire) -> [Arg<'_>; 6] {
+pub(super) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
     [
         Text("SET"),
-        Text(&request.owner.full_key),
-        Text(request.owner.token.expose()),
+        Text(&owner.full_key),
+        Text(owner.token.expose()),
         Text("NX"),
         Text("PX"),
-        Number(millis(request.ttl)),
+        Number(millis(ttl)),
     ]
 }
 

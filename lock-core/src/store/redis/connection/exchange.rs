@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
             CLOCK, Connection, errors,
             handshake::CurrentConnection,
             reconnecting::ReconnectingConnection,
+            shared_driver::gathering::{Compose, MessagePart, PartReply},
             wire::{
                 command::{Arg, Outgoing, command},
                 traffic::NoReply,
@@ -80,6 +81,26 @@ impl Ready {
         let replies = connection.several(commands, sent, until).await;
         self.reconnecting.take_in(connection, sent, within, replies)
     }
+
+    /// Sends a request in a message with those of other tasks. Its reply is late after `within`.
+    pub(crate) async fn gathered(
+        &self,
+        part: MessagePart,
+        compose: impl FnOnce(MultiplexedConnection) -> Compose,
+        in_flight: &InFlight,
+        within: Duration,
+    ) -> Result<PartReply, Failure> {
+        let (connection, sent) = (&*self.current.connection, CLOCK.now());
+        in_flight.note_sent_on(connection.id);
+        let until = Some(sent.after(within));
+        let reply = connection.gathered(part, compose, sent, until).await;
+        self.reconnecting.take_in(connection, sent, within, reply)
+    }
+
+    /// Whether so many requests are in flight that those for free locks leave in one message.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.current.connection.is_crowded()
+    }
 }
 
 /// The replies to one command, or to several.
@@ -96,6 +117,12 @@ impl AsValues for Value {
 impl AsValues for Vec<Value> {
     fn as_values(&self) -> &[Value] {
         self
+    }
+}
+
+impl AsValues for PartReply {
+    fn as_values(&self) -> &[Value] {
+        std::slice::from_ref(&self.value)
     }
 }
 

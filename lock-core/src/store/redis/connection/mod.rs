@@ -37,7 +37,10 @@ use crate::{
     store::{
         in_flight::ConnectionId,
         redis::connection::{
-            shared_driver::SharedDriver,
+            shared_driver::{
+                SharedDriver,
+                gathering::{CROWD, Compose, MessagePart, PartReply},
+            },
             wire::{
                 command::{Arg, Outgoing, command, in_one_message},
                 driver::{Driver, shielded},
@@ -128,9 +131,34 @@ impl Connection {
         self.reply(replies, until).await
     }
 
-    /// The handle for a request, which is counted as in flight until the second value is dropped.
+    /// Sends a request in a message with those of other tasks, and waits for its reply: see [`reply`](Self::reply). `compose` has the
+    /// handle for the message.
+    pub(super) async fn gathered(
+        &self,
+        part: MessagePart,
+        compose: impl FnOnce(MultiplexedConnection) -> Compose,
+        sent: Moment,
+        until: Option<Moment>,
+    ) -> Result<PartReply, NoReply> {
+        let shared = self.shared.as_ref().ok_or(NoReply::NotSent)?;
+        let _counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
+        let compose = || compose(self.handle.clone());
+        let reply = pin!(shared.gathering.join(part, compose));
+        self.reply(reply, until).await
+    }
+
+    /// Whether so many requests are in flight that those for free locks leave in one message.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.shared.is_some() && self.traffic.in_flight() >= CROWD
+    }
+
+    /// The handle for a request that leaves alone, which is counted as in flight until the second value is dropped.
     fn begin(&self, sent: Moment) -> Result<(MultiplexedConnection, RequestInFlight<'_>), NoReply> {
         let counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
+        if let Some(shared) = &self.shared {
+            // This request may have to arrive behind one of those.
+            shared.gathering.leave();
+        }
         Ok((self.handle.clone(), counted))
     }
 

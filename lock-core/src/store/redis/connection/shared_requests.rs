@@ -1,8 +1,10 @@
-//! Requests on a connection with a shared driver: more than its queue has room for, and wakers that panic.
+//! Requests on a connection with a shared driver: more than its queue has room for, wakers that panic, and messages of several
+//! requests.
 
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream as StdUnixStream,
+    pin::pin,
     sync::{Arc, mpsc},
     task::{Context, Wake, Waker},
     thread,
@@ -19,14 +21,24 @@ use tokio::{
     time::timeout,
 };
 
-use crate::store::redis::connection::{
-    Connection,
-    shared_driver::SharedDriver,
-    wire::{
-        command::{Arg, Outgoing, command},
-        shared_socket::SharedSocket,
-        stream::Watched,
-        traffic::{NoReply, Traffic},
+use crate::{
+    mode::Mode,
+    store::{
+        grants::Entry,
+        owner::Owner,
+        redis::connection::{
+            CLOCK, Connection,
+            shared_driver::{
+                SharedDriver,
+                gathering::{CROWD, Compose, MessagePart, PartReply, Wants},
+            },
+            wire::{
+                command::{Arg, Outgoing, command},
+                shared_socket::SharedSocket,
+                stream::Watched,
+                traffic::{NoReply, Traffic},
+            },
+        },
     },
 };
 
@@ -165,6 +177,57 @@ fn requests_that_are_dropped_while_they_wait_for_room_never_leave() {
     });
     let last = arrived.last().copied();
     assert_eq!(last, Some(requests), "behind all others");
+}
+
+/// A release behind one with fewer requests in flight: it joins a message, and waits for others.
+#[test]
+fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
+    let (connection, server) = connected();
+    runtime().block_on(async {
+        let mut before = all_in_flight(&connection, CROWD - 1).await;
+        let (sent, compose) = (
+            CLOCK.now(),
+            |mut handle: MultiplexedConnection| -> Compose {
+                Box::new(move |_| {
+                    Box::pin(async move {
+                        let asked = command(&[&[
+                            Arg::Text("ECHO"),
+                            Arg::Text(&format!("{:0>500}", CROWD - 1)),
+                        ]]);
+                        let value = handle.send_packed_command(&asked).await?;
+                        Ok(vec![PartReply {
+                            value,
+                            ..PartReply::default()
+                        }])
+                    })
+                })
+            },
+        );
+        let entry = Entry {
+            number: 1,
+            ttl: HANG,
+            mode: Mode::Exclusive,
+        };
+        let part = MessagePart {
+            owner: Owner::of_entry(entry),
+            wants: Wants::Release,
+        };
+        let mut joined = pin!(connection.gathered(part, compose, sent, None));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(joined.as_mut().poll(&mut context).is_pending());
+        before.push(tokio::spawn(connection.request(ask(CROWD), None)));
+        yield_now().await;
+        let serving = thread::spawn(move || serve(&server, CROWD + 1));
+        let last = before.pop().expect("the one that leaves alone");
+        has_its_reply(last, CROWD).await;
+        let reply = timeout(HANG, joined)
+            .await
+            .expect("a reply")
+            .expect("it is open");
+        assert!(is_reply(Some(&reply.value), CROWD - 1));
+        let arrived = serving.join().expect("no panic");
+        assert!(arrived.is_sorted(), "{arrived:?}");
+    });
 }
 
 struct Broken;

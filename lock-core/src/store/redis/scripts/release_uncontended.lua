@@ -1,11 +1,24 @@
--- Releases a lock that is held alone, if no request waits for it. Else nothing changes, and release.lua is to do it.
+-- Releases locks that are held alone: each one that no request waits for. Another lock stays as it is, and release.lua is to do it.
 --
--- KEYS[1]  the lock.
--- KEYS[2]  the queue.
--- ARGV[1]  the owner token.
+-- KEYS[1], …      n locks.
+-- KEYS[n + 1], …  their queues.
+-- ARGV[1], …      their owner tokens.
 --
--- Returns 1 if released, else 0.
-if redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('EXISTS', KEYS[2]) == 0 then
-  return redis.call('DEL', KEYS[1])
+-- Returns n if all are released. Else a list: for each lock 1 if it is released, or 0.
+local count = #ARGV
+local held = redis.call('MGET', unpack(KEYS, 1, count))
+local all = redis.call('EXISTS', unpack(KEYS, count + 1)) == 0
+for i = 1, count do
+  all = all and held[i] == ARGV[i]
 end
-return 0
+if all then
+  return redis.call('DEL', unpack(KEYS, 1, count))
+end
+local released = {}
+for i = 1, count do
+  released[i] = 0
+  if held[i] == ARGV[i] and redis.call('EXISTS', KEYS[count + i]) == 0 then
+    released[i] = redis.call('DEL', KEYS[i])
+  end
+end
+return released

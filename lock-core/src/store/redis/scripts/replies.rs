@@ -14,28 +14,33 @@ use crate::{
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
-        redis::connection::{errors, wire::reply},
+        redis::connection::{errors, shared_driver::gathering::PartReply, wire::reply},
     },
 };
 
-/// Reads the replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS`. If the key is busy,
-/// there is no outcome yet. `known`: the largest token that the process knew when it sent the request.
+/// The replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS` of the queue.
+pub(crate) fn of_plain(set: Value, id: Option<&Value>, queue: Option<&Value>) -> PartReply {
+    PartReply {
+        value: set,
+        id: id.and_then(read_id),
+        has_queue: queue.map(|queue| *queue != Value::Int(0)),
+    }
+}
+
+/// Reads them. If the key is busy, there is no outcome yet. `known`: the largest token that the process knew when it sent the request.
 pub(crate) fn read_plain(
-    replies: Vec<Value>,
+    reply: PartReply,
     connection: ConnectionId,
     known: u64,
     in_flight: &InFlight,
 ) -> Result<Option<Acquired>, Failure> {
-    let mut replies = replies.into_iter();
-    let set = replies.next();
-    let set = set.ok_or_else(|| errors::nonsense("an acquire"))?;
-    if errors::of_reply(set, connection, in_flight)? == Value::Nil {
+    if errors::of_reply(reply.value, connection, in_flight)? == Value::Nil {
         errors::note_answered(in_flight, connection);
         return Ok(None);
     }
-    let token = replies.next().and_then(|id| read_id(&id)).and_then(token);
-    let outcome = match (token.filter(|token| *token > known), replies.next()) {
-        (Some(token), None | Some(Value::Int(0))) => {
+    let token = reply.id.and_then(token);
+    let outcome = match (token.filter(|token| *token > known), reply.has_queue) {
+        (Some(token), None | Some(false)) => {
             AcquireOutcome::Granted(FencingBlock::new(token, 1).into())
         }
         // The key is released by a script, which grants it to the first waiter. The next request is a script, too. It moves the clock

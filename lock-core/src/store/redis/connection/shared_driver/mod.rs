@@ -6,8 +6,9 @@
 //! - The *reader* is a task on the runtime of the user, made by the first request from there. It is woken when the socket is
 //!   readable. When its runtime ends, or does not run, the manager's thread reads, until a request comes from a live runtime.
 //! - A *request* puts its bytes into the queue, and then polls the driver, so that they leave. It does not read: it would wake other
-//!   tasks on the worker of its runtime, which its own task may block next. Requests that are made together leave together: when a
-//!   quarter of those in flight are queued, or when all tasks that are ready have run.
+//!   tasks on the worker of its runtime, which its own task may block next. Requests that are made together leave together: when
+//!   half of those in flight are queued, or when all tasks that are ready have run. In a crowd they are one message
+//!   (`gathering.rs`).
 //! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
 //!   polled although there is work, the thread polls it, and reads from then on.
 //!
@@ -25,15 +26,16 @@
 //! 6. A panic of a user's waker ends neither the connection nor the thread's flags.
 //! 7. The error of a reactor that shuts down does not end the connection (`wire/shared_socket.rs`).
 
+pub(crate) mod gathering;
 #[cfg(test)]
 mod model;
+mod queueing;
 mod reader;
 #[cfg(all(test, unix))]
 mod tests;
 mod watchdog;
 
 use std::{
-    cell::Cell,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
@@ -55,41 +57,20 @@ use crate::{
         io_thread,
         mutex::{Mutex, may_switch, this_thread},
     },
-    store::redis::connection::wire::{
-        driver::{Driver, shielded},
-        shared_socket::{Polling, Registrations},
+    store::redis::connection::{
+        shared_driver::{gathering::Gathering, queueing::Queueing},
+        wire::{
+            driver::{Driver, shielded},
+            shared_socket::{Polling, Registrations},
+        },
     },
 };
 
 /// How often one thread polls the driver in a row for requests of other threads.
 const MOST_ROUNDS: u32 = 16;
 
-/// Requests leave when this part of those in flight is queued: the server works on them while the rest is made.
-const PART: usize = 4;
-
-thread_local! {
-    /// The thread that puts a request into the queue of a driver, and polls the driver itself; zero if it is not this one.
-    static QUEUES: Cell<usize> = const { Cell::new(0) };
-}
-
-/// This thread puts a request into the queue. Its drop ends that.
-struct Queueing(usize);
-
-impl Queueing {
-    fn begin() -> Self {
-        Self(QUEUES.replace(this_thread()))
-    }
-
-    fn is_on_this_thread() -> bool {
-        QUEUES.get() == this_thread()
-    }
-}
-
-impl Drop for Queueing {
-    fn drop(&mut self) {
-        QUEUES.set(self.0);
-    }
-}
+/// Requests leave when this part of those in flight is queued, a half: the server works on them while the rest is made.
+const PART: usize = 2;
 
 /// The number of the reader if the manager's thread reads. Each task that reads has a larger one.
 const MANAGER: u64 = 1;
@@ -118,6 +99,8 @@ pub(crate) struct SharedDriver {
     queued: AtomicUsize,
     /// How often the driver was polled.
     polls: AtomicU64,
+    /// The message that requests join.
+    pub(super) gathering: Gathering,
     has_ended: AtomicBool,
     reader: Mutex<Reader>,
     /// The number of the reader, to be looked at without the mutex. Zero before the first one.
@@ -173,6 +156,7 @@ impl SharedDriver {
             is_seen_to: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
+            gathering: Gathering::default(),
             has_ended: AtomicBool::new(false),
             reader: Mutex::default(),
             reader_number: AtomicU64::new(0),
@@ -245,6 +229,8 @@ impl SharedDriver {
             self.is_seen_to.store(false, SeqCst);
             self.queued.store(0, SeqCst);
             self.polls.fetch_add(1, SeqCst);
+            // Behind the lines above: a request that joins from now on sees to another poll.
+            self.gathering.leave();
             if polled_driver.as_mut().poll(&mut context).is_ready() {
                 return driver.take();
             }

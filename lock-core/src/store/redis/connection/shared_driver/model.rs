@@ -1,27 +1,40 @@
-//! A shared driver under the interleavings of threads: a server, tasks that send, and readers that replace each other.
+//! A shared driver under the interleavings of threads: a server, tasks that send, alone and in messages with others, and readers that
+//! replace each other.
 //!
 //! The socket forgets its waker once it has taken over another registration. The driver writes what is queued, and reads what has come.
 
 use std::{
     collections::VecDeque,
-    future::Future,
+    future::{Future, poll_fn},
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     task::{Context, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use crate::{
+    mode::Mode,
     runtime::mutex::{
         Mutex,
         interleaved::{explore, point},
     },
-    store::redis::connection::{
-        shared_driver::{MANAGER, Queueing, SharedDriver, reader::ReaderTask, watchdog::Ending},
-        wire::shared_socket::{Polling, Registration, Registrations},
+    store::{
+        grants::Entry,
+        owner::Owner,
+        redis::connection::{
+            shared_driver::{
+                MANAGER, SharedDriver,
+                gathering::{Compose, MessagePart, PartReply, Wants},
+                queueing::Queueing,
+                reader::ReaderTask,
+                watchdog::Ending,
+            },
+            wire::shared_socket::{Polling, Registration, Registrations},
+        },
     },
 };
 
@@ -43,11 +56,25 @@ struct Wire {
     /// Whether there is another registration, and the waker of another reader, for the next poll.
     change: Mutex<(bool, Option<Waker>)>,
     reader: Mutex<Option<Waker>>,
-    replied: AtomicUsize,
+    /// How many requests have their replies.
+    answered: AtomicUsize,
     polling: Mutex<Option<Polling>>,
 }
 
 impl Wire {
+    /// Puts a message into the queue. Returns whether its reply has come, later.
+    fn queued(&self) -> Arc<AtomicBool> {
+        let reply = Arc::new(AtomicBool::new(false));
+        self.queue.lock().push_back(reply.clone());
+        let waker = self.of_the_queue.lock().take();
+        // Without a point at which another thread may run.
+        let _queueing = Queueing::begin();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        reply
+    }
+
     /// Reads all there is, and writes one request. If there are more, the driver wakes itself.
     fn drive(&self, context: &mut Context<'_>) {
         *self.of_the_queue.lock() = Some(context.waker().clone());
@@ -71,7 +98,6 @@ impl Wire {
         *self.of_the_socket.lock() = Some(reader.unwrap_or_else(|| context.waker().clone()));
         for reply in self.replies.lock().drain(..) {
             reply.store(true, SeqCst);
-            self.replied.fetch_add(1, SeqCst);
         }
     }
 
@@ -142,7 +168,7 @@ impl Model {
     fn new() -> Self {
         let wire = Arc::<Wire>::default();
         let of_driver = wire.clone();
-        let driver = std::future::poll_fn(move |context| {
+        let driver = poll_fn(move |context| {
             of_driver.drive(context);
             Poll::Pending
         });
@@ -152,16 +178,54 @@ impl Model {
 
     /// Sends a request as [`SharedDriver::send`] does, and waits for its reply.
     fn request(&self, sees_to_it: SeesToIt) {
-        let reply = Arc::new(AtomicBool::new(false));
-        self.wire.queue.lock().push_back(reply.clone());
-        let waker = self.wire.of_the_queue.lock().take();
-        {
-            // Without a point at which another thread may run.
-            let _queueing = Queueing::begin();
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+        self.shared.gathering.leave();
+        let reply = self.wire.queued();
+        self.see_to(sees_to_it);
+        while !reply.load(SeqCst) {
+            point();
         }
+        self.wire.answered.fetch_add(1, SeqCst);
+    }
+
+    /// The same with a request that joins a message.
+    fn gathered(&self, sees_to_it: SeesToIt) {
+        let wire = self.wire.clone();
+        let compose = || -> Compose {
+            Box::new(move |parts| {
+                let mut reply = None;
+                Box::pin(poll_fn(move |_| {
+                    let reply = reply.get_or_insert_with(|| wire.queued());
+                    if reply.load(SeqCst) {
+                        Poll::Ready(Ok(vec![PartReply::default(); parts.len()]))
+                    } else {
+                        Poll::Pending
+                    }
+                }))
+            })
+        };
+        let entry = Entry {
+            number: 1,
+            ttl: Duration::ZERO,
+            mode: Mode::Exclusive,
+        };
+        let part = MessagePart {
+            owner: Owner::of_entry(entry),
+            wants: Wants::Release,
+        };
+        let mut reply = pin!(self.shared.gathering.join(part, compose));
+        let mut context = Context::from_waker(Waker::noop());
+        {
+            let _queueing = Queueing::begin();
+            assert!(reply.as_mut().poll(&mut context).is_pending());
+        }
+        self.see_to(sees_to_it);
+        while reply.as_mut().poll(&mut context).is_pending() {
+            point();
+        }
+        self.wire.answered.fetch_add(1, SeqCst);
+    }
+
+    fn see_to(&self, sees_to_it: SeesToIt) {
         point();
         match sees_to_it {
             SeesToIt::TheRequest => self.shared.poll(Polling::Writes),
@@ -174,9 +238,6 @@ impl Model {
                 }
             }
             SeesToIt::TheReader => self.shared.leave_to_the_reader(),
-        }
-        while !reply.load(SeqCst) {
-            point();
         }
     }
 
@@ -253,7 +314,7 @@ fn explored(early: u64, late: u64, tasks: &'static [fn(&Model)]) {
         for thread in threads {
             thread.join().expect("no panic");
         }
-        assert_eq!(model.wire.replied.load(SeqCst), count, "one reply each");
+        assert_eq!(model.wire.answered.load(SeqCst), count, "one reply each");
     });
 }
 
@@ -262,6 +323,11 @@ const IN_A_CROWD: fn(&Model) =
     |model| (0..REQUESTS).for_each(|_| model.request(SeesToIt::OneOfACrowd));
 const IN_THE_BACKGROUND: fn(&Model) =
     |model| (0..REQUESTS).for_each(|_| model.request(SeesToIt::TheReader));
+
+const IN_A_MESSAGE: fn(&Model) =
+    |model| (0..REQUESTS).for_each(|_| model.gathered(SeesToIt::OneOfACrowd));
+const IN_A_MESSAGE_IN_THE_BACKGROUND: fn(&Model) =
+    |model| (0..REQUESTS).for_each(|_| model.gathered(SeesToIt::TheReader));
 
 #[test]
 fn each_request_has_its_reply_whichever_task_reads() {
@@ -280,4 +346,11 @@ fn a_request_that_another_one_sees_to_is_not_forgotten() {
 fn a_request_that_is_left_to_the_reader_is_not_forgotten() {
     explored(1, 0, &[IN_THE_BACKGROUND, ALONE]);
     explored(1, 2, &[IN_THE_BACKGROUND, IN_A_CROWD]);
+}
+
+#[test]
+fn a_request_in_a_message_is_not_forgotten() {
+    explored(1, 0, &[IN_A_MESSAGE, IN_A_MESSAGE]);
+    explored(1, 1, &[IN_A_MESSAGE, IN_A_MESSAGE, ALONE]);
+    explored(1, 1, &[IN_A_MESSAGE_IN_THE_BACKGROUND, IN_A_MESSAGE]);
 }

@@ -1,0 +1,339 @@
+//! Free locks of many tasks, whose requests leave in one message: what happens to one of them is no matter of the others.
+
+use std::{collections::BTreeMap, ops::Range, time::Duration};
+
+use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Which, connect,
+    eventually,
+};
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
+
+use crate::stopped_waiter::Stopped;
+
+/// The first ones leave alone, and the others in messages.
+const TASKS: Range<usize> = 0..24;
+
+/// No lease is renewed while a test runs.
+fn options() -> LockOptions {
+    LockOptions::new(HANG * 10).wait(HANG)
+}
+
+fn key(number: usize) -> String {
+    format!("k{number}")
+}
+
+fn lock(number: usize) -> String {
+    format!("lock:k{number}")
+}
+
+/// A server, and a manager behind a proxy, with a connection for the runtime of this test.
+struct Crowd {
+    server: RedisServer,
+    proxy: Proxy,
+    locks: LockManager,
+}
+
+impl Crowd {
+    async fn connected() -> Self {
+        let server = RedisServer::start();
+        Self::to(server, |_, proxy| proxy.url()).await
+    }
+
+    async fn to(server: RedisServer, url: impl FnOnce(&RedisServer, &Proxy) -> String) -> Self {
+        let proxy = Proxy::start(server.port());
+        let locks = connect(&url(&server, &proxy)).await;
+        eventually(HANG, "the runtime has a connection", async || {
+            let guard = locks.acquire_free("a:before", options()).await;
+            guard.release_held().await;
+            server.connections_of_managers() >= 2
+        })
+        .await;
+        proxy.clear_log();
+        Self {
+            server,
+            proxy,
+            locks,
+        }
+    }
+
+    fn acquire(&self, number: usize) -> Acquiring {
+        let locks = self.locks.clone();
+        tokio::spawn(async move { locks.acquire(key(number), options()).await })
+    }
+
+    /// Takes the locks of all tasks at once.
+    async fn all_held(&self) -> Vec<LockGuard> {
+        acquired(TASKS.map(|number| self.acquire(number)).collect()).await
+    }
+
+    /// How many requests with this command have reached the proxy.
+    fn count(&self, command: &str) -> usize {
+        let log = self.proxy.log();
+        log.iter().filter(|one| one.command() == command).count()
+    }
+
+    /// Nothing is left but the fencing clock.
+    async fn nothing_is_left(&self) {
+        eventually(HANG, "nothing is left", async || {
+            self.server.keys("*") == ["__lock_core__:clock"]
+        })
+        .await;
+    }
+}
+
+type Acquiring = JoinHandle<Result<LockGuard, LockError>>;
+
+async fn acquired(tasks: Vec<Acquiring>) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    for task in tasks {
+        let acquired = timeout(HANG, task).await.expect("no hang");
+        guards.push(acquired.expect("no panic").expect("it is free"));
+    }
+    guards
+}
+
+/// Releases all locks at once. Returns the results in their order.
+async fn released(guards: Vec<LockGuard>) -> Vec<Result<(), LockError>> {
+    let mut tasks = JoinSet::new();
+    for (number, guard) in guards.into_iter().enumerate() {
+        tasks.spawn(async move { (number, guard.release().await) });
+    }
+    let all = timeout(HANG, tasks.join_all()).await.expect("no hang");
+    all.into_iter()
+        .collect::<BTreeMap<_, _>>()
+        .into_values()
+        .collect()
+}
+
+async fn all_are_released(guards: Vec<LockGuard>) {
+    for result in released(guards).await {
+        result.expect("it is held");
+    }
+}
+
+#[tokio::test]
+async fn locks_of_many_tasks_share_a_token_and_a_script() {
+    let crowd = Crowd::connected().await;
+    let mut last = BTreeMap::new();
+    for _ in 0..3 {
+        crowd.proxy.clear_log();
+        let guards = crowd.all_held().await;
+        assert_eq!(
+            crowd.count("SET"),
+            TASKS.len(),
+            "each is taken by a command of its own"
+        );
+        assert!(
+            crowd.count("XADD") < TASKS.len() / 2,
+            "{}",
+            crowd.count("XADD")
+        );
+        for guard in &guards {
+            let (key, token) = (guard.key().to_string(), guard.lease().fencing_token());
+            let before = last.insert(key, token);
+            assert!(before < Some(token), "{before:?} {token:?}");
+        }
+        crowd.proxy.clear_log();
+        all_are_released(guards).await;
+        assert!(
+            crowd.count("EVALSHA") < TASKS.len() / 2,
+            "{}",
+            crowd.count("EVALSHA")
+        );
+        crowd.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_is_granted_a_lock_that_is_released_with_others() {
+    let crowd = Crowd::connected().await;
+    let _waiter = Stopped::subscribed(&crowd.server);
+    let guard = crowd.locks.acquire_free("k", options()).await;
+    Stopped::join(&crowd.server);
+    let mut guards = crowd.all_held().await;
+    guards.insert(12, guard);
+    all_are_released(guards).await;
+    Stopped::gets_it(&crowd.server).await;
+    assert_eq!(
+        crowd.server.keys("lock:*"),
+        ["lock:k"],
+        "the others are free"
+    );
+}
+
+#[tokio::test]
+async fn a_lock_of_another_client_stays_where_others_are_released() {
+    let crowd = Crowd::connected().await;
+    let guards = crowd.all_held().await;
+    crowd.server.cli(&["SET", &lock(7), "another client's"]);
+    crowd.server.cli(&["DEL", &lock(11)]);
+    let mut results = released(guards).await;
+    for lost in [11, 7] {
+        let result = results.remove(lost);
+        assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
+    }
+    for result in results {
+        result.expect("it is held");
+    }
+    assert_eq!(crowd.server.keys("lock:*"), [lock(7)]);
+    let theirs = crowd.server.get(&lock(7));
+    assert_eq!(theirs.as_deref(), Some("another client's"));
+}
+
+#[tokio::test]
+async fn keys_of_another_type_cost_the_other_locks_nothing() {
+    let crowd = Crowd::connected().await;
+    let guards = crowd.all_held().await;
+    crowd.server.cli(&["DEL", &lock(5)]);
+    crowd.server.cli(&["RPUSH", &lock(5), "a list"]);
+    for (number, result) in released(guards).await.into_iter().enumerate() {
+        assert_eq!(result.is_ok(), number != 5, "{number}: {result:?}");
+    }
+    assert_eq!(crowd.server.keys("lock:*"), [lock(5)]);
+}
+
+/// A silent waiter, whose lock is free.
+#[tokio::test]
+async fn the_queue_of_one_key_is_served_and_all_keys_are_locked() {
+    let crowd = Crowd::connected().await;
+    let queue = "__lock_core__:waiters:lock:k13";
+    crowd
+        .server
+        .cli(&["ZADD", queue, "1", "gone 1 600000 x lc1:web/1:00"]);
+    let guards = crowd.all_held().await;
+    assert!(crowd.server.queue(queue).is_empty());
+    all_are_released(guards).await;
+    crowd.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_not_overtaken_by_a_lock_that_is_taken_with_others() {
+    let crowd = Crowd::connected().await;
+    let _waiter = Stopped::subscribed(&crowd.server);
+    Stopped::join(&crowd.server);
+    let mut tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
+    let locks = crowd.locks.clone();
+    let behind = tokio::spawn(async move { locks.acquire("k", options()).await });
+    tasks.extend((100..104).map(|number| crowd.acquire(number)));
+    Stopped::gets_it(&crowd.server).await;
+    all_are_released(acquired(tasks).await).await;
+    assert!(!behind.is_finished() && Stopped::has_it(&crowd.server));
+    behind.abort();
+}
+
+#[tokio::test]
+async fn acquires_that_are_dropped_before_their_message_leaves_lock_nothing() {
+    let crowd = Crowd::connected().await;
+    for round in 0..20 {
+        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
+        // Each round ends them at another time.
+        for _ in 0..round {
+            tokio::task::yield_now().await;
+        }
+        for task in &tasks {
+            task.abort();
+        }
+        for task in tasks {
+            drop(timeout(HANG, task).await.expect("no hang"));
+        }
+        crowd.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_left_of_a_message_has_its_reply() {
+    let crowd = Crowd::connected().await;
+    for left in [4, 12, 23] {
+        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
+        tokio::task::yield_now().await;
+        for (number, task) in tasks.iter().enumerate() {
+            if number != left {
+                task.abort();
+            }
+        }
+        for (number, task) in tasks.into_iter().enumerate() {
+            let ended = timeout(HANG, task).await.expect("no hang");
+            if number == left {
+                let guard = ended.expect("no panic").expect("it is free");
+                guard.release_held().await;
+            }
+        }
+        crowd.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_under_a_message_leaves_each_lock_to_one_holder() {
+    let crowd = Crowd::connected().await;
+    for direction in [Direction::Requests, Direction::Replies] {
+        crowd.proxy.cut(direction, Which::nth(10));
+        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
+        let guards = acquired(tasks).await;
+        assert_eq!(crowd.server.keys("lock:*").len(), TASKS.len());
+        crowd.proxy.cut(direction, Which::nth(10));
+        all_are_released(guards).await;
+        crowd.nothing_is_left().await;
+        crowd.proxy.pass();
+    }
+}
+
+#[tokio::test]
+async fn messages_that_are_lost_leave_no_lock() {
+    let crowd = Crowd::connected().await;
+    for direction in [Direction::Requests, Direction::Replies] {
+        crowd.proxy.lose(direction, Which::nth(8), After::Silence);
+        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for task in &tasks {
+            task.abort();
+        }
+        for task in tasks {
+            drop(timeout(HANG, task).await.expect("no hang"));
+        }
+        crowd.proxy.pass();
+        crowd.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_its_scripts_releases_all_locks_and_knows_them_again() {
+    let crowd = Crowd::connected().await;
+    let guards = crowd.all_held().await;
+    crowd.server.cli(&["SCRIPT", "FLUSH"]);
+    all_are_released(guards).await;
+    crowd.nothing_is_left().await;
+    let guards = crowd.all_held().await;
+    crowd.proxy.clear_log();
+    all_are_released(guards).await;
+    assert_eq!(crowd.count("EVAL"), 0, "by its hash");
+    assert!(crowd.count("EVALSHA") < TASKS.len() / 2);
+}
+
+#[tokio::test]
+async fn a_key_that_the_user_may_not_lock_costs_the_other_locks_nothing() {
+    let rights = "on >password ~lock:k* ~lock:a* ~lock:_* resetchannels +@all &__lock_core__:* ~__lock_core__:*";
+    let server = RedisServer::builder()
+        .acl(&format!("user locks {rights}"))
+        .start();
+    let url = |_: &RedisServer, proxy: &Proxy| proxy.url_as("locks", "password");
+    let crowd = Crowd::to(server, url).await;
+    let mut tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
+    let locks = crowd.locks.clone();
+    let refused = tokio::spawn(async move { locks.acquire("refused", options()).await });
+    tasks.extend((100..104).map(|number| crowd.acquire(number)));
+    let refused = timeout(HANG, refused)
+        .await
+        .expect("no hang")
+        .expect("no panic");
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    all_are_released(acquired(tasks).await).await;
+    crowd.nothing_is_left().await;
+}
