@@ -211,17 +211,19 @@ impl Gathering {
         let mut sending = (open.compose)(open.parts);
         let tasks = &open.message.tasks;
         let waker = Waker::from(tasks.clone());
+        // Before the poll: another thread may read the reply behind it. A task that is woken then waits here for the new state.
+        let mut state = open.message.state.lock();
         let first = {
             let _queueing = Queueing::begin();
             sending.as_mut().poll(&mut Context::from_waker(&waker))
         };
         // Not earlier: what follows a request of this message would not wait for the mutex.
         self.is_open.store(false, SeqCst);
-        let (state, ended) = match first {
+        let ended;
+        (*state, ended) = match first {
             Poll::Pending => (MessageState::Sent(sending), None),
             Poll::Ready(replies) => (MessageState::Replied(replies), Some(tasks.clone())),
         };
-        *open.message.state.lock() = state;
         ended
     }
 
@@ -270,7 +272,11 @@ mod tests {
     use redis::{ErrorKind, RedisError};
 
     use super::*;
-    use crate::{mode::Mode, store::grants::Entry};
+    use crate::{
+        mode::Mode,
+        runtime::mutex::interleaved::{explore, point},
+        store::grants::Entry,
+    };
 
     type Joining<'a> = Pin<Box<dyn Future<Output = RedisResult<PartReply>> + 'a>>;
 
@@ -315,8 +321,9 @@ mod tests {
                 left.lock().push(numbers.clone());
                 Box::pin(poll_fn(move |context| {
                     assert!(Arc::strong_count(&kept) > 1, "those of the test");
+                    // As the future of the crate: the waker first, then the look.
+                    *waker.lock() = Some(context.waker().clone());
                     let Some(replies) = replies.lock().clone() else {
-                        *waker.lock() = Some(context.waker().clone());
                         return Poll::Pending;
                     };
                     let each = numbers.iter().map(|number| of(*number));
@@ -459,5 +466,39 @@ mod tests {
         assert_eq!(Arc::strong_count(&messages.kept), 2);
         drop((first, second));
         assert_eq!(Arc::strong_count(&messages.kept), 1, "with its future");
+    }
+
+    /// A thread has a message leave, and another one reads its reply.
+    #[test]
+    fn a_reply_that_comes_while_its_message_leaves_wakes_the_task() {
+        explore(1000, || {
+            let messages = Arc::new(Messages::default());
+            let (counted, waker) = Counted::new(false);
+            let mut joining = messages.joined(0, &waker);
+            let threads = [
+                shuttle::thread::spawn({
+                    let messages = messages.clone();
+                    move || messages.gathering.leave()
+                }),
+                shuttle::thread::spawn({
+                    let messages = messages.clone();
+                    move || {
+                        while messages.waker.lock().is_none() {}
+                        messages.reply(Ok(()));
+                    }
+                }),
+            ];
+            let mut calls = 0;
+            loop {
+                point();
+                let before = std::mem::replace(&mut calls, counted.calls());
+                if before < calls && polled(&mut joining, &waker).is_ready() {
+                    break;
+                }
+            }
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+        });
     }
 }

@@ -43,12 +43,39 @@ const SCHEDULES: usize = 1500;
 /// How many requests each task sends.
 const REQUESTS: usize = 2;
 
+/// The reply to a message, once it has come, and a task that waits for it.
+#[derive(Default)]
+struct Reply {
+    has_come: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Reply {
+    fn come(&self) {
+        self.has_come.store(true, SeqCst);
+        let waker = self.waker.lock().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// As the future of the crate: the waker first, then the look.
+    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        *self.waker.lock() = Some(context.waker().clone());
+        if self.has_come.load(SeqCst) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
 /// What the driver, the server and the tasks share.
 #[derive(Default)]
 struct Wire {
-    queue: Mutex<VecDeque<Arc<AtomicBool>>>,
-    at_the_server: Mutex<VecDeque<Arc<AtomicBool>>>,
-    replies: Mutex<VecDeque<Arc<AtomicBool>>>,
+    queue: Mutex<VecDeque<Arc<Reply>>>,
+    at_the_server: Mutex<VecDeque<Arc<Reply>>>,
+    replies: Mutex<VecDeque<Arc<Reply>>>,
     /// The driver's waker, as the queue of requests knows it.
     of_the_queue: Mutex<Option<Waker>>,
     /// The reader's waker, as the current registration knows it.
@@ -62,9 +89,9 @@ struct Wire {
 }
 
 impl Wire {
-    /// Puts a message into the queue. Returns whether its reply has come, later.
-    fn queued(&self) -> Arc<AtomicBool> {
-        let reply = Arc::new(AtomicBool::new(false));
+    /// Puts a message into the queue.
+    fn queued(&self) -> Arc<Reply> {
+        let reply = Arc::<Reply>::default();
         self.queue.lock().push_back(reply.clone());
         let waker = self.of_the_queue.lock().take();
         // Without a point at which another thread may run.
@@ -97,7 +124,7 @@ impl Wire {
         // As a reactor does: the waker first, then the look.
         *self.of_the_socket.lock() = Some(reader.unwrap_or_else(|| context.waker().clone()));
         for reply in self.replies.lock().drain(..) {
-            reply.store(true, SeqCst);
+            reply.come();
         }
     }
 
@@ -181,7 +208,7 @@ impl Model {
         self.shared.gathering.leave();
         let reply = self.wire.queued();
         self.see_to(sees_to_it);
-        while !reply.load(SeqCst) {
+        while !reply.has_come.load(SeqCst) {
             point();
         }
         self.wire.answered.fetch_add(1, SeqCst);
@@ -193,13 +220,10 @@ impl Model {
         let compose = || -> Compose {
             Box::new(move |parts| {
                 let mut reply = None;
-                Box::pin(poll_fn(move |_| {
+                Box::pin(poll_fn(move |context| {
                     let reply = reply.get_or_insert_with(|| wire.queued());
-                    if reply.load(SeqCst) {
-                        Poll::Ready(Ok(vec![PartReply::default(); parts.len()]))
-                    } else {
-                        Poll::Pending
-                    }
+                    let replies = || Ok(vec![PartReply::default(); parts.len()]);
+                    reply.poll(context).map(|()| replies())
                 }))
             })
         };
@@ -213,13 +237,15 @@ impl Model {
             wants: Wants::Release,
         };
         let mut reply = pin!(self.shared.gathering.join(part, compose));
-        let mut context = Context::from_waker(Waker::noop());
+        let is_woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(is_woken.clone());
+        let mut context = Context::from_waker(&waker);
         {
             let _queueing = Queueing::begin();
             assert!(reply.as_mut().poll(&mut context).is_pending());
         }
         self.see_to(sees_to_it);
-        while reply.as_mut().poll(&mut context).is_pending() {
+        while !is_woken.0.swap(false, SeqCst) || reply.as_mut().poll(&mut context).is_pending() {
             point();
         }
         self.wire.answered.fetch_add(1, SeqCst);
