@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Which, connect,
-    eventually,
+    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
+    connect, eventually,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -302,16 +302,52 @@ async fn messages_that_are_lost_leave_no_lock() {
 
 #[tokio::test]
 async fn a_server_that_forgot_its_scripts_releases_all_locks_and_knows_them_again() {
+    for kind in [Kind::Distribution, Kind::Redis86, Kind::Valkey9] {
+        let server = RedisServer::builder().kind(kind).start();
+        let crowd = Crowd::to(server, |_, proxy| proxy.url()).await;
+        let guards = crowd.all_held().await;
+        crowd.server.cli(&["SCRIPT", "FLUSH"]);
+        all_are_released(guards).await;
+        crowd.nothing_is_left().await;
+        let guards = crowd.all_held().await;
+        crowd.proxy.clear_log();
+        all_are_released(guards).await;
+        assert_eq!(crowd.count("EVAL"), 0, "{kind:?}: by its hash");
+        let scripts = crowd.count("EVALSHA");
+        assert!(
+            (1..TASKS.len() / 2).contains(&scripts),
+            "{kind:?}: {scripts}"
+        );
+        let alone = crowd.count("DELEX") + crowd.count("DELIFEQ");
+        assert!(alone <= TASKS.len() / 2, "{kind:?}: {alone}");
+    }
+}
+
+#[tokio::test]
+async fn a_busy_key_with_a_waiter_costs_the_free_ones_no_script() {
     let crowd = Crowd::connected().await;
-    let guards = crowd.all_held().await;
-    crowd.server.cli(&["SCRIPT", "FLUSH"]);
+    let url = crowd.server.url();
+    let (holder, waiter) = (connect(&url).await, connect(&url).await);
+    let held = holder.acquire_free("k13", options()).await;
+    let waiting = tokio::spawn(async move { waiter.acquire("k13", options()).await });
+    let queue = "__lock_core__:waiters:lock:k13";
+    eventually(HANG, "it is in the queue", async || {
+        crowd.server.queue(queue).len() == 1
+    })
+    .await;
+    let mut tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
+    let busy = tasks.remove(13);
+    let guards = acquired(tasks).await;
+    let scripts = crowd.count("EVALSHA");
+    assert!(
+        scripts < TASKS.len() / 2,
+        "of the busy one alone: {scripts}"
+    );
     all_are_released(guards).await;
+    held.release_held().await;
+    all_are_released(acquired(vec![waiting]).await).await;
+    all_are_released(acquired(vec![busy]).await).await;
     crowd.nothing_is_left().await;
-    let guards = crowd.all_held().await;
-    crowd.proxy.clear_log();
-    all_are_released(guards).await;
-    assert_eq!(crowd.count("EVAL"), 0, "by its hash");
-    assert!(crowd.count("EVALSHA") < TASKS.len() / 2);
 }
 
 #[tokio::test]

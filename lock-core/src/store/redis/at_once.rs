@@ -11,7 +11,6 @@ use crate::store::{
             capabilities::Capabilities,
             errors,
             exchange::Ready,
-            shared_driver::gathering::{MessagePart, Wants},
             wire::command::{Arg::Text, command},
         },
         gathered, native_release,
@@ -124,11 +123,7 @@ async fn take_plainly(
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
     if by == Capabilities::Scripts && gathered::is_preferred(location, ready) {
-        let part = MessagePart {
-            owner: request.owner.clone(),
-            wants: Wants::Lock { ttl: request.ttl },
-        };
-        let reply = gathered::send(location, ready, part, in_flight, within).await?;
+        let reply = gathered::acquire(location, ready, request, within).await?;
         return read_plain(reply, ready.id(), known, in_flight);
     }
     let mut commands = Pipeline::with_capacity(3);
@@ -152,23 +147,22 @@ async fn release_alone(
     ready: &Ready,
     request: &Release,
 ) -> Result<Option<Released>, Failure> {
+    let mut is_forgotten = false;
     if gathered::is_preferred(location, ready) {
-        let part = MessagePart {
-            owner: request.owner.clone(),
-            wants: Wants::Release,
-        };
-        let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
-        let reply = gathered::send(location, ready, part, in_flight, within).await?;
-        match reply.value {
+        let reply = gathered::release(location, ready, request).await?;
+        match reply {
             Value::Int(0) => return Ok(None),
-            Value::Int(1) => return read_released(&reply.value, ready.id()).map(Some),
-            // An error. Perhaps another key of the message caused it, or the server does not know the script.
-            _ => {}
+            Value::Int(1) => return read_released(&reply, ready.id()).map(Some),
+            // Perhaps another key of the message caused the error.
+            error => is_forgotten = is_unknown(&error),
         }
     }
     match ready.reconnecting.delete_if.get() {
-        Some(by) => Box::pin(native_release::release(by, location, ready, request)).await,
-        None => Box::pin(release_uncontended(location, ready, request)).await,
+        Some(by) if !is_forgotten => {
+            Box::pin(native_release::release(by, location, ready, request)).await
+        }
+        // By its text, if the server has forgotten the script: so the next message finds it.
+        _ => Box::pin(release_uncontended(location, ready, request)).await,
     }
 }
 

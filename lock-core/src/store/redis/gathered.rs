@@ -4,8 +4,8 @@
 //! gives one fencing token for all, and another one looks at all queues. Tokens grow for each key, and two keys may have the same
 //! one. One call of a script releases all that are to be released.
 //!
-//! - If any queue exists, none of the locks counts. Each is given back by a script, which grants it to its own queue. This is rare: only
-//!   a lock that is free although it has a queue is taken so.
+//! - If any queue exists, each request that got its lock looks at its own queue. The lock is held meanwhile, so a queue can only have
+//!   come since. If there is one, the lock is given back by a script, as behind a single request.
 //! - A lock that the script does not release is released alone: a request waits for it, or its lease has run out.
 //! - All keys of a command must be in one slot. So in a cluster each request leaves alone.
 //!
@@ -17,7 +17,7 @@ use redis::{Pipeline, Value, aio::MultiplexedConnection};
 use tokio::task::coop::unconstrained;
 
 use crate::store::{
-    Failure,
+    Acquire, Failure, Release,
     in_flight::InFlight,
     redis::{
         connection::{
@@ -39,8 +39,49 @@ pub(super) fn is_preferred(location: &KeyLocation, ready: &Ready) -> bool {
     ready.is_crowded() && location.server.subscription.is_none()
 }
 
-/// Sends a request in a message with those of other tasks.
-pub(super) async fn send(
+/// Takes a lock in a message with the requests of other tasks.
+///
+/// # Cancel safety
+///
+/// As behind a single request: from the first poll on, the lock may be taken. The look at the queue changes nothing.
+pub(super) async fn acquire(
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Acquire,
+    within: Duration,
+) -> Result<PartReply, Failure> {
+    let in_flight = &request.owner.in_flight;
+    let part = MessagePart {
+        owner: request.owner.clone(),
+        wants: Wants::Lock { ttl: request.ttl },
+    };
+    let mut reply = send(location, ready, part, in_flight, within).await?;
+    if reply.value == Value::Okay && reply.has_queue == Some(true) {
+        let [_, _, queue, ..] = location.keys(&request.owner.full_key);
+        let look = command(&[&[Text("EXISTS"), queue]]);
+        let own = Box::pin(ready.one(&look, in_flight, within)).await;
+        // Without a reply, the lock is given back: a waiter may be there.
+        reply.has_queue = Some(!matches!(own, Ok(Value::Int(0))));
+    }
+    Ok(reply)
+}
+
+/// Releases a lock in a message with the requests of other tasks. Returns 1 if it is released, 0 if not, or an error.
+pub(super) async fn release(
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Release,
+) -> Result<Value, Failure> {
+    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
+    let part = MessagePart {
+        owner: request.owner.clone(),
+        wants: Wants::Release,
+    };
+    let reply = send(location, ready, part, in_flight, within).await?;
+    Ok(reply.value)
+}
+
+async fn send(
     location: &KeyLocation,
     ready: &Ready,
     part: MessagePart,

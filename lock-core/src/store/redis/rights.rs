@@ -79,8 +79,7 @@ impl Scope {
 /// In the order of `docs/operations.md`.
 const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +mget +set +xadd +exists +pttl +pexpire +del +zadd +zrange +zrem +zcard \
                        +zpopmin +zscore +zremrangebyscore +zmscore +zcount +zrangebyscore +zrevrange +pexpireat";
-const COMMANDS: &str =
-    "+ping +info +time +get +mget +set +xadd +pttl +del +pexpire +watch +multi +exec";
+const COMMANDS: &str = "+ping +info +time +get +set +xadd +pttl +del +pexpire +watch +multi +exec";
 
 /// Extends a failure for lack of rights by the line that grants them.
 pub(super) async fn explained(

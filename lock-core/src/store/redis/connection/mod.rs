@@ -9,7 +9,8 @@
 //!   room may overtake each other. So a request that must arrive behind another one is sent after the other's reply, or is
 //!   repeated.
 //! - If the future of a request is dropped before the driver took the request, the request never leaves. If the future is dropped
-//!   later, the request is executed, and requests sent after the drop arrive behind it.
+//!   later, the request is executed, and requests sent after the drop arrive behind it. A request that shares a message with those
+//!   of other tasks leaves as long as one of them is waited for (`shared_driver/gathering.rs`).
 //! - After the waker of a request has panicked, the driver can still be polled.
 //!
 //! Not used are the crate's `ConnectionManager`, and its clients for clusters and sentinels. They replace connections and send
@@ -149,7 +150,7 @@ impl Connection {
 
     /// Whether so many requests are in flight that those for free locks leave in one message.
     pub(super) fn is_crowded(&self) -> bool {
-        self.shared.is_some() && self.traffic.in_flight() >= CROWD
+        self.shared.is_some() && CROWD.contains(&self.traffic.in_flight())
     }
 
     /// The handle for a request that leaves alone, which is counted as in flight until the second value is dropped.

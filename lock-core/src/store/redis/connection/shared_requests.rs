@@ -184,7 +184,7 @@ fn requests_that_are_dropped_while_they_wait_for_room_never_leave() {
 fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
     let (connection, server) = connected();
     runtime().block_on(async {
-        let mut before = all_in_flight(&connection, CROWD - 1).await;
+        let mut before = all_in_flight(&connection, CROWD.start - 1).await;
         let (sent, compose) = (
             CLOCK.now(),
             |mut handle: MultiplexedConnection| -> Compose {
@@ -192,7 +192,7 @@ fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
                     Box::pin(async move {
                         let asked = command(&[&[
                             Arg::Text("ECHO"),
-                            Arg::Text(&format!("{:0>500}", CROWD - 1)),
+                            Arg::Text(&format!("{:0>500}", CROWD.start - 1)),
                         ]]);
                         let value = handle.send_packed_command(&asked).await?;
                         Ok(vec![PartReply {
@@ -215,16 +215,16 @@ fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
         let mut joined = pin!(connection.gathered(part, compose, sent, None));
         let mut context = Context::from_waker(Waker::noop());
         assert!(joined.as_mut().poll(&mut context).is_pending());
-        before.push(tokio::spawn(connection.request(ask(CROWD), None)));
+        before.push(tokio::spawn(connection.request(ask(CROWD.start), None)));
         yield_now().await;
-        let serving = thread::spawn(move || serve(&server, CROWD + 1));
+        let serving = thread::spawn(move || serve(&server, CROWD.start + 1));
         let last = before.pop().expect("the one that leaves alone");
-        has_its_reply(last, CROWD).await;
+        has_its_reply(last, CROWD.start).await;
         let reply = timeout(HANG, joined)
             .await
             .expect("a reply")
             .expect("it is open");
-        assert!(is_reply(Some(&reply.value), CROWD - 1));
+        assert!(is_reply(Some(&reply.value), CROWD.start - 1));
         let arrived = serving.join().expect("no panic");
         assert!(arrived.is_sorted(), "{arrived:?}");
     });

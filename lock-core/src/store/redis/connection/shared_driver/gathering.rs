@@ -11,10 +11,11 @@
 //!   joined arrives behind it, if the queue has room.
 //! - A request whose future is dropped leaves with the others. If the futures of all of them are dropped before the driver took the
 //!   message, it never leaves.
-//! - The wakers of the tasks are called without a mutex of this file. Each panic is caught, so the other tasks are woken.
+//! - The wakers of the tasks are called and dropped without a mutex of this file. Each panic is caught, so the other tasks are woken.
 
 use std::{
     future::{Future, poll_fn},
+    ops::Range,
     pin::Pin,
     sync::{
         Arc,
@@ -38,7 +39,9 @@ use crate::{
 pub(crate) const MOST: usize = 64;
 
 /// With so many requests in flight, those for free locks join a message. With fewer, each leaves alone: it waits for no other one.
-pub(crate) const CROWD: usize = 4;
+/// With more, the queue of the driver may be full. A message that waits for room contains requests that were given up, too. Their
+/// clean-ups could overtake it.
+pub(crate) const CROWD: Range<usize> = 4..1 << 11;
 
 /// One request of a message.
 pub(crate) struct MessagePart {
@@ -189,9 +192,9 @@ impl Gathering {
         message.tasks.0.lock().push(Some(waker));
         self.is_open.store(true, SeqCst);
         if number + 1 == MOST {
-            let ended = self.leave_from(&mut slot);
+            let left = self.leave_from(&mut slot);
             drop(slot);
-            Self::wake(ended);
+            Self::end(left);
         }
         (message, number)
     }
@@ -200,37 +203,46 @@ impl Gathering {
     pub(crate) fn leave(&self) {
         may_switch();
         if self.is_open.load(SeqCst) {
-            let ended = self.leave_from(&mut self.open.lock());
-            Self::wake(ended);
+            let left = self.leave_from(&mut self.open.lock());
+            Self::end(left);
         }
     }
 
-    /// Returns the tasks of a message that cannot leave, since its connection has ended.
-    fn leave_from(&self, slot: &mut Option<OpenMessage>) -> Option<Arc<Tasks>> {
-        let open = slot.take()?;
-        let mut sending = (open.compose)(open.parts);
-        let tasks = &open.message.tasks;
-        let waker = Waker::from(tasks.clone());
+    /// Returns the message that has left, for [`end`](Self::end).
+    fn leave_from(&self, slot: &mut Option<OpenMessage>) -> Option<Arc<SharedMessage>> {
+        let OpenMessage {
+            message,
+            parts,
+            compose,
+        } = slot.take()?;
+        let mut sending = compose(parts);
+        let waker = Waker::from(message.tasks.clone());
         // Before the poll: another thread may read the reply behind it. A task that is woken then waits here for the new state.
-        let mut state = open.message.state.lock();
+        let mut state = message.state.lock();
         let first = {
             let _queueing = Queueing::begin();
             sending.as_mut().poll(&mut Context::from_waker(&waker))
         };
         // Not earlier: what follows a request of this message would not wait for the mutex.
         self.is_open.store(false, SeqCst);
-        let ended;
-        (*state, ended) = match first {
-            Poll::Pending => (MessageState::Sent(sending), None),
-            Poll::Ready(replies) => (MessageState::Replied(replies), Some(tasks.clone())),
+        *state = match first {
+            Poll::Pending => MessageState::Sent(sending),
+            Poll::Ready(replies) => MessageState::Replied(replies),
         };
-        ended
+        drop(state);
+        Some(message)
     }
 
-    fn wake(tasks: Option<Arc<Tasks>>) {
-        if let Some(tasks) = tasks {
-            tasks.wake();
+    /// Wakes the tasks of a message that could not leave, since its connection has ended. Called without a mutex: if no task waits for
+    /// the message, its wakers are dropped, which are the users' code.
+    fn end(left: Option<Arc<SharedMessage>>) {
+        let Some(message) = left else {
+            return;
+        };
+        if matches!(*message.state.lock(), MessageState::Replied(_)) {
+            message.tasks.wake_by_ref();
         }
+        catch_panic(|| drop(message));
     }
 }
 

@@ -19,8 +19,8 @@
 //! 2. A thread that finds the driver's mutex locked sets `again` first, and goes. The thread that has the mutex looks at `again`
 //!    after it has unlocked it. So between the two looks no request is forgotten.
 //! 3. The request that is queued first since the last poll sees to the next one, also if its future is dropped in between.
-//! 4. The only mutex under which wakers of users run is the driver's. A task that is dropped there may send a request: the driver's
-//!    mutex is locked then, and `again` is seen.
+//! 4. The only mutex of a connection under which wakers of users run is the driver's. A task that is dropped there may send a request:
+//!    the driver's mutex is locked then, and `again` is seen.
 //! 5. The driver is polled outside tokio's budget, which would make it wake itself. Its reads, and the rounds of one thread, are
 //!    bounded: then the reader is woken for the rest.
 //! 6. A panic of a user's waker ends neither the connection nor the thread's flags.
