@@ -119,8 +119,12 @@ impl Keys {
                 let hold = self.now.get_mut(key).expect("alive");
                 hold.held.to = at.after(ttl(time));
             }
-            ("del", []) => self.end(key, at),
-            ("pexpire" | "get" | "exists" | "pttl", _) => {}
+            ("del", others) => {
+                for key in [&[key], others].concat() {
+                    self.end(key, at);
+                }
+            }
+            ("pexpire" | "get" | "mget" | "exists" | "pttl", _) => {}
             other => panic!("a lock is never changed by {other:?}"),
         }
     }
