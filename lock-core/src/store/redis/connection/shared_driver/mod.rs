@@ -6,9 +6,9 @@
 //! - The *reader* is a task on the runtime of the user, made by the first request from there. It is woken when the socket is
 //!   readable. When its runtime ends, or does not run, the manager's thread reads, until a request comes from a live runtime.
 //! - A *request* puts its bytes into the queue, and then polls the driver, so that they leave. It does not read: it would wake other
-//!   tasks on the worker of its runtime, which its own task may block next. Requests that are made together leave together: when
-//!   half of those in flight are queued, or when all tasks that are ready have run. In a crowd they are one message
-//!   (`gathering.rs`).
+//!   tasks on the worker of its runtime, which its own task may block next. In a crowd, requests that are made together leave
+//!   together: when half of those in flight are queued, or when all tasks that are ready have run. Those for free locks are one
+//!   message then (`gathering.rs`).
 //! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
 //!   polled although there is work, the thread polls it, and reads from then on.
 //!
@@ -58,7 +58,10 @@ use crate::{
         mutex::{Mutex, may_switch, this_thread},
     },
     store::redis::connection::{
-        shared_driver::{gathering::Gathering, queueing::Queueing},
+        shared_driver::{
+            gathering::{CROWD, Gathering},
+            queueing::Queueing,
+        },
         wire::{
             driver::{Driver, shielded},
             shared_socket::{Polling, Registrations},
@@ -290,7 +293,7 @@ impl SharedDriver {
         let queued = self.queued.fetch_add(1, SeqCst) + 1;
         if io_thread::is_polled_for_another() {
             self.leave_to_the_reader();
-        } else if queued >= in_flight.div_ceil(PART) {
+        } else if in_flight <= CROWD.start || queued >= in_flight.div_ceil(PART) {
             self.poll(Polling::Writes);
         } else if !self.is_seen_to.swap(true, SeqCst) {
             let seen_to = SeesTo {
