@@ -7,8 +7,8 @@
 //!   readable. When its runtime ends, or does not run, the manager's thread reads, until a request comes from a live runtime.
 //! - A *request* puts its bytes into the queue, and then polls the driver, so that they leave. It does not read: it would wake other
 //!   tasks on the worker of its runtime, which its own task may block next. In a crowd, requests that are made together leave
-//!   together: when half of those in flight are queued, or when all tasks that are ready have run. Those for free locks are one
-//!   message then (`gathering.rs`).
+//!   together. They do so when half of those in flight are queued, or when all tasks that are ready have run. Those for free locks are
+//!   one message then (`gathering.rs`).
 //! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
 //!   polled although there is work, the thread polls it, and reads from then on.
 //!
