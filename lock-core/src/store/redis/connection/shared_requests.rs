@@ -179,12 +179,12 @@ fn requests_that_are_dropped_while_they_wait_for_room_never_leave() {
     assert_eq!(last, Some(requests), "behind all others");
 }
 
-/// A release behind one with fewer requests in flight: it joins a message, and waits for others.
+/// More than a crowd is in flight, so the message waits for others.
 #[test]
 fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
     let (connection, server) = connected();
     runtime().block_on(async {
-        let mut before = all_in_flight(&connection, CROWD.start - 1).await;
+        let mut before = all_in_flight(&connection, CROWD.start).await;
         let (sent, compose) = (
             CLOCK.now(),
             |mut handle: MultiplexedConnection| -> Compose {
@@ -192,7 +192,7 @@ fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
                     Box::pin(async move {
                         let asked = command(&[&[
                             Arg::Text("ECHO"),
-                            Arg::Text(&format!("{:0>500}", CROWD.start - 1)),
+                            Arg::Text(&format!("{:0>500}", CROWD.start)),
                         ]]);
                         let value = handle.send_packed_command(&asked).await?;
                         Ok(vec![PartReply {
@@ -215,16 +215,16 @@ fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
         let mut joined = pin!(connection.gathered(part, compose, sent, None));
         let mut context = Context::from_waker(Waker::noop());
         assert!(joined.as_mut().poll(&mut context).is_pending());
-        before.push(tokio::spawn(connection.request(ask(CROWD.start), None)));
+        before.push(tokio::spawn(connection.request(ask(CROWD.start + 1), None)));
         yield_now().await;
-        let serving = thread::spawn(move || serve(&server, CROWD.start + 1));
+        let serving = thread::spawn(move || serve(&server, CROWD.start + 2));
         let last = before.pop().expect("the one that leaves alone");
-        has_its_reply(last, CROWD.start).await;
+        has_its_reply(last, CROWD.start + 1).await;
         let reply = timeout(HANG, joined)
             .await
             .expect("a reply")
             .expect("it is open");
-        assert!(is_reply(Some(&reply.value), CROWD.start - 1));
+        assert!(is_reply(Some(&reply.value), CROWD.start));
         let arrived = serving.join().expect("no panic");
         assert!(arrived.is_sorted(), "{arrived:?}");
     });
