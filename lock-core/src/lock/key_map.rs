@@ -12,7 +12,7 @@ use crate::{
     error::KnownHolder,
     key::LockKey,
     lock::{
-        key_state::{Action, KeyState, Outcome},
+        key_state::{Action, FullState, Outcome},
         lease_state::LeaseState,
         requests::{acquire_in_flight::AcquireInFlight, release_in_flight::ReleaseInFlight},
     },
@@ -21,7 +21,7 @@ use crate::{
     store::{EntryNumber, grants::HeldNow, owner::Owner},
 };
 
-pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type LiveState = FullState<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type LiveOutcome = Outcome<Arc<LeaseState>, Arc<Owner>>;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     lock::key_state::{
-        KeyState,
+        FullState,
         action::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
         request::{
             AcquireReply, AcquireRequest, Granted, MOST_LATE_GRANTS, Meanwhile, RequestStep,
@@ -26,7 +26,7 @@ use crate::{
 /// The longest pause between two requests while the server is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-impl<W, L, O> KeyState<W, L, O>
+impl<W, L, O> FullState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
@@ -376,7 +376,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(3);
     const TASK: TaskId = TaskId(1);
 
-    type Key = KeyState<(), (), u64>;
+    type Key = FullState<(), (), u64>;
 
     struct Alone;
 

@@ -3,7 +3,7 @@
 use crate::{
     error::LeaseLost,
     lock::key_state::{
-        KeyState,
+        FullState,
         action::{Refusal, TaskId, Transition},
         holding::AfterRelease,
         request::AcquireReply,
@@ -75,7 +75,7 @@ pub(crate) enum Outcome<L, O> {
     Released(AfterRelease<O>),
 }
 
-impl<W, L, O> KeyState<W, L, O>
+impl<W, L, O> FullState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     fencing::FencingToken,
     lock::key_state::{
-        KeyState,
+        FullState,
         action::{Action, POLL_WITHIN, Refusal, TaskId, Transition},
         local_holders::{HolderStage, LocalHolder},
         request::AcquireRequest,
@@ -17,7 +17,7 @@ use crate::{
     runtime::clock::Moment,
 };
 
-impl<W, L, O> KeyState<W, L, O>
+impl<W, L, O> FullState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,

@@ -10,7 +10,7 @@
 use crate::{
     error::LeaseLost,
     lock::key_state::{
-        KeyState,
+        FullState,
         action::{Action, ReleaseAction, TaskId, Transition},
         batch::Next,
         local_holders::{HolderStage, LocalHolder},
@@ -34,7 +34,7 @@ pub(crate) enum AfterRelease<O> {
     NotHeld,
 }
 
-impl<W, L, O> KeyState<W, L, O>
+impl<W, L, O> FullState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,

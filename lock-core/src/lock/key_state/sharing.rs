@@ -2,7 +2,7 @@
 
 use crate::{
     lock::key_state::{
-        KeyState,
+        FullState,
         action::{Action, ReleaseAction, Transition},
         holding::AfterRelease,
         server_lease::RenewalPlan,
@@ -14,7 +14,7 @@ use crate::{
     runtime::clock::Moment,
 };
 
-impl<W, L, O> KeyState<W, L, O>
+impl<W, L, O> FullState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,

@@ -12,7 +12,7 @@ use super::server::{
 use crate::{
     error::LeaseLost,
     lock::key_state::{
-        Action, AfterRelease, Event, Host, KeyState, Limits, NewLease, Outcome, RenewalReply,
+        Action, AfterRelease, Event, FullState, Host, Limits, NewLease, Outcome, RenewalReply,
         TaskId, Transition, request::AcquireReply, terms::Terms, wait_queue::deadline,
     },
     mode::Mode,
@@ -23,7 +23,7 @@ use crate::{
 
 const GRID_NANOS: u64 = 500_000_000;
 
-pub(super) type Key = KeyState<u64, u64, u64>;
+pub(super) type Key = FullState<u64, u64, u64>;
 pub(super) type Found = Result<(), String>;
 
 /// The owner token, the fencing token and the permit of a lease, and until when it is certain.
