@@ -12,7 +12,7 @@ use crate::{
     error::KnownHolder,
     key::LockKey,
     lock::{
-        key_state::{Action, FullState, Outcome},
+        key_state::{Action, KeyState, Outcome},
         lease_state::LeaseState,
         requests::{acquire_in_flight::AcquireInFlight, release_in_flight::ReleaseInFlight},
     },
@@ -21,7 +21,7 @@ use crate::{
     store::{EntryNumber, grants::HeldNow, owner::Owner},
 };
 
-pub(super) type LiveState = FullState<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type LiveOutcome = Outcome<Arc<LeaseState>, Arc<Owner>>;
 
@@ -118,7 +118,7 @@ impl Keys {
     pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
         let keys = self.of(key);
         let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
-        let lease = leases.next();
+        let lease = leases.next().cloned();
         drop(leases);
         drop(keys);
         KnownHolder {
@@ -131,7 +131,7 @@ impl Keys {
     pub(crate) fn held_beside(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
         let mut left = MOST_LOOKED_AT;
         self.each().find_map(|mut keys| {
-            let leases = keys.all_mut().flat_map(|entry| entry.state.each_lease());
+            let leases = keys.all_mut().flat_map(|entry| entry.state.leases());
             let mut others = leases.take(left).inspect(|_| left -= 1);
             let found = others.find(|lease| lease.is_of_this_task() && !is_wanted(&lease.key));
             found.map(|lease| lease.key.clone())
@@ -147,7 +147,7 @@ impl Keys {
     ) -> Option<Arc<Owner>> {
         let mut keys = self.of(key);
         let state = &keys.get_mut(key, kind)?.state;
-        let mut owners = state.holding_owners().chain(state.asking_owner());
+        let mut owners = state.owners();
         owners.find(|owner| owner.number() == entry).cloned()
     }
 
@@ -171,7 +171,7 @@ impl Keys {
         for mut keys in self.each() {
             for entry in keys.all_mut() {
                 wakers.extend(entry.state.take_wakers());
-                leases.extend(entry.state.leases());
+                leases.extend(entry.state.leases().cloned());
             }
         }
         (wakers, leases)

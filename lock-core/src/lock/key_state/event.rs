@@ -80,7 +80,7 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// Makes the transition of an event. What comes due by it is done, and the timer is set.
+    /// Makes the transition of an event. What comes due by it is done.
     pub(crate) fn apply(
         &mut self,
         event: Event<'_, W, O>,
@@ -121,14 +121,10 @@ where
             Event::Disconnected(since) => self.disconnected(since, cx),
             Event::CloseShares => self.close_shares(cx),
             Event::Close => self.close(cx),
-            Event::Tick => {
-                self.armed = None;
-                self.progress(cx);
-            }
+            Event::Tick => self.progress(cx),
         }
         // A task that has its result polls no request.
         self.go_on(polling.filter(|_| matches!(outcome, Outcome::Pending)), cx);
-        self.arm(cx);
         outcome
     }
 }

@@ -30,8 +30,6 @@ pub(crate) struct FullState<W, L, O> {
     pub(super) asks_from: Option<Moment>,
     /// The refusals for tasks that have not polled since their wait ended.
     pub(super) refused: BTreeMap<TaskId, Refusal>,
-    /// The earliest timer hint that was given out and has not fired.
-    pub(super) armed: Option<Moment>,
 }
 
 impl<W, L, O> FullState<W, L, O>
@@ -47,7 +45,6 @@ where
             leases: Vec::new(),
             asks_from: None,
             refused: BTreeMap::new(),
-            armed: None,
         }
     }
 
@@ -221,47 +218,14 @@ where
         let_go.chain(self.asks_from).max()
     }
 
-    /// The owner token of the request.
-    pub(crate) fn asking_owner(&self) -> Option<&O> {
-        Some(&self.request.as_ref()?.owner)
+    /// The owner tokens of the leases and of the request.
+    pub(super) fn owners(&self) -> impl Iterator<Item = &O> {
+        let asking = self.request.as_ref().map(|request| &request.owner);
+        self.leases.iter().map(|held| &held.owner).chain(asking)
     }
 
-    /// The owner tokens of the leases.
-    pub(crate) fn holding_owners(&self) -> impl Iterator<Item = &O> {
-        self.leases.iter().map(|held| &held.owner)
-    }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn is_held(&self) -> bool {
-        let mut leases = self.leases.iter();
-        leases.any(|held| !held.holders.is_empty())
-    }
-
-    pub(crate) fn waiters(&self) -> usize {
-        self.queue.length()
-    }
-
-    /// The leases of the tasks that hold the lock.
-    pub(crate) fn leases(&self) -> Vec<L> {
-        self.each_lease().cloned().collect()
-    }
-
-    pub(crate) fn each_lease(&self) -> impl Iterator<Item = &L> {
+    pub(super) fn each_lease(&self) -> impl Iterator<Item = &L> {
         self.leases.iter().flat_map(ServerLease::leases)
-    }
-
-    /// Takes the wakers of all waiters, which are to poll.
-    pub(crate) fn take_wakers(&mut self) -> Vec<W> {
-        self.queue.take_wakers()
-    }
-
-    pub(super) fn arm(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(due) = self.due()
-            && self.armed.is_none_or(|armed| due < armed)
-        {
-            self.armed = Some(due);
-            cx.actions.push(Action::Arm(due));
-        }
     }
 
     /// Asks the server, if a task waits for its reply and nothing is in flight. Ends a request that no task waits for.

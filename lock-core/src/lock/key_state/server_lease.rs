@@ -48,8 +48,37 @@ pub(crate) enum RenewalPlan {
     InFlight,
 }
 
+impl RenewalPlan {
+    /// For a lease that its task takes now.
+    pub(super) fn first<W, L, O>(
+        terms: &Terms,
+        valid_until: Moment,
+        cx: &Transition<'_, W, L, O>,
+    ) -> Self {
+        match terms.renew {
+            AutoRenew::On => Self::next(terms.ttl, valid_until, cx),
+            AutoRenew::Off => Self::Off,
+        }
+    }
+
+    /// When a third of the time left is over. A jitter keeps the renewals of several leases apart.
+    fn next<W, L, O>(ttl: Duration, valid_until: Moment, cx: &Transition<'_, W, L, O>) -> Self {
+        let third = valid_until.since(cx.now).min(ttl) / 3;
+        let pause = third * 4 / 5 + cx.jitter(third / 5);
+        Self::At(cx.now.after(pause))
+    }
+
+    /// When something is due for a lease that ends at this moment, unless it is renewed.
+    pub(super) fn due(self, ends: Moment) -> Moment {
+        match self {
+            Self::At(at) => at.min(ends),
+            Self::Off | Self::InFlight => ends,
+        }
+    }
+}
+
 /// What came of a renewal.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RenewalReply<'a> {
     /// When the renewal was sent. A late reply counts from then.
     pub(crate) sent: Moment,
@@ -110,10 +139,7 @@ where
     pub(super) fn due(&self) -> Moment {
         let unused = self.share.as_ref().and_then(|share| share.unused_until);
         let ends = unused.map_or(self.ends_at(), |unused| unused.min(self.ends_at()));
-        match self.renewal {
-            RenewalPlan::At(at) => at.min(ends),
-            RenewalPlan::Off | RenewalPlan::InFlight => ends,
-        }
+        self.renewal.due(ends)
     }
 
     pub(super) fn renew_if_due(&mut self, now: Moment) -> Option<Action<W, L, O>> {
@@ -169,12 +195,9 @@ where
         }
     }
 
-    /// Plans the next renewal for when a third of the time left is over. A jitter keeps the renewals of several leases apart.
     pub(super) fn plan_renewal(&mut self, cx: &Transition<'_, W, L, O>) {
         if self.renewal != RenewalPlan::Off {
-            let third = self.valid_until.since(cx.now).min(self.ttl) / 3;
-            let pause = third * 4 / 5 + cx.jitter(third / 5);
-            self.renewal = RenewalPlan::At(cx.now.after(pause));
+            self.renewal = RenewalPlan::next(self.ttl, self.valid_until, cx);
         }
     }
 

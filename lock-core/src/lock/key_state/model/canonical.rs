@@ -374,9 +374,10 @@ impl World {
         }
         write!(
             text,
-            " f{:?} m{:?}",
+            " f{:?} m{:?} {}",
             self.key.asks_from.map(|at| names.due(at)),
-            self.key.armed.map(|at| names.due(at))
+            self.state.armed.map(|at| names.due(at)),
+            self.state.is_full()
         )?;
         Ok(())
     }
