@@ -95,7 +95,7 @@ impl RedisStore {
             arguments: &arguments[..count],
         });
         let within = ready.reconnecting.reply_within();
-        let reply = Box::pin(ready.one(&script, request.in_flight(), within)).await?;
+        let reply = Box::pin(ready.one(script, request.in_flight(), within)).await?;
         read_released(&errors::of_value(reply)?, ready.id()).map(Some)
     }
 
@@ -180,10 +180,10 @@ async fn release_uncontended(
     };
     let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
     let by_hash = RELEASE_UNCONTENDED.call(call);
-    let mut reply = ready.one(&by_hash, in_flight, within).await?;
+    let mut reply = ready.one(by_hash, in_flight, within).await?;
     if is_unknown(&reply) {
         let by_text = RELEASE_UNCONTENDED.call_by_text(call);
-        reply = ready.one(&by_text, in_flight, within).await?;
+        reply = ready.one(by_text, in_flight, within).await?;
     }
     match errors::of_value(reply)? {
         Value::Array(_) => Ok(None),
@@ -208,7 +208,7 @@ async fn take_by_script(
     });
     let in_flight = &request.owner.in_flight;
     let within = ready.reconnecting.acquire_within(request.ttl);
-    let reply: Value = ready.one(&script, in_flight, within).await?;
+    let reply: Value = ready.one(script, in_flight, within).await?;
     let reply = errors::of_reply(reply, ready.id(), in_flight)?;
     let acquired = read_acquired(&reply, ready.id(), queue_mode)?;
     // An entry in the queue needs a subscription first.

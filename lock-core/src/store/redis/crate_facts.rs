@@ -24,7 +24,7 @@ use tokio::{
 use crate::store::redis::connection::{
     CLOCK, Connection,
     wire::{
-        command::{Arg, Outgoing, command, pipeline},
+        command::{Arg, command, in_one_message},
         driver::Driver,
         stream::Watched,
         traffic::{NoReply, Traffic},
@@ -62,8 +62,8 @@ async fn driven() -> (Arc<Connection>, UnixStream) {
     (connection, server)
 }
 
-fn get(key: &str) -> Outgoing {
-    Outgoing::One(command(&[&[Arg::Text("GET"), Arg::Text(key)]]))
+fn get(key: &str) -> redis::Pipeline {
+    in_one_message([command(&[&[Arg::Text("GET"), Arg::Text(key)]])])
 }
 
 fn sent(key: &str) -> String {
@@ -242,7 +242,7 @@ async fn a_waker_that_panics_costs_no_other_request_its_reply() {
 #[tokio::test]
 async fn an_error_among_several_replies_is_one_of_them() {
     let (connection, mut server) = driven().await;
-    let both = pipeline([
+    let both = in_one_message([
         command(&[&[Arg::Text("ONE")]]),
         command(&[&[Arg::Text("TWO")]]),
     ]);

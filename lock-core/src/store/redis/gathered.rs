@@ -59,7 +59,7 @@ pub(super) async fn acquire(
     if reply.value == Value::Okay && reply.has_queue == Some(true) {
         let [_, _, queue, ..] = location.keys(&request.owner.full_key);
         let look = command(&[&[Text("EXISTS"), queue]]);
-        let own = Box::pin(ready.one(&look, in_flight, within)).await;
+        let own = Box::pin(ready.one(look, in_flight, within)).await;
         // Without a reply, the lock is given back: a waiter may be there.
         reply.has_queue = Some(!matches!(own, Ok(Value::Int(0))));
     }

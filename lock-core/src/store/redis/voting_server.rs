@@ -18,7 +18,7 @@ use crate::{
                 wire::{
                     command::{
                         Arg::{self, Joined, Number, Text},
-                        command, millis, pipeline,
+                        command, in_one_message, millis,
                     },
                     reply,
                 },
@@ -127,7 +127,7 @@ impl RedisStore {
             &[Text("INFO"), Text("server")],
             &[Text("GET"), Text(ACCEPTED)],
         ];
-        let asked = pipeline(words.map(|words| command(&[words])));
+        let asked = in_one_message(words.map(|words| command(&[words])));
         let sent = place.server.connection.send_all(asked, within, None);
         let (connection, replies) = sent.await?;
         let [reply, counter] =

@@ -28,7 +28,7 @@ use crate::{
                 reconnecting::ReconnectingConnection,
                 wire::command::{
                     Arg::{self, Joined, Number, Text},
-                    Outgoing, command, millis, pipeline,
+                    command, in_one_message, millis,
                 },
             },
             scripts::replies::{read_acquired, read_id, read_sighting, token},
@@ -48,7 +48,7 @@ const LARGEST_LEAD: u64 = 3_600_000 * PER_MILLI;
 impl KeyLocation {
     pub(super) async fn acquire_by_commands(&self, request: &Acquire) -> Result<Acquired, Failure> {
         let (key, token) = (Text(&request.owner.full_key), &request.owner.token);
-        let commands = pipeline([
+        let commands = in_one_message([
             command(&[&set_if_free(&request.owner, request.ttl)]),
             command(&[&[Text("GET"), key]]),
             command(&[&[Text("PTTL"), key]]),
@@ -146,7 +146,7 @@ impl KeyLocation {
             None => command(&[&[Text("PING")]]),
         };
         let within = connection.reply_within();
-        let sent = connection.send_all(Outgoing::One(first), within, Some(request.in_flight()));
+        let sent = connection.send_all(in_one_message([first]), within, Some(request.in_flight()));
         let (id, mut replies) = sent.await?;
         let is_released = match (delete_if, replies.pop()) {
             (Some(_), Some(Value::Int(deleted))) => deleted == 1,
@@ -188,7 +188,9 @@ impl KeyLocation {
         let looks = ["GET", "PTTL"].map(|look| command(&[&[Text(look), Text(full_key)]]));
         let connection = &self.server.connection;
         let within = connection.reply_within();
-        let (_, seen) = connection.send_all(pipeline(looks), within, None).await?;
+        let (_, seen) = connection
+            .send_all(in_one_message(looks), within, None)
+            .await?;
         let seen = seen.into_iter().map(errors::of_value);
         let mut seen = seen.collect::<Result<Vec<_>, _>>()?;
         if seen.first() == Some(&Value::Nil) {

@@ -24,7 +24,7 @@ use crate::{
             reconnecting::ReconnectingConnection,
             shared_driver::gathering::{Compose, MessagePart, PartReply},
             wire::{
-                command::{Arg, Outgoing, command},
+                command::{Arg, command, in_one_message},
                 traffic::NoReply,
             },
         },
@@ -57,15 +57,13 @@ impl Ready {
     /// Sends a command, of which the reply is late after `within`.
     pub(crate) async fn one(
         &self,
-        command: &Cmd,
+        command: Cmd,
         in_flight: &InFlight,
         within: Duration,
     ) -> Result<Value, Failure> {
-        let (connection, sent) = (&*self.current.connection, CLOCK.now());
-        in_flight.note_sent_on(connection.id);
-        let until = Some(sent.after(within));
-        let reply = connection.one(command, sent, until).await;
-        self.reconnecting.take_in(connection, sent, within, reply)
+        let command = in_one_message([command]);
+        let mut replies = self.several(&command, in_flight, within).await?;
+        replies.pop().ok_or_else(|| errors::nonsense("a command"))
     }
 
     /// Sends commands in one message, of which the replies are late after `within`.
@@ -103,15 +101,9 @@ impl Ready {
     }
 }
 
-/// The replies to one command, or to several.
+/// The replies to commands, or the one to a request in a message.
 trait AsValues {
     fn as_values(&self) -> &[Value];
-}
-
-impl AsValues for Value {
-    fn as_values(&self) -> &[Value] {
-        std::slice::from_ref(self)
-    }
 }
 
 impl AsValues for Vec<Value> {
@@ -146,9 +138,9 @@ impl ReconnectingConnection {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let one = Outgoing::One(command(words));
-        let (id, replies) = self.send_all(one, within, in_flight).await?;
-        let reply = replies.into_iter().next();
+        let one = in_one_message([command(words)]);
+        let (id, mut replies) = self.send_all(one, within, in_flight).await?;
+        let reply = replies.pop();
         Ok((id, reply.ok_or_else(|| errors::nonsense("a command"))?))
     }
 
@@ -177,28 +169,28 @@ impl ReconnectingConnection {
     /// Sends several commands in one message, with one time-out; one reply each.
     pub(crate) async fn send_all(
         self: &Arc<Self>,
-        outgoing: Outgoing,
+        commands: Pipeline,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        self.exchange(None, outgoing, within, in_flight).await
+        self.exchange(None, commands, within, in_flight).await
     }
 
     /// The same on this connection only: for the rest of a transaction, which does not exist on another connection.
     pub(crate) async fn send_all_on(
         self: &Arc<Self>,
         connection: ConnectionId,
-        outgoing: Outgoing,
+        commands: Pipeline,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
-        let exchange = self.exchange(Some(connection), outgoing, within, None);
+        let exchange = self.exchange(Some(connection), commands, within, None);
         exchange.await.map(|(_, replies)| replies)
     }
 
     async fn exchange(
         self: &Arc<Self>,
         only_on: Option<ConnectionId>,
-        outgoing: Outgoing,
+        commands: Pipeline,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
@@ -215,7 +207,7 @@ impl ReconnectingConnection {
                 in_flight.note_sent_on(id);
             }
             let connection = used.insert(connection);
-            let replies = connection.request(outgoing, None).await;
+            let replies = connection.request(commands, None).await;
             Ok((id, self.take_in(connection, sent, within, replies)?))
         };
         let timed = tokio::time::timeout(within, exchange).await;

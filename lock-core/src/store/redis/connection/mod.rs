@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{
     task::coop::unconstrained,
     time::{MissedTickBehavior, interval},
@@ -43,7 +43,7 @@ use crate::{
                 gathering::{CROWD, Compose, MessagePart, PartReply},
             },
             wire::{
-                command::{Arg, Outgoing, command, in_one_message},
+                command::{Arg, command, in_one_message},
                 driver::{Driver, shielded},
                 traffic::{NoReply, RequestInFlight, Traffic},
             },
@@ -106,18 +106,6 @@ impl Connection {
     pub(super) fn sharing(mut self, driver: Arc<SharedDriver>) -> Self {
         self.shared = Some(driver);
         self
-    }
-
-    /// Sends a command, and waits for its reply: see [`reply`](Self::reply).
-    pub(super) async fn one(
-        &self,
-        command: &Cmd,
-        sent: Moment,
-        until: Option<Moment>,
-    ) -> Result<Value, NoReply> {
-        let (mut handle, _counted) = self.begin(sent)?;
-        let reply = pin!(handle.send_packed_command(command));
-        self.reply(reply, until).await
     }
 
     /// Sends commands in one message, and waits for their replies, one for each: see [`reply`](Self::reply).
@@ -189,16 +177,10 @@ impl Connection {
     }
 
     /// A request with one reply for each command, as a future that contains its connection.
-    pub(super) fn request(self: &Arc<Self>, outgoing: Outgoing, until: Option<Moment>) -> Request {
+    pub(super) fn request(self: &Arc<Self>, commands: Pipeline, until: Option<Moment>) -> Request {
         let connection = self.clone();
         // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
-        Box::pin(async move {
-            let sent = CLOCK.now();
-            match &outgoing {
-                Outgoing::One(one) => connection.one(one, sent, until).await.map(|one| vec![one]),
-                Outgoing::Several(all) => connection.several(all, sent, until).await,
-            }
-        })
+        Box::pin(async move { connection.several(&commands, CLOCK.now(), until).await })
     }
 
     /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.

@@ -33,7 +33,7 @@ use crate::{
                 gathering::{CROWD, Compose, MessagePart, PartReply, Wants},
             },
             wire::{
-                command::{Arg, Outgoing, command},
+                command::{Arg, command, in_one_message},
                 shared_socket::SharedSocket,
                 stream::Watched,
                 traffic::{NoReply, Traffic},
@@ -90,9 +90,9 @@ fn connected() -> (Arc<Connection>, StdUnixStream) {
 }
 
 /// Asks for a number, in 500 bytes.
-fn ask(number: usize) -> Outgoing {
+fn ask(number: usize) -> redis::Pipeline {
     let long = format!("{number:0>500}");
-    Outgoing::One(command(&[&[Arg::Text("ECHO"), Arg::Text(&long)]]))
+    in_one_message([command(&[&[Arg::Text("ECHO"), Arg::Text(&long)]])])
 }
 
 /// Replies to this many requests, each with its number. Returns the numbers in the order in which they arrived.

@@ -25,7 +25,7 @@ use crate::{
         redis::connection::{
             errors,
             reconnecting::ReconnectingConnection,
-            wire::command::{Arg, command, pipeline},
+            wire::command::{Arg, command, in_one_message},
         },
     },
 };
@@ -178,13 +178,13 @@ pub(super) async fn send_to(
     let commands = commands.into_iter();
     match node_role {
         NodeRole::SlotOwner => {
-            let commands = pipeline(commands);
+            let commands = in_one_message(commands);
             connection.send_all(commands, within, in_flight).await
         }
         NodeRole::MigrationTarget => {
             // Each ASKING applies to the command after it.
             let asking = || command(&[&[Arg::Text("ASKING")]]);
-            let commands = pipeline(commands.flat_map(|command| [asking(), command]));
+            let commands = in_one_message(commands.flat_map(|command| [asking(), command]));
             let (id, replies) = connection.send_all(commands, within, in_flight).await?;
             Ok((id, replies.into_iter().skip(1).step_by(2).collect()))
         }

@@ -18,7 +18,7 @@ use crate::store::{
             CLOCK, errors,
             handshake::Purpose,
             reconnecting::ReconnectingConnection,
-            wire::command::{Arg::Text, command, pipeline},
+            wire::command::{Arg::Text, command, in_one_message},
         },
         scripts::{NodeRole, send_to},
     },
@@ -155,7 +155,7 @@ impl Changes {
             // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING is
             // about a slot in migration until its end.
             let commands = due.iter().map(|number| changes[*number].command.clone());
-            let second = pipeline(commands.chain([word("EXEC")]));
+            let second = in_one_message(commands.chain([word("EXEC")]));
             let sent = self.connection.send_all_on(connection, second, within);
             match outcome(sent.await?) {
                 // A key that the transaction watched was changed.

@@ -75,7 +75,7 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
     command
 }
 
-/// Several commands that leave in one message.
+/// Commands that leave in one message, with one reply each. It has no `Debug`, since that would print owner tokens.
 pub(crate) fn in_one_message(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
     let commands = commands.into_iter();
     let mut pipeline = Pipeline::with_capacity(commands.size_hint().1.unwrap_or_default());
@@ -83,17 +83,6 @@ pub(crate) fn in_one_message(commands: impl IntoIterator<Item = Cmd>) -> Pipelin
         pipeline.add_command(command);
     }
     pipeline
-}
-
-/// The same, as what a connection sends.
-pub(crate) fn pipeline(commands: impl IntoIterator<Item = Cmd>) -> Outgoing {
-    Outgoing::Several(in_one_message(commands))
-}
-
-/// The commands that leave in one message, with one reply each. There is no `Debug`, since it would print owner tokens.
-pub(crate) enum Outgoing {
-    One(Cmd),
-    Several(Pipeline),
 }
 
 /// Whole milliseconds, rounded up: an expiry that is a little late is safe, but an expiry of zero would delete the key.
