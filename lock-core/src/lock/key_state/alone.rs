@@ -1,15 +1,17 @@
 //! A key that one task takes and nothing else disturbs: most keys, from the first request to the release.
 //!
 //! Such a key needs no queue, no list of leases and no list of holders. Its events say as much: a task began to wait, and perhaps the
-//! reply to its request granted the lock. So only these are kept, with their times. The reply that grants and the release are applied
-//! here. Any other event makes the full state first, by the same events at the same times.
+//! reply to its request granted the lock, which was renewed since. So only these are kept, with their times. The reply that grants, the
+//! renewals and the release are applied here. Any other event makes the full state first, by the same events at the same times.
+//!
+//! It is also small: a process may hold 100,000 keys for hours.
 //!
 //! An event that is applied here has the outcome and the actions that it has for the full state, and leaves what makes the next full
-//! state. The explorer in `model/` compares both at each step.
+//! state. The test below compares both, for all short sequences of events.
 //!
 //! Rejected: the same for shares, permits and runs of bodies. Their grants have more cases, which this file would have to repeat.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use crate::{
     lock::key_state::{
@@ -19,18 +21,18 @@ use crate::{
         event::Event,
         full_state::FullState,
         request::{AcquireReply, Granted},
-        server_lease::{RenewalPlan, validity},
+        server_lease::{RenewalPlan, RenewalReply, validity},
         terms::Terms,
     },
     mode::Mode,
     options::Wait,
     runtime::clock::Moment,
-    store::{AcquireOutcome, Grant, QueueMode},
+    store::{AcquireOutcome, Grant, QueueMode, Renewed},
 };
 
 #[derive(Clone, Debug)]
 pub(super) struct Alone<W, L, O> {
-    id: TaskId,
+    pub(super) id: TaskId,
     terms: Terms,
     deadline: Option<Moment>,
     /// `None` after it was woken, and once the task has the lease.
@@ -92,6 +94,14 @@ where
         }
     }
 
+    /// The task polls, and leaves its waker in exchange for the one before. Returns whether it waits.
+    pub(super) fn keep_waiting(&mut self, waker: &mut Option<W>) -> bool {
+        if self.held.is_none() {
+            mem::swap(&mut self.waker, waker);
+        }
+        self.held.is_none()
+    }
+
     /// What the reply grants to the task, if it does, and if nothing else follows from it.
     pub(super) fn grant(&self, owner: &O, reply: &AcquireReply, now: Moment) -> Option<Grant> {
         let Ok(AcquireOutcome::Granted(grant)) = reply.result else {
@@ -117,7 +127,8 @@ where
         cx.actions.extend(self.waker.take().map(Action::Drop));
         let learned = Action::Learn(self.owner.clone(), grant.tokens.last());
         cx.actions.push(learned);
-        let renewal = RenewalPlan::first(&self.terms, valid_until, cx);
+        let mut renewal = RenewalPlan::of(&self.terms, cx.now);
+        renewal.plan_anew(self.terms.ttl, valid_until, cx);
         let lease = cx.host.new_lease(NewLease {
             id: self.id,
             owner: &self.owner,
@@ -149,6 +160,64 @@ where
             kept_until: None,
             is_queued: false,
         })
+    }
+
+    /// Sends a renewal that is due. Returns whether nothing else is to be done now: a task has the lease, which has not ended.
+    pub(super) fn renew(&mut self, cx: &mut Transition<'_, W, L, O>) -> bool {
+        let Some(held) = self.held.as_mut().filter(|held| cx.now < held.valid_until) else {
+            return false;
+        };
+        if held.renewal.begin_if_due(cx.now) {
+            cx.actions.push(Action::Renew {
+                owner: self.owner.clone(),
+                ttl: self.terms.ttl,
+                valid_until: held.valid_until,
+                tokens: 0,
+            });
+        }
+        true
+    }
+
+    /// A connection ended, or began. Returns what `renew` does.
+    pub(super) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) -> bool {
+        if let Some(held) = &mut self.held
+            && held.valid_until < validity(since, self.terms.ttl)
+        {
+            held.renewal.hasten(cx.now);
+        }
+        self.renew(cx)
+    }
+
+    /// The server replied to a renewal, or did not reply in time. Returns whether that is all: the lease goes on.
+    pub(super) fn renewed(
+        &mut self,
+        owner: &O,
+        reply: &RenewalReply<'_>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> bool {
+        let is_plain = self.owner == *owner && reply.tokens == 0;
+        let held = self
+            .held
+            .as_mut()
+            .filter(|held| is_plain && cx.now < held.valid_until);
+        let Some(held) = held else {
+            return false;
+        };
+        match reply.result {
+            Ok(Renewed::NotOurs) => return false,
+            Ok(Renewed::Extended { .. }) => {
+                held.renewal.end(cx.now);
+                let valid_until = validity(reply.sent, self.terms.ttl);
+                held.valid_until = held.valid_until.max(valid_until);
+                held.renewal.plan_anew(self.terms.ttl, held.valid_until, cx);
+                cx.actions.push(Action::Extend {
+                    lease: held.lease.clone(),
+                    valid_until: held.valid_until,
+                });
+            }
+            Err(_) => held.renewal.retry(reply.retry_in, cx),
+        }
+        true
     }
 
     /// When something is due next.
@@ -203,6 +272,7 @@ where
             full.apply(poll, &mut before);
             for lease in &mut full.leases {
                 lease.renewal = held.renewal;
+                lease.valid_until = held.valid_until;
             }
         }
         full
@@ -233,5 +303,357 @@ impl<W, L: Clone, O: Clone> Host<W, L, O> for Before<'_, L, O> {
     /// The plan of the renewal is known, and replaces the one that is made with this.
     fn jitter(&self, _: Duration) -> Duration {
         Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{
+        error::LeaseLost,
+        fencing::FencingBlock,
+        lock::key_state::{
+            Form, KeyState, Limits,
+            terms::{Defaults, HoldBounds},
+            wait_queue::deadline,
+        },
+        mode::RequestKind,
+        options::LockOptions,
+        store::{Contended, Failure, PushedGrant},
+    };
+
+    const TTL: Duration = Duration::from_secs(3);
+    const TASK: TaskId = TaskId(1);
+    const OTHER: TaskId = TaskId(2);
+    const OWNER: u64 = 7;
+
+    /// What can happen.
+    #[derive(Clone, Copy, Debug)]
+    enum What {
+        Wait(TaskId, Wait),
+        Poll(TaskId, Option<Reply>),
+        Acquired(Reply),
+        Leave,
+        Begin,
+        StopRenewing,
+        Release(TaskId, u64),
+        Lose,
+        LoseAll,
+        Pushed,
+        Contended,
+        Renewed(Renewal, u32),
+        Reconnected(Duration),
+        Disconnected(Duration),
+        CloseShares,
+        Close,
+        Tick,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Reply {
+        Granted {
+            tokens: u32,
+            is_astray: bool,
+            has_more: bool,
+        },
+        Undo,
+        Failed,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Renewal {
+        Extended,
+        NotOurs,
+        Failed,
+    }
+
+    const GRANTED: Reply = Reply::Granted {
+        tokens: 1,
+        is_astray: false,
+        has_more: false,
+    };
+
+    fn all() -> Vec<What> {
+        let granted = |tokens, is_astray, has_more| Reply::Granted {
+            tokens,
+            is_astray,
+            has_more,
+        };
+        let replies = [
+            GRANTED,
+            granted(0, false, false),
+            granted(2, false, false),
+            granted(1, true, false),
+            granted(1, false, true),
+            Reply::Undo,
+            Reply::Failed,
+        ];
+        let mut all = vec![
+            What::Wait(TASK, Wait::Forever),
+            What::Wait(TASK, Wait::For(Duration::from_secs(2))),
+            What::Wait(TASK, Wait::No),
+            What::Wait(OTHER, Wait::No),
+            What::Wait(OTHER, Wait::Forever),
+            What::Poll(TASK, None),
+            What::Poll(OTHER, None),
+            What::Leave,
+            What::Begin,
+            What::StopRenewing,
+            What::Release(TASK, OWNER),
+            What::Release(TASK, OWNER + 1),
+            What::Release(OTHER, OWNER),
+            What::Lose,
+            What::LoseAll,
+            What::Pushed,
+            What::Contended,
+            What::Renewed(Renewal::Extended, 0),
+            What::Renewed(Renewal::Extended, 2),
+            What::Renewed(Renewal::NotOurs, 0),
+            What::Renewed(Renewal::Failed, 0),
+            What::Reconnected(Duration::ZERO),
+            What::Reconnected(TTL * 2),
+            What::Disconnected(Duration::ZERO),
+            What::CloseShares,
+            What::Close,
+            What::Tick,
+        ];
+        all.extend(replies.map(|reply| What::Poll(TASK, Some(reply))));
+        all.extend(replies.map(What::Acquired));
+        all
+    }
+
+    struct Hosting(Cell<u64>);
+
+    impl Host<u64, u64, u64> for Hosting {
+        fn new_owner(&self, _: Mode) -> u64 {
+            self.0.replace(self.0.get() + 1)
+        }
+
+        fn new_lease(&self, taken: NewLease<'_, u64>) -> u64 {
+            taken.id.0 * 1_000 + u64::from(taken.fencing)
+        }
+
+        fn known_fencing(&self, _: &u64) -> u64 {
+            5
+        }
+
+        fn jitter(&self, span: Duration) -> Duration {
+            span
+        }
+    }
+
+    fn reply(reply: Reply) -> AcquireReply {
+        let (result, is_astray) = match reply {
+            Reply::Granted {
+                tokens,
+                is_astray,
+                has_more,
+            } => {
+                let grant = Grant {
+                    has_more,
+                    ..FencingBlock::new(10, tokens).into()
+                };
+                (Ok(AcquireOutcome::Granted(grant)), is_astray)
+            }
+            Reply::Undo => (Ok(AcquireOutcome::Undo), false),
+            Reply::Failed => (Err(broken()), false),
+        };
+        AcquireReply {
+            is_settled: result.is_ok(),
+            result,
+            has_not_left: false,
+            is_astray,
+        }
+    }
+
+    fn broken() -> Failure {
+        Failure::without_reply("the connection broke")
+    }
+
+    /// What an event borrows.
+    struct Parts {
+        terms: Terms,
+        waker: Option<u64>,
+        owner: u64,
+        renewed: Result<Renewed, Failure>,
+    }
+
+    impl Parts {
+        fn of(what: What) -> Self {
+            let mut options = LockOptions::new(TTL);
+            let (mut waker, mut owner, mut renewed) = (None, OWNER, Ok(Renewed::NotOurs));
+            match what {
+                What::Wait(task, wait) => {
+                    waker = Some(task.0);
+                    options = match wait {
+                        Wait::No => options.no_wait(),
+                        Wait::For(time) => options.wait(time),
+                        Wait::Forever => options.wait_forever(),
+                    };
+                }
+                What::Poll(task, _) => waker = Some(task.0),
+                What::Release(_, by) => owner = by,
+                What::Renewed(Renewal::Extended, tokens) => {
+                    renewed = Ok(Renewed::Extended {
+                        tokens: FencingBlock::new(30, tokens),
+                        contended: Contended::NoneWaiting,
+                    });
+                }
+                What::Renewed(Renewal::Failed, _) => renewed = Err(broken()),
+                _ => {}
+            }
+            Self {
+                terms: Terms::new(&options, Defaults::default()).expect("valid"),
+                waker,
+                owner,
+                renewed,
+            }
+        }
+
+        fn event(&mut self, what: What, now: Moment) -> Event<'_, u64, u64> {
+            match what {
+                What::Wait(id, wait) => Event::Wait {
+                    id,
+                    terms: &self.terms,
+                    deadline: deadline(wait, now),
+                    waker: &mut self.waker,
+                },
+                What::Poll(id, replied) => Event::Poll {
+                    id,
+                    waker: &mut self.waker,
+                    reply: replied.map(|replied| (&self.owner, reply(replied))),
+                },
+                What::Acquired(replied) => Event::Acquired(&self.owner, reply(replied)),
+                What::Leave => Event::Leave(TASK),
+                What::Begin => {
+                    let bounds = HoldBounds {
+                        held_until: Some(now.after(TTL / 3)),
+                        kept_until: None,
+                    };
+                    Event::Begin(TASK, bounds)
+                }
+                What::StopRenewing => Event::StopRenewing(TASK),
+                What::Release(id, _) => Event::Release(id, &self.owner),
+                What::Lose => Event::Lose(TASK, LeaseLost::TakenAway),
+                What::LoseAll => Event::LoseAll(LeaseLost::Shutdown),
+                What::Pushed => {
+                    let pushed = PushedGrant {
+                        grant: FencingBlock::new(20, 1).into(),
+                        stamp: 20,
+                    };
+                    Event::Pushed(&self.owner, pushed)
+                }
+                What::Contended => Event::Contended(&self.owner),
+                What::Renewed(_, tokens) => {
+                    let reply = RenewalReply {
+                        sent: now,
+                        tokens,
+                        result: &self.renewed,
+                        retry_in: Duration::from_millis(200),
+                    };
+                    Event::Renewed(&self.owner, reply)
+                }
+                What::Reconnected(ago) => Event::Reconnected(now.before(ago)),
+                What::Disconnected(ago) => Event::Disconnected(now.before(ago)),
+                What::CloseShares => Event::CloseShares,
+                What::Close => Event::Close,
+                What::Tick => Event::Tick,
+            }
+        }
+    }
+
+    /// A key in both forms.
+    #[derive(Clone)]
+    struct Both {
+        short: KeyState<u64, u64, u64>,
+        full: FullState<u64, u64, u64>,
+        next_owner: u64,
+        now: Moment,
+    }
+
+    impl Both {
+        /// Applies an event to both, and compares what comes of it. The full state sets no timers.
+        fn apply(&mut self, what: What, before: &[(What, Duration)]) {
+            let (mut ours, mut theirs) = (Parts::of(what), Parts::of(what));
+            let host = Hosting(Cell::new(self.next_owner));
+            let (short, after) = self.transition(&host, |both, cx| {
+                let outcome = both.short.apply(ours.event(what, cx.now), cx);
+                cx.actions.retain(|one| !matches!(one, Action::Arm(_)));
+                (
+                    format!("{outcome:?} {:?}", cx.actions),
+                    both.short.to_full(cx),
+                )
+            });
+            let other_host = Hosting(Cell::new(self.next_owner));
+            let full = self.transition(&other_host, |both, cx| {
+                let outcome = both.full.apply(theirs.event(what, cx.now), cx);
+                if both.full.is_over() {
+                    both.full = FullState::new(RequestKind::Exclusive);
+                }
+                format!("{outcome:?} {:?}", cx.actions)
+            });
+            assert_eq!(short, full, "{what:?} after {before:?}");
+            let (short, full) = (format!("{after:?}"), format!("{:?}", self.full));
+            assert_eq!(short, full, "the state by {what:?} after {before:?}");
+            let wakers = (ours.waker, theirs.waker);
+            assert_eq!(wakers.0, wakers.1, "{what:?} after {before:?}");
+            self.next_owner = host.0.get();
+        }
+
+        fn transition<T>(
+            &mut self,
+            host: &Hosting,
+            apply: impl FnOnce(&mut Self, &mut Transition<'_, u64, u64, u64>) -> T,
+        ) -> T {
+            let mut cx = Transition {
+                now: self.now,
+                limits: Limits::default(),
+                polling_pause: Duration::from_millis(50),
+                host,
+                actions: Vec::new(),
+            };
+            apply(self, &mut cx)
+        }
+    }
+
+    /// Follows all sequences of so many more events, as long as the form is a short one. Returns how many events were applied to it.
+    fn follow(both: &Both, before: &mut Vec<(What, Duration)>, more: usize) -> usize {
+        if more == 0 || matches!(both.short.form, Form::Full(_)) {
+            return 0;
+        }
+        let mut applied = 0;
+        for what in all() {
+            for later in [Duration::ZERO, Duration::from_millis(1200), TTL] {
+                let mut next = both.clone();
+                next.now = both.now.after(later);
+                next.apply(what, before);
+                before.push((what, later));
+                applied += 1 + follow(&next, before, more - 1);
+                before.pop();
+            }
+        }
+        applied
+    }
+
+    #[test]
+    fn the_short_form_means_what_the_full_state_means() {
+        let start = Both {
+            short: KeyState::new(RequestKind::Exclusive),
+            full: FullState::new(RequestKind::Exclusive),
+            next_owner: OWNER,
+            now: Moment::from_nanos(1_000_000_000_000),
+        };
+        let mut applied = follow(&start, &mut Vec::new(), 1);
+        for wait in [Wait::Forever, Wait::For(Duration::from_secs(2)), Wait::No] {
+            let (mut both, mut before) = (start.clone(), Vec::new());
+            for what in [What::Wait(TASK, wait), What::Poll(TASK, Some(GRANTED))] {
+                both.apply(what, &before);
+                before.push((what, Duration::ZERO));
+                applied += follow(&both, &mut before, 2);
+            }
+        }
+        assert!(applied > 5_000, "only {applied} events met a short form");
     }
 }

@@ -97,16 +97,14 @@ where
         };
         let held = &mut self.leases[at];
         let takes_tokens = reply.tokens > 0;
-        let is_awaited = !takes_tokens && held.renewal == RenewalPlan::InFlight;
         if takes_tokens {
             held.is_prefetching = false;
         }
         match reply.result {
             Ok(Renewed::Extended { tokens, contended }) => {
-                if is_awaited {
-                    held.renewal = RenewalPlan::At(cx.now);
-                }
-                if takes_tokens {
+                if !takes_tokens {
+                    held.renewal.end(cx.now);
+                } else {
                     cx.actions.push(Action::Learn(owner.clone(), tokens.last()));
                     held.next_tokens = *tokens;
                     held.batch.note(*contended, cx.now);
@@ -117,11 +115,7 @@ where
                 }
             }
             Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
-            // Retried until the lease ends.
-            Err(_) if is_awaited => {
-                let pause = cx.jitter(reply.retry_in);
-                held.renewal = RenewalPlan::At(cx.now.after(pause));
-            }
+            Err(_) if !takes_tokens => held.renewal.retry(reply.retry_in, cx),
             // Without tokens, the lease goes back to the server when the last ones are used up.
             Err(_) => {}
         }

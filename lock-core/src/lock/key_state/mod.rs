@@ -139,24 +139,19 @@ where
                 self.form = Form::Alone(Alone::wait(*id, terms, *deadline, waker, cx));
                 Some(Outcome::Pending)
             }
-            (
-                Form::Alone(alone),
-                Event::Poll {
-                    reply: Some((owner, reply)),
-                    ..
-                },
-            ) => {
+            (Form::Alone(alone), Event::Poll { id, waker, reply }) if *id == alone.id => {
+                let Some((owner, reply)) = reply else {
+                    return alone.keep_waiting(waker).then_some(Outcome::Pending);
+                };
                 let grant = alone.grant(owner, reply, cx.now)?;
                 alone.take(grant, cx).map(Outcome::Taken)
             }
-            (
-                Form::Alone(alone),
-                Event::Poll {
-                    waker, reply: None, ..
-                },
-            ) if alone.held.is_none() => {
-                mem::swap(&mut alone.waker, waker);
-                Some(Outcome::Pending)
+            (Form::Alone(alone), Event::Renewed(owner, reply)) => {
+                alone.renewed(owner, reply, cx).then_some(Outcome::Pending)
+            }
+            (Form::Alone(alone), Event::Tick) => alone.renew(cx).then_some(Outcome::Pending),
+            (Form::Alone(alone), Event::Reconnected(since) | Event::Disconnected(since)) => {
+                alone.reconnected(*since, cx).then_some(Outcome::Pending)
             }
             (Form::Alone(alone), Event::Release(id, owner)) => {
                 let release = alone.release(*id, owner, cx.now)?;
@@ -202,7 +197,7 @@ where
     }
 
     /// The full state, made from a copy.
-    #[cfg(all(test, feature = "redis"))]
+    #[cfg(test)]
     fn to_full(&self, cx: &Transition<'_, W, L, O>) -> FullState<W, L, O>
     where
         W: Clone,

@@ -49,23 +49,57 @@ pub(crate) enum RenewalPlan {
 }
 
 impl RenewalPlan {
-    /// For a lease that its task takes now.
-    pub(super) fn first<W, L, O>(
-        terms: &Terms,
-        valid_until: Moment,
-        cx: &Transition<'_, W, L, O>,
-    ) -> Self {
+    /// The plan for a lease that is granted now, before its first renewal is planned.
+    pub(super) fn of(terms: &Terms, now: Moment) -> Self {
         match terms.renew {
-            AutoRenew::On => Self::next(terms.ttl, valid_until, cx),
+            AutoRenew::On => Self::At(now),
             AutoRenew::Off => Self::Off,
         }
     }
 
-    /// When a third of the time left is over. A jitter keeps the renewals of several leases apart.
-    fn next<W, L, O>(ttl: Duration, valid_until: Moment, cx: &Transition<'_, W, L, O>) -> Self {
-        let third = valid_until.since(cx.now).min(ttl) / 3;
-        let pause = third * 4 / 5 + cx.jitter(third / 5);
-        Self::At(cx.now.after(pause))
+    /// Plans the next renewal for when a third of the time left is over, unless one is in flight. A jitter keeps the renewals of several
+    /// leases apart.
+    pub(super) fn plan_anew<W, L, O>(
+        &mut self,
+        ttl: Duration,
+        valid_until: Moment,
+        cx: &Transition<'_, W, L, O>,
+    ) {
+        if let Self::At(at) = self {
+            let third = valid_until.since(cx.now).min(ttl) / 3;
+            let pause = third * 4 / 5 + cx.jitter(third / 5);
+            *at = cx.now.after(pause);
+        }
+    }
+
+    /// Makes a planned renewal due now.
+    pub(super) fn hasten(&mut self, now: Moment) {
+        if let Self::At(at) = self {
+            *at = now;
+        }
+    }
+
+    /// Whether the renewal is to be sent now. It is then in flight.
+    pub(super) fn begin_if_due(&mut self, now: Moment) -> bool {
+        let is_due = matches!(self, Self::At(at) if *at <= now.after(BATCHED_WITHIN));
+        if is_due {
+            *self = Self::InFlight;
+        }
+        is_due
+    }
+
+    /// The renewal in flight has failed, or its reply is late. It is retried until the lease ends.
+    pub(super) fn retry<W, L, O>(&mut self, retry_in: Duration, cx: &Transition<'_, W, L, O>) {
+        if *self == Self::InFlight {
+            *self = Self::At(cx.now.after(cx.jitter(retry_in)));
+        }
+    }
+
+    /// The renewal in flight has extended the lease.
+    pub(super) fn end(&mut self, now: Moment) {
+        if *self == Self::InFlight {
+            *self = Self::At(now);
+        }
     }
 
     /// When something is due for a lease that ends at this moment, unless it is renewed.
@@ -78,7 +112,7 @@ impl RenewalPlan {
 }
 
 /// What came of a renewal.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct RenewalReply<'a> {
     /// When the renewal was sent. A late reply counts from then.
     pub(crate) sent: Moment,
@@ -105,10 +139,7 @@ where
             owner,
             ttl: granted.ttl,
             valid_until: granted.valid_until,
-            renewal: match terms.renew {
-                AutoRenew::On => RenewalPlan::At(cx.now),
-                AutoRenew::Off => RenewalPlan::Off,
-            },
+            renewal: RenewalPlan::of(terms, cx.now),
             tokens: grant.tokens,
             next_tokens: FencingBlock::EMPTY,
             is_prefetching: false,
@@ -121,7 +152,7 @@ where
         };
         // If other waiters are to be granted this phase, the renewal stays due now: it grants the phase to the next ones.
         if !grant.has_more {
-            held.plan_renewal(cx);
+            held.renewal.plan_anew(held.ttl, held.valid_until, cx);
         }
         held
     }
@@ -143,13 +174,7 @@ where
     }
 
     pub(super) fn renew_if_due(&mut self, now: Moment) -> Option<Action<W, L, O>> {
-        match self.renewal {
-            RenewalPlan::At(at) if at <= now.after(BATCHED_WITHIN) => {
-                self.renewal = RenewalPlan::InFlight;
-                Some(self.renew(0))
-            }
-            _ => None,
-        }
+        self.renewal.begin_if_due(now).then(|| self.renew(0))
     }
 
     pub(super) fn prefetch(&mut self) -> Action<W, L, O> {
@@ -169,10 +194,8 @@ where
     /// Makes the renewal due now if the lease was last taken or renewed before `since`. The server of the connection knows any
     /// later lease.
     pub(super) fn renew_if_older_than(&mut self, since: Moment, now: Moment) {
-        if matches!(self.renewal, RenewalPlan::At(_))
-            && self.valid_until < validity(since, self.ttl)
-        {
-            self.renewal = RenewalPlan::At(now);
+        if self.valid_until < validity(since, self.ttl) {
+            self.renewal.hasten(now);
         }
     }
 
@@ -182,9 +205,7 @@ where
         L: Clone,
     {
         self.valid_until = self.valid_until.max(valid_until);
-        if matches!(self.renewal, RenewalPlan::At(_)) {
-            self.plan_renewal(cx);
-        }
+        self.renewal.plan_anew(self.ttl, self.valid_until, cx);
         for holder in self.holders.iter() {
             let valid_until = holder.unrenewed_until.unwrap_or(self.valid_until);
             cx.actions
@@ -192,12 +213,6 @@ where
                     lease: lease.clone(),
                     valid_until: valid_until.min(self.valid_until),
                 }));
-        }
-    }
-
-    pub(super) fn plan_renewal(&mut self, cx: &Transition<'_, W, L, O>) {
-        if self.renewal != RenewalPlan::Off {
-            self.renewal = RenewalPlan::next(self.ttl, self.valid_until, cx);
         }
     }
 
