@@ -6,7 +6,7 @@
 //!
 //! It is also small: a process may hold 100,000 keys for hours.
 //!
-//! An event that is applied here has the outcome and the actions that it has for the full state, and leaves what makes the next full
+//! An event that is applied here has the outcome and the actions that it has for the full state. What it leaves makes the next full
 //! state. The test below compares both, for all short sequences of events.
 //!
 //! Rejected: the same for shares, permits and runs of bodies. Their grants have more cases, which this file would have to repeat.
@@ -41,12 +41,12 @@ pub(super) struct Alone<W, L, O> {
     known_fencing: u64,
     /// When the task began to wait and its request was sent.
     sent: Moment,
-    pub(super) held: Option<Held<L>>,
+    pub(super) held: Option<Taken<L>>,
 }
 
 /// What the task took.
 #[derive(Clone, Debug)]
-pub(super) struct Held<L> {
+pub(super) struct Taken<L> {
     pub(super) lease: L,
     grant: Grant,
     taken_at: Moment,
@@ -139,7 +139,7 @@ where
             is_renewed: renewal != RenewalPlan::Off,
             taken_at: cx.now,
         });
-        self.held = Some(Held {
+        self.held = Some(Taken {
             lease: lease.clone(),
             grant,
             taken_at: cx.now,

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, mem};
 use crate::{
     lock::key_state::{
         action::{Action, Refusal, TaskId, Transition},
-        event::Outcome,
+        event::{Event, Outcome},
         request::{AcquireRequest, RequestStep},
         server_lease::ServerLease,
         share::Share,
@@ -46,6 +46,54 @@ where
             asks_from: None,
             refused: BTreeMap::new(),
         }
+    }
+
+    /// Makes the transition of an event. What comes due by it is done.
+    pub(crate) fn apply(
+        &mut self,
+        event: Event<'_, W, O>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> Outcome<L, O> {
+        let mut polling = None;
+        let mut outcome = Outcome::Pending;
+        match event {
+            Event::Wait {
+                id,
+                terms,
+                deadline,
+                waker,
+            } => {
+                polling = Some(id);
+                outcome = self.wait(id, terms, deadline, waker, cx);
+            }
+            Event::Poll { id, waker, reply } => {
+                polling = Some(id);
+                if let Some((owner, reply)) = reply {
+                    // The task is being polled, and needs no wake-up for the result of this reply.
+                    self.take_waker(id, cx);
+                    self.acquired(owner, reply, cx);
+                }
+                outcome = self.poll(id, waker, cx);
+            }
+            Event::Leave(id) => self.leave(id, cx),
+            Event::Begin(id, bounds) => self.begin(id, bounds),
+            Event::StopRenewing(id) => self.stop_renewing(id, cx.now),
+            Event::Release(id, owner) => outcome = Outcome::Released(self.release(id, owner, cx)),
+            Event::Lose(id, reason) => self.lose(id, reason, cx),
+            Event::LoseAll(reason) => self.lose_all(reason, cx),
+            Event::Acquired(owner, reply) => self.acquired(owner, reply, cx),
+            Event::Pushed(owner, grant) => self.pushed(owner, grant, cx),
+            Event::Contended(owner) => self.contended(owner, cx),
+            Event::Renewed(owner, reply) => self.renewed(owner, &reply, cx),
+            Event::Reconnected(since) => self.reconnected(since, cx),
+            Event::Disconnected(since) => self.disconnected(since, cx),
+            Event::CloseShares => self.close_shares(cx),
+            Event::Close => self.close(cx),
+            Event::Tick => self.progress(cx),
+        }
+        // A task that has its result polls no request.
+        self.go_on(polling.filter(|_| matches!(outcome, Outcome::Pending)), cx);
+        outcome
     }
 
     /// Whether the registry can remove it.

@@ -13,6 +13,7 @@ use crate::{
         FullState,
         action::{Action, ReleaseAction, TaskId, Transition},
         batch::Next,
+        event::AfterRelease,
         local_holders::{HolderStage, LocalHolder},
         server_lease::{RenewalPlan, RenewalReply, validity},
         terms::HoldBounds,
@@ -22,17 +23,6 @@ use crate::{
     store::{Contended, Renewed},
     telemetry::HandOff,
 };
-
-/// What becomes of a lease that its task released.
-#[derive(Clone, Debug)]
-pub(crate) enum AfterRelease<O> {
-    /// It stays in this process: with the next task, with other tasks of a share, or kept for a later task.
-    Passed,
-    /// It goes back to the server. The task may wait for the reply.
-    GiveBack(ReleaseAction<O>),
-    /// The task did not have it any more.
-    NotHeld,
-}
 
 impl<W, L, O> FullState<W, L, O>
 where

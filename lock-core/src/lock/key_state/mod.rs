@@ -53,13 +53,12 @@ pub(crate) use action::{
     AcquireAction, Action, BATCHED_WITHIN, Host, Limits, NewLease, Refusal, ReleaseAction, TaskId,
     Transition, shut_down, unasked_result,
 };
-pub(crate) use event::{Event, Outcome};
-pub(crate) use holding::AfterRelease;
+pub(crate) use event::{AfterRelease, Event, Outcome};
 pub(crate) use server_lease::RenewalReply;
 
 use std::mem;
 
-use alone::{Alone, Held};
+use alone::{Alone, Taken};
 use full_state::FullState;
 
 use crate::{mode::RequestKind, runtime::clock::Moment};
@@ -223,7 +222,7 @@ where
     }
 
     /// What its one task has, if it is the only one.
-    fn held_alone(&self) -> Option<&Held<L>> {
+    fn held_alone(&self) -> Option<&Taken<L>> {
         self.as_alone()?.held.as_ref()
     }
 

@@ -4,7 +4,7 @@ use crate::{
     lock::key_state::{
         FullState,
         action::{Action, ReleaseAction, Transition},
-        holding::AfterRelease,
+        event::AfterRelease,
         server_lease::RenewalPlan,
         share::{Admits, KEPT},
         terms::Terms,
