@@ -9,7 +9,7 @@ use crate::{
     cores::start_server,
     report::{self, Target::AtMost},
     sample::float,
-    usage::{Cpu, Watch},
+    usage::{Cpu, Watch, own_memory},
     worker,
 };
 
@@ -29,11 +29,14 @@ pub(crate) fn run() {
         process.say("watch");
         process.line()
     });
+    let bytes = process.line();
     process.join();
     let cpu = cpu.parse::<f64>().expect("seconds") / WATCHED_FOR.as_secs_f64();
 
     report::title("held, 10,000 leases with a ttl of 10 s, watched for 10 s");
     report::target("per cent of a core", cpu * 100.0, AtMost(2.0));
+    let bytes = bytes.parse::<f64>().expect("a number");
+    report::target("bytes of memory each", bytes, AtMost(1200.0));
     let a_second = |count: u64| float(count) / WATCHED_FOR.as_secs_f64();
     report::note("renewals a second", a_second(server.scripts));
     report::note("messages a second", a_second(server.messages));
@@ -46,6 +49,9 @@ pub(crate) fn worker(url: &str) {
     let runtime = Runtime::new().expect("a runtime");
     worker::send("ready");
     worker::received();
+    // Of the connection, the scripts and the runtime, most is there once a lock was taken.
+    drop(runtime.block_on(hold_many(url, 128)));
+    let before = own_memory();
     let guards = runtime.block_on(hold_many(url, LEASES));
     worker::send("held");
     worker::received();
@@ -58,5 +64,7 @@ pub(crate) fn worker(url: &str) {
         .count();
     assert_eq!(lost, 0, "leases were lost");
     worker::send(&spent.as_secs_f64().to_string());
+    let bytes = own_memory().saturating_sub(before) / guards.len() as u64;
+    worker::send(&bytes.to_string());
     // They need not be released: the server ends now.
 }

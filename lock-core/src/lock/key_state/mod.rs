@@ -30,6 +30,17 @@
 //! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is what observers of a lease see, and `O` is an owner
 //! token with its bookkeeping.
 
+use std::mem;
+
+use crate::{
+    lock::key_state::{
+        alone::{Alone, Taken},
+        full_state::FullState,
+    },
+    mode::RequestKind,
+    runtime::clock::Moment,
+};
+
 mod acquiring;
 mod action;
 mod alone;
@@ -55,13 +66,6 @@ pub(crate) use action::{
 };
 pub(crate) use event::{AfterRelease, Event, Outcome};
 pub(crate) use server_lease::RenewalReply;
-
-use std::mem;
-
-use alone::{Alone, Taken};
-use full_state::FullState;
-
-use crate::{mode::RequestKind, runtime::clock::Moment};
 
 /// What this process knows of a key.
 #[derive(Clone, Debug)]
