@@ -472,6 +472,11 @@ mod tests {
         Failure::without_reply("the connection broke")
     }
 
+    fn before(now: Moment, ago: Duration) -> Moment {
+        let nanos = u64::try_from(ago.as_nanos()).expect("some seconds");
+        Moment::from_nanos(now.as_nanos() - nanos)
+    }
+
     /// What an event borrows.
     struct Parts {
         terms: Terms,
@@ -555,8 +560,8 @@ mod tests {
                     };
                     Event::Renewed(&self.owner, reply)
                 }
-                What::Reconnected(ago) => Event::Reconnected(now.before(ago)),
-                What::Disconnected(ago) => Event::Disconnected(now.before(ago)),
+                What::Reconnected(ago) => Event::Reconnected(before(now, ago)),
+                What::Disconnected(ago) => Event::Disconnected(before(now, ago)),
                 What::CloseShares => Event::CloseShares,
                 What::Close => Event::Close,
                 What::Tick => Event::Tick,
