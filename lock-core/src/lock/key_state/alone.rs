@@ -321,7 +321,7 @@ mod tests {
         },
         mode::RequestKind,
         options::LockOptions,
-        store::{Contended, Failure, PushedGrant},
+        store::{Busy, Contended, Expiry, Failure, PushedGrant, WakeUpMode},
     };
 
     const TTL: Duration = Duration::from_secs(3);
@@ -358,6 +358,7 @@ mod tests {
             is_astray: bool,
             has_more: bool,
         },
+        Busy,
         Undo,
         Failed,
     }
@@ -387,6 +388,7 @@ mod tests {
             granted(2, false, false),
             granted(1, true, false),
             granted(1, false, true),
+            Reply::Busy,
             Reply::Undo,
             Reply::Failed,
         ];
@@ -457,6 +459,7 @@ mod tests {
                 };
                 (Ok(AcquireOutcome::Granted(grant)), is_astray)
             }
+            Reply::Busy => (Ok(AcquireOutcome::Busy(busy())), false),
             Reply::Undo => (Ok(AcquireOutcome::Undo), false),
             Reply::Failed => (Err(broken()), false),
         };
@@ -465,6 +468,17 @@ mod tests {
             result,
             has_not_left: false,
             is_astray,
+        }
+    }
+
+    fn busy() -> Busy {
+        Busy {
+            expiry: Expiry::In(TTL / 2),
+            position: None,
+            wake_up: WakeUpMode::Push,
+            is_next: true,
+            stamp: Some(8),
+            holder: None,
         }
     }
 
@@ -486,8 +500,8 @@ mod tests {
     }
 
     impl Parts {
-        fn of(what: What) -> Self {
-            let mut options = LockOptions::new(TTL);
+        fn of(what: What, options: &LockOptions) -> Self {
+            let mut options = options.clone();
             let (mut waker, mut owner, mut renewed) = (None, OWNER, Ok(Renewed::NotOurs));
             match what {
                 What::Wait(task, wait) => {
@@ -576,12 +590,25 @@ mod tests {
         full: FullState<u64, u64, u64>,
         next_owner: u64,
         now: Moment,
+        options: LockOptions,
     }
 
     impl Both {
+        /// A key of which nothing is known, which tasks take with these options.
+        fn of(options: LockOptions, kind: RequestKind) -> Self {
+            Self {
+                short: KeyState::new(kind),
+                full: FullState::new(kind),
+                next_owner: OWNER,
+                now: Moment::from_nanos(1_000_000_000_000),
+                options,
+            }
+        }
+
         /// Applies an event to both, and compares what comes of it. The full state sets no timers.
         fn apply(&mut self, what: What, before: &[(What, Duration)]) {
-            let (mut ours, mut theirs) = (Parts::of(what), Parts::of(what));
+            let parts = || Parts::of(what, &self.options);
+            let (mut ours, mut theirs) = (parts(), parts());
             let host = Hosting(Cell::new(self.next_owner));
             let (short, after) = self.transition(&host, |both, cx| {
                 let outcome = both.short.apply(ours.event(what, cx.now), cx);
@@ -594,16 +621,14 @@ mod tests {
             let other_host = Hosting(Cell::new(self.next_owner));
             let full = self.transition(&other_host, |both, cx| {
                 let outcome = both.full.apply(theirs.event(what, cx.now), cx);
-                if both.full.is_over() {
-                    both.full = FullState::new(RequestKind::Exclusive);
-                }
                 format!("{outcome:?} {:?}", cx.actions)
             });
             assert_eq!(short, full, "{what:?} after {before:?}");
             let (short, full) = (format!("{after:?}"), format!("{:?}", self.full));
             assert_eq!(short, full, "the state by {what:?} after {before:?}");
-            let wakers = (ours.waker, theirs.waker);
-            assert_eq!(wakers.0, wakers.1, "{what:?} after {before:?}");
+            assert_eq!(ours.waker, theirs.waker, "{what:?} after {before:?}");
+            let due = (self.short.due(), self.full.due());
+            assert_eq!(due.0, due.1, "{what:?} after {before:?}");
             self.next_owner = host.0.get();
         }
 
@@ -644,21 +669,42 @@ mod tests {
 
     #[test]
     fn the_short_form_means_what_the_full_state_means() {
-        let start = Both {
-            short: KeyState::new(RequestKind::Exclusive),
-            full: FullState::new(RequestKind::Exclusive),
-            next_owner: OWNER,
-            now: Moment::from_nanos(1_000_000_000_000),
-        };
-        let mut applied = follow(&start, &mut Vec::new(), 1);
-        for wait in [Wait::Forever, Wait::For(Duration::from_secs(2)), Wait::No] {
-            let (mut both, mut before) = (start.clone(), Vec::new());
-            for what in [What::Wait(TASK, wait), What::Poll(TASK, Some(GRANTED))] {
-                both.apply(what, &before);
-                before.push((what, Duration::ZERO));
-                applied += follow(&both, &mut before, 2);
+        let renewed = LockOptions::new(TTL);
+        for options in [renewed.clone(), renewed.without_renewal()] {
+            let start = Both::of(options, RequestKind::Exclusive);
+            let mut applied = follow(&start, &mut Vec::new(), 1);
+            for wait in [Wait::Forever, Wait::For(Duration::from_secs(2)), Wait::No] {
+                let (mut both, mut before) = (start.clone(), Vec::new());
+                for what in [What::Wait(TASK, wait), What::Poll(TASK, Some(GRANTED))] {
+                    both.apply(what, &before);
+                    before.push((what, Duration::ZERO));
+                    applied += follow(&both, &mut before, 2);
+                }
             }
+            assert!(applied > 5_000, "only {applied} events met a short form");
         }
-        assert!(applied > 5_000, "only {applied} events met a short form");
+    }
+
+    /// The registry keeps the state while the release has no reply.
+    #[test]
+    fn a_share_that_was_let_go_keeps_the_next_task_from_asking() {
+        let mut both = Both::of(LockOptions::new(TTL).shared(), RequestKind::Shared);
+        let mut before = Vec::new();
+        for (what, later) in [
+            (What::Wait(OTHER, Wait::Forever), 0),
+            (What::Poll(OTHER, Some(GRANTED)), 0),
+            (What::Renewed(Renewal::Extended, 0), 2_000),
+            (What::Wait(TASK, Wait::Forever), 1_500),
+            (What::Leave, 0),
+            (What::Release(OTHER, OWNER), 0),
+        ] {
+            let later = Duration::from_millis(later);
+            both.now = both.now.after(later);
+            both.apply(what, &before);
+            before.push((what, later));
+        }
+        for what in all() {
+            both.clone().apply(what, &before);
+        }
     }
 }

@@ -96,12 +96,17 @@ where
         outcome
     }
 
-    /// Whether the registry can remove it.
+    /// Whether nothing is left to do.
     pub(crate) fn is_over(&self) -> bool {
         self.request.is_none()
             && self.leases.is_empty()
             && self.queue.is_empty()
             && self.refused.is_empty()
+    }
+
+    /// Whether it is as if nothing had happened. A state that is over may still keep the next task from asking.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_over() && self.asks_from.is_none()
     }
 
     /// When each lease that tasks hold ends, unless it is renewed.

@@ -110,7 +110,7 @@ where
             None => self.full(cx).apply(event, cx),
         };
         if let Form::Full(full) = &self.form
-            && full.is_over()
+            && full.is_new()
         {
             self.form = Form::Nothing;
         }
@@ -182,7 +182,11 @@ where
 
     /// Whether the registry can remove it.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.form, Form::Nothing)
+        match &self.form {
+            Form::Nothing => true,
+            Form::Alone(_) => false,
+            Form::Full(full) => full.is_over(),
+        }
     }
 
     /// When something is due next.

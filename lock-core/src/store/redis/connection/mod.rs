@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{ErrorKind, Pipeline, RedisError, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{Pipeline, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{
     task::coop::unconstrained,
     time::{MissedTickBehavior, interval},
@@ -173,7 +173,12 @@ impl Connection {
             }
             traffic.note_complete();
         }
-        reply.map_err(|error| no_reply(&error, traffic))
+        // The stream of a shared driver notes why it ends. Without a reason, the driver has ended by itself: what came is no reply.
+        let ended_by_itself = || match self.shared {
+            Some(_) => NoReply::Nonsense,
+            None => NoReply::Broken("the connection has ended".into()),
+        };
+        reply.map_err(|_| traffic.ended().unwrap_or_else(ended_by_itself))
     }
 
     /// A request with one reply for each command, as a future that contains its connection.
@@ -318,14 +323,6 @@ async fn in_time<T>(
             return Err(NoReply::Late);
         }
     }
-}
-
-fn no_reply(error: &RedisError, traffic: &Traffic) -> NoReply {
-    if error.kind() == ErrorKind::Parse {
-        traffic.end(NoReply::Nonsense);
-    }
-    let ended = || NoReply::Broken("the connection has ended".into());
-    traffic.ended().unwrap_or_else(ended)
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
     command
 }
 
-/// Commands that leave in one message, with one reply each. It has no `Debug`, since that would print owner tokens.
+/// Commands that leave in one message, with one reply each. Never to be shown: its `Debug` prints owner tokens.
 pub(crate) fn in_one_message(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
     let commands = commands.into_iter();
     let mut pipeline = Pipeline::with_capacity(commands.size_hint().1.unwrap_or_default());
