@@ -4,8 +4,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     task::Waker,
 };
-#[cfg(feature = "redis")]
-use std::{sync::Arc, task::Wake};
 
 /// Makes the call, and catches its panic. A panic interrupts no work of this crate, and the other tasks are still woken.
 pub(crate) fn catch_panic(call: impl FnOnce()) {
@@ -36,29 +34,5 @@ impl Drop for SpareWaker {
     fn drop(&mut self) {
         let waker = self.0.take();
         catch_panic(|| drop(waker));
-    }
-}
-
-/// Wakes a task of the user for code that does not catch panics.
-#[cfg(feature = "redis")]
-pub(crate) struct ShieldedWaker(SpareWaker);
-
-#[cfg(feature = "redis")]
-impl ShieldedWaker {
-    pub(crate) fn of(waker: &Waker) -> Waker {
-        Waker::from(Arc::new(Self(SpareWaker::new(waker))))
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Wake for ShieldedWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(waker) = &self.0.0 {
-            catch_panic(|| waker.wake_by_ref());
-        }
     }
 }

@@ -53,7 +53,7 @@ use tokio::{
 
 use crate::{
     runtime::{
-        catch_panic::{ShieldedWaker, catch_panic},
+        catch_panic::catch_panic,
         io_thread,
         mutex::{Mutex, may_switch, this_thread},
     },
@@ -307,15 +307,16 @@ impl SharedDriver {
     }
 }
 
-/// Runs behind all tasks that are ready, which may send, too. Tokio then calls the waker, and would end a runtime with its panic.
+/// Runs behind all tasks that are ready, which may send, too. The task wakes itself. Rejected: `yield_now` of tokio. A worker keeps a
+/// task that yields for itself, and first runs others. If one of these blocks the thread, the task waits for it.
 async fn until_others_have_run() {
     let mut has_yielded = false;
     poll_fn(|context| {
         if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
-        let waker = ShieldedWaker::of(context.waker());
-        pin!(yield_now()).poll(&mut Context::from_waker(&waker))
+        catch_panic(|| context.waker().wake_by_ref());
+        Poll::Pending
     })
     .await;
 }
