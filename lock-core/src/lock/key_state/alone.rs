@@ -49,7 +49,7 @@ pub(super) struct Alone<W, L, O> {
 pub(super) struct Taken<L> {
     pub(super) lease: L,
     grant: Grant,
-    taken_at: Moment,
+    at: Moment,
     pub(super) valid_until: Moment,
     renewal: RenewalPlan,
 }
@@ -142,7 +142,7 @@ where
         self.held = Some(Taken {
             lease: lease.clone(),
             grant,
-            taken_at: cx.now,
+            at: cx.now,
             valid_until,
             renewal,
         });
@@ -257,7 +257,7 @@ where
         };
         full.apply(wait, &mut before);
         if let Some(held) = &self.held {
-            before.now = held.taken_at;
+            before.now = held.at;
             let reply = AcquireReply {
                 result: Ok(AcquireOutcome::Granted(held.grant)),
                 is_settled: true,

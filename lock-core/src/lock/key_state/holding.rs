@@ -92,12 +92,12 @@ where
         }
         match reply.result {
             Ok(Renewed::Extended { tokens, contended }) => {
-                if !takes_tokens {
-                    held.renewal.end(cx.now);
-                } else {
+                if takes_tokens {
                     cx.actions.push(Action::Learn(owner.clone(), tokens.last()));
                     held.next_tokens = *tokens;
                     held.batch.note(*contended, cx.now);
+                } else {
+                    held.renewal.end(cx.now);
                 }
                 held.extend(validity(reply.sent, held.ttl), cx);
                 if *contended != Contended::NoneWaiting {
