@@ -467,6 +467,7 @@ impl World {
         }
         if self.state.is_over() {
             self.state = Key::new(self.left.mode.kind());
+            self.key = FullKey::new(self.left.mode.kind());
             self.timer = None;
         }
         for action in actions {
