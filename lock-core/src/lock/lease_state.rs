@@ -38,7 +38,8 @@ pub(crate) struct LeaseState {
     pub(crate) fencing: FencingToken,
     /// The permit of a lease with permits.
     pub(crate) permit: Option<u16>,
-    pub(crate) terms: Terms,
+    pub(crate) ttl: Duration,
+    pub(crate) mode: Mode,
     /// Cleared once, if at all.
     is_renewed: AtomicBool,
     /// Whether it is a guard's that its user has not looked at yet. For telemetry only.
@@ -47,8 +48,8 @@ pub(crate) struct LeaseState {
     valid_until: AtomicU64,
     /// Which task took it, and when.
     taken: (RunningTask, Moment),
-    /// Set when its task begins to run under the lease, if `max_hold` or `min_hold` count from there.
-    bounds: OnceLock<HoldBounds>,
+    /// Only with `max_hold` or `min_hold`. In a box: most leases have neither, and a process may hold 100,000 of them.
+    bounded: Option<Box<Bounded>>,
     /// All leases, this one among them, that are lost as soon as one of them is.
     siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
     end: LeaseEnd,
@@ -56,6 +57,13 @@ pub(crate) struct LeaseState {
     guards: AtomicUsize,
     /// Open as long as a guard has the lease. Taken once, by the release.
     held: Mutex<HeldByGuards>,
+}
+
+/// What bounds the time of a lease, beside its ttl.
+struct Bounded {
+    terms: Terms,
+    /// Set when its task begins to run under the lease: `max_hold` and `min_hold` count from there.
+    begun: OnceLock<HoldBounds>,
 }
 
 /// What a shutdown waits for, and what telemetry watches.
@@ -83,12 +91,18 @@ impl LeaseState {
             permit: taken
                 .permit
                 .filter(|_| terms.mode.kind() == RequestKind::Permits),
-            terms,
+            ttl: terms.ttl,
+            mode: terms.mode,
             is_renewed: AtomicBool::new(taken.is_renewed),
             is_unseen: AtomicBool::new(false),
             valid_until: AtomicU64::new(taken.valid_until.as_nanos()),
             taken: (RunningTask::current(), taken.taken_at),
-            bounds: OnceLock::new(),
+            bounded: terms.is_bounded().then(|| {
+                Box::new(Bounded {
+                    terms,
+                    begun: OnceLock::new(),
+                })
+            }),
             siblings: Mutex::new(None),
             end: LeaseEnd::default(),
             guards: AtomicUsize::new(1),
@@ -100,7 +114,7 @@ impl LeaseState {
     }
 
     pub(crate) fn kind(&self) -> RequestKind {
-        self.terms.mode.kind()
+        self.mode.kind()
     }
 
     /// The fence that the holder shows to a store.
@@ -108,7 +122,7 @@ impl LeaseState {
         Fence {
             token: self.fencing,
             // All holders of a shared phase have the same token, in every process.
-            holder: match self.terms.mode {
+            holder: match self.mode {
                 Mode::Shared => 0,
                 Mode::Exclusive | Mode::Permits(_) | Mode::Once => {
                     self.context.owner_tokens.manager
@@ -136,13 +150,11 @@ impl LeaseState {
     /// the state machine has to know them.
     pub(crate) fn begin(&self) -> Option<(Moment, HoldBounds)> {
         self.is_unseen.store(true, Ordering::Relaxed);
-        // Only these two limits need the time. A contended lock is passed on too often to read the clock without need.
-        if self.terms.min_hold.is_none() && self.terms.max_hold.is_none() {
-            return None;
-        }
+        // Only these bounds need the time. A contended lock is passed on too often to read the clock without need.
+        let bounded = self.bounded.as_ref()?;
         let now = self.context.clock.now();
-        let bounds = self.terms.bounds_from(now);
-        self.bounds.set(bounds).is_ok().then_some((now, bounds))
+        let bounds = bounded.terms.bounds_from(now);
+        bounded.begun.set(bounds).is_ok().then_some((now, bounds))
     }
 
     /// Notes that the user of its guard looks at it.
@@ -298,9 +310,9 @@ impl LeaseState {
     pub(crate) fn release_action(&self) -> ReleaseAction<Arc<Owner>> {
         ReleaseAction {
             owner: self.owner.clone(),
-            ttl: self.terms.ttl,
+            ttl: self.ttl,
             valid_until: self.valid_until(),
-            kept_until: self.bounds.get().and_then(|bounds| bounds.kept_until),
+            kept_until: self.bounds().and_then(|bounds| bounds.kept_until),
             is_queued: !self.owner.in_flight.is_on_one_connection(),
         }
     }
@@ -331,16 +343,20 @@ impl LeaseState {
     }
 
     fn held_until(&self) -> Option<Moment> {
-        self.bounds.get()?.held_until
+        self.bounds()?.held_until
+    }
+
+    fn bounds(&self) -> Option<&HoldBounds> {
+        self.bounded.as_ref()?.begun.get()
     }
 
     /// Fails unless the lease can be expected to last so much longer at all times.
     pub(crate) fn check_length(&self, at_least: Duration) -> Result<(), LockError> {
-        if self.is_renewed.load(Ordering::Relaxed) && at_least > self.terms.ttl / 2 {
+        if self.is_renewed.load(Ordering::Relaxed) && at_least > self.ttl / 2 {
             return Err(LockError::invalid(format!(
                 "a lease with a ttl of {:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
                  twice that time",
-                self.terms.ttl
+                self.ttl
             ))
             .about(&self.key));
         }

@@ -100,7 +100,7 @@ impl HeldByBody {
         if self.shared.contains(&lease.key) {
             Mode::Shared
         } else {
-            lease.terms.mode
+            lease.mode
         }
     }
 

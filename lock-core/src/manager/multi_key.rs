@@ -249,7 +249,7 @@ impl LockManager {
             self.inner.registry.event(&lease.key, lease.kind(), event);
         }
         let all = leases.all().iter();
-        let batch = all.map(|lease| lease.renewal(lease.terms.ttl));
+        let batch = all.map(|lease| lease.renewal(lease.ttl));
         let batch = batch.collect();
         let within = context.reply_within();
         let Ok(replies) = context.ask(|store| store.renew(batch, within)).await else {

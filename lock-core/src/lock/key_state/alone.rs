@@ -34,14 +34,21 @@ use crate::{
 pub(super) struct Alone<W, L, O> {
     pub(super) id: TaskId,
     terms: Terms,
-    deadline: Option<Moment>,
-    /// `None` after it was woken, and once the task has the lease.
-    pub(super) waker: Option<W>,
     pub(super) owner: O,
-    known_fencing: u64,
     /// When the task began to wait and its request was sent.
     sent: Moment,
-    pub(super) held: Option<Taken<L>>,
+    stage: Stage<W, L>,
+}
+
+#[derive(Clone, Debug)]
+enum Stage<W, L> {
+    Waiting {
+        deadline: Option<Moment>,
+        /// `None` after it was woken.
+        waker: Option<W>,
+        known_fencing: u64,
+    },
+    Held(Taken<L>),
 }
 
 /// What the task took.
@@ -85,21 +92,46 @@ where
         Self {
             id,
             terms: *terms,
-            deadline,
-            waker: waker.take(),
             owner,
-            known_fencing,
             sent: cx.now,
-            held: None,
+            stage: Stage::Waiting {
+                deadline,
+                waker: waker.take(),
+                known_fencing,
+            },
+        }
+    }
+
+    /// What the task has, once it has the lease.
+    pub(super) fn held(&self) -> Option<&Taken<L>> {
+        match &self.stage {
+            Stage::Waiting { .. } => None,
+            Stage::Held(held) => Some(held),
+        }
+    }
+
+    /// The same, as long as the lease is certain.
+    fn certain(&mut self, now: Moment) -> Option<&mut Taken<L>> {
+        match &mut self.stage {
+            Stage::Held(held) if now < held.valid_until => Some(held),
+            Stage::Waiting { .. } | Stage::Held(_) => None,
+        }
+    }
+
+    pub(super) fn take_waker(&mut self) -> Option<W> {
+        match &mut self.stage {
+            Stage::Waiting { waker, .. } => waker.take(),
+            Stage::Held(_) => None,
         }
     }
 
     /// The task polls, and leaves its waker in exchange for the one before. Returns whether it waits.
     pub(super) fn keep_waiting(&mut self, waker: &mut Option<W>) -> bool {
-        if self.held.is_none() {
-            mem::swap(&mut self.waker, waker);
-        }
-        self.held.is_none()
+        let Stage::Waiting { waker: before, .. } = &mut self.stage else {
+            return false;
+        };
+        mem::swap(before, waker);
+        true
     }
 
     /// What the reply grants to the task, if it does, and if nothing else follows from it.
@@ -108,7 +140,7 @@ where
             return None;
         };
         let is_plain = !reply.is_astray && !grant.has_more && grant.tokens.left() > 0;
-        let is_asked_for = self.held.is_none() && self.owner == *owner;
+        let is_asked_for = self.held().is_none() && self.owner == *owner;
         (is_plain && is_asked_for && !self.granted(grant).is_short(now)).then_some(grant)
     }
 
@@ -124,7 +156,7 @@ where
     pub(super) fn take(&mut self, grant: Grant, cx: &mut Transition<'_, W, L, O>) -> Option<L> {
         let fencing = { grant.tokens }.take()?;
         let valid_until = self.granted(grant).valid_until;
-        cx.actions.extend(self.waker.take().map(Action::Drop));
+        cx.actions.extend(self.take_waker().map(Action::Drop));
         let learned = Action::Learn(self.owner.clone(), grant.tokens.last());
         cx.actions.push(learned);
         let mut renewal = RenewalPlan::of(&self.terms, cx.now);
@@ -139,7 +171,7 @@ where
             is_renewed: renewal != RenewalPlan::Off,
             taken_at: cx.now,
         });
-        self.held = Some(Taken {
+        self.stage = Stage::Held(Taken {
             lease: lease.clone(),
             grant,
             at: cx.now,
@@ -151,7 +183,7 @@ where
 
     /// What gives back the lease that the task has by this owner token, as long as the lease is certain.
     pub(super) fn release(&self, id: TaskId, owner: &O, now: Moment) -> Option<ReleaseAction<O>> {
-        let held = self.held.as_ref()?;
+        let held = self.held()?;
         let is_held = self.id == id && self.owner == *owner && now < held.valid_until;
         is_held.then(|| ReleaseAction {
             owner: self.owner.clone(),
@@ -164,14 +196,15 @@ where
 
     /// Sends a renewal that is due. Returns whether nothing else is to be done now: a task has the lease, which has not ended.
     pub(super) fn renew(&mut self, cx: &mut Transition<'_, W, L, O>) -> bool {
-        let Some(held) = self.held.as_mut().filter(|held| cx.now < held.valid_until) else {
+        let Some(held) = self.certain(cx.now) else {
             return false;
         };
+        let valid_until = held.valid_until;
         if held.renewal.begin_if_due(cx.now) {
             cx.actions.push(Action::Renew {
                 owner: self.owner.clone(),
                 ttl: self.terms.ttl,
-                valid_until: held.valid_until,
+                valid_until,
                 tokens: 0,
             });
         }
@@ -180,8 +213,9 @@ where
 
     /// A connection ended, or began. Returns what `renew` does.
     pub(super) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) -> bool {
-        if let Some(held) = &mut self.held
-            && held.valid_until < validity(since, self.terms.ttl)
+        let before = validity(since, self.terms.ttl);
+        if let Some(held) = self.certain(cx.now)
+            && held.valid_until < before
         {
             held.renewal.hasten(cx.now);
         }
@@ -196,20 +230,16 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) -> bool {
         let is_plain = self.owner == *owner && reply.tokens == 0;
-        let held = self
-            .held
-            .as_mut()
-            .filter(|held| is_plain && cx.now < held.valid_until);
-        let Some(held) = held else {
+        let ttl = self.terms.ttl;
+        let Some(held) = self.certain(cx.now).filter(|_| is_plain) else {
             return false;
         };
         match reply.result {
             Ok(Renewed::NotOurs) => return false,
             Ok(Renewed::Extended { .. }) => {
                 held.renewal.end(cx.now);
-                let valid_until = validity(reply.sent, self.terms.ttl);
-                held.valid_until = held.valid_until.max(valid_until);
-                held.renewal.plan_anew(self.terms.ttl, held.valid_until, cx);
+                held.valid_until = held.valid_until.max(validity(reply.sent, ttl));
+                held.renewal.plan_anew(ttl, held.valid_until, cx);
                 cx.actions.push(Action::Extend {
                     lease: held.lease.clone(),
                     valid_until: held.valid_until,
@@ -222,23 +252,30 @@ where
 
     /// When something is due next.
     pub(super) fn due(&self) -> Moment {
-        match &self.held {
-            None => {
+        match &self.stage {
+            Stage::Waiting { deadline, .. } => {
                 let polled = self.sent.after(POLL_WITHIN);
-                self.deadline
-                    .map_or(polled, |deadline| deadline.min(polled))
+                deadline.map_or(polled, |deadline| deadline.min(polled))
             }
-            Some(held) => held.renewal.due(held.valid_until),
+            Stage::Held(held) => held.renewal.due(held.valid_until),
         }
     }
 
     /// Makes the full state, by the events that made this one.
-    pub(super) fn into_full(mut self, cx: &Transition<'_, W, L, O>) -> FullState<W, L, O> {
-        let mut waker = self.waker.take();
+    pub(super) fn into_full(self, cx: &Transition<'_, W, L, O>) -> FullState<W, L, O> {
+        // A task that has the lease waits for nothing.
+        let (deadline, mut waker, known_fencing, held) = match self.stage {
+            Stage::Waiting {
+                deadline,
+                waker,
+                known_fencing,
+            } => (deadline, waker, known_fencing, None),
+            Stage::Held(held) => (None, None, 0, Some(held)),
+        };
         let host = Before {
             owner: &self.owner,
-            known_fencing: self.known_fencing,
-            lease: self.held.as_ref().map(|held| &held.lease),
+            known_fencing,
+            lease: held.as_ref().map(|held| &held.lease),
         };
         let mut before = Transition {
             now: self.sent,
@@ -252,11 +289,11 @@ where
         let wait = Event::Wait {
             id: self.id,
             terms: &self.terms,
-            deadline: self.deadline,
+            deadline,
             waker: &mut waker,
         };
         full.apply(wait, &mut before);
-        if let Some(held) = &self.held {
+        if let Some(held) = &held {
             before.now = held.at;
             let reply = AcquireReply {
                 result: Ok(AcquireOutcome::Granted(held.grant)),

@@ -231,7 +231,7 @@ where
 
     /// What its one task has, if it is the only one.
     fn held_alone(&self) -> Option<&Taken<L>> {
-        self.as_alone()?.held.as_ref()
+        self.as_alone()?.held()
     }
 
     /// When each lease that tasks hold ends, unless it is renewed.
@@ -253,7 +253,7 @@ where
     }
 
     pub(crate) fn waiters(&self) -> usize {
-        let waits_alone = self.as_alone().is_some_and(|alone| alone.held.is_none());
+        let waits_alone = self.as_alone().is_some_and(|alone| alone.held().is_none());
         let in_queue = self.as_full().map_or(0, |full| full.queue.length());
         in_queue + usize::from(waits_alone)
     }
@@ -268,7 +268,7 @@ where
     pub(crate) fn take_wakers(&mut self) -> Vec<W> {
         match &mut self.form {
             Form::Nothing => Vec::new(),
-            Form::Alone(alone) => alone.waker.take().into_iter().collect(),
+            Form::Alone(alone) => alone.take_waker().into_iter().collect(),
             Form::Full(full) => full.queue.take_wakers(),
         }
     }
