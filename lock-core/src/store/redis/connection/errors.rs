@@ -36,30 +36,45 @@ pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
     }
 }
 
-/// The server refuses something to this user.
+/// A refusal that this process does something about.
 #[derive(Debug)]
-struct Denied(String);
+enum Denial {
+    /// The user lacks a right.
+    OfRights(String),
+    /// The server does not accept what a provider returned.
+    OfCredentials(String),
+}
 
-impl fmt::Display for Denied {
+impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let (Self::OfRights(reason) | Self::OfCredentials(reason)) = self;
+        f.write_str(reason)
     }
 }
 
-impl Error for Denied {}
+impl Error for Denial {}
+
+impl Denial {
+    fn of(failure: &Failure) -> Option<&Self> {
+        match failure {
+            Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+                source.downcast_ref()
+            }
+            Failure::Invalid(_) => None,
+        }
+    }
+}
 
 /// The failure for lack of a right.
 pub(crate) fn denied(reason: String) -> Failure {
-    Failure::Refused(Arc::new(Denied(reason)))
+    Failure::Refused(Arc::new(Denial::OfRights(reason)))
 }
 
 /// What the server refuses, if the failure is for lack of a right.
 pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
-    match failure {
-        Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
-            source.downcast_ref::<Denied>().map(|denied| &*denied.0)
-        }
-        Failure::Invalid(_) => None,
+    match Denial::of(failure)? {
+        Denial::OfRights(reason) => Some(reason),
+        Denial::OfCredentials(_) => None,
     }
 }
 
@@ -198,7 +213,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
     // script.
     let before = matches!(code, "NOAUTH" | "NOSCRIPT")
-        || details.contains("unknown command")
+        || is_unknown_command(error)
         || details.contains(OUT_OF_BOUNDS);
     if before {
         Failure::refused(text)
@@ -282,6 +297,12 @@ pub(crate) fn details_of(error: &ServerError) -> &str {
     error.details().unwrap_or_default()
 }
 
+/// Whether the server, or a proxy before it, does not know the command.
+pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
+    let details = details_of(error);
+    details.to_lowercase().contains("unknown command")
+}
+
 /// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
 /// passwords among them.
 fn shown_details(details: &str) -> String {
@@ -326,7 +347,7 @@ pub(crate) fn wrong_credentials(address: &Address) -> Failure {
         let reason = format!(
             "{server} refuses the user or password that the credentials provider returned: it is asked again"
         );
-        return Failure::NotNow(Arc::new(CredentialsRefused { reason }));
+        return Failure::NotNow(Arc::new(Denial::OfCredentials(reason)));
     }
     Failure::invalid(format!(
         "{server} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
@@ -334,23 +355,9 @@ pub(crate) fn wrong_credentials(address: &Address) -> Failure {
     ))
 }
 
-/// The server refuses what a provider returned.
-#[derive(Debug)]
-struct CredentialsRefused {
-    reason: String,
-}
-
-impl fmt::Display for CredentialsRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl Error for CredentialsRefused {}
-
 /// Whether the provider may return other credentials if it is asked again.
 pub(crate) fn is_for_credentials(failure: &Failure) -> bool {
-    matches!(failure, Failure::NotNow(source) if source.is::<CredentialsRefused>())
+    matches!(Denial::of(failure), Some(Denial::OfCredentials(_)))
 }
 
 /// Errors that pass by themselves: while loading, failing over, out of memory, or busy with a script.

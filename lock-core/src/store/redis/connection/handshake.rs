@@ -84,6 +84,21 @@ impl CurrentConnection {
         Ok(())
     }
 
+    /// Asks whether this user may run scripts. Each connection asks once, since the next one may lead to another server.
+    pub(super) async fn ask_capabilities(&self) -> Result<Capabilities, Failure> {
+        let words = [Arg::Text("EVAL"), Arg::Text("return 1"), Arg::Number(0)];
+        match self.ask(&words).await? {
+            Value::ServerError(error)
+                if error.code() == "NOPERM" || errors::is_unknown_command(&error) =>
+            {
+                Ok(Capabilities::Commands)
+            }
+            Value::ServerError(error) => Err(errors::refused(&error, &self.address)),
+            // No known server sends another reply. The first lock then shows whether scripts work.
+            _ => Ok(Capabilities::Scripts),
+        }
+    }
+
     /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
     pub(super) async fn expect_a_primary(&self) -> Result<(), Failure> {
         match self.ask(&[Arg::Text("ROLE")]).await? {

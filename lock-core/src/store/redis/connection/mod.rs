@@ -45,7 +45,7 @@ use crate::{
             wire::{
                 command::{Arg, command, in_one_message},
                 driver::{Driver, shielded},
-                traffic::{NoReply, RequestInFlight, Traffic},
+                traffic::{NoReply, Traffic},
             },
         },
     },
@@ -53,7 +53,6 @@ use crate::{
 
 mod authentication;
 pub(crate) mod capabilities;
-pub(crate) mod connection_settings;
 pub(crate) mod delete_if;
 pub(crate) mod errors;
 pub(crate) mod exchange;
@@ -115,7 +114,12 @@ impl Connection {
         sent: Moment,
         until: Option<Moment>,
     ) -> Result<Vec<Value>, NoReply> {
-        let (mut handle, _counted) = self.begin(sent)?;
+        let _counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
+        if let Some(shared) = &self.shared {
+            // This request may have to arrive behind one of those.
+            shared.gathering.leave();
+        }
+        let mut handle = self.handle.clone();
         let replies = pin!(handle.send_packed_commands(commands, 0, commands.len()));
         self.reply(replies, until).await
     }
@@ -139,16 +143,6 @@ impl Connection {
     /// Whether so many requests are in flight that those for free locks leave in one message.
     pub(super) fn is_crowded(&self) -> bool {
         self.shared.is_some() && CROWD.contains(&self.traffic.in_flight())
-    }
-
-    /// The handle for a request that leaves alone, which is counted as in flight until the second value is dropped.
-    fn begin(&self, sent: Moment) -> Result<(MultiplexedConnection, RequestInFlight<'_>), NoReply> {
-        let counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
-        if let Some(shared) = &self.shared {
-            // This request may have to arrive behind one of those.
-            shared.gathering.leave();
-        }
-        Ok((self.handle.clone(), counted))
     }
 
     /// Waits for the reply to a request, which leaves when this future is first polled, on any thread.

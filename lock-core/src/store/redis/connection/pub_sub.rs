@@ -13,7 +13,7 @@ use crate::{
     fencing::{FencingBlock, LARGEST_TOKEN},
     store::{
         Grant, PushedGrant,
-        grants::{Grants, HeldNow, Message, MessageContent, MessageKind},
+        grants::{Grants, Message, MessageContent, MessageKind},
         owner_token::Scheme,
         redis::connection::{CLOCK, capabilities::Capabilities},
     },
@@ -29,7 +29,7 @@ pub(crate) struct PubSubDispatch {
     pub(crate) channel: Arc<str>,
     /// The suffix of all channel names of this manager.
     manager: Arc<str>,
-    grants: Arc<Grants>,
+    pub(super) grants: Arc<Grants>,
     kind: MessageKind,
     /// The channels that are subscribed to one by one.
     channels: Option<Arc<SubscribedChannels>>,
@@ -95,21 +95,6 @@ impl PubSubDispatch {
             Capabilities::Scripts => Scheme::Grants,
             Capabilities::Commands => Scheme::Deletes,
         });
-    }
-
-    /// Notes that the connection has ended.
-    pub(crate) fn note_disconnected(&self) {
-        self.grants.note_disconnected(CLOCK.now());
-    }
-
-    /// The leases that the manager holds now.
-    pub(crate) fn held(&self) -> HeldNow {
-        self.grants.held()
-    }
-
-    /// Notes that there is a new connection, before which messages may have been missed.
-    pub(crate) fn note_connected(&self) {
-        self.grants.note_connected(CLOCK.now());
     }
 }
 

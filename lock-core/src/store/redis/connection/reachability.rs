@@ -3,7 +3,7 @@
 //! A connection that breaks is made anew at once. Only if that fails, the server counts as out of reach: servers and proxies close
 //! idle connections, and that is no outage.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use crate::runtime::clock::Moment;
 
@@ -12,18 +12,26 @@ use crate::runtime::clock::Moment;
 pub(crate) struct Reachability {
     /// When the last connection ended, and whether the log says so.
     lost: Option<(Moment, bool)>,
+    /// Whether a task makes the next connection.
+    is_returning: bool,
 }
 
 impl Reachability {
-    /// A connection that was in use has ended.
-    pub(crate) fn broke(&mut self, now: Moment) {
+    /// A connection that was in use has ended. Returns whether a task is to make the next one: one does at a time.
+    pub(crate) fn broke(&mut self, now: Moment) -> bool {
         self.lost.get_or_insert((now, false));
+        !mem::replace(&mut self.is_returning, true)
+    }
+
+    /// That task has ended.
+    pub(crate) fn returns_no_more(&mut self) {
+        self.is_returning = false;
     }
 
     /// No new connection could be made. Returns whether the log is to say so: once for each outage.
     pub(crate) fn failed(&mut self) -> bool {
         let is_said = self.lost.as_mut().map(|(_, is_said)| is_said);
-        is_said.is_some_and(|is_said| !std::mem::replace(is_said, true))
+        is_said.is_some_and(|is_said| !mem::replace(is_said, true))
     }
 
     /// A connection was made. Returns for how long the server was out of reach, if the log said that it was.
@@ -38,38 +46,20 @@ impl Reachability {
     }
 }
 
-/// What a server that is back says of the time in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Between {
-    /// It is the same process.
-    Ran,
-    /// It was restarted, or another server has its place.
-    Replaced,
-    /// `INFO` is refused.
-    Unknown,
-}
-
-impl Between {
-    /// Reads the reply to `INFO server`.
-    pub(crate) fn of(uptime: Option<&str>, away: Duration) -> Self {
-        match uptime.and_then(|seconds| seconds.parse::<u64>().ok()) {
-            None => Self::Unknown,
-            // Rounded down by the server. A server that is older than the outage was there before it.
-            Some(seconds) if Duration::from_secs(seconds) > away => Self::Ran,
-            Some(_) => Self::Replaced,
+/// What the reply to `INFO server` says of the time in which a server was out of reach. `uptime`: the field of that reply, if it is not
+/// refused.
+pub(crate) fn since_then(uptime: Option<&str>, away: Duration) -> &'static str {
+    match uptime.and_then(|seconds| seconds.parse().ok()) {
+        None => {
+            "the server is reached again. Whether it was restarted, and has forgotten locks, is not known: `INFO` is refused"
         }
-    }
-
-    pub(crate) fn says(self) -> &'static str {
-        match self {
-            Self::Ran => "the server is reached again: it was not restarted",
-            Self::Replaced => {
-                "the server is reached again: it was restarted, or another one has its place. What it had not saved is forgotten, \
-                 locks too"
-            }
-            Self::Unknown => {
-                "the server is reached again. Whether it was restarted, and has forgotten locks, is not known: `INFO` is refused"
-            }
+        // Rounded down by the server. A server that is older than the outage was there before it.
+        Some(seconds) if Duration::from_secs(seconds) > away => {
+            "the server is reached again: it was not restarted"
+        }
+        Some(_) => {
+            "the server is reached again: it was restarted, or another one has its place. What it had not saved is forgotten, \
+             locks too"
         }
     }
 }
@@ -104,8 +94,13 @@ mod tests {
     #[test]
     fn a_server_that_is_younger_than_the_outage_was_restarted() {
         let away = Duration::from_secs(20);
-        assert_eq!(Between::of(Some("20"), away), Between::Replaced);
-        assert_eq!(Between::of(Some("21"), away), Between::Ran);
-        assert_eq!(Between::of(None, away), Between::Unknown);
+        for (uptime, says) in [
+            (Some("20"), "it was restarted, or another one has its place"),
+            (Some("21"), "it was not restarted"),
+            (None, "is not known"),
+        ] {
+            let said = since_then(uptime, away);
+            assert!(said.contains(says), "{uptime:?}: {said}");
+        }
     }
 }

@@ -23,15 +23,14 @@ use crate::{
             connection::{
                 CLOCK, Connection,
                 capabilities::Capabilities,
-                connection_settings::ConnectionSettings,
                 delete_if::DeleteIfCell,
                 errors,
                 handshake::{CurrentConnection, Greeting, Purpose},
                 known_primary::{KnownPrimary, Need, PrimaryFinder},
-                opening::{self, ConnectionListener},
+                opening::{self, ConnectionEvent, ConnectionSettings},
                 pub_sub::PubSubDispatch,
-                reachability::Between,
-                session::{Attempt, Ends, Session, Wanted},
+                reachability::since_then,
+                session::{Attempt, Session, Wanted},
                 wire::{command::Arg, reply, round_trip::RoundTrip},
             },
         },
@@ -55,12 +54,6 @@ pub(crate) struct ReconnectingConnection {
 }
 
 pub(crate) type Opened = Result<Arc<CurrentConnection>, Failure>;
-
-impl Ends for Arc<CurrentConnection> {
-    fn has_ended(&self) -> bool {
-        self.connection.has_ended()
-    }
-}
 
 impl ReconnectingConnection {
     pub(crate) fn new(
@@ -109,11 +102,14 @@ impl ReconnectingConnection {
         if let Some(greeting) = self.snapshot().and_then(|now| now.greeting.clone()) {
             return greeting;
         }
+        let info = self.info(within).await;
+        Greeting::of_info(&info.unwrap_or_default())
+    }
+
+    async fn info(self: &Arc<Self>, within: Duration) -> Option<String> {
         let words = [Arg::Text("INFO"), Arg::Text("server")];
-        match self.send(&[&words], within, None).await {
-            Ok((_, info)) => Greeting::of_info(&reply::info(&info).unwrap_or_default()),
-            _ => Greeting::default(),
-        }
+        let (_, info) = self.send(&[&words], within, None).await.ok()?;
+        reply::info(&info)
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -172,11 +168,11 @@ impl ReconnectingConnection {
         let wanted = self.session.lock().wanted(CLOCK.now());
         match wanted {
             Wanted::Refused(failure) => Err(failure),
-            Wanted::Wait(attempt) => attempt.result().await,
+            Wanted::Wait(attempt) => attempt.wait().await.clone(),
             Wanted::Begin(attempt) => {
                 // The first caller may be a renewal, which has less time for its reply than a connect may take.
                 spawn_beside(Unfinished(self.clone(), attempt.clone()).connect());
-                attempt.result().await
+                attempt.wait().await.clone()
             }
         }
     }
@@ -190,7 +186,12 @@ impl ReconnectingConnection {
         let primary = found.as_ref();
         let primary = primary.map(|found| self.address().at(&found.host, found.port));
         let weak = Arc::downgrade(self);
-        let mut current = opening::open(&self.settings, primary, weak).await?;
+        let listener = Arc::new(move |connection: &Arc<Connection>, event| {
+            if let Some(reconnecting) = weak.upgrade() {
+                reconnecting.take(connection, event);
+            }
+        });
+        let mut current = opening::open(&self.settings, primary.as_ref(), listener).await?;
         // Another connection may have learned of a fail-over meanwhile.
         if let (Some(sentinels), Some(found)) = (&self.sentinels, &found)
             && !sentinels.is_still(found)
@@ -217,7 +218,8 @@ impl ReconnectingConnection {
         let greeting = current.greeting.as_ref();
         let delete_if = greeting.and_then(Greeting::delete_if);
         let mut session = self.session.lock();
-        if let Some(earlier) = session.made(&current, CLOCK.now()) {
+        let has_ended = |earlier: &Arc<CurrentConnection>| earlier.connection.has_ended();
+        if let Some(earlier) = session.made(&current, has_ended, CLOCK.now()) {
             return Ok(earlier);
         }
         self.delete_if.set(delete_if);
@@ -229,7 +231,7 @@ impl ReconnectingConnection {
             self.note_reached();
         }
         // Grants may have been published while there was no subscription.
-        self.settings.dispatch.note_connected();
+        self.settings.dispatch.grants.note_connected(CLOCK.now());
         Ok(current)
     }
 
@@ -239,18 +241,18 @@ impl ReconnectingConnection {
         session.current().is_none_or(|current| current.grants)
     }
 
-    /// Notes that a connection was given up, or has ended.
-    fn note_left(self: &Arc<Self>, connection: &Connection) {
+    /// Takes what a connection reports.
+    fn take(self: &Arc<Self>, connection: &Arc<Connection>, event: ConnectionEvent) {
+        if let ConnectionEvent::Silent = event {
+            return self.suspect(connection, self.timing().command_timeout);
+        }
         self.forget(connection.id);
         if !connection.in_use.load(Ordering::Acquire) {
             return;
         }
-        self.settings.dispatch.note_disconnected();
-        if self.keeps_locks() {
-            let is_first = self.session.lock().broke(CLOCK.now());
-            if is_first {
-                spawn_beside(Returning(Arc::downgrade(self)).work());
-            }
+        self.settings.dispatch.grants.note_disconnected(CLOCK.now());
+        if self.keeps_locks() && self.session.lock().reachability.broke(CLOCK.now()) {
+            spawn_beside(make_the_next(Arc::downgrade(self)));
         }
     }
 
@@ -260,29 +262,24 @@ impl ReconnectingConnection {
     }
 
     fn note_out_of_reach(&self, cause: &Failure) {
-        if !self.session.lock().is_news_out_of_reach() {
+        if !self.session.lock().reachability.failed() {
             return;
         }
         let server = self.address().shown();
-        let held = self.settings.dispatch.held();
+        let held = self.settings.dispatch.grants.held();
         let cause = cause.text();
         telemetry::out_of_reach(server, &cause, held.count, held.first_ends_in);
     }
 
     fn note_reached(self: &Arc<Self>) {
-        let away = self.session.lock().returned(CLOCK.now());
+        let away = self.session.lock().reachability.returned(CLOCK.now());
         telemetry::reached(self.address().shown());
         let Some(away) = away else { return };
         let (this, within) = (self.clone(), self.reply_within());
         spawn_beside(async move {
-            let words = [Arg::Text("INFO"), Arg::Text("server")];
-            let info = this.send(&[&words], within, None).await.ok();
-            let info = info.and_then(|(_, info)| reply::info(&info));
-            let uptime = info
-                .as_deref()
-                .and_then(|info| reply::info_field(info, "uptime_in_seconds"));
-            let between = Between::of(uptime, away);
-            tracing::info!(server = this.address().shown(), ?away, "{}", between.says());
+            let info = this.info(within).await.unwrap_or_default();
+            let said = since_then(reply::info_field(&info, "uptime_in_seconds"), away);
+            tracing::info!(server = this.address().shown(), ?away, "{said}");
         });
     }
 
@@ -373,41 +370,19 @@ impl ReconnectingConnection {
     }
 }
 
-impl ConnectionListener for ReconnectingConnection {
-    fn silent(self: Arc<Self>, connection: &Arc<Connection>) {
-        self.suspect(connection, self.timing().command_timeout);
-    }
-
-    fn left(self: Arc<Self>, connection: &Arc<Connection>) {
-        self.note_left(connection);
-    }
-}
-
 /// How long the next try waits after one that failed, while a server is out of reach and no request makes a connection.
 const RETURN_PAUSE: Duration = Duration::from_secs(1);
 
-/// The task that makes the next connection, so that a server that is back is noticed without a request.
-struct Returning(Weak<ReconnectingConnection>);
-
-impl Returning {
-    /// Tries once a second, until there is a connection or the manager has ended.
-    async fn work(self) {
-        while let Some(reconnecting) = self.0.upgrade() {
-            // It may have ended again before this task was polled. Then its end has started no other task.
-            if reconnecting.current().await.is_ok() && reconnecting.is_up() {
-                return;
-            }
-            drop(reconnecting);
-            tokio::time::sleep(jittered(RETURN_PAUSE)).await;
+/// Makes the next connection, so that a server that is back is noticed without a request. Tries once a second, until there is a
+/// connection or the manager has ended.
+async fn make_the_next(weak: Weak<ReconnectingConnection>) {
+    while let Some(reconnecting) = weak.upgrade() {
+        // It may have ended again before this task was polled. Then its end has started no other task.
+        if reconnecting.current().await.is_ok() && reconnecting.is_up() {
+            return reconnecting.session.lock().reachability.returns_no_more();
         }
-    }
-}
-
-impl Drop for Returning {
-    fn drop(&mut self) {
-        if let Some(reconnecting) = self.0.upgrade() {
-            reconnecting.session.lock().returns_no_more();
-        }
+        drop(reconnecting);
+        tokio::time::sleep(jittered(RETURN_PAUSE)).await;
     }
 }
 
@@ -438,21 +413,22 @@ impl Unfinished {
 
     fn end(&self, result: Opened) {
         let Self(reconnecting, attempt) = self;
-        let failure = result.as_ref().err().cloned();
-        if let Some(failure) = &failure {
+        if let Err(failure) = &result {
             reconnecting.note_out_of_reach(failure);
         }
-        if attempt.end(result) {
-            reconnecting.session.lock().ended(failure, CLOCK.now());
-            attempt.wake();
-        }
+        let failure = result.as_ref().err().cloned();
+        reconnecting.session.lock().ended(failure, CLOCK.now());
+        // The mutex is free: this wakes those that wait.
+        drop(attempt.set(result));
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        let why = "making a connection panicked, or the runtime that makes it has ended";
-        self.end(Err(Failure::not_now(why)));
+        if !self.1.initialized() {
+            let why = "making a connection panicked, or the runtime that makes it has ended";
+            self.end(Err(Failure::not_now(why)));
+        }
     }
 }
 
@@ -460,7 +436,7 @@ impl Drop for ReconnectingConnection {
     /// Closes the connection: a node that left its cluster needs none. Its gauge would otherwise say for ever that it is not reached.
     fn drop(&mut self) {
         self.forget_if(|_| true);
-        let is_out_of_reach = self.session.lock().is_out_of_reach();
+        let is_out_of_reach = self.session.lock().reachability.is_out_of_reach();
         if is_out_of_reach {
             telemetry::reached(self.address().shown());
         }

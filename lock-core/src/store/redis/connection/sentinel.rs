@@ -8,7 +8,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use redis::{ServerError, Value};
+use redis::Value;
 use tokio::{
     sync::Notify,
     task::JoinSet,
@@ -158,7 +158,7 @@ async fn ask(
                 connection.address().shown()
             )))
         }
-        (_, Value::ServerError(error)) if is_unknown_command(&error) => {
+        (_, Value::ServerError(error)) if errors::is_unknown_command(&error) => {
             Err(Failure::invalid(format!(
                 "{} is no sentinel: it does not know the command SENTINEL. Name the sentinels (port 26379 by default), or write a \
                  `redis://` url for a server without sentinels",
@@ -171,9 +171,4 @@ async fn ask(
             named.ok_or_else(|| errors::nonsense("the question for the primary"))
         }
     }
-}
-
-fn is_unknown_command(error: &ServerError) -> bool {
-    let details = errors::details_of(error);
-    details.to_lowercase().contains("unknown command")
 }

@@ -3,13 +3,9 @@
 //! At most one is being made at a time, and all callers wait for that one. After a failure, the next one waits for a moment, so that
 //! many callers do not flood a server that is down. Connections that end as soon as they are made count as a failure.
 
-use std::{
-    mem,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::Semaphore;
+use tokio::sync::SetOnce;
 
 use crate::{
     runtime::clock::Moment,
@@ -23,19 +19,9 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// causes renewals of the held locks. A server or proxy that closes connections because of them would be flooded.
 const MOST_SHORT_LIVED: u32 = 3;
 
-/// A connection, as far as a session knows it.
-pub(super) trait Ends {
-    fn has_ended(&self) -> bool;
-}
-
-/// A connection that is being made; each caller that needs it waits within its own time-out.
-#[derive(Debug)]
-pub(super) struct Attempt<C> {
-    result: OnceLock<Result<C, Failure>>,
-    /// Has no permits, and is closed once there is a result. It wakes its waiters in the order in which they came; tokio's `watch`
-    /// wakes them in random order.
-    done: Semaphore,
-}
+/// A connection that is being made; each caller that needs it waits within its own time-out. They are woken in the order in which
+/// they came.
+pub(super) type Attempt<C> = SetOnce<Result<C, Failure>>;
 
 /// What a caller that needs a connection does.
 #[derive(Debug)]
@@ -56,9 +42,7 @@ pub(super) struct Session<C> {
     short_lived: u32,
     last_failure: Option<(Moment, Failure)>,
     attempt: Option<Arc<Attempt<C>>>,
-    reachability: Reachability,
-    /// Whether a task makes the next connection.
-    is_returning: bool,
+    pub(super) reachability: Reachability,
 }
 
 impl<C> Default for Session<C> {
@@ -70,32 +54,11 @@ impl<C> Default for Session<C> {
             last_failure: None,
             attempt: None,
             reachability: Reachability::default(),
-            is_returning: false,
         }
     }
 }
 
-impl<C: Clone> Attempt<C> {
-    /// Waits for the result, and returns it.
-    pub(super) async fn result(&self) -> Result<C, Failure> {
-        // An error means that the semaphore is closed, so there is a result.
-        drop(self.done.acquire().await);
-        let result = self.result.get();
-        result.expect("it is set before `done`").clone()
-    }
-
-    /// Sets the result, unless there is one. Returns whether there was none.
-    pub(super) fn end(&self, result: Result<C, Failure>) -> bool {
-        self.result.set(result).is_ok()
-    }
-
-    /// Wakes those that wait. Called when no mutex is locked.
-    pub(super) fn wake(&self) {
-        self.done.close();
-    }
-}
-
-impl<C: Ends + Clone> Session<C> {
+impl<C: Clone> Session<C> {
     pub(super) fn current(&self) -> Option<&C> {
         self.current.as_ref()
     }
@@ -110,20 +73,22 @@ impl<C: Ends + Clone> Session<C> {
         if let Some(attempt) = &self.attempt {
             return Wanted::Wait(attempt.clone());
         }
-        let attempt = self.attempt.insert(Arc::new(Attempt {
-            result: OnceLock::new(),
-            done: Semaphore::new(0),
-        }));
+        let attempt = self.attempt.insert(Arc::default());
         Wanted::Begin(attempt.clone())
     }
 
-    /// A connection was made. Returns the one to use.
+    /// A connection was made. Returns the earlier one, if that is to be used.
     ///
     /// A caller that saw no connection may have begun one just after another one was made. The earlier one carries requests, so it
     /// stays.
-    pub(super) fn made(&mut self, connection: &C, now: Moment) -> Option<C> {
+    pub(super) fn made(
+        &mut self,
+        connection: &C,
+        has_ended: impl FnOnce(&C) -> bool,
+        now: Moment,
+    ) -> Option<C> {
         if let Some(earlier) = &self.current
-            && !earlier.has_ended()
+            && !has_ended(earlier)
         {
             return Some(earlier.clone());
         }
@@ -175,31 +140,6 @@ impl<C: Ends + Clone> Session<C> {
         let is_early = tried.any(|at| now.since(at) < pause);
         self.current.is_none() && self.attempt.is_none() && !is_early
     }
-
-    /// The connection on which locks are kept has ended. Returns whether a task is to make the next one: one does at a time.
-    pub(super) fn broke(&mut self, now: Moment) -> bool {
-        self.reachability.broke(now);
-        !mem::replace(&mut self.is_returning, true)
-    }
-
-    /// That task has ended.
-    pub(super) fn returns_no_more(&mut self) {
-        self.is_returning = false;
-    }
-
-    /// No connection could be made. Returns whether the log is to say so.
-    pub(super) fn is_news_out_of_reach(&mut self) -> bool {
-        self.reachability.failed()
-    }
-
-    pub(super) fn is_out_of_reach(&self) -> bool {
-        self.reachability.is_out_of_reach()
-    }
-
-    /// Locks are kept on a connection again. Returns for how long none was, if the log said so.
-    pub(super) fn returned(&mut self, now: Moment) -> Option<Duration> {
-        self.reachability.returned(now)
-    }
 }
 
 #[cfg(test)]
@@ -211,7 +151,7 @@ mod tests {
     #[derive(Clone, Debug)]
     struct Fake(u32, Rc<Cell<bool>>);
 
-    impl Ends for Fake {
+    impl Fake {
         fn has_ended(&self) -> bool {
             self.1.get()
         }
@@ -244,9 +184,9 @@ mod tests {
             panic!("a second attempt");
         };
         assert!(Arc::ptr_eq(&first, &second));
-        assert!(first.end(Ok(fake(1))), "the first result");
-        assert!(!second.end(Err(broken())), "which stays");
-        assert!(session.made(&fake(1), at(2)).is_none());
+        assert!(first.set(Ok(fake(1))).is_ok(), "the first result");
+        assert!(second.set(Err(broken())).is_err(), "which stays");
+        assert!(session.made(&fake(1), Fake::has_ended, at(2)).is_none());
         session.ended(None, at(2));
         begun(&mut session, at(3));
     }
@@ -268,14 +208,18 @@ mod tests {
         let mut session = Session::default();
         for number in 1..=MOST_SHORT_LIVED + 1 {
             begun(&mut session, at(0));
-            assert!(session.made(&fake(number), at(0)).is_none());
+            assert!(
+                session
+                    .made(&fake(number), Fake::has_ended, at(0))
+                    .is_none()
+            );
             session.ended(None, at(0));
             let taken = session.take_if(|current| current.0 == number, at(1), broken);
             assert_eq!(taken.map(|taken| taken.0), Some(number));
         }
         assert!(matches!(session.wanted(at(2)), Wanted::Refused(_)));
         begun(&mut session, at(51));
-        session.made(&fake(9), at(51));
+        session.made(&fake(9), Fake::has_ended, at(51));
         session.ended(None, at(51));
         session.take_if(|_| true, at(51 + 50), broken);
         begun(&mut session, at(51 + 50));
@@ -285,11 +229,11 @@ mod tests {
     fn a_connection_that_lives_is_not_replaced_by_a_later_one() {
         let mut session = Session::default();
         let first = fake(1);
-        assert!(session.made(&first, at(0)).is_none());
-        let kept = session.made(&fake(2), at(1));
+        assert!(session.made(&first, Fake::has_ended, at(0)).is_none());
+        let kept = session.made(&fake(2), Fake::has_ended, at(1));
         assert_eq!(kept.map(|kept| kept.0), Some(1));
         first.1.set(true);
-        assert!(session.made(&fake(3), at(2)).is_none());
+        assert!(session.made(&fake(3), Fake::has_ended, at(2)).is_none());
         let other = session.take_if(|current| current.0 == 1, at(3), broken);
         assert!(other.is_none(), "it has been replaced");
     }
@@ -297,12 +241,15 @@ mod tests {
     #[test]
     fn one_task_at_a_time_makes_the_next_connection() {
         let mut session = Session::<Fake>::default();
-        assert!(session.broke(at(0)));
-        assert!(!session.broke(at(1)));
-        assert!(session.is_news_out_of_reach());
-        assert!(!session.is_news_out_of_reach(), "one line an outage");
-        assert_eq!(session.returned(at(30)), Some(Duration::from_millis(30)));
-        session.returns_no_more();
-        assert!(session.broke(at(40)));
+        assert!(session.reachability.broke(at(0)));
+        assert!(!session.reachability.broke(at(1)));
+        assert!(session.reachability.failed());
+        assert!(!session.reachability.failed(), "one line an outage");
+        assert_eq!(
+            session.reachability.returned(at(30)),
+            Some(Duration::from_millis(30))
+        );
+        session.reachability.returns_no_more();
+        assert!(session.reachability.broke(at(40)));
     }
 }
