@@ -157,7 +157,7 @@ async fn release_alone(
             error => is_forgotten = is_unknown(&error),
         }
     }
-    match ready.reconnecting.delete_if.get() {
+    match ready.current.delete_if() {
         Some(by) if !is_forgotten => {
             Box::pin(native_release::release(by, location, ready, request)).await
         }

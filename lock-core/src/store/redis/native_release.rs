@@ -17,10 +17,9 @@ use redis::Value;
 
 use crate::store::{
     Failure, Release, ReleaseOutcome, Released,
-    in_flight::ConnectionId,
     redis::{
         connection::{
-            delete_if::{DeleteIf, DeleteIfCell},
+            delete_if::DeleteIf,
             errors,
             exchange::Ready,
             wire::command::{Arg::Text, command, in_one_message},
@@ -55,14 +54,10 @@ pub(super) async fn release(
     let replies = ready
         .several(&commands, request.in_flight(), within)
         .await?;
-    read(replies, ready.id(), &ready.reconnecting.delete_if)
+    read(replies, ready)
 }
 
-fn read(
-    replies: Vec<Value>,
-    connection: ConnectionId,
-    delete_if: &DeleteIfCell,
-) -> Result<Option<Released>, Failure> {
+fn read(replies: Vec<Value>, ready: &Ready) -> Result<Option<Released>, Failure> {
     let mut replies = replies.into_iter();
     let mut next = || replies.next().unwrap_or(Value::Nil);
     let outcome = match (next(), next()) {
@@ -72,7 +67,7 @@ fn read(
         // The lease may have run out, and the script also serves the queue then.
         (Value::Int(0), _) => return Ok(None),
         (Value::ServerError(error), _) => {
-            delete_if.note(&error);
+            ready.current.note_error_of_delete_if(&error);
             // Redis has an error of its own for a key of another type.
             return Err(if errors::details_of(&error).contains("string type") {
                 Failure::not_now(errors::NO_LOCK)
@@ -84,6 +79,6 @@ fn read(
     };
     Ok(Some(Released {
         outcome,
-        connection,
+        connection: ready.id(),
     }))
 }

@@ -139,8 +139,8 @@ impl KeyLocation {
     ) -> Result<Released, Failure> {
         let (key, token) = (&*request.owner.full_key, request.owner.token.expose());
         // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
-        let delete_if = connection.delete_if.get();
-        let delete_if = delete_if.filter(|_| request.keep.is_none());
+        let current = connection.snapshot().filter(|_| request.keep.is_none());
+        let delete_if = current.as_ref().and_then(|current| current.delete_if());
         let first = match delete_if {
             Some(delete_if) => delete_if.command(Text(key), token),
             None => command(&[&[Text("PING")]]),
@@ -151,8 +151,8 @@ impl KeyLocation {
         let is_released = match (delete_if, replies.pop()) {
             (Some(_), Some(Value::Int(deleted))) => deleted == 1,
             (_, reply) => {
-                if let (Some(_), Some(Value::ServerError(error))) = (delete_if, &reply) {
-                    connection.delete_if.note(error);
+                if let (Some(current), Some(Value::ServerError(error))) = (current, &reply) {
+                    current.note_error_of_delete_if(error);
                 }
                 let words = match request.keep {
                     None => command(&[&[Text("DEL"), Text(key)]]),

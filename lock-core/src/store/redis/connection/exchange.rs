@@ -6,6 +6,7 @@
 
 use std::{
     pin::pin,
+    slice,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -77,7 +78,8 @@ impl Ready {
         in_flight.note_sent_on(connection.id);
         let until = Some(sent.after(within));
         let replies = connection.several(commands, sent, until).await;
-        self.reconnecting.take_in(connection, sent, within, replies)
+        self.reconnecting
+            .take_in(connection, sent, within, replies, Vec::as_slice)
     }
 
     /// Sends a request in a message with those of other tasks. Its reply is late after `within`.
@@ -92,29 +94,15 @@ impl Ready {
         in_flight.note_sent_on(connection.id);
         let until = Some(sent.after(within));
         let reply = connection.gathered(part, compose, sent, until).await;
-        self.reconnecting.take_in(connection, sent, within, reply)
+        let reconnecting = &self.reconnecting;
+        reconnecting.take_in(connection, sent, within, reply, |reply| {
+            slice::from_ref(&reply.value)
+        })
     }
 
     /// Whether so many requests are in flight that those for free locks leave in one message.
     pub(crate) fn is_crowded(&self) -> bool {
         self.current.connection.is_crowded()
-    }
-}
-
-/// The replies to commands, or the one to a request in a message.
-trait AsValues {
-    fn as_values(&self) -> &[Value];
-}
-
-impl AsValues for Vec<Value> {
-    fn as_values(&self) -> &[Value] {
-        self
-    }
-}
-
-impl AsValues for PartReply {
-    fn as_values(&self) -> &[Value] {
-        std::slice::from_ref(&self.value)
     }
 }
 
@@ -145,15 +133,16 @@ impl ReconnectingConnection {
     }
 
     /// Takes the replies to a request, and notes what they show about the connection.
-    fn take_in<T: AsValues>(
+    fn take_in<T>(
         &self,
         connection: &Connection,
         sent: Moment,
         within: Duration,
         replies: Result<T, NoReply>,
+        values: impl FnOnce(&T) -> &[Value],
     ) -> Result<T, Failure> {
         let id = connection.id;
-        let values = replies.map_err(|none| {
+        let replies = replies.map_err(|none| {
             if !matches!(none, NoReply::Late | NoReply::NotSent) {
                 // The driver does the same, but perhaps only after the caller has tried again.
                 self.forget(id);
@@ -162,8 +151,8 @@ impl ReconnectingConnection {
         })?;
         self.round_trip
             .note(connection.traffic.last_bytes().since(sent));
-        self.check_for_demotion(id, values.as_values());
-        Ok(values)
+        self.check_for_demotion(id, values(&replies));
+        Ok(replies)
     }
 
     /// Sends several commands in one message, with one time-out; one reply each.
@@ -208,7 +197,8 @@ impl ReconnectingConnection {
             }
             let connection = used.insert(connection);
             let replies = connection.request(commands, None).await;
-            Ok((id, self.take_in(connection, sent, within, replies)?))
+            let replies = self.take_in(connection, sent, within, replies, Vec::as_slice)?;
+            Ok((id, replies))
         };
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
@@ -247,7 +237,7 @@ impl ReconnectingConnection {
                     break;
                 };
                 // Everything that came on the connection counts, not only the reply to the PING.
-                let has_bytes = connection.traffic.bytes_since(since);
+                let has_bytes = connection.traffic.last_bytes() >= since;
                 let has_messages = connection.traffic.messages() != messages;
                 let most = if has_messages {
                     patience * PROLONGED

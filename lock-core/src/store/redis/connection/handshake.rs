@@ -1,8 +1,16 @@
 //! The first commands on a connection: the credentials of this process, and what the server reports about itself.
 
-use std::{env, path::Path, process, sync::Arc};
+use std::{
+    env,
+    path::Path,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use redis::{RedisError, Value};
+use redis::{RedisError, ServerError, Value};
 
 use crate::store::{
     Failure,
@@ -19,7 +27,7 @@ use crate::store::{
     },
 };
 
-/// A connection, and what is known of it. The fields are final once the handshake is completed. Dropping this closes the
+/// A connection, and what is known of it. The public fields are final once the handshake is completed. Dropping this closes the
 /// connection.
 #[derive(Debug)]
 pub(crate) struct CurrentConnection {
@@ -34,6 +42,9 @@ pub(crate) struct CurrentConnection {
     pub(crate) capabilities: Option<Capabilities>,
     /// Whether grants arrive on it.
     pub(crate) grants: bool,
+    /// The command by which the server deletes a key that holds a value, as its version says.
+    delete_if: Option<DeleteIf>,
+    refuses_delete_if: AtomicBool,
 }
 
 impl CurrentConnection {
@@ -45,6 +56,23 @@ impl CurrentConnection {
             greeting: None,
             capabilities: None,
             grants: false,
+            delete_if: None,
+            refuses_delete_if: AtomicBool::new(false),
+        }
+    }
+
+    /// The command by which the server deletes a key that holds a value, if there is one that the user may use.
+    ///
+    /// The first use shows whether the user has the right to it. That takes no message, and a refusal is definite.
+    pub(crate) fn delete_if(&self) -> Option<DeleteIf> {
+        let is_refused = self.refuses_delete_if.load(Ordering::Relaxed);
+        self.delete_if.filter(|_| !is_refused)
+    }
+
+    /// Takes an error reply to that command into account.
+    pub(crate) fn note_error_of_delete_if(&self, error: &ServerError) {
+        if error.code() == "NOPERM" || errors::is_unknown_command(error) {
+            self.refuses_delete_if.store(true, Ordering::Relaxed);
         }
     }
 
@@ -80,7 +108,8 @@ impl CurrentConnection {
         if purpose == Purpose::Locks && mode == Some(b"cluster") {
             return Err(errors::of_a_cluster(&self.address));
         }
-        self.greeting = Some(Greeting::read(&reply));
+        let greeting = self.greeting.insert(Greeting::read(&reply));
+        self.delete_if = greeting.delete_if();
         Ok(())
     }
 

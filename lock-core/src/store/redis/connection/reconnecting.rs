@@ -23,7 +23,6 @@ use crate::{
             connection::{
                 CLOCK, Connection,
                 capabilities::Capabilities,
-                delete_if::DeleteIfCell,
                 errors,
                 handshake::{CurrentConnection, Greeting, Purpose},
                 known_primary::{KnownPrimary, Need, PrimaryFinder},
@@ -47,8 +46,6 @@ pub(crate) struct ReconnectingConnection {
     sentinels: Option<Arc<dyn PrimaryFinder>>,
     pub(super) session: Mutex<Session<Arc<CurrentConnection>>>,
     pub(super) round_trip: RoundTrip,
-    /// The command of the current connection by which a free lock is released.
-    pub(crate) delete_if: DeleteIfCell,
     /// How many connections have ended or were given up.
     losses: AtomicU64,
 }
@@ -74,7 +71,6 @@ impl ReconnectingConnection {
             sentinels,
             session: Mutex::default(),
             round_trip: RoundTrip::default(),
-            delete_if: DeleteIfCell::default(),
             losses: AtomicU64::new(0),
         }
     }
@@ -215,14 +211,11 @@ impl ReconnectingConnection {
                 self.address().shown()
             )));
         }
-        let greeting = current.greeting.as_ref();
-        let delete_if = greeting.and_then(Greeting::delete_if);
         let mut session = self.session.lock();
         let has_ended = |earlier: &Arc<CurrentConnection>| earlier.connection.has_ended();
         if let Some(earlier) = session.made(&current, has_ended, CLOCK.now()) {
             return Ok(earlier);
         }
-        self.delete_if.set(delete_if);
         current.connection.in_use.store(true, Ordering::Release);
         drop(session);
         current.address.note_spoke();

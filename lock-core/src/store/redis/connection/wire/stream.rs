@@ -21,11 +21,11 @@ use tokio::{
 };
 
 #[cfg(feature = "tls")]
-use crate::store::redis::connection::wire::tls;
+use crate::store::redis::{address::transport::Transport, connection::wire::tls};
 use crate::{
     runtime::process::OriginProcess,
     store::redis::{
-        address::{Address, transport::Transport},
+        address::Address,
         connection::wire::{
             Stream,
             shared_socket::{Registrations, SharedSocket},
@@ -40,70 +40,40 @@ pub(crate) async fn connect(
     command_timeout: Duration,
     is_shared: bool,
 ) -> io::Result<(Box<dyn Stream>, Option<Arc<dyn Registrations>>)> {
-    if is_shared {
-        let (stream, socket) = connect_shared(address, command_timeout).await?;
-        return Ok((stream, Some(socket)));
-    }
-    Ok((connect_alone(address, command_timeout).await?, None))
-}
-
-async fn connect_shared(
-    address: &Address,
-    command_timeout: Duration,
-) -> io::Result<(Box<dyn Stream>, Arc<dyn Registrations>)> {
-    let (socket, host) = match address.addr() {
-        #[cfg(unix)]
-        ConnectionAddr::Unix(path) => (SharedSocket::unix(UnixStream::connect(path).await?)?, ""),
-        _ => {
-            let (host, port) = address.place().ok_or_else(no_unix_sockets)?;
-            let stream = TcpStream::connect((host, port)).await?;
-            set_up(&stream, command_timeout)?;
-            (SharedSocket::tcp(stream)?, host)
-        }
-    };
-    let registrations = socket.registrations();
-    // For the handshakes.
-    registrations.replace(registrations.register_here()?);
-    Ok((secured(socket, address, host).await?, registrations))
-}
-
-/// Puts TLS over a stream, if the address asks for it.
-#[cfg_attr(
-    not(feature = "tls"),
-    expect(
-        unused_variables,
-        clippy::unused_async,
-        reason = "only TLS shakes hands with a host"
-    )
-)]
-async fn secured<S: Stream + 'static>(
-    stream: S,
-    address: &Address,
-    host: &str,
-) -> io::Result<Box<dyn Stream>> {
-    match &address.transport {
-        #[cfg(feature = "tls")]
-        Transport::Tls(trust) => Ok(Box::new(tls::shake_hands(stream, trust, host).await?)),
-        Transport::Plain | Transport::Client(_) => Ok(Box::new(stream)),
-    }
-}
-
-async fn connect_alone(
-    address: &Address,
-    command_timeout: Duration,
-) -> io::Result<Box<dyn Stream>> {
     #[cfg(unix)]
     if let ConnectionAddr::Unix(path) = address.addr() {
-        return Ok(Box::new(UnixStream::connect(path).await?));
+        let stream = UnixStream::connect(path).await?;
+        return if is_shared {
+            shared(SharedSocket::unix(stream)?)
+        } else {
+            Ok((Box::new(stream), None))
+        };
     }
     let (host, port) = address.place().ok_or_else(no_unix_sockets)?;
     #[cfg(feature = "simulation")]
     if let Some(connecting) = crate::runtime::simulation::ask(|world| world.connect(host, port)) {
-        return Ok(Box::new(connecting.await?));
+        return Ok((Box::new(connecting.await?), None));
     }
     let stream = TcpStream::connect((host, port)).await?;
     set_up(&stream, command_timeout)?;
-    secured(stream, address, host).await
+    let (stream, registrations): (Box<dyn Stream>, _) = if is_shared {
+        shared(SharedSocket::tcp(stream)?)?
+    } else {
+        (Box::new(stream), None)
+    };
+    #[cfg(feature = "tls")]
+    if let Transport::Tls(trust) = &address.transport {
+        let secured = tls::shake_hands(stream, trust, host).await?;
+        return Ok((Box::new(secured), registrations));
+    }
+    Ok((stream, registrations))
+}
+
+fn shared(socket: SharedSocket) -> io::Result<(Box<dyn Stream>, Option<Arc<dyn Registrations>>)> {
+    let registrations = socket.registrations();
+    // For the handshakes.
+    registrations.replace(registrations.register_here()?);
+    Ok((Box::new(socket), Some(registrations)))
 }
 
 fn no_unix_sockets() -> io::Error {

@@ -63,7 +63,7 @@ impl NoReply {
 const CROWD: RangeInclusive<usize> = 16..=100;
 
 /// What is visible of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Traffic {
     /// When bytes last came, in nanoseconds of the clock.
     arrived: AtomicU64,
@@ -94,17 +94,8 @@ impl Traffic {
         let now = CLOCK.now().as_nanos();
         Self {
             arrived: AtomicU64::new(now),
-            messages: AtomicU64::new(0),
             waiting_since: AtomicU64::new(now),
-            in_flight: AtomicUsize::new(0),
-            is_always_watched: AtomicBool::new(false),
-            is_retired: AtomicBool::new(false),
-            retired: Notify::new(),
-            queued: AtomicUsize::new(0),
-            without_reply: AtomicUsize::new(0),
-            was_late: AtomicBool::new(false),
-            end: OnceLock::new(),
-            tick: Notify::new(),
+            ..Self::default()
         }
     }
 
@@ -180,10 +171,6 @@ impl Traffic {
     /// When bytes last came. On a connection that a user's client opened: when a reply last did.
     pub(crate) fn last_bytes(&self) -> Moment {
         Moment::from_nanos(self.arrived.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn bytes_since(&self, moment: Moment) -> bool {
-        self.last_bytes() >= moment
     }
 
     /// Notes that a request waits for the driver. Returns whether this thread should let the driver run now.
