@@ -51,13 +51,25 @@ impl LockManagerBuilder {
     /// # Cancel safety
     ///
     /// As [`LockManager::connect`].
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(clippy::unused_async, reason = "with servers, it waits")
+    )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         self.check()?;
         self.check_the_check_key()?;
         if url == "memory://" || url == "memory:" {
             return Ok(self.in_memory());
         }
-        self.connect_to_url(url).await
+        #[cfg(not(feature = "redis"))]
+        return Err(LockError::invalid(
+            "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
+        ));
+        #[cfg(feature = "redis")]
+        match &split_list(url)[..] {
+            [_] => self.connect_to_server(Named::Url(url.to_owned())).await,
+            urls => self.redlock(urls).await,
+        }
     }
 
     /// Connects to several independent servers; see [`LockManager::redlock`].
@@ -70,13 +82,38 @@ impl LockManagerBuilder {
     ///
     /// As [`LockManager::connect`].
     #[cfg(feature = "redis")]
-    pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
+    pub async fn redlock<U>(mut self, urls: U) -> Result<LockManager, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,
     {
+        use crate::store::redlock::{RedlockStore, restart_quarantine};
+
         let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
-        self.connect_to_servers(urls.map(Named::Url).collect())
-            .await
+        let servers: Vec<_> = urls.map(Named::Url).collect();
+        let max_ttl = *self
+            .defaults
+            .max_ttl
+            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
+        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
+        self.check()?;
+        self.check_the_check_key()?;
+        let quarantine = self
+            .quarantine
+            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
+        if self.replicas.is_some() {
+            return Err(LockError::invalid(
+                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
+            ));
+        }
+        let executor = start_thread()?;
+        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
+        let first_connection = self.first_connection;
+        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
+        let greet = move || -> StoreFuture<()> {
+            let store = store.clone();
+            Box::pin(async move { store.greet().await })
+        };
+        first_connection.make(manager, greet).await
     }
 
     /// Makes a manager for locks inside this process; see [`LockManager::in_memory`].
@@ -107,15 +144,6 @@ impl LockManagerBuilder {
     }
 
     #[cfg(feature = "redis")]
-    async fn connect_to_url(self, url: &str) -> Result<LockManager, LockError> {
-        let urls = split_list(url);
-        if urls.len() > 1 {
-            return self.redlock(urls).await;
-        }
-        self.connect_to_server(Named::Url(url.to_owned())).await
-    }
-
-    #[cfg(feature = "redis")]
     pub(super) async fn connect_to_server(
         mut self,
         server: Named,
@@ -131,36 +159,6 @@ impl LockManagerBuilder {
         let first_connection = self.first_connection;
         let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
         let greet = move || store.greet_for_caller();
-        first_connection.make(manager, greet).await
-    }
-
-    #[cfg(feature = "redis")]
-    async fn connect_to_servers(mut self, servers: Vec<Named>) -> Result<LockManager, LockError> {
-        use crate::store::redlock::{RedlockStore, restart_quarantine};
-
-        let max_ttl = *self
-            .defaults
-            .max_ttl
-            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
-        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
-        self.check()?;
-        self.check_the_check_key()?;
-        let quarantine = self
-            .quarantine
-            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
-        if self.replicas.is_some() {
-            return Err(LockError::invalid(
-                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
-            ));
-        }
-        let executor = start_thread()?;
-        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
-        let first_connection = self.first_connection;
-        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
-        let greet = move || -> StoreFuture<()> {
-            let store = store.clone();
-            Box::pin(async move { store.greet().await })
-        };
         first_connection.make(manager, greet).await
     }
 
@@ -219,17 +217,6 @@ impl LockManagerBuilder {
         let timer = Timer::of_a_thread(Clock::Boot);
         executor.spawn(timer.ring());
         self.finish(store, grants, executor, timer)
-    }
-
-    #[cfg(not(feature = "redis"))]
-    #[expect(
-        clippy::unused_async,
-        reason = "the other build of this function waits"
-    )]
-    async fn connect_to_url(self, _url: &str) -> Result<LockManager, LockError> {
-        Err(LockError::invalid(
-            "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
-        ))
     }
 
     fn finish(
