@@ -21,18 +21,36 @@ use tokio::{
     time::timeout,
 };
 
-use crate::store::redis::connection::{
-    CLOCK, Connection,
-    wire::{
-        command::{Arg, command, in_one_message},
-        driver::Driver,
-        stream::Watched,
-        traffic::{NoReply, Traffic},
+use crate::{
+    runtime::clock::Moment,
+    store::redis::connection::{
+        CLOCK, Connection,
+        wire::{
+            command::{Arg, command, in_one_message},
+            driver::Driver,
+            stream::Watched,
+            traffic::{NoReply, Traffic},
+        },
     },
 };
 
 /// Far longer than any step here takes.
 const HANG: Duration = Duration::from_secs(30);
+
+/// The future of the replies to a request.
+type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>;
+
+impl Connection {
+    /// A request with one reply for each command, as a future that contains its connection.
+    pub(super) fn request(
+        self: &Arc<Self>,
+        commands: redis::Pipeline,
+        until: Option<Moment>,
+    ) -> Request {
+        let connection = self.clone();
+        Box::pin(async move { connection.several(&commands, CLOCK.now(), until).await })
+    }
+}
 
 /// A connection, its driver, which does not run yet, and the server's end.
 async fn pair() -> (Arc<Connection>, Driver, UnixStream) {

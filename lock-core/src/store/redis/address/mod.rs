@@ -172,10 +172,9 @@ impl Address {
 
     /// The settings of the user's own client, if that opens the connections, and logs in.
     pub(crate) fn client(&self) -> Option<&AsyncConnectionConfig> {
-        if let Transport::Client(config) = &self.transport {
-            Some(config)
-        } else {
-            None
+        match &self.transport {
+            Transport::Client(config) => Some(config),
+            _ => None,
         }
     }
 

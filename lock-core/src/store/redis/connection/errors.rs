@@ -8,7 +8,7 @@ use crate::{
     credentials::is_fixed,
     fencing::PER_MILLI,
     store::{
-        Failure, OTHER_MODE, Source,
+        Failure, OTHER_MODE,
         in_flight::{ConnectionId, InFlight},
         owner_token::redact,
         redis::{
@@ -20,7 +20,7 @@ use crate::{
 
 impl Failure {
     pub(crate) fn refused(message: String) -> Self {
-        Self::Refused(source(message))
+        Self::Refused(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
     }
 
     pub(crate) fn invalid(message: impl Into<Arc<str>>) -> Self {
@@ -54,17 +54,6 @@ impl fmt::Display for Denial {
 
 impl Error for Denial {}
 
-impl Denial {
-    fn of(failure: &Failure) -> Option<&Self> {
-        match failure {
-            Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
-                source.downcast_ref()
-            }
-            Failure::Invalid(_) => None,
-        }
-    }
-}
-
 /// The failure for lack of a right.
 pub(crate) fn denied(reason: String) -> Failure {
     Failure::Refused(Arc::new(Denial::OfRights(reason)))
@@ -72,9 +61,14 @@ pub(crate) fn denied(reason: String) -> Failure {
 
 /// What the server refuses, if the failure is for lack of a right.
 pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
-    match Denial::of(failure)? {
-        Denial::OfRights(reason) => Some(reason),
-        Denial::OfCredentials(_) => None,
+    match failure {
+        Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+            match source.downcast_ref()? {
+                Denial::OfRights(reason) => Some(reason),
+                Denial::OfCredentials(_) => None,
+            }
+        }
+        Failure::Invalid(_) => None,
     }
 }
 
@@ -357,7 +351,8 @@ pub(crate) fn wrong_credentials(address: &Address) -> Failure {
 
 /// Whether the provider may return other credentials if it is asked again.
 pub(crate) fn is_for_credentials(failure: &Failure) -> bool {
-    matches!(Denial::of(failure), Some(Denial::OfCredentials(_)))
+    matches!(failure, Failure::NotNow(source)
+        if matches!(source.downcast_ref(), Some(Denial::OfCredentials(_))))
 }
 
 /// Errors that pass by themselves: while loading, failing over, out of memory, or busy with a script.
@@ -375,10 +370,6 @@ fn is_transient(code: &str, details: &str) -> bool {
             | "MISCONF"
             | "UNBLOCKED"
     ) || details.contains("max number of clients reached")
-}
-
-pub(crate) fn source(message: String) -> Source {
-    Arc::from(Box::<dyn Error + Send + Sync>::from(message))
 }
 
 #[cfg(test)]

@@ -196,7 +196,8 @@ impl ReconnectingConnection {
                 in_flight.note_sent_on(id);
             }
             let connection = used.insert(connection);
-            let replies = connection.request(commands, None).await;
+            // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
+            let replies = Box::pin(connection.several(&commands, sent, None)).await;
             let replies = self.take_in(connection, sent, within, replies, Vec::as_slice)?;
             Ok((id, replies))
         };
@@ -259,7 +260,7 @@ impl ReconnectingConnection {
                 }
                 // A server that was stopped says that it is the primary when it goes on, even if it was replaced meanwhile.
                 if let Some(sentinels) = reconnecting.sentinels() {
-                    sentinels.doubt();
+                    sentinels.doubted().notify_one();
                 }
                 break;
             }

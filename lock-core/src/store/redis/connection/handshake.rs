@@ -195,17 +195,16 @@ impl Greeting {
 
     /// What `INFO` reports about a server that was not greeted in RESP3.
     pub(crate) fn of_info(info: &str) -> Self {
-        let field = |name| shown(reply::info_field(info, name)?.as_bytes());
-        let (valkey, redis) = (field("valkey_version"), field("redis_version"));
-        let server = match (&valkey, &redis) {
-            (Some(_), _) => Some("valkey".to_owned()),
-            (None, Some(_)) => Some("redis".to_owned()),
-            (None, None) => None,
+        let of = |server: &str, field| {
+            let version = shown(reply::info_field(info, field)?.as_bytes())?;
+            Some(Self {
+                server: Some(server.to_owned()),
+                version: Some(version),
+            })
         };
-        Self {
-            server,
-            version: valkey.or(redis),
-        }
+        of("valkey", "valkey_version")
+            .or_else(|| of("redis", "redis_version"))
+            .unwrap_or_default()
     }
 
     fn read(reply: &Value) -> Self {

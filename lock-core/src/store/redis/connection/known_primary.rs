@@ -5,9 +5,10 @@
 //! epoch. Its flags show that. The choice at one epoch depends on the replies alone, so all processes that
 //! get the same replies use the same primary.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::Value;
+use tokio::sync::Notify;
 
 use crate::{
     runtime::clock::Moment,
@@ -51,11 +52,8 @@ pub(crate) trait PrimaryFinder: fmt::Debug + Send + Sync {
     /// Whether no later choice than this one was made.
     fn is_still(&self, primary: &KnownPrimary) -> bool;
 
-    /// Notes that the primary was silent for longer than a reply may take: perhaps it was replaced meanwhile.
-    fn doubt(&self);
-
-    /// Waits until the primary was silent.
-    fn doubted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// Notified after the primary was silent for longer than a reply may take: perhaps it was replaced meanwhile.
+    fn doubted(&self) -> &Notify;
 }
 
 /// The last choice, and what it replaced.

@@ -72,9 +72,6 @@ pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;
 
-/// The future of the replies to a request.
-pub(super) type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>;
-
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
@@ -173,13 +170,6 @@ impl Connection {
             None => NoReply::Broken("the connection has ended".into()),
         };
         reply.map_err(|_| traffic.ended().unwrap_or_else(ended_by_itself))
-    }
-
-    /// A request with one reply for each command, as a future that contains its connection.
-    pub(super) fn request(self: &Arc<Self>, commands: Pipeline, until: Option<Moment>) -> Request {
-        let connection = self.clone();
-        // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
-        Box::pin(async move { connection.several(&commands, CLOCK.now(), until).await })
     }
 
     /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.

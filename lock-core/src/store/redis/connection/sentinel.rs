@@ -6,7 +6,7 @@
 //! `ROLE` is asked only of a new connection: a primary that was stopped goes on as one, whatever the sentinels did meanwhile. A primary
 //! that is cut off from the sentinels alone would go on giving out locks. So they are also asked after it was silent.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
 use tokio::{
@@ -50,7 +50,6 @@ pub(crate) struct Sentinels {
     connections: Vec<Arc<ReconnectingConnection>>,
     service: String,
     choices: Mutex<Choices>,
-    /// Notified after the primary was silent.
     doubted: Notify,
 }
 
@@ -128,12 +127,8 @@ impl PrimaryFinder for Sentinels {
             .is_some_and(|known| known.is_same_server(primary))
     }
 
-    fn doubt(&self) {
-        self.doubted.notify_one();
-    }
-
-    fn doubted(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.doubted.notified())
+    fn doubted(&self) -> &Notify {
+        &self.doubted
     }
 }
 
@@ -142,33 +137,31 @@ async fn ask(
     service: &str,
 ) -> Result<SentinelReply, Failure> {
     let words = [Text("SENTINEL"), Text("MASTER"), Text(service)];
-    let within = connection.timing().connect_timeout;
-    match connection.send(&[&words], within, None).await? {
-        (_, Value::ServerError(error)) if errors::details_of(&error).contains("No such master") => {
-            Err(Failure::invalid(format!(
-                "the sentinel {} knows no primary by the name `{service}`: it follows the hosts in the url",
-                connection.address().shown()
-            )))
-        }
-        (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
-            let user = connection.address().user().unwrap_or("default");
-            Err(Failure::invalid(format!(
-                "this user of the sentinel {} may not ask where the primary is: an administrator of the sentinels grants it \
-                 by `ACL SETUSER {user} +ping +sentinel|master`",
-                connection.address().shown()
-            )))
-        }
-        (_, Value::ServerError(error)) if errors::is_unknown_command(&error) => {
-            Err(Failure::invalid(format!(
-                "{} is no sentinel: it does not know the command SENTINEL. Name the sentinels (port 26379 by default), or write a \
-                 `redis://` url for a server without sentinels",
-                connection.address().shown()
-            )))
-        }
-        (_, Value::ServerError(error)) => Err(errors::refused(&error, connection.address())),
+    let (within, address) = (connection.timing().connect_timeout, connection.address());
+    let error = match connection.send(&[&words], within, None).await? {
+        (_, Value::ServerError(error)) => error,
         (_, fields) => {
             let named = SentinelReply::read(&fields);
-            named.ok_or_else(|| errors::nonsense("the question for the primary"))
+            return named.ok_or_else(|| errors::nonsense("the question for the primary"));
         }
-    }
+    };
+    let sentinel = address.shown();
+    Err(if errors::details_of(&error).contains("No such master") {
+        Failure::invalid(format!(
+            "the sentinel {sentinel} knows no primary by the name `{service}`: it follows the hosts in the url"
+        ))
+    } else if error.code() == "NOPERM" {
+        let user = address.user().unwrap_or("default");
+        Failure::invalid(format!(
+            "this user of the sentinel {sentinel} may not ask where the primary is: an administrator of the sentinels grants it \
+             by `ACL SETUSER {user} +ping +sentinel|master`"
+        ))
+    } else if errors::is_unknown_command(&error) {
+        Failure::invalid(format!(
+            "{sentinel} is no sentinel: it does not know the command SENTINEL. Name the sentinels (port 26379 by default), or write a \
+             `redis://` url for a server without sentinels"
+        ))
+    } else {
+        errors::refused(&error, address)
+    })
 }

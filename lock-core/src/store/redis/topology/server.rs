@@ -154,7 +154,7 @@ pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
     // Until the manager ends.
     loop {
         // Sooner after a silence, in which a fail-over may have begun and ended.
-        drop(timeout(WATCH, sentinels.doubted()).await);
+        drop(timeout(WATCH, sentinels.doubted().notified()).await);
         let Some(server) = server.upgrade() else {
             return;
         };
