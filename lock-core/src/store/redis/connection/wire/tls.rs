@@ -19,11 +19,11 @@ use crate::{store::redis::connection::wire::Stream, tls::Trust};
 /// # Cancel safety
 ///
 /// Dropping the future closes the stream.
-pub(crate) async fn shake_hands<S: Stream>(
-    stream: S,
+pub(crate) async fn shake_hands(
+    stream: Box<dyn Stream>,
     trust: &Trust,
     host: &str,
-) -> io::Result<TlsStream<S>> {
+) -> io::Result<TlsStream<Box<dyn Stream>>> {
     let expected = trust
         .expected_at(host)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
