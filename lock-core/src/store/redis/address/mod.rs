@@ -172,9 +172,10 @@ impl Address {
 
     /// The settings of the user's own client, if that opens the connections, and logs in.
     pub(crate) fn client(&self) -> Option<&AsyncConnectionConfig> {
-        match &self.transport {
-            Transport::Client(config) => Some(config),
-            _ => None,
+        if let Transport::Client(config) = &self.transport {
+            Some(config)
+        } else {
+            None
         }
     }
 

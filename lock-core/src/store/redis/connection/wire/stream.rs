@@ -34,12 +34,15 @@ use crate::{
     },
 };
 
-/// Connects. A host name is resolved each time. `is_shared`: several runtimes are to read the socket, which is then returned, too.
+/// A stream, and its socket if several runtimes are to read that.
+type Connected = (Box<dyn Stream>, Option<Arc<dyn Registrations>>);
+
+/// Connects. A host name is resolved each time. `is_shared`: several runtimes are to read the socket.
 pub(crate) async fn connect(
     address: &Address,
     command_timeout: Duration,
     is_shared: bool,
-) -> io::Result<(Box<dyn Stream>, Option<Arc<dyn Registrations>>)> {
+) -> io::Result<Connected> {
     #[cfg(unix)]
     if let ConnectionAddr::Unix(path) = address.addr() {
         let stream = UnixStream::connect(path).await?;
@@ -56,7 +59,7 @@ pub(crate) async fn connect(
     }
     let stream = TcpStream::connect((host, port)).await?;
     set_up(&stream, command_timeout)?;
-    let (stream, registrations): (Box<dyn Stream>, _) = if is_shared {
+    let (stream, registrations): Connected = if is_shared {
         shared(SharedSocket::tcp(stream)?)?
     } else {
         (Box::new(stream), None)
@@ -69,7 +72,7 @@ pub(crate) async fn connect(
     Ok((stream, registrations))
 }
 
-fn shared(socket: SharedSocket) -> io::Result<(Box<dyn Stream>, Option<Arc<dyn Registrations>>)> {
+fn shared(socket: SharedSocket) -> io::Result<Connected> {
     let registrations = socket.registrations();
     // For the handshakes.
     registrations.replace(registrations.register_here()?);
