@@ -82,38 +82,13 @@ impl LockManagerBuilder {
     ///
     /// As [`LockManager::connect`].
     #[cfg(feature = "redis")]
-    pub async fn redlock<U>(mut self, urls: U) -> Result<LockManager, LockError>
+    pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,
     {
-        use crate::store::redlock::{RedlockStore, restart_quarantine};
-
         let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
-        let servers: Vec<_> = urls.map(Named::Url).collect();
-        let max_ttl = *self
-            .defaults
-            .max_ttl
-            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
-        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
-        self.check()?;
-        self.check_the_check_key()?;
-        let quarantine = self
-            .quarantine
-            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
-        if self.replicas.is_some() {
-            return Err(LockError::invalid(
-                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
-            ));
-        }
-        let executor = start_thread()?;
-        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
-        let first_connection = self.first_connection;
-        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
-        let greet = move || -> StoreFuture<()> {
-            let store = store.clone();
-            Box::pin(async move { store.greet().await })
-        };
-        first_connection.make(manager, greet).await
+        self.connect_to_servers(urls.map(Named::Url).collect())
+            .await
     }
 
     /// Makes a manager for locks inside this process; see [`LockManager::in_memory`].
@@ -159,6 +134,37 @@ impl LockManagerBuilder {
         let first_connection = self.first_connection;
         let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
         let greet = move || store.greet_for_caller();
+        first_connection.make(manager, greet).await
+    }
+
+    // Not generic: it is built once, and not in each crate that calls it.
+    #[cfg(feature = "redis")]
+    async fn connect_to_servers(mut self, servers: Vec<Named>) -> Result<LockManager, LockError> {
+        use crate::store::redlock::{RedlockStore, restart_quarantine};
+
+        let max_ttl = *self
+            .defaults
+            .max_ttl
+            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
+        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
+        self.check()?;
+        self.check_the_check_key()?;
+        let quarantine = self
+            .quarantine
+            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
+        if self.replicas.is_some() {
+            return Err(LockError::invalid(
+                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
+            ));
+        }
+        let executor = start_thread()?;
+        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
+        let first_connection = self.first_connection;
+        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
+        let greet = move || -> StoreFuture<()> {
+            let store = store.clone();
+            Box::pin(async move { store.greet().await })
+        };
         first_connection.make(manager, greet).await
     }
 
