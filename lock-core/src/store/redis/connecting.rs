@@ -19,7 +19,9 @@ use crate::{
         redis::{
             address::{Address, Named},
             connection::{
-                errors, known_primary::PrimaryFinder, sentinel::Sentinels, wire::command::Arg::Text,
+                errors, handshake::Purpose, known_primary::PrimaryFinder,
+                reconnecting::ReconnectingConnection, sentinel::Sentinels,
+                wire::command::Arg::Text,
             },
             health,
             redis_store::{RedisState, RedisStore, Settings},
@@ -52,8 +54,8 @@ impl RedisStore {
         grants: Arc<Grants>,
         is_one_of_several: bool,
     ) -> Result<Self, LockError> {
-        let topology = Topology::of(server, &settings.access, &settings.security)?
-            .labelled(settings.label.as_ref());
+        let label = settings.label.as_ref();
+        let topology = Topology::of(server, &settings.access, &settings.security, label)?;
         let server_settings = ServerSettings {
             timing: settings.timing,
             manager: random_name().into(),
@@ -126,7 +128,7 @@ impl RedisStore {
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let server = match &self.0.servers {
             RedisServers::One(server, _) => server,
-            RedisServers::Several(cluster) => return cluster.greet(within).await,
+            RedisServers::Several(cluster) => return cluster.look(within).await,
         };
         let connection = &server.connection;
         if connection.sentinels().is_some() && !self.0.watched.swap(true, Ordering::Relaxed) {
@@ -150,6 +152,8 @@ fn one(
 ) -> RedisServers {
     let names = Names::of_a_server(&server_settings.manager);
     let dispatch = server_settings.dispatch(names.grants.clone());
-    let server = RedisServer::with_all_keys(address, sentinels, dispatch, server_settings);
+    let (purpose, timing) = (Purpose::Locks, server_settings.timing);
+    let connection = ReconnectingConnection::new(address, sentinels, purpose, timing, dispatch);
+    let server = RedisServer::new(connection, None, server_settings.replicas);
     RedisServers::One(Arc::new(server), Arc::new(names))
 }

@@ -119,18 +119,30 @@ impl Address {
         self
     }
 
-    pub(crate) fn set_credentials(&mut self, credentials: Option<Arc<dyn CredentialsProvider>>) {
-        self.credentials = credentials;
+    /// The same for a manager: with its label, and with credentials, if it has its own.
+    pub(crate) fn for_manager(
+        mut self,
+        credentials: Option<&Arc<dyn CredentialsProvider>>,
+        label: Option<&Arc<str>>,
+    ) -> Self {
+        self.credentials = credentials.cloned().or(self.credentials);
+        self.label = label.cloned();
+        self
     }
 
-    pub(crate) fn set_label(&mut self, label: Option<Arc<str>>) {
-        self.label = label;
+    /// The same for a sentinel, which has users of its own, and no databases.
+    pub(crate) fn of_sentinel(self, credentials: Option<Arc<dyn CredentialsProvider>>) -> Self {
+        Self {
+            credentials,
+            ..self.in_first_database()
+        }
     }
 
-    /// Chooses the database 0.
-    pub(crate) fn leave_database(&mut self) {
+    /// The same in the database 0.
+    pub(crate) fn in_first_database(mut self) -> Self {
         let settings = self.info.redis_settings().clone().set_db(0);
-        self.info = self.info.clone().set_redis_settings(settings);
+        self.info = self.info.set_redis_settings(settings);
+        self
     }
 
     #[cfg(unix)]

@@ -89,7 +89,7 @@ impl ReconnectingConnection {
     /// A connection to the same server for finding out the user's rights: in the first database, which every user may use.
     pub(crate) fn for_rights(&self) -> Arc<Self> {
         let mut reconnecting = self.another(Purpose::OtherCommands, self.timing());
-        reconnecting.settings.address.leave_database();
+        reconnecting.settings.address = self.address().clone().in_first_database();
         Arc::new(reconnecting)
     }
 

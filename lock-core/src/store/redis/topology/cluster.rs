@@ -26,6 +26,8 @@ use crate::{
             address::Address,
             connection::{
                 errors,
+                handshake::Purpose,
+                reconnecting::ReconnectingConnection,
                 wire::redirect::{Redirect, RedirectScope, SLOTS},
             },
             scripts::NodeRole,
@@ -34,6 +36,7 @@ use crate::{
                 key_location::KeyLocation,
                 server::RedisServer,
                 settings::ServerSettings,
+                sharded_subscription::ShardedSubscription,
                 slot_ranges::{self, SlotRange},
                 slots::{Names, slot_of},
             },
@@ -145,11 +148,6 @@ impl Cluster {
         server
     }
 
-    /// Requests the map.
-    pub(crate) async fn greet(self: &Arc<Self>, within: Duration) -> Result<(), Failure> {
-        self.look(within).await.map(drop)
-    }
-
     /// The nodes that have slots, each as the location of its first slot.
     pub(crate) fn owners(&self) -> Vec<KeyLocation> {
         let map = self.map.lock();
@@ -199,9 +197,8 @@ impl Cluster {
         });
     }
 
-    /// Asks nodes for the map, first those with a connection, and the next one when a reply is slow; returns the node that sent
-    /// it.
-    async fn look(&self, within: Duration) -> Result<Arc<RedisServer>, Failure> {
+    /// Asks nodes for the map, first those with a connection, and the next one when a reply is slow.
+    pub(crate) async fn look(&self, within: Duration) -> Result<(), Failure> {
         let mut candidates = self.candidates().into_iter();
         let mut asked = JoinSet::new();
         let mut failure: Option<Failure> = None;
@@ -218,7 +215,7 @@ impl Cluster {
             match timeout(patience, asked.join_next()).await {
                 Ok(Some(Ok((Ok(ranges), server)))) => {
                     self.take_over(&ranges, &server);
-                    return Ok(server);
+                    return Ok(());
                 }
                 // A transient failure takes precedence over a permanent one.
                 Ok(Some(Ok((Err(other), _))))
@@ -277,9 +274,15 @@ impl Cluster {
         let place = address.place();
         let (host, port) = place.expect("a url with several hosts has no paths of sockets");
         let make = || {
-            Arc::new(RedisServer::of_a_cluster(
-                address.clone(),
-                &self.server_settings,
+            let (settings, address) = (&self.server_settings, address.clone());
+            let subscription = ShardedSubscription::new(address.clone(), settings);
+            let dispatch = settings.dispatch("".into());
+            let (purpose, timing) = (Purpose::LocksOnly, settings.timing);
+            let node = ReconnectingConnection::new(address, None, purpose, timing, dispatch);
+            Arc::new(RedisServer::new(
+                node,
+                Some(subscription),
+                settings.replicas,
             ))
         };
         map.servers

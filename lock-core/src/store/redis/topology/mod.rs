@@ -57,90 +57,48 @@ impl fmt::Debug for Access {
 const SENTINEL_PORT: u16 = 26_379;
 
 impl Topology {
+    /// `label`: that of the manager, as a part of the connections' names.
     pub(super) fn of(
         server: &Named,
         access: &Access,
         security: &Security,
+        label: Option<&Arc<str>>,
     ) -> Result<Self, LockError> {
-        match server {
-            Named::Url(url) => Self::parse(url, access, security),
+        let own = |address: Address| address.for_manager(access.server.as_ref(), label);
+        let url = match server {
+            Named::Url(url) => ServerUrl::parse(url)?,
             Named::Client(client) => {
-                Ok(Self::Single(Address::of_client((**client).clone())?).with(access))
-            }
-        }
-    }
-
-    fn parse(url: &str, access: &Access, security: &Security) -> Result<Self, LockError> {
-        let url = ServerUrl::parse(url)?;
-        let topology = match url.kind {
-            Kind::Server | Kind::Socket => Self::Single(Address::of(&url, security)?),
-            Kind::Sentinel => Self::Sentinel(service(&url, security)?),
-            Kind::Cluster => Self::Cluster(seeds(&url, security)?),
-        };
-        Ok(topology.with(access))
-    }
-
-    fn with(mut self, access: &Access) -> Self {
-        let server = |address: &mut Address| {
-            if let Some(credentials) = &access.server {
-                address.set_credentials(Some(credentials.clone()));
+                return Ok(Self::Single(own(Address::of_client((**client).clone())?)));
             }
         };
-        match &mut self {
-            Self::Single(address) => server(address),
-            Self::Sentinel(service) => {
-                server(&mut service.primary);
-                if let Some(credentials) = &access.sentinel {
-                    for sentinel in &mut service.sentinels {
-                        sentinel.set_credentials(Some(credentials.clone()));
-                    }
-                }
+        let address = own(Address::of(&url, security)?);
+        let hosts = |port: u16| {
+            let hosts = url.hosts.iter();
+            hosts.map(move |(host, given)| (host, given.unwrap_or(port)))
+        };
+        Ok(match url.kind {
+            Kind::Server | Kind::Socket => Self::Single(address),
+            Kind::Sentinel => {
+                let given = url.sentinel_credentials.clone();
+                let credentials = access.sentinel.clone();
+                let credentials = credentials.or(given.map(|given| Arc::new(given) as _));
+                let sentinel = |(host, port): (&String, u16)| {
+                    address.at(host, port).of_sentinel(credentials.clone())
+                };
+                Self::Sentinel(Service {
+                    name: url.name.clone(),
+                    sentinels: hosts(SENTINEL_PORT).map(sentinel).collect(),
+                    primary: address.clone(),
+                })
             }
-            Self::Cluster(seeds) => seeds.nodes.iter_mut().for_each(server),
-        }
-        self
+            Kind::Cluster => Self::Cluster(Seeds {
+                nodes: hosts(DEFAULT_PORT)
+                    .map(|(host, port)| address.at(host, port))
+                    .collect(),
+                shown: address.clone(),
+            }),
+        })
     }
-
-    /// The same, with the label of the manager as a part of the connections' names.
-    pub(super) fn labelled(mut self, label: Option<&Arc<str>>) -> Self {
-        let set = |address: &mut Address| address.set_label(label.cloned());
-        match &mut self {
-            Self::Single(address) => set(address),
-            Self::Sentinel(service) => {
-                set(&mut service.primary);
-                service.sentinels.iter_mut().for_each(set);
-            }
-            Self::Cluster(seeds) => seeds.nodes.iter_mut().for_each(set),
-        }
-        self
-    }
-}
-
-fn service(url: &ServerUrl, security: &Security) -> Result<Service, LockError> {
-    let primary = Address::of(url, security)?;
-    let sentinels = url.hosts.iter().map(|(host, port)| {
-        let mut sentinel = primary.at(host, port.unwrap_or(SENTINEL_PORT));
-        sentinel.leave_database();
-        let given = url.sentinel_credentials.clone();
-        sentinel.set_credentials(given.map(|given| Arc::new(given) as _));
-        sentinel
-    });
-    Ok(Service {
-        name: url.name.clone(),
-        sentinels: sentinels.collect(),
-        primary,
-    })
-}
-
-fn seeds(url: &ServerUrl, security: &Security) -> Result<Seeds, LockError> {
-    let shown = Address::of(url, security)?;
-    let nodes = url.hosts.iter();
-    Ok(Seeds {
-        nodes: nodes
-            .map(|(host, port)| shown.at(host, port.unwrap_or(DEFAULT_PORT)))
-            .collect(),
-        shown,
-    })
 }
 
 #[cfg(test)]
@@ -151,7 +109,16 @@ mod tests {
     use crate::credentials::{Credentials, given};
 
     fn parse(url: &str) -> Result<Topology, LockError> {
-        Topology::parse(url, &Access::default(), &Security::default())
+        parse_for(url, &Access::default())
+    }
+
+    fn parse_for(url: &str, access: &Access) -> Result<Topology, LockError> {
+        Topology::of(
+            &Named::Url(url.to_owned()),
+            access,
+            &Security::default(),
+            None,
+        )
     }
 
     fn places(addresses: &[Address]) -> Vec<(String, u16)> {
@@ -215,8 +182,7 @@ mod tests {
             server: credentials("one"),
             sentinel: credentials("two"),
         };
-        let Ok(Topology::Sentinel(service)) =
-            Topology::parse("redis+sentinel://:old@a/m", &access, &Security::default())
+        let Ok(Topology::Sentinel(service)) = parse_for("redis+sentinel://:old@a/m", &access)
         else {
             panic!("refused");
         };

@@ -36,22 +36,18 @@ use crate::store::{
 
 #[derive(Debug)]
 pub(crate) struct ReplicaAcks {
-    connection: Arc<ReconnectingConnection>,
+    /// The connection on which locks are taken.
+    pub(crate) connection: Arc<ReconnectingConnection>,
     least: u32,
     within: Duration,
     /// How many rounds have begun.
     begun: AtomicU64,
-    /// The last completed round.
-    last: Mutex<Option<AckRound>>,
+    /// The last completed round, by its number: one `WAIT` for all that was written before it.
+    last: Mutex<(u64, Result<Acks, Failure>)>,
 }
 
-/// One `WAIT` for all that was written before it.
-#[derive(Clone, Debug)]
-struct AckRound {
-    number: u64,
-    /// How many replicas, and on which connection: a count says nothing about what was written on another connection.
-    replicas: Result<(ConnectionId, u64), Failure>,
-}
+/// How many replicas, and on which connection: a count says nothing about what was written on another connection.
+type Acks = (ConnectionId, u64);
 
 impl ReplicaAcks {
     pub(crate) fn new(connection: &ReconnectingConnection, replicas: Replicas) -> Self {
@@ -62,12 +58,8 @@ impl ReplicaAcks {
             least: replicas.least,
             within: replicas.within,
             begun: AtomicU64::new(0),
-            last: Mutex::default(),
+            last: Mutex::new((0, Err(Failure::not_now("no replica was asked yet")))),
         }
-    }
-
-    pub(crate) fn connection(&self) -> &Arc<ReconnectingConnection> {
-        &self.connection
     }
 
     /// Waits until enough replicas have all that was written on this connection up to now.
@@ -78,16 +70,13 @@ impl ReplicaAcks {
         // A round that has begun may not cover what was written since.
         let needed = self.begun.load(Ordering::Acquire) + 1;
         let mut last = self.last.lock().await;
-        let round = match &*last {
-            Some(round) if round.number >= needed => round.clone(),
-            _ => {
-                let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-                let replicas = self.wait().await;
-                last.insert(AckRound { number, replicas }).clone()
-            }
-        };
+        if last.0 < needed {
+            let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            *last = (number, self.wait().await);
+        }
+        let acks = last.1.clone();
         drop(last);
-        match round.replicas? {
+        match acks? {
             (asked, _) if asked != connection => Err(Failure::no_reply(
                 "the connection broke before replicas were asked",
             )),
@@ -121,7 +110,7 @@ impl ReplicaAcks {
         }
     }
 
-    async fn wait(&self) -> Result<(ConnectionId, u64), Failure> {
+    async fn wait(&self) -> Result<Acks, Failure> {
         let words = [
             Text("WAIT"),
             Number(self.least.into()),

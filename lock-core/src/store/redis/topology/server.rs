@@ -13,17 +13,10 @@ use crate::store::{
     Release,
     in_flight::{ConnectionId, InFlight},
     redis::{
-        address::Address,
-        connection::{
-            exchange::Ready,
-            handshake::Purpose,
-            known_primary::{Need, PrimaryFinder},
-            pub_sub::PubSubDispatch,
-            reconnecting::ReconnectingConnection,
-        },
+        connection::{exchange::Ready, known_primary::Need, reconnecting::ReconnectingConnection},
         topology::{
-            replica_acks::ReplicaAcks, request_connections::RequestConnections,
-            settings::ServerSettings, transactions::Changes,
+            replica_acks::ReplicaAcks, request_connections::RequestConnections, settings::Replicas,
+            transactions::Changes,
         },
     },
 };
@@ -49,58 +42,26 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// A server that has all keys.
-    pub(crate) fn with_all_keys(
-        address: Address,
-        sentinels: Option<Arc<dyn PrimaryFinder>>,
-        dispatch: PubSubDispatch,
-        server_settings: &ServerSettings,
+    /// `subscription`: for a node of a cluster.
+    pub(crate) fn new(
+        connection: ReconnectingConnection,
+        subscription: Option<ShardedSubscription>,
+        replicas: Option<Replicas>,
     ) -> Self {
-        let connection = ReconnectingConnection::new(
-            address,
-            sentinels,
-            Purpose::Locks,
-            server_settings.timing,
-            dispatch,
-        );
-        Self::new(connection, server_settings)
-    }
-
-    /// A node of a cluster.
-    pub(crate) fn of_a_cluster(address: Address, server_settings: &ServerSettings) -> Self {
-        let dispatch = server_settings.dispatch("".into());
-        let subscription = ShardedSubscription::new(address.clone(), server_settings);
-        let connection = ReconnectingConnection::new(
-            address,
-            None,
-            Purpose::LocksOnly,
-            server_settings.timing,
-            dispatch,
-        );
-        Self {
-            subscription: Some(subscription),
-            ..Self::new(connection, server_settings)
-        }
-    }
-
-    fn new(connection: ReconnectingConnection, server_settings: &ServerSettings) -> Self {
         let connection = Arc::new(connection);
-        let replica_acks = server_settings
-            .replicas
-            .map(|replicas| ReplicaAcks::new(&connection, replicas));
         Self {
             changes: Changes::to(&connection),
             renewals: Changes::to(&connection),
-            replica_acks,
+            replica_acks: replicas.map(|replicas| ReplicaAcks::new(&connection, replicas)),
             requests: RequestConnections::new(connection.clone()),
             connection,
-            subscription: None,
+            subscription,
         }
     }
 
     /// All connections to it, except those on which only grants arrive.
     pub(crate) fn connections(&self) -> Vec<Arc<ReconnectingConnection>> {
-        let replica_acks = self.replica_acks.iter().map(ReplicaAcks::connection);
+        let replica_acks = self.replica_acks.iter().map(|acks| &acks.connection);
         let fixed = replica_acks.chain([
             &self.connection,
             &self.changes.connection,
@@ -111,9 +72,8 @@ impl RedisServer {
 
     /// The connection on which locks are taken.
     pub(crate) fn holding(&self) -> &Arc<ReconnectingConnection> {
-        self.replica_acks
-            .as_ref()
-            .map_or(&self.connection, ReplicaAcks::connection)
+        let acks = self.replica_acks.as_ref();
+        acks.map_or(&self.connection, |acks| &acks.connection)
     }
 
     /// The connection for releasing a lock: the one on which it was taken, so that the release never overtakes the acquire. If no
