@@ -103,7 +103,7 @@ impl RedisStore {
     fn is_released_alone(&self, location: &KeyLocation, request: &Release) -> bool {
         native_release::suffices(request)
             && location.server.replica_acks.is_none()
-            && !self.0.usage.is_one_of_several
+            && !self.0.is_one_of_several
     }
 }
 

@@ -25,7 +25,6 @@ use crate::{
             },
             health,
             redis_store::{RedisState, RedisStore, Settings},
-            rights::Usage,
             topology::{
                 Topology,
                 request_connections::ForCaller,
@@ -73,12 +72,6 @@ impl RedisStore {
                 RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
             }
         };
-        let usage = Usage {
-            scope: settings.scope.clone(),
-            is_one_of_several,
-            are_several: servers.are_several(),
-            polling_pause: settings.timing.polling_pause,
-        };
         Ok(Self(Arc::new(RedisState {
             executor: settings.executor.clone(),
             servers,
@@ -86,7 +79,8 @@ impl RedisStore {
             looked: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             timing: settings.timing,
-            usage,
+            scope: settings.scope.clone(),
+            is_one_of_several,
         })))
     }
 
@@ -119,7 +113,7 @@ impl RedisStore {
             health::look_at_eviction(self);
         }
         self.try_out(reached, left()).await?;
-        if let Some(warning) = self.0.usage.scope.warning() {
+        if let Some(warning) = self.0.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
         }
         Ok(())

@@ -45,7 +45,7 @@ pub(super) async fn check(
     for location in store.0.servers.each() {
         if let Err(failure) = check_one(store, &location, known_tokens, &mut health).await {
             let within = store.0.timing.connect_timeout + store.within();
-            return Err(rights::explained(&store.0.usage, &location, failure, within).await);
+            return Err(rights::explained(store, &location, failure, within).await);
         }
     }
     Ok(health)
@@ -72,9 +72,7 @@ async fn check_one(
     };
     let scripts = match location.capabilities(within).await? {
         Capabilities::Scripts => None,
-        Capabilities::Commands => {
-            Some(rights::without_scripts(&store.0.usage, location, within).await)
-        }
+        Capabilities::Commands => Some(rights::without_scripts(store, location, within).await),
     };
     let found = [
         (Topic::Latency, slow),

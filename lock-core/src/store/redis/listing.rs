@@ -2,7 +2,7 @@
 //!
 //! A server has no index of its locks. One would cost each acquire a command, so a list is a `SCAN` of all keys.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
 
@@ -17,6 +17,7 @@ use crate::{
                 errors, reconnecting::ReconnectingConnection, wire::command::Arg::Text, wire::reply,
             },
             rights,
+            together::together,
             topology::servers::RedisServers,
         },
     },
@@ -62,8 +63,8 @@ pub(super) async fn page(
         .into_iter()
         .filter(|key| !key.starts_with(RESERVED))
         .collect();
-    let asked = keys.iter().map(|key| inspect(key.as_str().into()));
-    let seen = all(asked.collect()).await;
+    // Their number is bounded by a page.
+    let seen = together(keys.iter().map(|key| inspect(key.as_str().into()))).await;
     let mut locks = Vec::with_capacity(keys.len());
     for (key, seen) in keys.into_iter().zip(seen) {
         match seen {
@@ -140,27 +141,6 @@ fn read(reply: &Value) -> Option<(u64, Vec<String>)> {
     // A key that is no text is none of this library.
     let keys = keys.filter_map(|key| String::from_utf8(key.to_vec()).ok());
     Some((cursor, keys.collect()))
-}
-
-/// Polls all requests together, so that they leave together. Their number is bounded by a page.
-async fn all(
-    mut asked: Vec<StoreFuture<Option<Sighting>>>,
-) -> Vec<Result<Option<Sighting>, Failure>> {
-    let mut replies: Vec<_> = asked.iter().map(|_| None).collect();
-    poll_fn(move |context| {
-        for (asked, reply) in asked.iter_mut().zip(&mut replies) {
-            if reply.is_none()
-                && let Poll::Ready(ready) = asked.as_mut().poll(context)
-            {
-                *reply = Some(ready);
-            }
-        }
-        if replies.iter().any(Option::is_none) {
-            return Poll::Pending;
-        }
-        Poll::Ready(std::mem::take(&mut replies).into_iter().flatten().collect())
-    })
-    .await
 }
 
 #[cfg(test)]

@@ -29,14 +29,14 @@ mod redis_store;
 mod renewals;
 mod rights;
 mod scripts;
+mod together;
 mod topology;
 mod trial;
 pub(crate) mod voting_server;
 mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
-pub(crate) use redis_store::{RedisStore, Settings};
-pub(crate) use rights::Scope;
+pub(crate) use redis_store::{RedisStore, Scope, Settings};
 pub(crate) use topology::{Access, settings::Replicas};
 
 impl OneServer for RedisStore {
@@ -137,8 +137,8 @@ impl Store for RedisStore {
         Box::pin(async move {
             let mut health = health::check(&store, &known_tokens).await?;
             // With several servers, this warning is given once for all of them.
-            if !store.0.usage.is_one_of_several {
-                health.warnings.extend(store.0.usage.scope.warning());
+            if !store.0.is_one_of_several {
+                health.warnings.extend(store.0.scope.warning());
             }
             Ok(health)
         })

@@ -7,12 +7,12 @@ use std::{
 };
 
 use crate::{
+    inspect::{Topic, Warning},
     runtime::executor::Executor,
     store::{
         redis::{
             address::transport::Security,
             contention::Contention,
-            rights::{Scope, Usage},
             topology::{Access, servers::RedisServers, settings::Replicas},
         },
         timing::Timing,
@@ -32,7 +32,17 @@ pub(super) struct RedisState {
     /// Whether the sentinels are watched.
     pub(super) watched: AtomicBool,
     pub(super) timing: Timing,
-    pub(super) usage: Usage,
+    pub(super) scope: Scope,
+    /// Whether the server is one of several that vote: by scripts only, and without grants.
+    pub(super) is_one_of_several: bool,
+}
+
+/// Which keys locks have, and which of them stands for all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scope {
+    pub(crate) prefix: String,
+    /// Includes the prefix.
+    pub(crate) check_key: Option<String>,
 }
 
 /// What a manager needs from its servers.
@@ -54,6 +64,19 @@ pub(crate) struct Settings {
 pub(super) enum Acked {
     Must,
     NeedNot,
+}
+
+impl Scope {
+    /// The warning if no key stands for those of the locks.
+    pub(crate) fn warning(&self) -> Option<Warning> {
+        let is_unknown = self.prefix.is_empty() && self.check_key.is_none();
+        is_unknown.then(|| {
+            Topic::Rights.warning(
+                "the key prefix is empty, so whether this user may use the keys of its locks was not tried: name one of them by \
+                 the builder's `check_key`",
+            )
+        })
+    }
 }
 
 impl RedisStore {

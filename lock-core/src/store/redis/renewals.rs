@@ -2,13 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::JoinSet;
-
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
         connection::{CLOCK, capabilities::Capabilities},
         scripts::{Call, NodeRole, RENEW, replies::read_renewed},
+        together::together,
         topology::{
             key_location::KeyLocation,
             servers::{MOST_HOPS, RedisServers},
@@ -30,36 +29,22 @@ pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
         if open.is_empty() || left.is_zero() {
             break;
         }
-        let mut groups = grouped(open).into_iter().map(|members| {
+        // All nodes are asked at the same time: one that does not reply must not cost the leases at another one.
+        let asked = grouped(open).into_iter().map(|members| async move {
             let requests = members.iter().map(|(number, _)| batch[*number].clone());
             let requests: Vec<_> = requests.collect();
-            async move {
-                let replies = renew_at(&members[0].1, &requests, left).await;
-                let replies = replies.unwrap_or_else(|failure| vec![Err(failure); requests.len()]);
-                (members, replies)
-            }
+            let replies = renew_at(&members[0].1, &requests, left).await;
+            let replies = replies.unwrap_or_else(|failure| vec![Err(failure); requests.len()]);
+            members.into_iter().zip(replies)
         });
-        let here = groups.next();
-        // All nodes are asked at the same time: one that does not reply must not cost the leases at another one.
-        let mut asked: JoinSet<_> = groups.collect();
-        let mut answered = Vec::new();
-        if let Some(here) = here {
-            answered.push(here.await);
-        }
-        // Ends with the last reply, each of which is bounded by what is left.
-        while let Some(other) = asked.join_next().await {
-            answered.extend(other.ok());
-        }
         open = Vec::new();
-        for (members, replies) in answered {
-            for ((number, location), reply) in members.into_iter().zip(replies) {
-                if let Err(failure) = &reply
-                    && let Some(next) = servers.follow(&location, failure)
-                {
-                    open.push((number, next));
-                }
-                renewals[number] = reply;
+        for ((number, location), reply) in together(asked).await.into_iter().flatten() {
+            if let Err(failure) = &reply
+                && let Some(next) = servers.follow(&location, failure)
+            {
+                open.push((number, next));
             }
+            renewals[number] = reply;
         }
     }
     renewals

@@ -13,68 +13,23 @@ use std::{sync::Arc, time::Duration};
 use redis::Value;
 
 use crate::{
-    inspect::{Topic, Warning},
     options::RESERVED,
     store::{
         Failure,
         redis::{
             connection::{
-                capabilities::Capabilities, delete_if::DeleteIf, errors, pub_sub::GRANTS,
-                reconnecting::ReconnectingConnection, wire::command::Arg::Text,
+                capabilities::Capabilities,
+                delete_if::DeleteIf,
+                errors,
+                pub_sub::GRANTS,
+                reconnecting::ReconnectingConnection,
+                wire::{command::Arg::Text, reply},
             },
+            redis_store::RedisStore,
             topology::key_location::KeyLocation,
         },
     },
 };
-
-/// Which keys locks have, and which of them stands for all.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Scope {
-    pub(crate) prefix: String,
-    /// Includes the prefix.
-    pub(crate) check_key: Option<String>,
-}
-
-/// How locks use their servers.
-#[derive(Clone, Debug)]
-pub(crate) struct Usage {
-    pub(crate) scope: Scope,
-    /// Whether the server is one of several that vote: by scripts only, and without grants.
-    pub(crate) is_one_of_several: bool,
-    /// Whether the servers are those of a cluster.
-    pub(crate) are_several: bool,
-    pub(crate) polling_pause: Duration,
-}
-
-/// Stands between the prefix and the name of a lock that is only tried.
-pub(super) const CHECK: &str = "__check__:";
-
-impl Scope {
-    /// The warning if no key stands for those of the locks.
-    pub(crate) fn warning(&self) -> Option<Warning> {
-        let is_unknown = self.prefix.is_empty() && self.check_key.is_none();
-        is_unknown.then(|| {
-            Topic::Rights.warning(
-                "the key prefix is empty, so whether this user may use the keys of its locks was not tried: name one of them by \
-                 the builder's `check_key`",
-            )
-        })
-    }
-
-    /// Whether locks may have all keys with the prefix.
-    fn is_a_prefix(&self) -> bool {
-        self.check_key.is_none() && !self.prefix.is_empty()
-    }
-
-    /// The key pattern that a user is granted for locks: the keys under the prefix, or the one that stands for them.
-    fn pattern(&self) -> Option<String> {
-        match &self.check_key {
-            Some(key) => Some(format!("~{}", literally(key))),
-            None if self.prefix.is_empty() => None,
-            None => Some(format!("~{}*", literally(&self.prefix))),
-        }
-    }
-}
 
 /// In the order of `docs/operations.md`.
 const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +mget +set +xadd +exists +pttl +pexpire +del +zadd +zrange +zrem +zcard \
@@ -83,7 +38,7 @@ const COMMANDS: &str = "+ping +info +time +get +set +xadd +pttl +del +pexpire +w
 
 /// Extends a failure for lack of rights by the line that grants them.
 pub(super) async fn explained(
-    usage: &Usage,
+    store: &RedisStore,
     location: &KeyLocation,
     failure: Failure,
     within: Duration,
@@ -93,10 +48,10 @@ pub(super) async fn explained(
     };
     let connection = &location.server.connection;
     let known = connection.snapshot().and_then(|now| now.capabilities);
-    let scripts = line(usage, location, Capabilities::Scripts, within).await;
+    let scripts = line(store, location, Capabilities::Scripts, within).await;
     let (reason, lines) = match known {
-        Some(by @ Capabilities::Commands) if !usage.is_one_of_several => {
-            let commands = line(usage, location, by, within).await;
+        Some(by @ Capabilities::Commands) if !store.0.is_one_of_several => {
+            let commands = line(store, location, by, within).await;
             (
                 format!("neither `+eval +evalsha`, nor what locks without scripts need: {reason}"),
                 format!("{scripts}, or without scripts by {commands}"),
@@ -112,12 +67,12 @@ pub(super) async fn explained(
 
 /// The warning for a user without the right to run scripts: what is missing, and the line that grants it.
 pub(super) async fn without_scripts(
-    usage: &Usage,
+    store: &RedisStore,
     location: &KeyLocation,
     within: Duration,
 ) -> String {
-    let pause = usage.polling_pause;
-    let line = line(usage, location, Capabilities::Scripts, within).await;
+    let pause = store.0.timing.polling_pause;
+    let line = line(store, location, Capabilities::Scripts, within).await;
     format!(
         "this user may not run scripts, so there is no queue: waiters poll, about every {pause:?} each, and are served in no order; \
          an administrator of the server grants what a queue takes by {line}"
@@ -125,7 +80,12 @@ pub(super) async fn without_scripts(
 }
 
 /// The line that grants all that locks need, and what to do if the server refuses it.
-async fn line(usage: &Usage, location: &KeyLocation, by: Capabilities, within: Duration) -> String {
+async fn line(
+    store: &RedisStore,
+    location: &KeyLocation,
+    by: Capabilities,
+    within: Duration,
+) -> String {
     let connection = &location.server.connection;
     let asked = if connection.is_up() {
         connection.clone()
@@ -134,10 +94,15 @@ async fn line(usage: &Usage, location: &KeyLocation, by: Capabilities, within: D
     };
     let greeting = asked.greeting(within).await;
     let is_old = greeting.is_before(7);
-    let (scripts, several) = (by == Capabilities::Scripts, usage.are_several);
-    let deletes = greeting.delete_if().filter(|_| !usage.is_one_of_several);
-    let (pattern, own) = (usage.scope.pattern(), format!("~{RESERVED}*"));
-    let channels = format!("&{GRANTS}*");
+    let (scripts, several) = (by == Capabilities::Scripts, store.0.servers.are_several());
+    let deletes = greeting.delete_if().filter(|_| !store.0.is_one_of_several);
+    // The keys under the prefix, or the one that stands for them.
+    let (pattern, are_all) = match (&store.0.scope.check_key, &*store.0.scope.prefix) {
+        (Some(key), _) => (Some(format!("~{}", literally(key))), false),
+        (None, "") => (None, false),
+        (None, prefix) => (Some(format!("~{}*", literally(prefix))), true),
+    };
+    let (own, channels) = (format!("~{RESERVED}*"), format!("&{GRANTS}*"));
     let words = [
         (pattern.as_deref(), true),
         (Some(&*own), true),
@@ -159,9 +124,7 @@ async fn line(usage: &Usage, location: &KeyLocation, by: Capabilities, within: D
         .filter_map(|(word, is_needed)| word.filter(|_| *is_needed));
     let words = words.collect::<Vec<_>>().join(" ");
     let name = name(&asked, within).await;
-    let name = name.as_deref().or(connection.address().user());
-    let name = name.unwrap_or("default");
-    if usage.scope.is_a_prefix() && !is_old {
+    if are_all && !is_old {
         format!("`ACL SETUSER {name} ( {words} )`")
     } else {
         format!(
@@ -171,13 +134,14 @@ async fn line(usage: &Usage, location: &KeyLocation, by: Capabilities, within: D
     }
 }
 
-/// The user's name on the server, if the user may ask for it.
-async fn name(connection: &Arc<ReconnectingConnection>, within: Duration) -> Option<String> {
+/// The user's name on the server, or that of the url, if the user may not ask for it.
+async fn name(connection: &Arc<ReconnectingConnection>, within: Duration) -> String {
     let words = [Text("ACL"), Text("WHOAMI")];
-    match connection.send(&[&words], within, None).await {
-        Ok((_, Value::BulkString(name))) => String::from_utf8(name).ok(),
-        _ => None,
-    }
+    let reply = connection.send(&[&words], within, None).await;
+    let name = reply
+        .ok()
+        .and_then(|(_, name)| Some(reply::text(&name)?.to_owned()));
+    name.unwrap_or_else(|| connection.address().user().unwrap_or("default").to_owned())
 }
 
 /// The failure of a list for lack of the right to scan, which locks do not need. `None` if the reply is no such refusal.
@@ -189,12 +153,10 @@ pub(super) async fn without_scan(
     if !matches!(reply, Value::ServerError(error) if error.code() == "NOPERM") {
         return None;
     }
-    let name = name(connection, within).await;
-    let name = name.as_deref().or(connection.address().user());
     Some(Failure::invalid(format!(
         "this user of {} may not list locks: an administrator of the server grants it by `ACL SETUSER {} +scan`",
         connection.address().shown(),
-        name.unwrap_or("default")
+        name(connection, within).await
     )))
 }
 

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 use crate::{
     key::LockKey,
@@ -28,8 +28,9 @@ use crate::{
                 wire::command::Arg::{Joined, Text},
             },
             redis_store::{Acked, RedisStore},
-            rights::{self, CHECK},
+            rights,
             scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
+            together::together,
             topology::{
                 key_location::KeyLocation,
                 slots::{has_tag, tag_in},
@@ -37,6 +38,9 @@ use crate::{
         },
     },
 };
+
+/// Stands between the prefix and the name of a lock that is only tried.
+const CHECK: &str = "__check__:";
 
 /// How long the lock of a check lasts if it is not released.
 const CHECK_TTL: Duration = Duration::from_secs(1);
@@ -54,19 +58,20 @@ impl RedisStore {
     ) -> Result<(), Failure> {
         let started = Clock::Boot.now();
         let left = || within.saturating_sub(Clock::Boot.now().since(started));
-        let (homes, usage) = (self.0.servers.each(), &self.0.usage);
-        let tried = match reached {
-            Ok(()) => timeout(within, try_all(self, &homes)).await,
-            Err(failure) => Ok(Err((self.0.servers.any(), failure))),
-        };
-        match tried {
-            Ok(Ok(())) => {}
-            Ok(Err((location, failure))) => {
-                return Err(rights::explained(usage, &location, failure, left()).await);
+        let homes = self.0.servers.each();
+        if let Err(failure) = reached {
+            return Err(rights::explained(self, &self.0.servers.any(), failure, left()).await);
+        }
+        // At the same time. A trial that is not awaited would leave its key until its ttl ends.
+        let tried = together(homes.iter().map(|location| try_one(self, location)));
+        if let Ok(tried) = timeout(within, tried).await {
+            for (location, tried) in homes.iter().zip(tried) {
+                if let Err(failure) = tried {
+                    return Err(rights::explained(self, location, failure, left()).await);
+                }
             }
-            Err(_) => {
-                tracing::warn!(server = ?self, "no lock could be tried in time; the locks themselves retry");
-            }
+        } else {
+            tracing::warn!(server = ?self, "no lock could be tried in time; the locks themselves retry");
         }
         let mut is_warned = false;
         for location in &homes {
@@ -76,7 +81,7 @@ impl RedisStore {
             announce(self, location, &current, left()).await;
             if current.capabilities == Some(Capabilities::Commands) && !is_warned {
                 let server = location.server.connection.address().shown();
-                let warning = rights::without_scripts(usage, location, left()).await;
+                let warning = rights::without_scripts(self, location, left()).await;
                 tracing::warn!(server, "{warning}");
                 is_warned = true;
             }
@@ -85,31 +90,14 @@ impl RedisStore {
     }
 }
 
-/// Tries all servers at the same time; returns the first permanent failure.
-async fn try_all(store: &RedisStore, homes: &[KeyLocation]) -> Result<(), (KeyLocation, Failure)> {
-    let mut trials = homes
-        .iter()
-        .map(|location| try_one(store.clone(), location.clone()));
-    let here = trials.next();
-    let mut others: JoinSet<_> = trials.collect();
-    let mut first = match here {
-        Some(here) => here.await,
-        None => Ok(()),
-    };
-    // Ends with the last reply, each of which is bounded. A trial that is not awaited would leave its key until its ttl ends.
-    while let Some(tried) = others.join_next().await {
-        first = first.and(tried.unwrap_or(Ok(())));
-    }
-    first
-}
-
-async fn try_one(store: RedisStore, location: KeyLocation) -> Result<(), (KeyLocation, Failure)> {
+/// Only a permanent failure is one.
+async fn try_one(store: &RedisStore, location: &KeyLocation) -> Result<(), Failure> {
     let none = KnownTokens::of_clocks(0);
-    let Err(failure) = try_a_lock(&store, &location, Acked::NeedNot, &none).await else {
+    let Err(failure) = try_a_lock(store, location, Acked::NeedNot, &none).await else {
         return Ok(());
     };
     if errors::lack_of_rights(&failure).is_some() || matches!(failure, Failure::Invalid(_)) {
-        return Err((location, failure));
+        return Err(failure);
     }
     let server = location.server.connection.address().shown();
     tracing::warn!(
@@ -129,7 +117,7 @@ pub(super) async fn try_a_lock(
 ) -> Result<Option<String>, Failure> {
     match location.capabilities(store.within()).await? {
         Capabilities::Scripts => expect_rights(store, location).await?,
-        Capabilities::Commands if store.0.usage.is_one_of_several => {
+        Capabilities::Commands if store.0.is_one_of_several => {
             return Err(errors::denied(
                 "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
                     .to_owned(),
@@ -141,7 +129,7 @@ pub(super) async fn try_a_lock(
         replica_acks.try_out().await?;
     }
     let key = key_on(store, location);
-    let given = store.0.usage.scope.check_key.as_deref();
+    let given = store.0.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
     let clock = store.clock_of(&key);
     let known_fencing = known_tokens.of(clock);
@@ -208,7 +196,7 @@ async fn expect_rights(store: &RedisStore, location: &KeyLocation) -> Result<(),
 
 /// The key of the trial lock on a server: a key that stands for those of the locks, if there is one here.
 fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
-    let (scope, servers) = (&store.0.usage.scope, &store.0.servers);
+    let (scope, servers) = (&store.0.scope, &store.0.servers);
     let (prefix, random) = (&scope.prefix, random_name());
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
@@ -312,7 +300,7 @@ async fn announce(
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,
-        mode = if delivery && !store.0.usage.is_one_of_several {
+        mode = if delivery && !store.0.is_one_of_several {
             "push"
         } else {
             "polling"
