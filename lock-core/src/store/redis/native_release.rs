@@ -51,14 +51,8 @@ pub(super) async fn release(
         command(&[&[Text("EXISTS"), queue]]),
     ]);
     let within = ready.reconnecting.reply_within();
-    let replies = ready
-        .several(&commands, request.in_flight(), within)
-        .await?;
-    read(replies, ready)
-}
-
-fn read(replies: Vec<Value>, ready: &Ready) -> Result<Option<Released>, Failure> {
-    let mut replies = replies.into_iter();
+    let sent = ready.several(&commands, request.in_flight(), within);
+    let mut replies = sent.await?.into_iter();
     let mut next = || replies.next().unwrap_or(Value::Nil);
     let outcome = match (next(), next()) {
         (Value::Int(1), Value::Int(0)) => ReleaseOutcome::Released,

@@ -25,7 +25,7 @@ use crate::{
             },
             health,
             redis_store::RedisStore,
-            scripts::{Call, INSPECT, MARK, PROPOSE, replies::read_seen},
+            scripts::{Call, INSPECT, MARK, PROPOSE, replies::read_holder},
             topology::key_location::KeyLocation,
         },
     },
@@ -247,7 +247,7 @@ impl RedisStore {
         };
         let connection = &place.server.connection;
         let (_, reply) = place.run(connection, &INSPECT, call, None).await?;
-        Ok(read_seen(&reply)?.map(|seen| (seen.holder, seen.remaining)))
+        read_holder(&reply)
     }
 }
 

@@ -185,75 +185,64 @@ pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
 }
 
 pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> {
-    let Some(seen) = read_seen(reply)? else {
+    let (Some((holder, remaining)), Value::Array(parts)) = (read_holder(reply)?, reply) else {
         return Ok(None);
     };
-    if let (true, Some(kept_for)) = (seen.holder.is_empty(), seen.result_kept_for) {
+    let [
+        _,
+        _,
+        Value::Int(waiting),
+        Value::Int(holders),
+        Value::Array(leases),
+        Value::Array(queue),
+        Value::Int(result),
+    ] = &parts[..]
+    else {
+        return Err(errors::nonsense("an inspection"));
+    };
+    let result_kept_for = time_left(*result);
+    if let (true, Some(kept_for)) = (holder.is_empty(), result_kept_for) {
         return Ok(Some(Sighting::of_result(kept_for)));
     }
-    let exclusive = sighting_of(&seen.holder, seen.remaining, seen.waiting);
-    let mode = match seen.holder.get(..6) {
+    let waiting = usize::try_from(*waiting).unwrap_or(0);
+    let seen = Sighting {
+        queue: words_of(queue).map(|words| waiter(&words)).collect(),
+        result_kept_for,
+        ..sighting_of(&holder, remaining, waiting)
+    };
+    let mode = match holder.get(..6) {
         Some("lc1+s:") => LockMode::Shared,
         Some("lc1+p:") => LockMode::Permits,
-        _ => {
-            return Ok(Some(Sighting {
-                queue: seen.queue,
-                result_kept_for: seen.result_kept_for,
-                ..exclusive
-            }));
-        }
+        _ => return Ok(Some(seen)),
     };
     Ok(Some(Sighting {
         mode,
-        holders: seen.holders,
+        holders: usize::try_from(*holders).unwrap_or(0),
         // None is named if the set of holders was evicted.
-        leases: seen.beside,
-        queue: seen.queue,
-        result_kept_for: seen.result_kept_for,
-        ..exclusive
+        leases: words_of(leases).map(|words| lease(&words)).collect(),
+        ..seen
     }))
 }
 
-/// What is seen of a key.
-pub(crate) struct Seen {
-    /// The owner token, or the marker of a lock that is not exclusive.
-    pub(crate) holder: String,
-    pub(crate) remaining: Option<Duration>,
-    waiting: usize,
-    holders: usize,
-    /// Holders beside each other.
-    beside: Vec<LeaseInfo>,
-    queue: Vec<Waiter>,
-    result_kept_for: Option<Duration>,
-}
-
-pub(crate) fn read_seen(reply: &Value) -> Result<Option<Seen>, Failure> {
+/// What holds a key, and for how long: an owner token, or the marker of a lock that is not exclusive.
+pub(crate) fn read_holder(reply: &Value) -> Result<Option<(String, Option<Duration>)>, Failure> {
     let parts = match reply {
         Value::Array(parts) => &parts[..],
         _ => &[Value::Nil],
     };
     match parts {
         [] => Ok(None),
-        [
-            Value::BulkString(holder),
-            Value::Int(millis),
-            Value::Int(waiting),
-            Value::Int(holders),
-            Value::Array(leases),
-            Value::Array(queue),
-            Value::Int(result),
-        ] => Ok(Some(Seen {
-            holder: String::from_utf8_lossy(holder).into_owned(),
-            // A missing expiry is a negative number.
-            remaining: u64::try_from(*millis).ok().map(Duration::from_millis),
-            waiting: usize::try_from(*waiting).unwrap_or(0),
-            holders: usize::try_from(*holders).unwrap_or(0),
-            beside: words_of(leases).map(|words| lease(&words)).collect(),
-            queue: words_of(queue).map(|words| waiter(&words)).collect(),
-            result_kept_for: u64::try_from(*result).ok().map(Duration::from_millis),
-        })),
+        [Value::BulkString(holder), Value::Int(millis), ..] => {
+            let holder = String::from_utf8_lossy(holder).into_owned();
+            Ok(Some((holder, time_left(*millis))))
+        }
         _ => Err(errors::nonsense("an inspection")),
     }
+}
+
+/// A reply to PTTL: a missing expiry is a negative number.
+fn time_left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
 fn words_of(values: &[Value]) -> impl Iterator<Item = String> {

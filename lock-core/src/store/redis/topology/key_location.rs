@@ -141,18 +141,11 @@ impl KeyLocation {
 
     /// Whether grants for locks here arrive now.
     pub(crate) fn delivery(&self) -> GrantDelivery {
-        if let Some(subscription) = &self.server.subscription {
-            // The slot is still being moved to this node: subscribing is not possible yet, and the redirect does not name the
-            // source node.
-            return match self.node_role {
-                NodeRole::MigrationTarget => GrantDelivery::Unsupported,
-                NodeRole::SlotOwner => subscription.delivery(&self.names.grants),
-            };
-        }
-        if self.server.connection.has_grants() {
-            GrantDelivery::Pushed
-        } else {
-            GrantDelivery::Unsupported
+        match (&self.server.subscription, self.node_role) {
+            (Some(subscription), NodeRole::SlotOwner) => subscription.delivery(&self.names.grants),
+            (None, _) if self.server.connection.has_grants() => GrantDelivery::Pushed,
+            // While the slot is being moved to this node, subscribing is not possible, and the redirect does not name the source node.
+            _ => GrantDelivery::Unsupported,
         }
     }
 

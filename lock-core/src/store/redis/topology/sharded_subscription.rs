@@ -14,22 +14,18 @@ use std::{
 
 use redis::{PushKind, Value};
 
-use crate::{
-    runtime::clock::Moment,
-    store::{
-        Failure,
-        in_flight::ConnectionId,
-        redis::{
-            address::Address,
-            connection::{
-                CLOCK, errors,
-                handshake::Purpose,
-                reconnecting::ReconnectingConnection,
-                subscribed_channels::{SubscribedChannels, Subscription},
-                wire::{command::Arg::Text, reply},
-            },
-            topology::{grant_delivery::GrantDelivery, settings::ServerSettings},
+use crate::store::{
+    Failure,
+    redis::{
+        address::Address,
+        connection::{
+            CLOCK, errors,
+            handshake::Purpose,
+            reconnecting::ReconnectingConnection,
+            subscribed_channels::{SubscribedChannels, Subscription},
+            wire::{command::Arg::Text, reply},
         },
+        topology::{grant_delivery::GrantDelivery, settings::ServerSettings},
     },
 };
 
@@ -65,10 +61,8 @@ impl ShardedSubscription {
         if self.is_given_up.load(Ordering::Relaxed) {
             return GrantDelivery::Unsupported;
         }
-        if self
-            .channels
-            .is_subscribed(channel, self.connection.current_id())
-        {
+        let current = self.connection.current_id();
+        if self.channels.is_subscribed(channel, current) {
             GrantDelivery::Pushed
         } else {
             GrantDelivery::NotSubscribedYet
@@ -92,13 +86,17 @@ impl ShardedSubscription {
         let words = [Text("SSUBSCRIBE"), Text(channel)];
         let reply = self.connection.send(&[&words], within, None).await;
         match reply.and_then(|(connection, value)| Ok((connection, errors::of_value(value)?))) {
-            Ok((connection, reply)) if confirms(&reply, channel) => {
-                Ok(self.note(channel, connection, sent))
-            }
-            Ok((connection, _)) => {
-                // When the node has ended a subscription, the crate `redis` takes its message for a reply. Every later request on
-                // this connection would get the reply to an earlier one.
-                self.connection.forget(connection);
+            Ok((connection, reply)) => {
+                let noted = confirms(&reply, channel)
+                    .then(|| self.channels.note(channel, connection, sent));
+                match noted {
+                    Some(Subscription::Confirmed) => return Ok(GrantDelivery::Pushed),
+                    Some(Subscription::Ended) => {}
+                    // All waiters ask again, and subscribe on a new connection. If the reply was not the confirmation, the node has ended
+                    // a subscription, and the crate `redis` takes its message for a reply. Every later request on this connection would
+                    // get the reply to an earlier one.
+                    Some(Subscription::Wasteful) | None => self.connection.forget(connection),
+                }
                 Ok(GrantDelivery::NotSubscribedYet)
             }
             Err(Failure::Refused(why)) => Ok(self.give_up(&why.to_string())),
@@ -112,18 +110,6 @@ impl ShardedSubscription {
                     "not subscribed to grants yet"
                 );
                 Ok(GrantDelivery::NotSubscribedYet)
-            }
-        }
-    }
-
-    fn note(&self, channel: &str, connection: ConnectionId, sent: Moment) -> GrantDelivery {
-        match self.channels.note(channel, connection, sent) {
-            Subscription::Confirmed => GrantDelivery::Pushed,
-            Subscription::Ended => GrantDelivery::NotSubscribedYet,
-            Subscription::Wasteful => {
-                // All waiters ask again, and subscribe on a new connection.
-                self.connection.forget(connection);
-                GrantDelivery::NotSubscribedYet
             }
         }
     }
