@@ -27,7 +27,6 @@ use crate::{
             redis_store::{RedisState, RedisStore, Settings},
             topology::{
                 Topology,
-                request_connections::ForCaller,
                 server::{RedisServer, watch_sentinels},
                 servers::RedisServers,
                 settings::ServerSettings,
@@ -90,13 +89,14 @@ impl RedisStore {
         let store = self.clone();
         let requests = match &self.0.servers {
             // Its locks are taken on the connection that waits for replicas.
-            RedisServers::One(server, _) if server.replica_acks.is_some() => None,
-            RedisServers::One(server, _) => server.requests.for_caller(&self.0.executor),
-            RedisServers::Several(_) => None,
+            RedisServers::One(server, _) if server.replica_acks.is_none() => {
+                server.requests.for_caller(&self.0.executor)
+            }
+            _ => None,
         };
         Box::pin(async move {
             store.greet().await?;
-            if let Some(ForCaller::Doubtful(requests) | ForCaller::NotMade(requests)) = requests {
+            if let Some(requests) = requests {
                 drop(requests.current().await);
             }
             Ok(())

@@ -41,14 +41,6 @@ struct OfRuntime {
     losses: u64,
 }
 
-/// The connection of a runtime, when a request is to be sent.
-pub(crate) enum ForCaller {
-    Ready(Ready),
-    /// Another connection to the same server was lost.
-    Doubtful(Arc<ReconnectingConnection>),
-    NotMade(Arc<ReconnectingConnection>),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallerRuntime {
     Real(Id),
@@ -70,43 +62,41 @@ impl RequestConnections {
     /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request
     /// would find that out, and have no reply.
     pub(crate) fn of_caller(&self, executor: &Executor) -> Option<Ready> {
-        match self.for_caller(executor) {
-            Some(ForCaller::Ready(ready)) => return Some(ready),
-            Some(ForCaller::Doubtful(connection)) => {
-                executor.spawn(async move { connection.doubt() });
-            }
-            Some(ForCaller::NotMade(connection)) if connection.is_to_be_made(PAUSE) => {
-                executor.spawn(async move { drop(connection.current().await) });
-            }
-            Some(ForCaller::NotMade(_)) | None => {}
-        }
-        self.of_the_manager.ready()
+        let own = self.own_of_caller(executor);
+        own.or_else(|| self.of_the_manager.ready())
     }
 
-    /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.
-    pub(crate) fn for_caller(&self, executor: &Executor) -> Option<ForCaller> {
-        if self.of_the_manager.address().client().is_some() {
-            return None;
-        }
-        let runtime = caller(executor)?;
+    fn own_of_caller(&self, executor: &Executor) -> Option<Ready> {
+        let runtime = self.caller(executor)?;
         let mut each = self.each.lock();
         let found = self.of_runtime(&mut each, runtime);
-        let losses = self.of_the_manager.losses();
+        let (reconnecting, losses) = (found.connection.clone(), self.of_the_manager.losses());
         if std::mem::replace(&mut found.losses, losses) != losses {
-            return Some(ForCaller::Doubtful(found.connection.clone()));
+            drop(each);
+            executor.spawn(async move { reconnecting.doubt() });
+            return None;
         }
         let current = found.current.as_ref();
         if current.is_none_or(|current| !current.connection.is_usable()) {
-            found.current = found.connection.snapshot();
+            found.current = reconnecting.snapshot();
         }
-        let reconnecting = found.connection.clone();
-        Some(match found.current.clone() {
-            Some(current) => ForCaller::Ready(Ready {
-                reconnecting,
-                current,
-            }),
-            None => ForCaller::NotMade(reconnecting),
+        let current = found.current.clone();
+        drop(each);
+        if current.is_none() && reconnecting.is_to_be_made(PAUSE) {
+            executor.spawn(async move { drop(reconnecting.current().await) });
+            return None;
+        }
+        current.map(|current| Ready {
+            reconnecting,
+            current,
         })
+    }
+
+    /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.
+    pub(crate) fn for_caller(&self, executor: &Executor) -> Option<Arc<ReconnectingConnection>> {
+        let runtime = self.caller(executor)?;
+        let mut each = self.each.lock();
+        Some(self.of_runtime(&mut each, runtime).connection.clone())
     }
 
     fn of_runtime<'a>(
@@ -155,14 +145,18 @@ impl RequestConnections {
         let each = self.each.lock();
         each.iter().map(|one| one.connection.clone()).collect()
     }
-}
 
-/// The runtime of the calling task. `None`: there is none, or it is that of the manager's thread.
-fn caller(executor: &Executor) -> Option<CallerRuntime> {
-    #[cfg(feature = "simulation")]
-    if crate::runtime::simulation::ask(|_| ()).is_some() {
-        return Some(CallerRuntime::Simulated);
+    /// The runtime of the calling task. `None`: it has no connection of its own, since there is none, it is that of the manager's
+    /// thread, or the client is a user's.
+    fn caller(&self, executor: &Executor) -> Option<CallerRuntime> {
+        if self.of_the_manager.address().client().is_some() {
+            return None;
+        }
+        #[cfg(feature = "simulation")]
+        if crate::runtime::simulation::ask(|_| ()).is_some() {
+            return Some(CallerRuntime::Simulated);
+        }
+        let id = io_thread::caller().filter(|_| cfg!(unix))?.id();
+        (!executor.has_runtime(id)).then_some(CallerRuntime::Real(id))
     }
-    let id = io_thread::caller().filter(|_| cfg!(unix))?.id();
-    (!executor.has_runtime(id)).then_some(CallerRuntime::Real(id))
 }
