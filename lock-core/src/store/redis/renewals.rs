@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
-        connection::{CLOCK, capabilities::Capabilities},
-        scripts::{Call, NodeRole, RENEW, replies::read_renewed},
+        connection::{CLOCK, capabilities::Capabilities, wire::redirect::NodeRole},
+        scripts::{Call, RENEW, replies::read_renewed},
         together::together,
         topology::{
             key_location::KeyLocation,
@@ -77,10 +77,7 @@ async fn renew_at(
     if location.capabilities(within).await? == Capabilities::Commands {
         return Ok(location.renew_by_commands(batch, within).await);
     }
-    let words = batch.iter().map(|request| {
-        let keys = location.renewal_keys(request);
-        (keys, location.renewal_arguments(request))
-    });
+    let words = batch.iter().map(|request| location.renewal(request));
     let words: Vec<_> = words.collect();
     let calls = words
         .iter()

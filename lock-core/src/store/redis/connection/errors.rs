@@ -375,7 +375,7 @@ fn is_transient(code: &str, details: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::connection::wire::{redirect::RedirectScope, reply::error};
+    use crate::store::redis::connection::wire::{redirect::NodeRole, reply::error};
 
     #[test]
     fn an_error_inside_a_script_keeps_its_code_on_an_old_server_too() {
@@ -400,14 +400,14 @@ mod tests {
             slot: 3999,
             host: "::1".to_owned(),
             port: 6381,
-            reach: RedirectScope::Slot,
+            node_role: NodeRole::SlotOwner,
         };
         assert_eq!(redirect(&slot), Some(&expected));
         let request = answered(&error("ASK 0 :1"));
         let request = redirect(&request).expect("whole");
         assert_eq!(
-            (&*request.host, request.reach),
-            ("", RedirectScope::Request)
+            (&*request.host, request.node_role),
+            ("", NodeRole::MigrationTarget)
         );
         for odd in [
             "MOVED",

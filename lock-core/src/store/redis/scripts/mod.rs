@@ -25,7 +25,10 @@ use crate::{
         redis::connection::{
             errors,
             reconnecting::ReconnectingConnection,
-            wire::command::{Arg, command, in_one_message},
+            wire::{
+                command::{Arg, command, in_one_message},
+                redirect::NodeRole,
+            },
         },
     },
 };
@@ -75,15 +78,6 @@ pub(super) struct Lua {
 pub(super) struct Call<'a> {
     pub(super) keys: &'a [Arg<'a>],
     pub(super) arguments: &'a [Arg<'a>],
-}
-
-/// The node of a cluster to which a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeRole {
-    /// The node that has the slot.
-    SlotOwner,
-    /// The node that the slot is being moved to, and that has the key already.
-    MigrationTarget,
 }
 
 impl Lua {

@@ -28,9 +28,8 @@ use crate::{
                 errors,
                 handshake::Purpose,
                 reconnecting::ReconnectingConnection,
-                wire::redirect::{Redirect, RedirectScope, SLOTS},
+                wire::redirect::{NodeRole, Redirect, SLOTS},
             },
-            scripts::NodeRole,
             topology::{
                 Seeds,
                 key_location::KeyLocation,
@@ -120,17 +119,13 @@ impl Cluster {
             return None;
         };
         let server = self.redirected(location, redirect);
-        if redirect.reach == RedirectScope::Slot {
+        if redirect.node_role == NodeRole::SlotOwner {
             self.look_soon();
         }
         Some(KeyLocation {
             server,
-            names: location.names.clone(),
-            slot: location.slot,
-            node_role: match redirect.reach {
-                RedirectScope::Slot => NodeRole::SlotOwner,
-                RedirectScope::Request => NodeRole::MigrationTarget,
-            },
+            node_role: redirect.node_role,
+            ..location.clone()
         })
     }
 
@@ -142,7 +137,7 @@ impl Cluster {
         };
         let mut map = self.map.lock();
         let server = self.server_at(&mut map, &asked.at(host, redirect.port));
-        if redirect.reach == RedirectScope::Slot {
+        if redirect.node_role == NodeRole::SlotOwner {
             map.owners[usize::from(redirect.slot)] = Some(server.clone());
         }
         server

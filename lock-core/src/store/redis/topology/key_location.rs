@@ -12,12 +12,15 @@ use crate::store::{
         connection::{
             capabilities::Capabilities,
             reconnecting::ReconnectingConnection,
-            wire::command::{
-                Arg::{self, Bytes, Joined, Number, Text},
-                millis,
+            wire::{
+                command::{
+                    Arg::{self, Bytes, Joined, Number, Text},
+                    millis,
+                },
+                redirect::NodeRole,
             },
         },
-        scripts::{Call, Lua, NodeRole},
+        scripts::{Call, Lua},
         topology::{grant_delivery::GrantDelivery, server::RedisServer, slots::Names},
     },
 };
@@ -107,31 +110,26 @@ impl KeyLocation {
         (arguments, count)
     }
 
-    /// A renewal declares those keys only that exist as long as its lease does. So the renewal is executed while its slot moves, unless
-    /// it takes tokens.
-    pub(crate) fn renewal_keys<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
-        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&request.owner.full_key);
-        match request.owner.mode {
+    /// The keys and the arguments of a renewal. It declares those keys only that exist as long as its lease does. So it is executed while
+    /// its slot moves, unless it takes tokens.
+    pub(crate) fn renewal<'a>(&'a self, request: &'a Renew) -> (Vec<Arg<'a>>, Vec<Arg<'a>>) {
+        let owner = &request.owner;
+        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&owner.full_key);
+        let keys = match owner.mode {
             Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
             Mode::Exclusive | Mode::Once => vec![lock],
             Mode::Shared => vec![lock, holders],
             Mode::Permits(_) => vec![lock, holders, permits],
-        }
-    }
-
-    pub(crate) fn renewal_arguments<'a>(&'a self, request: &'a Renew) -> Vec<Arg<'a>> {
-        let mut words = vec![
-            Text(request.owner.token.expose()),
-            Number(millis(request.ttl)),
-        ];
-        let is_beside = !request.owner.mode.is_alone();
+        };
+        let mut arguments = vec![Text(owner.token.expose()), Number(millis(request.ttl))];
+        let is_beside = !owner.mode.is_alone();
         if is_beside || request.tokens > 0 {
-            words.extend([Number(request.known_fencing), Number(request.tokens.into())]);
+            arguments.extend([Number(request.known_fencing), Number(request.tokens.into())]);
         }
         if is_beside {
-            words.push(self.entry(request.owner.entry()));
+            arguments.push(self.entry(owner.entry()));
         }
-        words
+        (keys, arguments)
     }
 
     /// An entry in the queue, without the owner token.

@@ -18,9 +18,12 @@ use crate::store::{
             CLOCK, errors,
             handshake::Purpose,
             reconnecting::ReconnectingConnection,
-            wire::command::{Arg::Text, command, in_one_message},
+            wire::{
+                command::{Arg::Text, command, in_one_message},
+                redirect::NodeRole,
+            },
         },
-        scripts::{NodeRole, send_to},
+        scripts::send_to,
     },
 };
 

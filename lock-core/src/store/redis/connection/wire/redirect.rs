@@ -14,24 +14,24 @@ pub(crate) struct Redirect {
     /// Empty: the host of the node that sent the redirect.
     pub(crate) host: String,
     pub(crate) port: u16,
-    pub(crate) reach: RedirectScope,
+    pub(crate) node_role: NodeRole,
 }
 
-/// What a redirect applies to.
+/// The node of a cluster to which a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RedirectScope {
-    /// The slot, from now on.
-    Slot,
-    /// This one request: the slot is being moved.
-    Request,
+pub(crate) enum NodeRole {
+    /// The node that has the slot: from now on, if a redirect names it.
+    SlotOwner,
+    /// The node that the slot is being moved to, and that has the key already. A redirect to it is about one request.
+    MigrationTarget,
 }
 
 impl Redirect {
     /// Reads `MOVED 3999 127.0.0.1:6381`.
     pub(crate) fn read(error: &ServerError) -> Option<Self> {
-        let reach = match error.kind()? {
-            ServerErrorKind::Moved => RedirectScope::Slot,
-            ServerErrorKind::Ask => RedirectScope::Request,
+        let node_role = match error.kind()? {
+            ServerErrorKind::Moved => NodeRole::SlotOwner,
+            ServerErrorKind::Ask => NodeRole::MigrationTarget,
             _ => return None,
         };
         let error = RedisError::from(error.clone());
@@ -41,7 +41,7 @@ impl Redirect {
             slot: Some(slot).filter(|slot| *slot < SLOTS)?,
             host: host.to_owned(),
             port: port.parse().ok()?,
-            reach,
+            node_role,
         })
     }
 }
