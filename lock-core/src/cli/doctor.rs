@@ -14,7 +14,7 @@ use crate::{
     output::{Colour, painted, print_json},
 };
 
-/// The scripts call `ZMSCORE` and `SET … PXAT`, which Redis 6.2 introduced.
+/// The scripts call `SET … PXAT`, which Redis 6.2 introduced.
 const LEAST_VERSION: (u32, u32) = (6, 2);
 
 /// The time-out of each request to the server itself.

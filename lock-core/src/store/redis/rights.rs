@@ -33,7 +33,7 @@ use crate::{
 
 /// In the order of `docs/operations.md`.
 const SCRIPTS: &str = "+ping +eval +evalsha +info +time +get +mget +set +xadd +exists +pttl +pexpire +del +zadd +zrange +zrem +zcard \
-                       +zpopmin +zscore +zremrangebyscore +zmscore +zcount +zrangebyscore +zrevrange +pexpireat";
+                       +zpopmin +zscore +zremrangebyscore +zcount +zrangebyscore +zrevrange +pexpireat";
 const COMMANDS: &str = "+ping +info +time +get +set +xadd +pttl +del +pexpire +watch +multi +exec";
 
 /// Extends a failure for lack of rights by the line that grants them.

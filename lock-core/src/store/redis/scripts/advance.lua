@@ -158,15 +158,11 @@ local function advance(known, own, holder, kind, own_ttl)
     local more = count > left
     local all, alive = {}, {}
     for i = 1, math.min(count, left) do
-      all[i] = found[2 * i - 1]
-    end
-    local known_beats = redis.pcall('ZMSCORE', beats, unpack(all))
-    for i, entry in ipairs(all) do
-      local beat = tonumber(known_beats[i] or 0) or 0
-      local checked = math.max(tonumber(found[2 * i]), beat)
+      local entry = found[2 * i - 1]
+      all[i] = entry
       -- A member that is no shared entry was not written by us, and is passed over.
       local _, _, _, kind_there = string.match(entry, ENTRY)
-      if entry == own or kind_there == 's' and checked > now - SILENT then
+      if entry == own or kind_there == 's' and not is_silent(entry, tonumber(found[2 * i])) then
         alive[#alive + 1] = entry
       end
     end
@@ -265,17 +261,10 @@ local function advance(known, own, holder, kind, own_ttl)
     local other = first_other()
     local _, _, _, other_kind = string.match(other or '', ENTRY)
     local n = tonumber(other_kind)
-    if holder and string.sub(holder, 5, 5) == 'p' then
-      if not n or not has_room(n) then
-        break
-      end
-      leave(other)
-      waiting = redis.call('ZCARD', queue)
-      if not enter_permits(other) then
-        break
-      end
-    else
-      local cut = redis.pcall('ZSCORE', beats, '#')
+    local is_permits = holder and string.sub(holder, 5, 5) == 'p'
+    local found, cut = {}, nil
+    if not is_permits then
+      cut = redis.pcall('ZSCORE', beats, '#')
       cut = type(cut) == 'string' and tonumber(cut) - BAND
       if not other and cut then
         redis.pcall('ZREM', beats, '#')
@@ -285,32 +274,32 @@ local function advance(known, own, holder, kind, own_ttl)
         break
       end
       local limit = string.format('(%.0f', other and cut or BAND)
-      local found = redis.call('ZRANGEBYSCORE', queue, '-inf', limit, 'WITHSCORES', 'LIMIT', 0, left + 1)
-      if found[1] then
-        local was_free = not holder
-        if not admit(found, other and 1 or 0) then
+      found = redis.call('ZRANGEBYSCORE', queue, '-inf', limit, 'WITHSCORES', 'LIMIT', 0, left + 1)
+    end
+    if found[1] then
+      local was_free = not holder
+      if not admit(found, other and 1 or 0) then
+        break
+      end
+      if other and not cut and was_free and holder then
+        -- The cut is now: the rest of a batch that is larger than a part is placed before it.
+        redis.pcall('ZADD', beats, BAND + now, '#')
+        redis.pcall('PEXPIRE', beats, SILENT / 1000)
+      end
+    elseif not holder and other or is_permits and n and has_room(n) then
+      leave(other)
+      waiting = redis.call('ZCARD', queue)
+      if n then
+        if not enter_permits(other) then
           break
         end
-        if other and not cut and was_free and holder then
-          -- The cut is now: the rest of a batch that is larger than a part is placed before it.
-          redis.pcall('ZADD', beats, BAND + now, '#')
-          redis.pcall('PEXPIRE', beats, SILENT / 1000)
-        end
-      elseif holder or not other then
-        break
-      else
-        leave(other)
-        if n then
-          waiting = redis.call('ZCARD', queue)
-          if not enter_permits(other) then
-            break
-          end
-        elseif enter_exclusive(other) then
-          return holder, nil, refused
-        end
+      elseif enter_exclusive(other) then
+        return holder, nil, refused
       end
-      waiting = redis.call('ZCARD', queue)
+    else
+      break
     end
+    waiting = redis.call('ZCARD', queue)
   end
 
   if waiting == 0 then

@@ -17,25 +17,20 @@ local function process_of(entry)
   return string.match(token or '', '^lc[01]:(.*):') or '', kind
 end
 
--- The first entries between two scores, with the scores. There is none in what is no queue.
-local function first_entries(from, to)
-  local found = redis.pcall('ZRANGEBYSCORE', KEYS[3], from, to, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
-  return found.err and {} or found
-end
-
--- Merges the two queues by the time of joining.
+-- The first requests of both queues, in the order of joining.
 local function first_waiters()
-  local shared, others, queue = first_entries('-inf', '(' .. OTHERS), first_entries(OTHERS, '+inf'), {}
-  local i, j = 1, 1
-  while #queue < tonumber(ARGV[1]) and (shared[i] or others[j]) do
-    local entry
-    if not others[j] or shared[i] and tonumber(shared[i + 1]) <= tonumber(others[j + 1]) - BAND then
-      entry, i = shared[i], i + 2
-    else
-      entry, j = others[j], j + 2
+  local found, queue = {}, {}
+  for _, band in ipairs({{'-inf', '(' .. OTHERS, 0}, {OTHERS, '+inf', BAND}}) do
+    -- There is none in what is no queue.
+    local entries = redis.pcall('ZRANGEBYSCORE', KEYS[3], band[1], band[2], 'WITHSCORES', 'LIMIT', 0, ARGV[1])
+    for i = 1, entries.err and 0 or #entries, 2 do
+      found[#found + 1] = {entries[i], tonumber(entries[i + 1]) - band[3]}
     end
-    local label, kind = process_of(entry)
-    queue[#queue + 1] = (kind or '') .. ' ' .. label
+  end
+  table.sort(found, function(one, other) return one[2] < other[2] end)
+  for i = 1, math.min(#found, tonumber(ARGV[1])) do
+    local label, kind = process_of(found[i][1])
+    queue[i] = (kind or '') .. ' ' .. label
   end
   return queue
 end

@@ -10,7 +10,7 @@ local key = ARGV[1]
 
 for _, call in ipairs({
   {'XADD', key, 'NOMKSTREAM', 'MAXLEN', 0, '*', '', ''}, {'ZADD', key, 'XX', 0, ''}, {'ZRANGE', key, 0, 0}, {'ZREM', key, ''},
-  {'ZCARD', key}, {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0}, {'ZMSCORE', key, ''},
+  {'ZCARD', key}, {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0},
   {'ZCOUNT', key, 0, 0}, {'ZRANGEBYSCORE', key, 0, 0}, {'ZREVRANGE', key, 0, 0}, {'PEXPIREAT', key, 1},
   {'SET', key, '', 'PX', 1000}, {'GET', key}, {'MGET', key}, {'EXISTS', key}, {'PTTL', key}, {'PEXPIRE', key, 1000}, {'DEL', key},
   {'TIME'}, {ARGV[2], ARGV[3], ''},
