@@ -95,6 +95,6 @@ impl RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.servers.fmt(f)
+        self.0.servers.address().fmt(f)
     }
 }

@@ -31,10 +31,7 @@ use crate::{
             rights,
             scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
             together::together,
-            topology::{
-                key_location::KeyLocation,
-                slots::{has_tag, tag_in},
-            },
+            topology::{key_location::KeyLocation, slots::tag_in},
         },
     },
 };
@@ -201,11 +198,11 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
     let key = match &scope.check_key {
         Some(key) => Some(key.clone()),
         None if prefix.is_empty() => None,
-        // A brace that the prefix leaves open changes the hash tag, and so the server of the key.
-        None if servers.are_several() && !has_tag(prefix) => Some(format!(
-            "{prefix}{CHECK}{{{}}}:{random}",
-            tag_in(location.slot)
-        )),
+        // Of no effect if the prefix has a tag. A brace that the prefix leaves open changes the tag, and so the server of the key.
+        None if servers.are_several() => {
+            let tag = tag_in(location.slot);
+            Some(format!("{prefix}{CHECK}{{{tag}}}:{random}"))
+        }
         None => Some(format!("{prefix}{CHECK}{random}")),
     };
     let is_here = |key: &String| Arc::ptr_eq(&servers.location(key).server, &location.server);

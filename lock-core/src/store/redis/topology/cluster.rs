@@ -8,7 +8,6 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -95,12 +94,7 @@ impl Cluster {
         let server = owner.or_else(|| map.servers.values().next().cloned());
         let server = server.unwrap_or_else(|| self.server_at(&mut map, &self.seeds.nodes[0]));
         drop(map);
-        KeyLocation {
-            server,
-            names: self.names(slot),
-            slot,
-            node_role: NodeRole::SlotOwner,
-        }
+        KeyLocation::at(server, self.names(slot), slot)
     }
 
     /// The location to try instead, if the failure is a redirect. If the failure shows that the map is stale, the map is
@@ -151,8 +145,7 @@ impl Cluster {
             if let Some(owner) = owner
                 && !owners.iter().any(|known| Arc::ptr_eq(&known.server, owner))
             {
-                let location = KeyLocation::at(owner.clone(), self.names(slot));
-                owners.push(KeyLocation { slot, ..location });
+                owners.push(KeyLocation::at(owner.clone(), self.names(slot), slot));
             }
         }
         owners
@@ -284,11 +277,5 @@ impl Cluster {
             .entry((host.to_owned(), port))
             .or_insert_with(make)
             .clone()
-    }
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.seeds.shown.fmt(f)
     }
 }

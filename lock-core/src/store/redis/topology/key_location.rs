@@ -36,12 +36,11 @@ pub(crate) struct KeyLocation {
 }
 
 impl KeyLocation {
-    /// A location on a server, in the slot 0.
-    pub(crate) fn at(server: Arc<RedisServer>, names: Arc<Names>) -> Self {
+    pub(crate) fn at(server: Arc<RedisServer>, names: Arc<Names>, slot: u16) -> Self {
         Self {
             server,
             names,
-            slot: 0,
+            slot,
             node_role: NodeRole::SlotOwner,
         }
     }

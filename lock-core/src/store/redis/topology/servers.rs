@@ -1,6 +1,6 @@
 //! All servers that keep the locks of a manager, and the redirects to the current location of a lock.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crate::store::redis::{
     connection::wire::redirect::SLOTS,
@@ -29,7 +29,7 @@ pub(crate) enum RedisServers {
 impl RedisServers {
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         match self {
-            Self::One(server, names) => KeyLocation::at(server.clone(), names.clone()),
+            Self::One(server, names) => KeyLocation::at(server.clone(), names.clone(), 0),
             Self::Several(cluster) => cluster.location(full_key),
         }
     }
@@ -111,11 +111,5 @@ impl RedisServers {
             Self::One(server, _) => server.connection.address(),
             Self::Several(cluster) => cluster.address(),
         }
-    }
-}
-
-impl fmt::Debug for RedisServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address().fmt(f)
     }
 }

@@ -99,11 +99,6 @@ pub(crate) fn tag_in(slot: u16) -> u32 {
     TAGS[usize::from(slot)]
 }
 
-/// Whether all keys that begin with this are in one slot.
-pub(crate) fn has_tag(prefix: &str) -> bool {
-    tag_of(prefix).is_some()
-}
-
 /// The text between the first opening brace and the next closing one, unless it is empty.
 fn tag_of(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
@@ -124,24 +119,17 @@ fn checksum(bytes: &[u8]) -> u16 {
     })
 }
 
+/// The largest tag: each slot has a number that is not larger, as a test shows.
+const LARGEST_TAG: u32 = 109_757;
+
 /// For each slot, the smallest number with digits that have that slot. It takes a few milliseconds, once in a process that uses a
 /// cluster.
 static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
-    let mut tags = vec![None; usize::from(SLOTS)];
-    let mut missing = tags.len();
-    // Ends: each slot has a number of six digits or fewer, as a test shows.
-    for number in 0_u32.. {
-        if missing == 0 {
-            break;
-        }
-        let slot = slot_of(&number.to_string());
-        let tag = &mut tags[usize::from(slot)];
-        if tag.is_none() {
-            *tag = Some(number);
-            missing -= 1;
-        }
+    let mut tags = vec![0; usize::from(SLOTS)];
+    for number in (0..=LARGEST_TAG).rev() {
+        tags[usize::from(slot_of(&number.to_string()))] = number;
     }
-    tags.into_iter().flatten().collect()
+    tags.into()
 });
 
 #[cfg(test)]
@@ -191,7 +179,7 @@ mod tests {
         for slot in 0..SLOTS {
             let tag = TAGS[usize::from(slot)];
             assert_eq!(slot_of(&tag.to_string()), slot);
-            assert!(tag < 1_000_000, "{tag}");
+            assert!(tag <= LARGEST_TAG, "{tag}");
         }
     }
 }
