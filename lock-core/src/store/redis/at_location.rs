@@ -77,8 +77,7 @@ impl RedisStore {
     }
 
     pub(super) async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
-        let acquire =
-            |location: KeyLocation| async move { self.acquire_at(&location, request, acked).await };
+        let acquire = async |location| self.acquire_at(&location, request, acked).await;
         self.0.servers.ask(&request.owner.full_key, acquire).await
     }
 
@@ -195,11 +194,8 @@ impl RedisStore {
     ) -> StoreFuture<Option<Sighting>> {
         let store = self.clone();
         Box::pin(async move {
-            let (store, full_key) = (&store, &full_key);
-            let inspect = |location: KeyLocation| async move {
-                store.inspect_at(&location, full_key, named).await
-            };
-            store.0.servers.ask(full_key, inspect).await
+            let inspect = async |location| store.inspect_at(&location, &full_key, named).await;
+            store.0.servers.ask(&full_key, inspect).await
         })
     }
 
@@ -226,10 +222,8 @@ impl RedisStore {
     pub(super) fn forget_on_the_manager(&self, full_key: Arc<str>) -> StoreFuture<()> {
         let store = self.clone();
         self.on_the_manager(async move {
-            let (store, full_key) = (&store, &full_key);
-            let forget =
-                |location: KeyLocation| async move { store.forget_at(&location, full_key).await };
-            store.0.servers.ask(full_key, forget).await
+            let forget = async |location| store.forget_at(&location, &full_key).await;
+            store.0.servers.ask(&full_key, forget).await
         })
     }
 

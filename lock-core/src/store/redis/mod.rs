@@ -8,7 +8,6 @@ use crate::{
         Acquire, Acquired, CertainRelease, Contended, Failure, Page, PagePosition, Release,
         ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
         known_tokens::{ClockIndex, KnownTokens},
-        redis::topology::key_location::KeyLocation,
         until_certain::{self, OneServer},
     },
 };
@@ -118,13 +117,11 @@ impl Store for RedisStore {
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move {
-            let (store, full_key) = (&store, &full_key);
-            let force_release = |location: KeyLocation| async move {
-                store
-                    .force_release_at(&location, full_key, known_fencing)
-                    .await
+            let force_release = async |location| {
+                let forced = store.force_release_at(&location, &full_key, known_fencing);
+                forced.await
             };
-            store.0.servers.ask(full_key, force_release).await
+            store.0.servers.ask(&full_key, force_release).await
         })
     }
 

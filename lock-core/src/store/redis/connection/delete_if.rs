@@ -14,9 +14,9 @@ use crate::store::redis::connection::wire::command::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeleteIf {
     /// Redis 8.4 and later.
-    Delex,
+    Delex = 1,
     /// Valkey 9 and later.
-    Delifeq,
+    Delifeq = 2,
 }
 
 impl DeleteIf {
