@@ -24,9 +24,10 @@ impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
     fn new_owner(&self, mode: Mode) -> Arc<Owner> {
         let full_key = joined(&[self.prefix, self.key.as_str()]);
         let clock = self.context.store.clock_of(&full_key);
+        let grants = &self.context.grants;
         Arc::new(Owner::new(
-            &self.context.owner_tokens,
-            &self.context.grants,
+            self.context.owner_tokens.next(grants.scheme()),
+            &grants.owners,
             mode,
             self.key,
             full_key,

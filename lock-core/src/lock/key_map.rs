@@ -18,7 +18,7 @@ use crate::{
     },
     mode::RequestKind,
     runtime::{clock::Moment, mutex::Mutex, tally::Open, timer_queue::TimerId},
-    store::{EntryNumber, grants::HeldNow, owner::Owner},
+    store::{grants::HeldNow, owner::Owner},
 };
 
 pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
@@ -136,19 +136,6 @@ impl Keys {
             let found = others.find(|lease| lease.is_of_this_task() && !is_wanted(&lease.key));
             found.map(|lease| lease.key.clone())
         })
-    }
-
-    /// The owner token that a message names by its entry.
-    pub(super) fn owner(
-        &self,
-        key: &LockKey,
-        kind: RequestKind,
-        entry: EntryNumber,
-    ) -> Option<Arc<Owner>> {
-        let mut keys = self.of(key);
-        let state = &keys.get_mut(key, kind)?.state;
-        let mut owners = state.owners();
-        owners.find(|owner| owner.number() == entry).cloned()
     }
 
     /// The leases that tasks hold now.

@@ -41,7 +41,7 @@ use crate::{
         clock::Moment,
     },
     store::{
-        Acquired, EntryNumber, Failure, PushedGrant, Renewed, RunResult,
+        Acquired, Failure, Notice, Renewed, RunResult,
         grants::{GrantListener, HeldNow},
         owner::Owner,
         owner_token::joined,
@@ -433,26 +433,13 @@ impl ReleaseListener for Registry {
 }
 
 impl GrantListener for Registry {
-    fn granted(
-        self: Arc<Self>,
-        key: &LockKey,
-        kind: RequestKind,
-        entry: EntryNumber,
-        granted: PushedGrant,
-    ) {
-        if let Some(owner) = self.keys.owner(key, kind, entry) {
-            self.event(key, kind, Event::Pushed(&owner, granted));
-        }
-    }
-
-    fn contended(self: Arc<Self>, key: &LockKey, kind: RequestKind, entry: EntryNumber) {
-        if let Some(owner) = self.keys.owner(key, kind, entry) {
-            self.event(key, kind, Event::Contended(&owner));
-        }
-    }
-
-    fn hinted(self: Arc<Self>, key: &LockKey, kind: RequestKind, now: Moment) {
-        self.event(key, kind, Event::Reconnected(now));
+    fn notified(self: Arc<Self>, owner: &Arc<Owner>, notice: Notice, now: Moment) {
+        let event = match notice {
+            Notice::Granted(granted) => Event::Pushed(owner, granted),
+            Notice::Contended => Event::Contended(owner),
+            Notice::Hint => Event::Reconnected(now),
+        };
+        self.event(&owner.key, owner.mode.kind(), event);
     }
 
     fn reconnected(self: Arc<Self>, since: Moment) {

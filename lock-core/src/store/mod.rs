@@ -24,11 +24,11 @@ use crate::{
 #[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) use self::outcomes::Released;
 pub(crate) use self::{
-    grants::{Entry, EntryNumber},
     outcomes::{
-        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, PushedGrant,
+        AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, Notice, PushedGrant,
         QueuePosition, ReleaseOutcome, Renewed, Source, WakeUpMode,
     },
+    owner::{Entry, EntryNumber},
 };
 
 pub(crate) mod grants;

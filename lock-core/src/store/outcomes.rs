@@ -53,6 +53,17 @@ pub(crate) struct PushedGrant {
     pub(crate) stamp: u64,
 }
 
+/// What an entry is notified of. With a server, it comes by a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// The lock was granted to it.
+    Granted(PushedGrant),
+    /// An exclusive request waits for its share.
+    Contended,
+    /// No more than a reason to ask the server. The lock may have been granted, or the body that is to run once has run.
+    Hint,
+}
+
 /// A position in the queue of a backend; none is known before the first check.
 pub(crate) type QueuePosition = Option<NonZeroU64>;
 

@@ -1,22 +1,42 @@
-//! One owner token of a key, and the records kept beside it as long as a request or a lease has it.
+//! One owner token of a key, its entry in a queue, and the records kept beside it as long as a request or a lease has it.
 
 use std::{
+    collections::HashMap,
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
+#[cfg(feature = "redis")]
+use crate::store::outcomes::Notice;
 use crate::{
     key::LockKey,
     mode::Mode,
+    runtime::mutex::Mutex,
     store::{
-        grants::{Entry, EntryNumber, Grants, QueueEntry},
         in_flight::{InFlight, ServerInFlight},
         known_tokens::ClockIndex,
         outcomes::{Acquired, Failure},
-        owner_token::{OwnerToken, OwnerTokens},
+        owner_token::{OwnerToken, random_number},
     },
 };
+
+/// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
+pub(crate) type EntryNumber = u64;
+
+/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as requests
+/// use its owner token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The number by which a grant names the entry.
+    pub(crate) number: EntryNumber,
+    /// The ttl of the lease that a grant makes.
+    pub(crate) ttl: Duration,
+    pub(crate) mode: Mode,
+}
 
 pub(crate) struct Owner {
     pub(crate) key: LockKey,
@@ -25,9 +45,17 @@ pub(crate) struct Owner {
     /// The fencing clock of the key.
     pub(crate) clock: ClockIndex,
     pub(crate) mode: Mode,
+    /// Also proves that a message is for its entry, and comes from the server.
     pub(crate) token: OwnerToken,
-    /// Assigns a message to the request.
-    entry: QueueEntry,
+    number: EntryNumber,
+    /// The ttl with which its entry joined a queue. Set before the first message of its grant can come.
+    queued_ttl: OnceLock<Duration>,
+    /// The largest stamps of its messages so far, by the kinds of notices: no message is sent twice, and each later one of a kind has
+    /// a larger stamp. Messages of two kinds may have one stamp: within a microsecond, a release grants the share, and an exclusive
+    /// request comes.
+    #[cfg(feature = "redis")]
+    newest: [AtomicU64; 3],
+    queued: Arc<QueuedOwners>,
     /// The connections that its requests for the key left on.
     pub(crate) in_flight: InFlight,
     /// Those that the tries of its release left on.
@@ -36,23 +64,56 @@ pub(crate) struct Owner {
     servers: OnceLock<Box<[Arc<ServerInFlight>]>>,
 }
 
+/// The owners of a manager with entries that messages may be for.
+pub(crate) struct QueuedOwners {
+    /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should both ever use the
+    /// same channel.
+    last_number: AtomicU64,
+    /// Those that may be in a queue, or hold a lock as an entry. A lock that is free is taken without an entry.
+    owners: Mutex<HashMap<EntryNumber, Weak<Owner>>>,
+}
+
+impl Default for QueuedOwners {
+    fn default() -> Self {
+        Self {
+            last_number: AtomicU64::new(random_number()),
+            owners: Mutex::default(),
+        }
+    }
+}
+
+impl QueuedOwners {
+    /// The owner of an entry.
+    pub(crate) fn find(&self, number: EntryNumber) -> Option<Arc<Owner>> {
+        self.owners.lock().get(&number)?.upgrade()
+    }
+
+    /// Whether an entry has an owner.
+    pub(crate) fn is_alive(&self, number: EntryNumber) -> bool {
+        self.owners.lock().contains_key(&number)
+    }
+}
+
 impl Owner {
     pub(crate) fn new(
-        tokens: &OwnerTokens,
-        grants: &Arc<Grants>,
+        token: OwnerToken,
+        queued: &Arc<QueuedOwners>,
         mode: Mode,
         key: &LockKey,
         full_key: Arc<str>,
         clock: ClockIndex,
     ) -> Self {
-        let token = tokens.next(grants.scheme());
         Self {
             key: key.clone(),
             full_key,
             clock,
             mode,
-            entry: grants.entry(mode),
             token,
+            number: queued.last_number.fetch_add(1, Ordering::Relaxed) + 1,
+            queued_ttl: OnceLock::new(),
+            #[cfg(feature = "redis")]
+            newest: [const { AtomicU64::new(0) }; 3],
+            queued: queued.clone(),
             in_flight: InFlight::default(),
             released_on: InFlight::default(),
             servers: OnceLock::new(),
@@ -62,36 +123,48 @@ impl Owner {
     /// The owner of an entry that has joined a queue.
     #[cfg(test)]
     pub(crate) fn of_entry(entry: Entry) -> Arc<Self> {
-        let (grants, key) = (Arc::default(), LockKey::new("k"));
-        let owner = Self {
-            full_key: "k".into(),
-            clock: 0,
-            mode: entry.mode,
-            entry: Grants::numbered_entry(&grants, entry.number, entry.mode),
-            token: OwnerToken::numbered(entry.number),
-            in_flight: InFlight::default(),
-            released_on: InFlight::default(),
-            servers: OnceLock::new(),
-            key,
-        };
+        let (token, key) = (OwnerToken::numbered(entry.number), LockKey::new("k"));
+        let mut owner = Self::new(token, &Arc::default(), entry.mode, &key, "k".into(), 0);
+        owner.number = entry.number;
+        let owner = Arc::new(owner);
         owner.join(entry.ttl);
-        Arc::new(owner)
+        owner
     }
 
     /// The number of its entry.
     pub(crate) fn number(&self) -> EntryNumber {
-        self.entry.number()
+        self.number
     }
 
     /// Its entry in a queue, if it has joined one.
     pub(crate) fn entry(&self) -> Entry {
-        self.entry.in_queue()
+        Entry {
+            number: self.number,
+            ttl: self.queued_ttl.get().copied().unwrap_or_default(),
+            mode: self.mode,
+        }
     }
 
     /// Its entry for joining a queue with this ttl. If it has joined before, its first ttl stays. From now on, messages for the entry
     /// find it.
-    pub(crate) fn join(&self, ttl: Duration) -> Entry {
-        self.entry.join(ttl, &self.key, &self.token)
+    pub(crate) fn join(self: &Arc<Self>, ttl: Duration) -> Entry {
+        self.queued_ttl.get_or_init(|| {
+            let mut owners = self.queued.owners.lock();
+            owners.insert(self.number, Arc::downgrade(self));
+            ttl
+        });
+        self.entry()
+    }
+
+    /// Notes the stamp of a message. Returns whether it is the first message of its kind with so large a stamp.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_news(&self, notice: Notice, stamp: u64) -> bool {
+        let newest = match notice {
+            Notice::Granted(_) => &self.newest[0],
+            Notice::Contended => &self.newest[1],
+            Notice::Hint => &self.newest[2],
+        };
+        newest.fetch_max(stamp, Ordering::AcqRel) < stamp
     }
 
     /// The records of this many servers: always as many.
@@ -108,6 +181,14 @@ impl Owner {
             self.in_flight.note_all_answered();
         }
         is_settled
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if self.queued_ttl.get().is_some() {
+            self.queued.owners.lock().remove(&self.number);
+        }
     }
 }
 

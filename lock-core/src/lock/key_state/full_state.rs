@@ -271,12 +271,6 @@ where
         let_go.chain(self.asks_from).max()
     }
 
-    /// The owner tokens of the leases and of the request.
-    pub(super) fn owners(&self) -> impl Iterator<Item = &O> {
-        let asking = self.request.as_ref().map(|request| &request.owner);
-        self.leases.iter().map(|held| &held.owner).chain(asking)
-    }
-
     pub(super) fn each_lease(&self) -> impl Iterator<Item = &L> {
         self.leases.iter().flat_map(ServerLease::leases)
     }

@@ -241,12 +241,6 @@ where
         of_full.chain(alone)
     }
 
-    /// The owner tokens of the request and of the leases.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = &O> {
-        let of_full = self.as_full().into_iter().flat_map(FullState::owners);
-        of_full.chain(self.as_alone().map(|alone| &alone.owner))
-    }
-
     #[cfg(feature = "testing")]
     pub(crate) fn is_held(&self) -> bool {
         self.ends().next().is_some()

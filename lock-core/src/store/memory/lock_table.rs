@@ -27,8 +27,8 @@ use crate::{
     runtime::clock::Moment,
     store::{
         Acquire, AcquireOutcome, Busy, Contended, Entry, EntryNumber, Expiry, Failure, Grant,
-        OTHER_MODE, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed, RunResult,
-        WakeUpMode,
+        Notice, OTHER_MODE, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
+        RunResult, WakeUpMode,
         memory::memory_clock::MemoryClock,
         owner_token::{OwnerToken, holder_of},
     },
@@ -54,17 +54,8 @@ pub(crate) struct TableUpdate<'a> {
     pub(crate) clock: &'a mut MemoryClock,
     /// Whether an entry has an owner that could use a grant.
     pub(crate) is_alive: &'a dyn Fn(EntryNumber) -> bool,
-    pub(crate) notices: Vec<Notice>,
-}
-
-/// What an entry is notified of; with a server, it comes by a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
-    Granted(EntryNumber, PushedGrant),
-    /// An exclusive request waits for the share of this entry.
-    Contended(EntryNumber),
-    /// The body that this entry waits to run once has run.
-    Done(EntryNumber),
+    /// Each with the number of its entry.
+    pub(crate) notices: Vec<(EntryNumber, Notice)>,
 }
 
 #[derive(Clone, Debug)]
@@ -136,7 +127,7 @@ impl LockTable {
             // Repeated with each check, as by a server.
             let shares = self.holders.iter();
             let shares = shares.filter(|holder| holder.kind == RequestKind::Shared);
-            let contended = shares.filter_map(|holder| holder.number.map(Notice::Contended));
+            let contended = shares.filter_map(|holder| Some((holder.number?, Notice::Contended)));
             update.notices.extend(contended);
         }
         Ok(AcquireOutcome::Busy(Busy {
@@ -280,7 +271,7 @@ impl LockTable {
             let queued = self.queue.remove(at);
             let entry = queued.entry;
             if entry.mode == Mode::Once && self.result.is_some() {
-                update.notices.push(Notice::Done(entry.number));
+                update.notices.push((entry.number, Notice::Hint));
                 continue;
             }
             // The lease of the asking entry is as long as it asks for now.
@@ -293,8 +284,8 @@ impl LockTable {
                 Mode::Shared => update.take_fencing(1).last().into(),
                 Mode::Exclusive | Mode::Permits(_) | Mode::Once => grant.tokens.last().into(),
             };
-            let pushed = PushedGrant { grant, stamp };
-            update.notices.push(Notice::Granted(entry.number, pushed));
+            let granted = Notice::Granted(PushedGrant { grant, stamp });
+            update.notices.push((entry.number, granted));
         }
         mine
     }

@@ -12,13 +12,13 @@ use crate::{
         mutex::Mutex,
     },
     store::{
-        Acquire, Acquired, CertainRelease, EntryNumber, Failure, Page, PagePosition, Release,
-        ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, EntryNumber, Failure, Notice, Page, PagePosition,
+        Release, ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
         grants::Grants,
         in_flight::ConnectionId,
         known_tokens::KnownTokens,
         memory::{
-            lock_table::{LockTable, Notice, TableUpdate},
+            lock_table::{LockTable, TableUpdate},
             memory_clock::MemoryClock,
         },
     },
@@ -124,7 +124,7 @@ impl MemoryStore {
     ) -> T {
         let now = self.clock.now();
         // Called with the mutex of the tables locked. This cannot deadlock: code with the mutex of the entries locks no other one.
-        let is_alive = |number| self.grants.is_alive(number);
+        let is_alive = |number| self.grants.owners.is_alive(number);
         let mut locks = self.locks.lock();
         locks.sweep(now, &is_alive);
         let Locks { tables, clock, .. } = &mut *locks;
@@ -156,13 +156,9 @@ impl MemoryStore {
     /// it asks again once, for what that waiter wants. A share that gets to know that it is contended is closed, once. So a chain has at
     /// most two grants for each of the four states of the key, and one release for each share. An entry that is notified of a result is not
     /// in the queue any more, and its request is answered with the result.
-    fn deliver(&self, notices: Vec<Notice>, now: Moment) {
-        for notice in notices {
-            match notice {
-                Notice::Granted(number, granted) => self.grants.granted(number, granted),
-                Notice::Contended(number) => self.grants.contended(number),
-                Notice::Done(number) => self.grants.done(number, now),
-            }
+    fn deliver(&self, notices: Vec<(EntryNumber, Notice)>, now: Moment) {
+        for (number, notice) in notices {
+            self.grants.notify(number, notice, now);
         }
     }
 }

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::{
         mode::Mode,
-        store::{grants::Entry, owner::Owner},
+        store::{Entry, owner::Owner},
     };
 
     /// A release, or an acquire.

@@ -14,7 +14,6 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Failure, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
         Store,
-        grants::Grants,
         holder_label::HolderLabel,
         known_tokens::KnownTokens,
         owner::Owner,
@@ -131,11 +130,13 @@ pub(super) async fn try_a_lock(
     let clock = store.clock_of(&key);
     let known_fencing = known_tokens.of(clock);
     let label = HolderLabel::new(location.server.connection.address().label());
-    let (tokens, grants) = (OwnerTokens::of(label), Arc::<Grants>::default());
     // Polling is right for its waiters, whether or not scripts may run here.
-    grants.note_scheme(Scheme::Deletes);
-    let own_key = LockKey::new(&*key);
-    let owner = Owner::new(&tokens, &grants, Mode::Exclusive, &own_key, key, clock);
+    let (token, own_key) = (
+        OwnerTokens::of(label).next(Scheme::Deletes),
+        LockKey::new(&*key),
+    );
+    let mode = Mode::Exclusive;
+    let owner = Owner::new(token, &Arc::default(), mode, &own_key, key, clock);
     let (owner, may_be_busy) = (Arc::new(owner), given.is_some());
     let tried = lock_and_unlock(store, owner, may_be_busy, acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {

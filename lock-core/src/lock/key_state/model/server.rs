@@ -7,10 +7,10 @@ use crate::{
     mode::Mode,
     runtime::clock::Moment,
     store::{
-        Acquire, AcquireOutcome, Busy, Entry, Expiry, PushedGrant, QueueMode, Release, Renew,
-        Renewed, RunResult, WakeUpMode,
+        Acquire, AcquireOutcome, Busy, Entry, Expiry, Notice, PushedGrant, QueueMode, Release,
+        Renew, Renewed, RunResult, WakeUpMode,
         memory::{
-            lock_table::{EntryHolder, LockTable, Notice, TableUpdate},
+            lock_table::{EntryHolder, LockTable, TableUpdate},
             memory_clock::MemoryClock,
         },
         owner::Owner,
@@ -294,11 +294,14 @@ impl Server {
             notices: Vec::new(),
         };
         let result = operation(&mut self.table, &mut update);
-        let messages = update.notices.into_iter().map(|notice| match notice {
-            Notice::Granted(owner, pushed) => Reply::Pushed(owner, pushed),
-            Notice::Contended(owner) => Reply::Contended(owner),
-            Notice::Done(owner) => Reply::Done(owner),
-        });
+        let messages = update
+            .notices
+            .into_iter()
+            .map(|(owner, notice)| match notice {
+                Notice::Granted(pushed) => Reply::Pushed(owner, pushed),
+                Notice::Contended => Reply::Contended(owner),
+                Notice::Hint => Reply::Done(owner),
+            });
         let messages = messages.filter(|message| message.owner() != OTHER);
         let messages = messages.collect();
         self.forget_if_empty();

@@ -140,7 +140,7 @@ impl World {
     fn update<T>(
         &mut self,
         operation: impl FnOnce(&mut LockTable, &mut TableUpdate<'_>) -> T,
-    ) -> (T, Vec<Notice>) {
+    ) -> (T, Vec<(EntryNumber, Notice)>) {
         let alive = &self.alive;
         let mut update = TableUpdate {
             now: self.now,
@@ -248,7 +248,13 @@ impl World {
         self.nothing_waits_in_vain();
     }
 
-    fn is_busy(&mut self, actor: usize, queue_mode: QueueMode, busy: &Busy, notices: &[Notice]) {
+    fn is_busy(
+        &mut self,
+        actor: usize,
+        queue_mode: QueueMode,
+        busy: &Busy,
+        notices: &[(EntryNumber, Notice)],
+    ) {
         let own = self.actors[actor].owner.as_ref().expect("it asked").entry;
         assert!(
             !self.is_in_other_mode(own.mode),
@@ -271,9 +277,9 @@ impl World {
             self.queued(own);
             self.actors[actor].owner.as_mut().expect("asks").has_joined = true;
         }
-        let notified = notices.iter().filter_map(|notice| match notice {
-            Notice::Contended(number) => Some(*number),
-            Notice::Granted(..) | Notice::Done(_) => None,
+        let notified = notices.iter().filter_map(|(number, notice)| match notice {
+            Notice::Contended => Some(*number),
+            Notice::Granted(_) | Notice::Hint => None,
         });
         let notified: BTreeSet<_> = notified.collect();
         let mut shares: BTreeSet<_> = BTreeSet::new();
@@ -354,10 +360,14 @@ impl World {
     }
 
     /// Grants come in the order in which the entries enter. The grant of the asking entry, which has no notice, is among them.
-    fn read(&mut self, notices: &[Notice], mine: Option<(Entry, Grant, Duration, Option<Seen>)>) {
+    fn read(
+        &mut self,
+        notices: &[(EntryNumber, Notice)],
+        mine: Option<(Entry, Grant, Duration, Option<Seen>)>,
+    ) {
         let mut grants = Vec::new();
-        for notice in notices {
-            if let Notice::Granted(number, pushed) = notice {
+        for (number, notice) in notices {
+            if let Notice::Granted(pushed) = notice {
                 let waits = self
                     .queue
                     .iter()

@@ -12,8 +12,8 @@ use crate::store::redis::connection::subscribed_channels::SubscribedChannels;
 use crate::{
     fencing::{FencingBlock, LARGEST_TOKEN},
     store::{
-        Grant, PushedGrant,
-        grants::{Grants, Message, MessageContent, MessageKind},
+        Grant, Notice, PushedGrant,
+        grants::{Grants, Message, MessageKind},
         owner_token::Scheme,
         redis::connection::{CLOCK, capabilities::Capabilities},
     },
@@ -102,21 +102,23 @@ impl PubSubDispatch {
 fn read(message: &[u8]) -> Option<Message<'_>> {
     let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let (body, proof) = rest.rsplit_once(' ')?;
+    let (notice, stamp) = read_notice(body)?;
     Some(Message {
         number: number.parse().ok()?,
         body,
-        content: read_content(body)?,
+        notice,
+        stamp,
         proof,
     })
 }
 
-fn read_content(body: &str) -> Option<MessageContent> {
+fn read_notice(body: &str) -> Option<(Notice, u64)> {
     let number = |text: &str| text.parse().ok().filter(|number| *number < LARGEST_TOKEN);
     if let Some(stamp) = body.strip_prefix("yield ") {
-        return Some(MessageContent::Contended(number(stamp)?));
+        return Some((Notice::Contended, number(stamp)?));
     }
     if let Some(time) = body.strip_prefix("done ") {
-        return Some(MessageContent::Done(number(time)?));
+        return Some((Notice::Hint, number(time)?));
     }
     let mut words = body.split(' ');
     let fencing = number(words.next()?)?;
@@ -128,8 +130,8 @@ fn read_content(body: &str) -> Option<MessageContent> {
         grant.permit = words.next()?.parse().ok();
         grant.has_more = words.next()? == "1";
     }
-    let granted = MessageContent::Granted(PushedGrant { grant, stamp });
-    words.next().is_none().then_some(granted)
+    let granted = Notice::Granted(PushedGrant { grant, stamp });
+    words.next().is_none().then_some((granted, stamp))
 }
 
 #[cfg(test)]
@@ -148,7 +150,8 @@ mod tests {
         let message = Message {
             number: 7,
             body: "1795151176455149",
-            content: MessageContent::Granted(granted(1_795_151_176_455_149)),
+            notice: Notice::Granted(granted(1_795_151_176_455_149)),
+            stamp: 1_795_151_176_455_149,
             proof: "5baa61e4",
         };
         assert_eq!(read(b"7 1795151176455149 5baa61e4"), Some(message));
@@ -156,19 +159,16 @@ mod tests {
         share.stamp = 9;
         share.grant.is_contended = true;
         share.grant.permit = Some(3);
-        let content = MessageContent::Granted(share);
-        let body = "5 9 1 3 0";
         let message = Message {
-            body,
-            content,
+            body: "5 9 1 3 0",
+            notice: Notice::Granted(share),
+            stamp: 9,
             ..message
         };
         assert_eq!(read(b"7 5 9 1 3 0 5baa61e4"), Some(message));
-        let content = MessageContent::Contended(9);
-        let body = "yield 9";
         let message = Message {
-            body,
-            content,
+            body: "yield 9",
+            notice: Notice::Contended,
             ..message
         };
         assert_eq!(read(b"7 yield 9 5baa61e4"), Some(message));
@@ -211,7 +211,8 @@ mod tests {
             let expected = Message {
                 number,
                 body: &body,
-                content: MessageContent::Granted(granted(fencing)),
+                notice: Notice::Granted(granted(fencing)),
+                stamp: fencing,
                 proof: &proof,
             };
             proptest::prop_assert_eq!(read(text.as_bytes()), Some(expected));

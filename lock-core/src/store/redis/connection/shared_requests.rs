@@ -24,7 +24,7 @@ use tokio::{
 use crate::{
     mode::Mode,
     store::{
-        grants::Entry,
+        Entry,
         owner::Owner,
         redis::connection::{
             CLOCK, Connection,

@@ -287,7 +287,7 @@ mod tests {
     use crate::{
         mode::Mode,
         runtime::mutex::interleaved::{explore, point},
-        store::grants::Entry,
+        store::Entry,
     };
 
     type Joining<'a> = Pin<Box<dyn Future<Output = RedisResult<PartReply>> + 'a>>;

@@ -23,7 +23,7 @@ use crate::{
         interleaved::{explore, point},
     },
     store::{
-        grants::Entry,
+        Entry,
         owner::Owner,
         redis::connection::{
             shared_driver::{
