@@ -21,10 +21,9 @@ use crate::{
         Released, Renew, Renewed,
         in_flight::ConnectionId,
         owner::Owner,
-        owner_token::OwnerToken,
         redis::{
             connection::{
-                errors,
+                CLOCK, errors,
                 reconnecting::ReconnectingConnection,
                 wire::command::{
                     Arg::{self, Joined, Number, Text},
@@ -35,7 +34,7 @@ use crate::{
             topology::{
                 key_location::KeyLocation,
                 slots::clock_moved_to,
-                transactions::{Change, MOST_TRIES},
+                transactions::{Change, MOST_TRIES, change, change_all},
             },
         },
     },
@@ -70,12 +69,12 @@ impl KeyLocation {
             return busy(left, connection);
         }
         // An earlier request set the key, and its reply was lost. The ttl counts from that request, so the lease is renewed.
-        if !is_set
-            && !self
-                .prolong(&request.owner.full_key, token, request.ttl)
-                .await?
-        {
-            return busy(Value::Int(0), connection);
+        if !is_set {
+            let prolonged = prolonged(&request.owner, request.ttl);
+            // Not on the connection of the renewals, which it would delay.
+            if !change(&self.server.changes, prolonged).await? {
+                return busy(Value::Int(0), connection);
+            }
         }
         // This client has the key already. If the token comes when less than half of the ttl is left, the lock is asked for again. If
         // this future is dropped here, the release of the dropped acquire gives the key back.
@@ -93,32 +92,34 @@ impl KeyLocation {
         batch: &[Renew],
         within: Duration,
     ) -> Vec<Result<Renewed, Failure>> {
-        let changes = batch
-            .iter()
-            .map(|request| prolonged(&request.owner.full_key, &request.owner.token, request.ttl));
-        let changes: Vec<_> = changes.collect();
         let is_in_a_cluster = self.names.channel.starts_with('{');
         let at_once = if is_in_a_cluster { 1 } else { batch.len() };
         // A lease that is being handed on must not delay the renewals of others.
-        let takes_tokens = batch.iter().any(|request| request.tokens > 0);
-        let connection = if takes_tokens {
-            &self.server.changes
-        } else {
-            &self.server.renewals
+        let connection = match batch {
+            [request] if request.tokens > 0 => &self.server.changes,
+            _ => &self.server.renewals,
         };
-        let role = self.node_role;
-        let made = connection.make_all(role, &changes, at_once, within).await;
+        let started = CLOCK.now();
         let mut renewals = Vec::with_capacity(batch.len());
-        for (request, made) in batch.iter().zip(made) {
-            renewals.push(match made {
-                Ok(true) => Ok(Renewed::Extended {
-                    tokens: self.tokens(request).await,
-                    // There is no queue that would tell.
-                    contended: Contended::OthersWaiting,
-                }),
-                Ok(false) => Ok(Renewed::NotOurs),
-                Err(failure) => Err(failure),
-            });
+        for some in batch.chunks(at_once.max(1)) {
+            let changes = some
+                .iter()
+                .map(|request| prolonged(&request.owner, request.ttl));
+            let changes: Vec<_> = changes.collect();
+            let left = within.saturating_sub(CLOCK.now().since(started));
+            let made = change_all(connection, self.node_role, &changes, left).await;
+            let made = made.unwrap_or_else(|failure| vec![Err(failure); some.len()]);
+            for (request, made) in some.iter().zip(made) {
+                renewals.push(match made {
+                    Ok(true) => Ok(Renewed::Extended {
+                        tokens: self.tokens(request).await,
+                        // There is no queue that would tell.
+                        contended: Contended::OthersWaiting,
+                    }),
+                    Ok(false) => Ok(Renewed::NotOurs),
+                    Err(failure) => Err(failure),
+                });
+            }
         }
         renewals
     }
@@ -162,13 +163,13 @@ impl KeyLocation {
                         &[Text("PX"), Number(millis(keep))],
                     ]),
                 };
-                let change = Change {
+                let release = Change {
                     key,
                     holds: token,
                     command: words,
                     unless_it_lasts: u64::MAX,
                 };
-                self.server.changes.make(change).await?
+                change(&self.server.changes, release).await?
             }
         };
         Ok(Released {
@@ -212,17 +213,6 @@ impl KeyLocation {
             errors::of_value(reply)?;
         }
         Ok(())
-    }
-
-    /// Renews a lock that is being taken or handed on. It does not use the connection of the renewals, which it would delay.
-    async fn prolong(
-        &self,
-        full_key: &str,
-        token: &OwnerToken,
-        ttl: Duration,
-    ) -> Result<bool, Failure> {
-        let changes = &self.server.changes;
-        changes.make(prolonged(full_key, token, ttl)).await
     }
 
     /// The fencing token of a lock that was just taken: the next id of the fencing clock. If the process knows a larger token, or the
@@ -279,12 +269,12 @@ pub(super) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
 }
 
 /// The change that makes a lease last for its ttl from now on.
-fn prolonged<'a>(full_key: &'a str, token: &'a OwnerToken, ttl: Duration) -> Change<'a> {
-    let ttl = millis(ttl);
+fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
+    let (key, ttl) = (&*owner.full_key, millis(ttl));
     Change {
-        key: full_key,
-        holds: token.expose(),
-        command: command(&[&[Text("PEXPIRE"), Text(full_key), Number(ttl)]]),
+        key,
+        holds: owner.token.expose(),
+        command: command(&[&[Text("PEXPIRE"), Text(key), Number(ttl)]]),
         unless_it_lasts: ttl,
     }
 }

@@ -13,10 +13,12 @@ use crate::store::{
     Release,
     in_flight::{ConnectionId, InFlight},
     redis::{
-        connection::{exchange::Ready, known_primary::Need, reconnecting::ReconnectingConnection},
+        connection::{
+            exchange::Ready, handshake::Purpose, known_primary::Need,
+            reconnecting::ReconnectingConnection,
+        },
         topology::{
             replica_acks::ReplicaAcks, request_connections::RequestConnections, settings::Replicas,
-            transactions::Changes,
         },
     },
 };
@@ -31,10 +33,10 @@ pub(crate) struct RedisServer {
     pub(crate) connection: Arc<ReconnectingConnection>,
     /// The connections of users' runtimes.
     pub(crate) requests: RequestConnections,
-    /// For users without the right to run scripts.
-    pub(crate) changes: Changes,
-    /// Hundreds of releases, one after the other, must not let a lease run out.
-    pub(crate) renewals: Changes,
+    /// For users without the right to run scripts: only transactions are sent on it.
+    pub(crate) changes: Arc<ReconnectingConnection>,
+    /// The same for renewals. Hundreds of releases, one after the other, must not let a lease run out.
+    pub(crate) renewals: Arc<ReconnectingConnection>,
     /// The subscriptions to grants at this node, in a cluster.
     pub(crate) subscription: Option<ShardedSubscription>,
     /// Waits for replicas, if they must have a lock before it counts.
@@ -49,9 +51,10 @@ impl RedisServer {
         replicas: Option<Replicas>,
     ) -> Self {
         let connection = Arc::new(connection);
+        let another = || connection.another(Purpose::OtherCommands, connection.timing());
         Self {
-            changes: Changes::to(&connection),
-            renewals: Changes::to(&connection),
+            changes: Arc::new(another()),
+            renewals: Arc::new(another()),
             replica_acks: replicas.map(|replicas| ReplicaAcks::new(&connection, replicas)),
             requests: RequestConnections::new(connection.clone()),
             connection,
@@ -62,11 +65,7 @@ impl RedisServer {
     /// All connections to it, except those on which only grants arrive.
     pub(crate) fn connections(&self) -> Vec<Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(|acks| &acks.connection);
-        let fixed = replica_acks.chain([
-            &self.connection,
-            &self.changes.connection,
-            &self.renewals.connection,
-        ]);
+        let fixed = replica_acks.chain([&self.connection, &self.changes, &self.renewals]);
         fixed.cloned().chain(self.requests.all()).collect()
     }
 

@@ -9,14 +9,12 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
-use tokio::sync::Mutex;
 
 use crate::store::{
     Failure,
     redis::{
         connection::{
-            CLOCK, errors,
-            handshake::Purpose,
+            errors,
             reconnecting::ReconnectingConnection,
             wire::{
                 command::{Arg::Text, command, in_one_message},
@@ -65,116 +63,80 @@ impl Change<'_> {
     }
 }
 
-/// A connection for changes, of which there is one batch at a time.
-#[derive(Debug)]
-pub(crate) struct Changes {
-    pub(crate) connection: Arc<ReconnectingConnection>,
-    turn: Mutex<()>,
+/// Changes one key.
+pub(crate) async fn change(
+    connection: &Arc<ReconnectingConnection>,
+    change: Change<'_>,
+) -> Changed {
+    let within = connection.reply_within();
+    let changes = [change];
+    let mut made = change_all(connection, NodeRole::SlotOwner, &changes, within).await?;
+    made.pop()
+        .unwrap_or_else(|| Err(errors::nonsense("a change")))
 }
 
-impl Changes {
-    /// To the server of another connection. Connects with the first change.
-    pub(crate) fn to(connection: &ReconnectingConnection) -> Self {
-        let another = connection.another(Purpose::OtherCommands, connection.timing());
-        Self {
-            connection: Arc::new(another),
-            turn: Mutex::default(),
+/// Changes keys in one transaction. One result each.
+pub(crate) async fn change_all(
+    connection: &Arc<ReconnectingConnection>,
+    node_role: NodeRole,
+    changes: &[Change<'_>],
+    within: Duration,
+) -> Result<Vec<Changed>, Failure> {
+    let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
+    let word = |word| command(&[&[Text(word)]]);
+    for _ in 0..MOST_TRIES {
+        // One transaction at a time. For one try only: the connection is not to wait for all of them until it is authenticated anew.
+        let _transaction = connection.transaction().lock().await;
+        // Ends an earlier transaction that was given up half way. Nothing was changed in it.
+        let begin = [word("EXEC"), command(&[&[Text("WATCH")], &keys])];
+        let look = |look, key| command(&[&[Text(look), key]]);
+        let looks = keys
+            .iter()
+            .flat_map(|key| [look("GET", *key), look("PTTL", *key)]);
+        let first = begin.into_iter().chain(looks).chain([word("MULTI")]);
+        let sent = send_to(connection, node_role, first, within, None);
+        let (id, replies) = sent.await?;
+        let [_, watch, seen @ .., multi] = &replies[..] else {
+            return Err(errors::nonsense("the begin of a transaction"));
+        };
+        if seen.len() != 2 * changes.len() {
+            return Err(errors::nonsense("a look at some keys"));
+        }
+        // A key that is not watched may get another holder before it is changed. Outside a transaction, the changes would be made
+        // on any value.
+        for begun in [watch, multi] {
+            errors::of_value(begun.clone())?;
+        }
+        let (mut results, mut due) = (Vec::with_capacity(changes.len()), Vec::new());
+        for (number, (change, seen)) in changes.iter().zip(seen.chunks(2)).enumerate() {
+            let read = change.read(seen);
+            if let Ok((_, true)) = read {
+                due.push(number);
+            }
+            results.push(read.map(|(holds, _)| holds));
+        }
+        if due.is_empty() {
+            return Ok(results);
+        }
+        // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING is
+        // about a slot in migration until its end.
+        let commands = due.iter().map(|number| changes[*number].command.clone());
+        let second = in_one_message(commands.chain([word("EXEC")]));
+        let sent = connection.send_all_on(id, second, within);
+        match outcome(sent.await?) {
+            // A key that the transaction watched was changed.
+            Some(Value::Nil) => {}
+            Some(Value::ServerError(error)) => return Err(errors::answered(&error)),
+            made => {
+                // What is wrong with its replies may be wrong with the next ones, too.
+                let made = taken_in(results, &due, made);
+                return made.inspect_err(|_| connection.forget(id));
+            }
         }
     }
-
-    /// Changes one key.
-    pub(crate) async fn make(&self, change: Change<'_>) -> Changed {
-        let within = self.connection.reply_within();
-        let changes = [change];
-        let made = self.make_all(NodeRole::SlotOwner, &changes, 1, within);
-        let none = || Err(errors::nonsense("a change"));
-        made.await.pop().unwrap_or_else(none)
-    }
-
-    /// Changes keys, so many in one transaction. One result each.
-    pub(crate) async fn make_all(
-        &self,
-        node_role: NodeRole,
-        changes: &[Change<'_>],
-        at_once: usize,
-        within: Duration,
-    ) -> Vec<Changed> {
-        let _turn = self.turn.lock().await;
-        let started = CLOCK.now();
-        let mut all = Vec::with_capacity(changes.len());
-        for some in changes.chunks(at_once.max(1)) {
-            let left = within.saturating_sub(CLOCK.now().since(started));
-            match self.together(node_role, some, left).await {
-                Ok(made) => all.extend(made),
-                Err(failure) => all.resize(all.len() + some.len(), Err(failure)),
-            }
-        }
-        all
-    }
-
-    /// Changes keys in one transaction. Called with `turn` locked.
-    async fn together(
-        &self,
-        node_role: NodeRole,
-        changes: &[Change<'_>],
-        within: Duration,
-    ) -> Result<Vec<Changed>, Failure> {
-        let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
-        let word = |word| command(&[&[Text(word)]]);
-        for _ in 0..MOST_TRIES {
-            // For one try only: the connection is not to wait for all of them until it is authenticated anew.
-            let _transaction = self.connection.transaction().lock().await;
-            // Ends an earlier transaction that was given up half way. Nothing was changed in it.
-            let begin = [word("EXEC"), command(&[&[Text("WATCH")], &keys])];
-            let look = |look, key| command(&[&[Text(look), key]]);
-            let looks = keys
-                .iter()
-                .flat_map(|key| [look("GET", *key), look("PTTL", *key)]);
-            let first = begin.into_iter().chain(looks).chain([word("MULTI")]);
-            let sent = send_to(&self.connection, node_role, first, within, None);
-            let (connection, replies) = sent.await?;
-            let [_, watch, seen @ .., multi] = &replies[..] else {
-                return Err(errors::nonsense("the begin of a transaction"));
-            };
-            if seen.len() != 2 * changes.len() {
-                return Err(errors::nonsense("a look at some keys"));
-            }
-            // A key that is not watched may get another holder before it is changed. Outside a transaction, the changes would be made
-            // on any value.
-            for begun in [watch, multi] {
-                errors::of_value(begun.clone())?;
-            }
-            let (mut results, mut due) = (Vec::with_capacity(changes.len()), Vec::new());
-            for (number, (change, seen)) in changes.iter().zip(seen.chunks(2)).enumerate() {
-                let read = change.read(seen);
-                if let Ok((_, true)) = read {
-                    due.push(number);
-                }
-                results.push(read.map(|(holds, _)| holds));
-            }
-            if due.is_empty() {
-                return Ok(results);
-            }
-            // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING is
-            // about a slot in migration until its end.
-            let commands = due.iter().map(|number| changes[*number].command.clone());
-            let second = in_one_message(commands.chain([word("EXEC")]));
-            let sent = self.connection.send_all_on(connection, second, within);
-            match outcome(sent.await?) {
-                // A key that the transaction watched was changed.
-                Some(Value::Nil) => {}
-                Some(Value::ServerError(error)) => return Err(errors::answered(&error)),
-                made => {
-                    // What is wrong with its replies may be wrong with the next ones, too.
-                    let made = taken_in(results, &due, made);
-                    return made.inspect_err(|_| self.connection.forget(connection));
-                }
-            }
-        }
-        Err(Failure::not_now(
-            "other clients changed the keys at each try",
-        ))
-    }
+    Err(Failure::not_now(
+        "other clients changed the keys at each try",
+    ))
 }
 
 /// The reply to the end of a transaction, or to the command in it that was refused: that one says more.
