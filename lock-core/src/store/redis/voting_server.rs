@@ -10,7 +10,8 @@ use crate::{
     store::{
         Failure, Renew,
         in_flight::{ConnectionId, InFlight},
-        owner_token::{OwnerToken, random_name},
+        owner::Owner,
+        owner_token::random_name,
         redis::{
             Named, Settings,
             connection::{
@@ -27,6 +28,7 @@ use crate::{
             redis_store::RedisStore,
             scripts::{Call, INSPECT, MARK, PROPOSE, replies::read_holder},
             topology::key_location::KeyLocation,
+            without_scripts::set_if_free,
         },
     },
 };
@@ -44,16 +46,13 @@ const WATCHED: &str = "__lock_core__:watched";
 /// What a client proposes to every server at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Proposal {
-    pub(crate) full_key: Arc<str>,
-    pub(crate) token: OwnerToken,
+    pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
     /// The last of the fencing tokens, and how many.
     pub(crate) number: u64,
     pub(crate) count: u32,
     pub(crate) lock: LockCondition,
-    /// The name of the asking process, for others to see.
-    pub(crate) asker: Arc<str>,
-    /// For how long others are to see that the lock is asked for; zero: not at all.
+    /// For how long other processes are to see that this one asks for the lock; zero: not at all.
     pub(crate) mark: Duration,
 }
 
@@ -186,16 +185,16 @@ impl RedisStore {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Option<Vote>), Failure> {
-        let place = self.place();
+        let (place, owner) = (self.place(), &proposal.owner);
         let call = Call {
             keys: &[
-                Text(&proposal.full_key),
+                Text(&owner.full_key),
                 Text(ACCEPTED),
-                Joined(ASKED, &proposal.full_key),
+                Joined(ASKED, &owner.full_key),
                 Text(WATCHED),
             ],
             arguments: &[
-                Text(proposal.token.expose()),
+                Text(owner.token.expose()),
                 Number(millis(proposal.ttl)),
                 Number(proposal.number),
                 Number(proposal.count.into()),
@@ -203,7 +202,7 @@ impl RedisStore {
                     LockCondition::FreeOrOurs => "free",
                     LockCondition::Ours => "own",
                 }),
-                Text(&proposal.asker),
+                Text(&place.names.channel),
                 Number(millis(proposal.mark)),
                 Text(marker),
             ],
@@ -226,12 +225,7 @@ impl RedisStore {
         within: Duration,
         in_flight: &InFlight,
     ) -> Result<ConnectionId, Failure> {
-        let (key, token) = (
-            Text(&request.owner.full_key),
-            Text(request.owner.token.expose()),
-        );
-        let ttl = Number(millis(request.ttl));
-        let words = [Text("SET"), key, token, Text("NX"), Text("PX"), ttl];
+        let words = set_if_free(&request.owner, request.ttl);
         let connection = &self.place().server.connection;
         let (connection, reply) = connection.send(&[&words], within, Some(in_flight)).await?;
         errors::of_value(reply)?;

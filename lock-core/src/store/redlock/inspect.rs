@@ -34,7 +34,7 @@ pub(super) async fn inspect(
             Ok(lock) => seen.push(lock),
             Err(failure) => failures.push(failure),
         }
-        if let Some(found) = quorum::holder_of_majority(count, &seen, failures.len()) {
+        if let Some(found) = quorum::holder_of_majority(count, &seen) {
             return Ok(found.map(|(token, left)| sighting_of(token, left, 0)));
         }
     }

@@ -11,7 +11,7 @@
 //! - `back_off`: letting other processes in;
 //! - `acquire`, `renew`, `release`, `inspect`: the requests of the port.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
@@ -111,15 +111,9 @@ fn check_list(named: &[Named]) -> Result<(), LockError> {
             count - 1
         )));
     }
-    let mut sorted: Vec<&String> = named
-        .iter()
-        .filter_map(|named| match named {
-            Named::Url(url) => Some(url),
-            Named::Client(_) => None,
-        })
-        .collect();
-    sorted.sort_unstable();
-    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+    let mut urls = HashSet::new();
+    let mut all = named.iter();
+    if all.any(|named| matches!(named, Named::Url(url) if !urls.insert(url))) {
         return Err(LockError::invalid(
             "one server is listed twice: name each once, or its vote counts twice",
         ));

@@ -20,14 +20,14 @@ use crate::{
         in_flight::{ConnectionId, UnderWay},
         redis::{
             Named, RedisStore, Settings,
-            voting_server::{Proposal, ServerIdentity, Vote},
+            voting_server::{Proposal, Vote},
         },
         redlock::restart_quarantine::{RunIds, Watch},
         timing::Timing,
     },
 };
 
-const CLOCK: Clock = Clock::Boot;
+pub(super) const CLOCK: Clock = Clock::Boot;
 
 /// A server that may not vote yet is asked about it this often at most: other processes may have watched it for longer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -85,19 +85,20 @@ impl RedlockServer {
     /// Connects, if need be, and verifies which server it is; returns for how long it will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
         let voting_right = self.ask_voting_right(self.patience()).await?;
-        Ok(voting_right.watch.votes_from.since(CLOCK.now()))
+        Ok(left(voting_right.watch.votes_from))
     }
 
     /// The same for the first time; also verifies that its user has the rights that locks need.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
-        let (started, within) = (CLOCK.now(), self.patience());
-        let left = || within.saturating_sub(CLOCK.now().since(started));
-        let reached = self.ask_voting_right(within).await.map(drop);
-        self.node.try_out(reached, left()).await
+        let until = self.patience();
+        let reached = self.ask_voting_right(until).await.map(drop);
+        self.node.try_out(reached, left(until)).await
     }
 
-    fn patience(&self) -> Duration {
-        self.timing.connect_timeout + self.timing.command_timeout
+    /// Until when a new connection and its first reply may take.
+    fn patience(&self) -> Moment {
+        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        CLOCK.now().after(within)
     }
 
     /// Asks the server to vote, if its vote counts.
@@ -114,8 +115,7 @@ impl RedlockServer {
         within: Duration,
         under_way: Option<UnderWay>,
     ) -> Result<Vote, Failure> {
-        let started = CLOCK.now();
-        let left = || within.saturating_sub(CLOCK.now().since(started));
+        let until = CLOCK.now().after(within);
         let known = self.voting_right.lock().clone();
         let voting_right = match known {
             Some(known)
@@ -123,9 +123,9 @@ impl RedlockServer {
             {
                 known
             }
-            _ => self.ask_voting_right(within).await?,
+            _ => self.ask_voting_right(until).await?,
         };
-        let waits = voting_right.watch.votes_from.since(CLOCK.now());
+        let waits = left(voting_right.watch.votes_from);
         if !waits.is_zero() {
             return Err(Failure::not_now(self.forgetful(waits)));
         }
@@ -135,8 +135,8 @@ impl RedlockServer {
         }
         let in_flight = under_way.as_ref().map(|under_way| &under_way.in_flight);
         let marker = &voting_right.watch.name;
-        let reply = self.node.propose(proposal, marker, left(), in_flight).await;
-        let (connection, vote) = reply?;
+        let asked = self.node.propose(proposal, marker, left(until), in_flight);
+        let (connection, vote) = asked.await?;
         if let Some(under_way) = under_way {
             under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
@@ -172,61 +172,53 @@ impl RedlockServer {
         Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
     }
 
-    async fn ask_voting_right(&self, within: Duration) -> Result<VotingRight, Failure> {
-        let started = CLOCK.now();
-        let greeting = self.node.identify(within).await?;
+    async fn ask_voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
+        let greeting = self.node.identify(left(until)).await?;
         if let Some(clock) = greeting.clock {
             self.set_clock(clock, greeting.counter.unwrap_or(0));
         }
         if let Some(twin) = self.run_ids.lock().note(self.place, &greeting.run_id) {
-            return Err(Failure::Invalid(
-                format!(
-                    "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
-                    self.node.shown(),
-                    twin + 1
-                )
-                .into(),
-            ));
+            return Err(Failure::invalid(format!(
+                "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
+                self.node.shown(),
+                twin + 1
+            )));
         }
-        let left = within.saturating_sub(CLOCK.now().since(started));
-        let voting_right = self.go_on_watching(&greeting, left).await?;
+        let (watch, ask_again) = self.go_on_watching(&greeting.run_id, until).await?;
+        let voting_right = VotingRight {
+            connection: greeting.connection,
+            watch,
+            ask_again,
+        };
         let before = self.voting_right.lock().replace(voting_right.clone());
         let is_known = before.is_some_and(|before| before.watch.name == voting_right.watch.name);
-        let waits = voting_right.watch.votes_from.since(started);
+        let waits = left(voting_right.watch.votes_from);
         if !is_known && !waits.is_zero() {
             tracing::warn!(server = self.node.shown(), "{}", self.forgetful(waits));
         }
         Ok(voting_right)
     }
 
+    /// Returns what is known now of the time for which the server was watched, and when to ask again.
     async fn go_on_watching(
         &self,
-        greeting: &ServerIdentity,
-        within: Duration,
-    ) -> Result<VotingRight, Failure> {
-        let (connection, run_id) = (greeting.connection, &*greeting.run_id);
-        let known = self
-            .voting_right
-            .lock()
-            .as_ref()
-            .map(|known| known.watch.clone());
+        run_id: &str,
+        until: Moment,
+    ) -> Result<(Watch, Moment), Failure> {
         let sent = CLOCK.now();
         if self.quarantine.is_zero() {
             let watch = Watch {
                 name: "".into(),
                 votes_from: sent,
             };
-            return Ok(VotingRight {
-                connection,
-                watch,
-                ask_again: Moment::NEVER,
-            });
+            return Ok((watch, Moment::NEVER));
         }
+        let known = self.voting_right.lock().clone().map(|known| known.watch);
         let (name, watched) = match &known {
             Some(known) => (&*known.name, known.watched(sent, self.quarantine)),
             None => ("", Duration::ZERO),
         };
-        let marker = self.node.mark(run_id, name, watched, within).await?;
+        let marker = self.node.mark(run_id, name, watched, left(until)).await?;
         let now = CLOCK.now();
         let Some((watch, watched)) = Watch::read(&marker, run_id, now, self.quarantine) else {
             return Err(Failure::not_now(format!(
@@ -240,11 +232,7 @@ impl RedlockServer {
         } else {
             now.after(ASK_AGAIN).min(watch.votes_from)
         };
-        Ok(VotingRight {
-            connection,
-            watch,
-            ask_again,
-        })
+        Ok((watch, ask_again))
     }
 
     /// The message that the server does not vote for this long.
@@ -280,10 +268,13 @@ impl RedlockServer {
     fn set_clock(&self, clock: u64, counter: u64) {
         self.counter_ahead
             .store(counter.saturating_sub(clock), Ordering::Relaxed);
-        let ahead = i128::from(clock) - i128::from(own_time());
-        let ahead = i64::try_from(ahead).unwrap_or(UNKNOWN);
+        let ahead = clock.cast_signed().wrapping_sub(own_time().cast_signed());
         self.ahead.store(ahead, Ordering::Relaxed);
     }
+}
+
+fn left(until: Moment) -> Duration {
+    until.since(CLOCK.now())
 }
 
 /// The time of this process's clock, in tokens.

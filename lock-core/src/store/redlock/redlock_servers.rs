@@ -7,13 +7,12 @@ use tokio::sync::mpsc;
 use crate::{
     fencing::{PER_MILLI, in_tokens},
     runtime::{
-        clock::{Clock, wall_clock},
+        clock::wall_clock,
         executor::{Executor, spawn_beside},
         mutex::Mutex,
     },
     store::{
-        ENDED, Failure, QueueMode, Store,
-        owner_token::random_name,
+        ENDED, Failure, Store,
         redis::{Scope, Settings},
         redlock::{
             back_off::BackOff,
@@ -23,11 +22,6 @@ use crate::{
         timing::Timing,
     },
 };
-
-pub(super) const CLOCK: Clock = Clock::Boot;
-
-/// A waiter that polls again within this many of its pauses is remembered by the servers in between.
-const MARK_PAUSES: u32 = 4;
 
 /// The next number is not derived from a number that is further ahead of the servers' clocks than this.
 const FAR_AHEAD: u64 = 500 * PER_MILLI;
@@ -39,8 +33,6 @@ pub(super) struct RedlockServers {
     pub(super) scope: Scope,
     /// Where the manager's work runs.
     pub(super) executor: Executor,
-    /// Names this manager to the servers, and through them to other waiters.
-    pub(super) name: Arc<str>,
     /// The largest number that this process proposed.
     last_number: Mutex<u64>,
     pub(super) back_off: BackOff,
@@ -53,7 +45,6 @@ impl RedlockServers {
             timing: settings.timing,
             scope: settings.scope.clone(),
             executor: settings.executor.clone(),
-            name: random_name().into(),
             last_number: Mutex::new(0),
             back_off: BackOff::default(),
         }
@@ -149,15 +140,6 @@ impl RedlockServers {
             .max(enough)
             .min(Duration::from_millis(500))
             .min(self.timing.command_timeout)
-    }
-
-    pub(super) fn mark(&self, queue_mode: QueueMode) -> Duration {
-        match queue_mode {
-            QueueMode::DoNotQueue => Duration::ZERO,
-            QueueMode::JoinQueue | QueueMode::CheckPosition(_) => {
-                self.timing.polling_pause * MARK_PAUSES
-            }
-        }
     }
 }
 

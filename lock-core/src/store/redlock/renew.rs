@@ -58,16 +58,14 @@ pub(super) async fn renew_with_tokens(
     request: &Renew,
 ) -> Result<Renewed, Failure> {
     let proposal = Proposal {
-        full_key: request.owner.full_key.clone(),
-        token: request.owner.token.clone(),
+        owner: request.owner.clone(),
         ttl: request.ttl,
         number: 0,
         count: request.tokens,
         lock: LockCondition::Ours,
-        asker: servers.name.clone(),
         mark: Duration::ZERO,
     };
-    match run_voting_round(servers, proposal, request.known_fencing, None).await {
+    match run_voting_round(servers, proposal, request.known_fencing).await {
         Ok((tokens, contended)) => Ok(Renewed::Extended { tokens, contended }),
         Err(lost) if lost.is_definitely_not_ours => Ok(Renewed::NotOurs),
         Err(lost) => Err(lost.failure(servers)),

@@ -13,11 +13,11 @@ use crate::{
     store::{
         Contended, Failure,
         in_flight::ServerInFlight,
-        owner::Owner,
-        redis::voting_server::{Proposal, Vote},
+        redis::voting_server::{LockCondition, Proposal, Vote},
         redlock::{
             ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority_text},
-            redlock_servers::{CLOCK, RedlockServers},
+            redlock_server::CLOCK,
+            redlock_servers::RedlockServers,
         },
     },
 };
@@ -44,11 +44,13 @@ pub(super) async fn run_voting_round(
     servers: &Arc<RedlockServers>,
     proposal: Proposal,
     known: u64,
-    owner: Option<&Owner>,
 ) -> Result<(FencingBlock, Contended), RoundLost> {
     let first = servers.next_number(known, proposal.count);
     let count = servers.servers.len();
-    let records = owner.map(|owner| owner.servers(count));
+    let owner = proposal.owner.clone();
+    // A request about a lock that is ours takes no key.
+    let may_take = proposal.lock == LockCondition::FreeOrOurs;
+    let records = may_take.then(|| owner.servers(count));
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (sender, mut incoming) = mpsc::unbounded_channel();
     let (mut contended, mut failures) = (Contended::NoneWaiting, Vec::new());
@@ -84,7 +86,7 @@ pub(super) async fn run_voting_round(
             }
             BallotStep::Won { number } => {
                 if contended == Contended::OthersWaiting {
-                    servers.back_off.note(&proposal.full_key, CLOCK.now());
+                    servers.back_off.note(&owner.full_key, CLOCK.now());
                 }
                 return Ok((block(number, proposal.count), contended));
             }

@@ -69,8 +69,8 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<
     known.get(majority(servers) - 1).copied()
 }
 
-/// The holder of a lock by the reports in `seen`, and for how long a majority has it. `silent` servers gave no report. `None`
-/// while more replies may decide, or if they never will.
+/// The holder of a lock by the reports in `seen`, and for how long a majority has it. `None` while more reports may decide, or if they
+/// never will: a silent server may have the same owner token.
 #[expect(
     clippy::option_option,
     reason = "undecided, or no holder has a majority"
@@ -78,10 +78,8 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<
 pub(crate) fn holder_of_majority(
     servers: usize,
     seen: &[SeenLock],
-    silent: usize,
 ) -> Option<Option<(&str, Option<Duration>)>> {
     let needed = majority(servers);
-    let open = servers - seen.len() - silent;
     let mut most = 0;
     for (token, _) in seen.iter().flatten() {
         let with_it = seen.iter().flatten().filter(|(other, _)| other == token);
@@ -92,15 +90,11 @@ pub(crate) fn holder_of_majority(
         most = most.max(left.len());
         if left.len() >= needed {
             left.sort_unstable();
-            let left = left[left.len() - needed];
-            return Some(Some((
-                token,
-                Some(left).filter(|left| *left != Duration::MAX),
-            )));
+            let left = Some(left[left.len() - needed]);
+            return Some(Some((token, left.filter(|left| *left != Duration::MAX))));
         }
     }
-    // The silent servers may have the same token, and so make a majority.
-    (most + open + silent < needed).then_some(None)
+    (most + servers - seen.len() < needed).then_some(None)
 }
 
 #[cfg(test)]
@@ -147,30 +141,27 @@ mod tests {
             |token: &str, seconds| Some((token.to_owned(), Some(Duration::from_secs(seconds))));
         let seen = [of("a", 9), of("b", 5), of("a", 7), of("a", 8)];
         let third = Duration::from_secs(7);
+        assert_eq!(holder_of_majority(5, &seen), Some(Some(("a", Some(third)))));
         assert_eq!(
-            holder_of_majority(5, &seen, 0),
-            Some(Some(("a", Some(third))))
-        );
-        assert_eq!(
-            holder_of_majority(5, &seen[..3], 2),
+            holder_of_majority(5, &seen[..3]),
             None,
             "the silent ones may have it"
         );
         assert_eq!(
-            holder_of_majority(5, &[None, of("b", 5), None], 0),
+            holder_of_majority(5, &[None, of("b", 5), None]),
             None,
             "two to come"
         );
         assert_eq!(
-            holder_of_majority(5, &[None, of("b", 5), None, None], 0),
+            holder_of_majority(5, &[None, of("b", 5), None, None]),
             Some(None)
         );
         let endless = Some(("a".to_owned(), None));
         let seen = [endless.clone(), endless.clone(), endless];
-        assert_eq!(holder_of_majority(5, &seen, 0), Some(Some(("a", None))));
+        assert_eq!(holder_of_majority(5, &seen), Some(Some(("a", None))));
         let split = [of("a", 1), of("a", 1), of("b", 1), of("b", 1), None];
         assert_eq!(
-            holder_of_majority(5, &split, 0),
+            holder_of_majority(5, &split),
             Some(None),
             "no token has a majority"
         );
