@@ -189,7 +189,7 @@ pub(super) fn finish_elsewhere(context: &Arc<Context>, key: &LockKey, request: &
 pub(super) fn give_up(context: &Context, key: &LockKey, request: &AcquireInFlight) {
     if let Some(reply) = request.take() {
         drop(reply);
-        let left = Err(Failure::without_reply("its task has left"));
+        let left = Err(Failure::no_reply("its task has left"));
         let reply = read_reply(context, &request.owner, left);
         let kind = request.owner.mode.kind();
         report(context, key, kind, Event::Acquired(&request.owner, reply));
@@ -296,7 +296,7 @@ where
 impl<T, F: FnOnce(Result<T, Failure>)> Drop for SendOnce<T, F> {
     fn drop(&mut self) {
         if let Some(send) = self.send.take() {
-            send(Err(Failure::without_reply(ENDED)));
+            send(Err(Failure::no_reply(ENDED)));
         }
     }
 }

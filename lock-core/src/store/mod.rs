@@ -53,6 +53,19 @@ pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>>
 /// The failure of a request that outlives its runtime.
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 
+/// Runs a request where the manager's work runs. In a box, so that the future of a request at once does not contain its steps.
+#[cfg(feature = "redis")]
+fn on_the_manager<T: Send + 'static>(
+    executor: &Executor,
+    request: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> StoreFuture<T> {
+    let reply = executor.run(request);
+    Box::pin(async move {
+        let none = || Err(Failure::no_reply(ENDED));
+        reply.await.unwrap_or_else(none)
+    })
+}
+
 /// The reason why a request is refused: either the lock or the request is in permits mode, and the other is not.
 pub(crate) const OTHER_MODE: &str =
     "it is held or waited for in another mode: a key is taken with permits everywhere, or nowhere";

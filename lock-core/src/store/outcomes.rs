@@ -103,6 +103,19 @@ pub(crate) enum WakeUpMode {
 }
 
 impl Busy {
+    /// Of a lock that has no queue.
+    #[cfg(any(feature = "redis", feature = "testing"))]
+    pub(crate) fn without_queue(expiry: Expiry, wake_up: WakeUpMode) -> Self {
+        Self {
+            expiry,
+            position: None,
+            wake_up,
+            is_next: true,
+            stamp: None,
+            holder: None,
+        }
+    }
+
     /// Whether the token of the request must not be used for another request.
     pub(crate) fn needs_new_token(&self) -> bool {
         self.wake_up == WakeUpMode::PollWithNewToken
@@ -167,22 +180,19 @@ pub(crate) enum Failure {
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
-    /// For a request that gets no reply any more.
-    pub(crate) fn without_reply(message: &str) -> Self {
-        Self::NoReply(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
-    }
-
     /// There is no connection, or none that takes more.
     pub(crate) fn not_now(message: impl Into<String>) -> Self {
-        Self::NotNow(Arc::from(Box::<dyn Error + Send + Sync>::from(
-            message.into(),
-        )))
+        Self::NotNow(source(message.into()))
     }
 
     pub(crate) fn no_reply(message: impl Into<String>) -> Self {
-        Self::NoReply(Arc::from(Box::<dyn Error + Send + Sync>::from(
-            message.into(),
-        )))
+        Self::NoReply(source(message.into()))
+    }
+
+    /// A retry cannot succeed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::Refused(source(message.into()))
     }
 
     /// For a request that was executed in part.
@@ -214,6 +224,10 @@ impl Failure {
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::NoReply(_) | Self::NotNow(_))
     }
+}
+
+fn source(message: String) -> Source {
+    Arc::from(Box::<dyn Error + Send + Sync>::from(message))
 }
 
 impl From<Failure> for crate::LockError {

@@ -130,18 +130,14 @@ pub(crate) fn joined(pieces: &[&str]) -> Arc<str> {
 
 /// A unique name: 122 random bits of the system's generator.
 pub(crate) fn random_name() -> String {
-    name(random_bytes())
+    let random = uuid::Builder::from_random_bytes(random_bytes()).into_uuid();
+    random.simple().to_string()
 }
 
 /// A number of 52 random bits of the system's generator: one of twice its size is still exact in a script.
 pub(crate) fn random_number() -> u64 {
     let number = u128::from_be_bytes(random_bytes()) >> (128 - 52);
     u64::try_from(number).expect("fewer bits")
-}
-
-fn name(bytes: [u8; 16]) -> String {
-    let random = uuid::Builder::from_random_bytes(bytes).into_uuid();
-    random.simple().to_string()
 }
 
 /// Random bytes of the system's generator, by a call of their own.

@@ -65,7 +65,7 @@ pub(crate) fn release(
             Some(result) => result,
             None => receiver.await.unwrap_or_else(|_| {
                 let none = "no certain reply before the lease ended by itself";
-                Err(Failure::without_reply(none))
+                Err(Failure::no_reply(none))
             }),
         }
     }

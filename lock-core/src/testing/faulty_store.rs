@@ -21,8 +21,8 @@ use crate::{
     },
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, CertainRelease, Expiry, Failure, Page,
-        PagePosition, Release, ReleaseOutcome, Released, Renew, Renewed, Source, Store,
-        StoreFuture, WakeUpMode,
+        PagePosition, Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
+        WakeUpMode,
         grants::Grants,
         in_flight::ConnectionId,
         known_tokens::KnownTokens,
@@ -120,9 +120,7 @@ impl FaultyStore {
             .unavailable_until
             .is_some_and(|until| self.clock.now() < until)
         {
-            return Fate::Refused(Failure::NotNow(source(
-                "the test made the backend unavailable",
-            )));
+            return Fate::Refused(Failure::not_now("the test made the backend unavailable"));
         }
         if plan.delay.is_zero() {
             Fate::Served
@@ -156,15 +154,8 @@ impl FaultyStore {
             return self.memory.acquire(request);
         }
         request.owner.in_flight.note_sent_on(ConnectionId::LOCAL);
-        let busy = Busy {
-            expiry: Expiry::In(left),
-            position: None,
-            // A release by the holder elsewhere sends no message.
-            wake_up: WakeUpMode::Poll,
-            is_next: true,
-            holder: None,
-            stamp: None,
-        };
+        // A release by the holder elsewhere sends no message.
+        let busy = Busy::without_queue(Expiry::In(left), WakeUpMode::Poll);
         at_once(Ok(Acquired {
             outcome: AcquireOutcome::Busy(busy),
             connection: ConnectionId::LOCAL,
@@ -198,14 +189,10 @@ fn late<T: Send + 'static>(
     Box::pin(async move {
         tokio::time::sleep(delay.min(within)).await;
         if delay >= within {
-            return Err(Failure::NoReply(source("the test made the reply late")));
+            return Err(Failure::no_reply("the test made the reply late"));
         }
         reply.await
     })
-}
-
-fn source(reason: &'static str) -> Source {
-    Arc::from(Box::<dyn std::error::Error + Send + Sync>::from(reason))
 }
 
 impl OneServer for FaultyStore {

@@ -79,7 +79,7 @@ impl ServedStore {
             }));
             reply
                 .await
-                .unwrap_or_else(|_| Err(Failure::without_reply("the test has ended")))
+                .unwrap_or_else(|_| Err(Failure::no_reply("the test has ended")))
         })
     }
 }

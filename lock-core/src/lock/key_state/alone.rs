@@ -520,7 +520,7 @@ mod tests {
     }
 
     fn broken() -> Failure {
-        Failure::without_reply("the connection broke")
+        Failure::no_reply("the connection broke")
     }
 
     fn before(now: Moment, ago: Duration) -> Moment {

@@ -94,7 +94,7 @@ impl LockTable {
             return Ok(AcquireOutcome::Done(result));
         }
         // The reply to an earlier request was lost, or the notice of a grant is not read.
-        if let Some(held) = self.holder_mut(|holder| holder.number == Some(own.number)) {
+        if let Some(held) = self.holder_mut(own.number) {
             held.extend(now.after(request.ttl));
             let (tokens, permit) = (held.tokens, held.permit);
             self.advance(None, update);
@@ -143,7 +143,7 @@ impl LockTable {
 
     pub(crate) fn renew(&mut self, request: &Renew, update: &mut TableUpdate<'_>) -> Renewed {
         self.sweep(update.now, update.is_alive);
-        let held = self.holder_mut(|holder| holder.number == Some(request.owner.number()));
+        let held = self.holder_mut(request.owner.number());
         let is_held = held.map(|holder| holder.extend(update.now.after(request.ttl)));
         self.advance(None, update);
         if is_held.is_none() {
@@ -174,7 +174,7 @@ impl LockTable {
         self.sweep(update.now, update.is_alive);
         let number = request.owner.number();
         self.leave(number);
-        let held = self.holder_mut(|holder| holder.number == Some(number));
+        let held = self.holder_mut(number);
         let outcome = held.map_or(ReleaseOutcome::NotOurs, |holder| {
             holder.number = None;
             holder.expires = update.now.after(request.keep.unwrap_or_default());
@@ -371,10 +371,9 @@ impl LockTable {
         kinds.any(|kind| (kind == RequestKind::Permits) != is_with_permits)
     }
 
-    /// A holder that has an owner.
-    fn holder_mut(&mut self, is: impl Fn(&EntryHolder) -> bool) -> Option<&mut EntryHolder> {
+    fn holder_mut(&mut self, number: EntryNumber) -> Option<&mut EntryHolder> {
         let mut holders = self.holders.iter_mut();
-        holders.find(|holder| holder.number.is_some() && is(holder))
+        holders.find(|holder| holder.number == Some(number))
     }
 
     fn leave(&mut self, number: EntryNumber) {

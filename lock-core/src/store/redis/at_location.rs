@@ -8,8 +8,8 @@ use crate::{
     inspect::Sighting,
     mode::Mode,
     store::{
-        Acquire, AcquireOutcome, Acquired, ENDED, Failure, QueueMode, Release, Released,
-        StoreFuture,
+        Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released, StoreFuture,
+        on_the_manager,
         redis::{
             connection::{
                 capabilities::Capabilities,
@@ -34,26 +34,18 @@ impl RedisStore {
     /// Takes a key by all steps that it needs, on the manager's thread.
     pub(super) fn take_on_the_manager(&self, request: Acquire) -> StoreFuture<Acquired> {
         let store = self.clone();
-        self.on_the_manager(async move { store.take(&request, Acked::Must).await })
+        on_the_manager(&self.0.executor, async move {
+            store.take(&request, Acked::Must).await
+        })
     }
 
     /// Releases a key by all steps that it needs, on the manager's thread.
     pub(super) fn let_go_on_the_manager(&self, request: Release) -> StoreFuture<Released> {
         let store = self.clone();
-        self.on_the_manager(async move { store.let_go(&request).await })
-    }
-
-    /// In a box, so that the future of a request at once does not contain the steps.
-    fn on_the_manager<T: Send + 'static>(
-        &self,
-        steps: impl Future<Output = Result<T, Failure>> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let reply = self.0.executor.run(steps);
-        Box::pin(async move {
-            reply
-                .await
-                .unwrap_or_else(|| Err(Failure::without_reply(ENDED)))
-        })
+        on_the_manager(
+            &self.0.executor,
+            async move { store.let_go(&request).await },
+        )
     }
 
     /// Releases, wherever the key is.
@@ -221,7 +213,7 @@ impl RedisStore {
     /// Deletes the result of a run.
     pub(super) fn forget_on_the_manager(&self, full_key: Arc<str>) -> StoreFuture<()> {
         let store = self.clone();
-        self.on_the_manager(async move {
+        on_the_manager(&self.0.executor, async move {
             let forget = async |location| store.forget_at(&location, &full_key).await;
             store.0.servers.ask(&full_key, forget).await
         })

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     runtime::jitter::jittered,
     store::{
-        Acquire, AcquireOutcome, Acquired, Busy, Expiry, Failure, QueueMode, WakeUpMode,
+        Acquire, AcquireOutcome, Acquired, Busy, Failure, QueueMode, WakeUpMode,
         in_flight::ConnectionId,
         redis::voting_server::{LockCondition, Proposal},
         redlock::{
@@ -50,23 +50,15 @@ pub(super) async fn acquire(
         Err(RoundLost {
             loss: NoMajority::Busy(expiry),
             ..
-        }) => AcquireOutcome::Busy(busy(expiry)),
+        }) => {
+            // Each waiter asks again, with a new owner token. The caller releases this one: a minority may have accepted it.
+            let wake_up = WakeUpMode::PollWithNewToken;
+            AcquireOutcome::Busy(Busy::without_queue(expiry, wake_up))
+        }
         Err(lost) => return Err(lost.failure(&servers)),
     };
     Ok(Acquired {
         outcome,
         connection: ConnectionId::LOCAL,
     })
-}
-
-/// There is no queue: each waiter asks again, with a new owner token. The caller releases this one: a minority may have accepted it.
-fn busy(expiry: Expiry) -> Busy {
-    Busy {
-        expiry,
-        position: None,
-        wake_up: WakeUpMode::PollWithNewToken,
-        is_next: true,
-        holder: None,
-        stamp: None,
-    }
 }

@@ -20,9 +20,10 @@ use crate::{
     inspect::{Health, Sighting},
     runtime::executor::spawn_beside,
     store::{
-        Acquire, Acquired, CertainRelease, ENDED, Failure, Page, PagePosition, ReleaseOutcome,
-        Renew, Renewed, Store, StoreFuture,
+        Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, ReleaseOutcome, Renew,
+        Renewed, Store, StoreFuture,
         known_tokens::KnownTokens,
+        on_the_manager,
         redis::{Named, Settings},
         redlock::{redlock_server::RedlockServer, redlock_servers::RedlockServers},
     },
@@ -61,18 +62,6 @@ impl RedlockStore {
             })
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
-    }
-
-    /// Votes are counted where the manager's work runs.
-    fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-    ) -> StoreFuture<T> {
-        let reply = self.0.executor.run(work);
-        Box::pin(async move {
-            let none = || Err(Failure::without_reply(ENDED));
-            reply.await.unwrap_or_else(none)
-        })
     }
 
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
@@ -131,7 +120,8 @@ impl fmt::Debug for RedlockStore {
 
 impl Store for RedlockStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        self.run(acquire::acquire(self.0.clone(), request))
+        let acquired = acquire::acquire(self.0.clone(), request);
+        on_the_manager(&self.0.executor, acquired)
     }
 
     fn renew(
@@ -156,7 +146,8 @@ impl Store for RedlockStore {
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        self.run(release::release(self.0.clone(), release))
+        let released = release::release(self.0.clone(), release);
+        on_the_manager(&self.0.executor, released)
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {

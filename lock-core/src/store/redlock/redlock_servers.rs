@@ -99,7 +99,7 @@ impl RedlockServers {
             }
             replies.count(reply);
         }
-        let none = || Err(Failure::without_reply(ENDED));
+        let none = || Err(Failure::no_reply(ENDED));
         replies.result().unwrap_or_else(none)
     }
 

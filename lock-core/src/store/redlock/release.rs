@@ -40,5 +40,5 @@ pub(super) async fn release(
             return result;
         }
     }
-    Err(Failure::without_reply(ENDED))
+    Err(Failure::no_reply(ENDED))
 }

@@ -4,7 +4,7 @@
 //! minority keep each other out. It asks again after a random pause, with another owner token: a late release of the old vote then
 //! does no harm.
 
-use std::{error::Error, iter, sync::Arc};
+use std::{iter, sync::Arc};
 
 use tokio::sync::mpsc::{self, UnboundedSender};
 
@@ -148,7 +148,7 @@ impl RoundLost {
             return self.failures[0].clone();
         }
         if all(|failure| !failure.is_transient()) {
-            return Failure::Refused(Arc::from(Box::<dyn Error + Send + Sync>::from(what)));
+            return Failure::refused(what);
         }
         Failure::not_now(what)
     }

@@ -19,10 +19,6 @@ use crate::{
 };
 
 impl Failure {
-    pub(crate) fn refused(message: String) -> Self {
-        Self::Refused(Arc::from(Box::<dyn Error + Send + Sync>::from(message)))
-    }
-
     pub(crate) fn invalid(message: impl Into<Arc<str>>) -> Self {
         Self::Invalid(message.into())
     }
