@@ -79,13 +79,6 @@ impl Grants {
         self.listener.get_or_init(|| listener);
     }
 
-    /// The leases that the manager holds now.
-    #[cfg(feature = "redis")]
-    pub(crate) fn held(&self) -> HeldNow {
-        let listener = self.listener();
-        listener.map_or_else(HeldNow::default, |listener| listener.held())
-    }
-
     /// The scheme of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need,
     /// or check once a second.
     pub(crate) fn scheme(&self) -> Scheme {
@@ -139,22 +132,8 @@ impl Grants {
         }
     }
 
-    /// There is a new connection, and messages may have been missed.
-    #[cfg(feature = "redis")]
-    pub(crate) fn note_connected(&self, now: Moment) {
-        if let Some(listener) = self.listener() {
-            listener.reconnected(now);
-        }
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn note_disconnected(&self, now: Moment) {
-        if let Some(listener) = self.listener() {
-            listener.disconnected(now);
-        }
-    }
-
-    fn listener(&self) -> Option<Arc<dyn GrantListener>> {
+    /// The listener, as long as there is one.
+    pub(crate) fn listener(&self) -> Option<Arc<dyn GrantListener>> {
         self.listener.get()?.upgrade()
     }
 }

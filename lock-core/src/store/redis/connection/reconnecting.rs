@@ -224,7 +224,7 @@ impl ReconnectingConnection {
             self.note_reached();
         }
         // Grants may have been published while there was no subscription.
-        self.settings.dispatch.grants.note_connected(CLOCK.now());
+        self.settings.dispatch.note_connected();
         Ok(current)
     }
 
@@ -243,7 +243,7 @@ impl ReconnectingConnection {
         if !connection.in_use.load(Ordering::Acquire) {
             return;
         }
-        self.settings.dispatch.grants.note_disconnected(CLOCK.now());
+        self.settings.dispatch.note_disconnected();
         if self.keeps_locks() && self.session.lock().reachability.broke(CLOCK.now()) {
             spawn_beside(make_the_next(Arc::downgrade(self)));
         }
@@ -259,7 +259,7 @@ impl ReconnectingConnection {
             return;
         }
         let server = self.address().shown();
-        let held = self.settings.dispatch.grants.held();
+        let held = self.settings.dispatch.held();
         let cause = cause.text();
         telemetry::out_of_reach(server, &cause, held.count, held.first_ends_in);
     }
