@@ -20,7 +20,7 @@ use crate::{
 /// Receives the messages and connection changes of a store. Called with no mutex held, on the manager's thread. In memory: on the
 /// thread of the request that caused the message, and within that request.
 pub(crate) trait GrantListener: Send + Sync {
-    /// An entry is notified.
+    /// An entry is notified. Its owner may be one whose key has another one by now, such as during its release.
     fn notified(self: Arc<Self>, owner: &Arc<Owner>, notice: Notice, now: Moment);
 
     /// There is a new connection since then, and messages may have been missed.

@@ -185,8 +185,7 @@ impl LockTable {
         {
             self.result = Some((bytes.clone(), update.now.after(*keep)));
         }
-        self.sweep(update.now, update.is_alive);
-        self.advance(None, update);
+        self.serve(update);
         outcome
     }
 

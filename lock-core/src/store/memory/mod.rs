@@ -123,7 +123,7 @@ impl MemoryStore {
         operation: impl FnOnce(&mut LockTable, &mut TableUpdate<'_>) -> T,
     ) -> T {
         let now = self.clock.now();
-        // Called with the mutex of the tables locked. This cannot deadlock: code with the mutex of the entries locks no other one.
+        // Called with the mutex of the tables locked. This cannot deadlock: code with the mutex of the owners locks no other one.
         let is_alive = |number| self.grants.owners.is_alive(number);
         let mut locks = self.locks.lock();
         locks.sweep(now, &is_alive);
