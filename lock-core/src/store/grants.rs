@@ -116,17 +116,17 @@ impl Grants {
             (MessageKind::Hint, Notice::Granted(_)) => Notice::Hint,
             (_, notice) => notice,
         };
-        self.tell(&owner, notice, now);
+        self.notify(&owner, notice, now);
     }
 
     /// Notifies an entry, for a store that needs no proof: see [`deliver`](Self::deliver) for an entry that is gone.
-    pub(crate) fn notify(&self, number: EntryNumber, notice: Notice, now: Moment) {
+    pub(crate) fn notify_entry(&self, number: EntryNumber, notice: Notice, now: Moment) {
         if let Some(owner) = self.owners.find(number) {
-            self.tell(&owner, notice, now);
+            self.notify(&owner, notice, now);
         }
     }
 
-    fn tell(&self, owner: &Arc<Owner>, notice: Notice, now: Moment) {
+    fn notify(&self, owner: &Arc<Owner>, notice: Notice, now: Moment) {
         if let Some(listener) = self.listener() {
             listener.notified(owner, notice, now);
         }

@@ -1,4 +1,4 @@
-//! One owner token of a key, its entry in a queue, and the records kept beside it as long as a request or a lease has it.
+//! One owner token of a key, its entry in a queue, and its records. All are kept as long as a request or a lease has them.
 
 use std::{
     collections::HashMap,
@@ -50,7 +50,7 @@ pub(crate) struct Owner {
     number: EntryNumber,
     /// The ttl with which its entry joined a queue. Set before the first message of its grant can come.
     queued_ttl: OnceLock<Duration>,
-    /// The largest stamps of its messages so far, by the kinds of notices: no message is sent twice, and each later one of a kind has
+    /// The largest stamps of its messages so far, by the kinds of notices. No message is sent twice, and each later one of a kind has
     /// a larger stamp. Messages of two kinds may have one stamp: within a microsecond, a release grants the share, and an exclusive
     /// request comes.
     #[cfg(feature = "redis")]

@@ -158,7 +158,7 @@ impl MemoryStore {
     /// in the queue any more, and its request is answered with the result.
     fn deliver(&self, notices: Vec<(EntryNumber, Notice)>, now: Moment) {
         for (number, notice) in notices {
-            self.grants.notify(number, notice, now);
+            self.grants.notify_entry(number, notice, now);
         }
     }
 }
