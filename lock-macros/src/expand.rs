@@ -82,29 +82,30 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     }
     // Only the compiler knows whether the type is a response, which an alias may hide.
     let is_known = !matches!(output, Type::Infer(_)) || answer.is_some();
-    let is_sent = args.attribute == AttributeName::DistributedLock && is_known && !is_unit(&output);
-    let sent =
-        is_sent.then(|| quote!(, |#value, #lock| #private::sent_by(&#value).finish(#value, #lock)));
-    let call = hidden(driver(args, is_sent));
+    let is_sent = is_known && !is_unit(&output);
+    let then = match (args.attribute, is_sent) {
+        (AttributeName::RunOnce, _) => quote!(),
+        (_, true) => quote!(, |#value, #lock| #private::sent_by(&#value).finish(#value, #lock)),
+        (_, false) => quote!(, #private::release_now),
+    };
+    let call = hidden(driver(args));
     let remembered = remembered(args, &output, in_result);
     let unwrapped = in_result.then(|| quote!(.0));
     item.with(quote! {
         #options_seen
         let (#outside, #inside) = #private::entry();
         #copies
-        #private::#call(#outside, #remembered #on_error, #function #sent).await #unwrapped
+        #private::#call(#outside, #remembered #on_error, #function #then).await #unwrapped
     })
 }
 
 /// The function of lock-core that runs the function.
-fn driver(args: &Args, is_sent: bool) -> &'static str {
-    match (args.attribute, args.finishes, is_sent) {
-        (AttributeName::DistributedLock, false, false) => "locked",
-        (AttributeName::DistributedLock, false, true) => "locked_until_sent",
-        (AttributeName::DistributedLock, true, false) => "finishing",
-        (AttributeName::DistributedLock, true, true) => "finishing_until_sent",
-        (AttributeName::RunOnce, false, _) => "once",
-        (AttributeName::RunOnce, true, _) => "once_finishing",
+fn driver(args: &Args) -> &'static str {
+    match (args.attribute, args.finishes) {
+        (AttributeName::DistributedLock, false) => "locked",
+        (AttributeName::DistributedLock, true) => "finishing",
+        (AttributeName::RunOnce, false) => "once",
+        (AttributeName::RunOnce, true) => "once_finishing",
     }
 }
 

@@ -1,7 +1,7 @@
 async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
     __private::for_editor!(__private::option::key, __private::option::ttl);
     let (__outside, __inside) = __private::entry();
-    __private::locked_until_sent(
+    __private::locked(
         __outside,
         <Result<Receipt, ApiError> as __private::FromLockError>::__conversion(),
         async move {

@@ -1,7 +1,7 @@
 async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
     __private::for_editor!(__private::option::key, __private::option::lease);
     let (__outside, __inside) = __private::entry();
-    __private::locked_until_sent(
+    __private::locked(
         __outside,
         <Result<(), ApiError> as __private::FromLockError>::__conversion(),
         async move {

@@ -22,10 +22,10 @@ use crate::{
     guard::LockGuard,
     integrations::{
         problem::Problem,
-        response::{ReleasedLock, Rest, SentLater},
+        response::{ReleasedLock, SentLater},
         stream::Held,
     },
-    manager::{LockManager, LockSource},
+    manager::{Finished, LockManager, LockSource},
 };
 
 impl Problem {
@@ -105,29 +105,29 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
         match self {
             Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
             Self::Held(responder, guard) => match responded(responder, request) {
-                (response, Rest::Nothing) => response,
-                (response, _) => response.hold(guard),
+                Answered::Whole(response) => response,
+                Answered::Stream(response) => held(response, guard),
             },
-            Self::Released(responder, released) => {
-                let (response, rest) = responded(responder, request);
-                if rest == Rest::Stream {
+            Self::Released(responder, released) => match responded(responder, request) {
+                Answered::Whole(response) => response,
+                Answered::Stream(response) => {
                     released.warn();
+                    response
                 }
-                response
-            }
+            },
             Self::Failed(responder) => responder.respond_to(request).map_into_boxed_body(),
         }
     }
 }
 
-/// Makes the response, and says what is made of it while it is sent. Of a response to HEAD nothing is.
-fn responded(responder: impl Responder, request: &HttpRequest) -> (HttpResponse, Rest) {
+/// Makes the response, and looks at it. Of a response to HEAD nothing is made while it is sent.
+fn responded(responder: impl Responder, request: &HttpRequest) -> Answered {
     let response = responder.respond_to(request).map_into_boxed_body();
     if request.method() == Method::HEAD {
         let response = response.map_body(|_, body| BoxBody::new(NeverSent(body.size())));
-        return (response, Rest::Nothing);
+        return Answered::Whole(response);
     }
-    response.rest()
+    looked_at(response)
 }
 
 /// The body of a response to HEAD. actix would read the whole of another body, and send nothing of it.
@@ -149,66 +149,58 @@ impl MessageBody for NeverSent {
 }
 
 impl<R, F> SentLater for Responding<R, F> {
-    fn rest(self) -> (Self, Rest) {
-        let rest = match self {
-            Self::Failed(_) => Rest::Nothing,
-            _ => Rest::NotKnownYet,
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
+        let Self::Body(responder) = self else {
+            return (self, Some(lock.guard));
         };
-        (self, rest)
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        match self {
-            Self::Body(responder) => Self::Held(responder, guard),
-            other => other,
-        }
-    }
-
-    fn released(self, released: ReleasedLock) -> Self {
-        match self {
-            Self::Body(responder) => Self::Released(responder, released),
-            other => other,
+        match lock.kept() {
+            Ok(guard) => (Self::Held(responder, guard), None),
+            Err((released, guard)) => (Self::Released(responder, released), Some(guard)),
         }
     }
 }
 
 impl SentLater for HttpResponse {
-    fn rest(self) -> (Self, Rest) {
-        let (response, body) = self.into_parts();
-        // actix drops an empty body unread.
-        let is_empty = matches!(body.size(), BodySize::None | BodySize::Sized(0));
-        if is_empty {
-            return (response.set_body(body), Rest::Nothing);
-        }
-        match body.try_into_bytes() {
-            Ok(bytes) => (response.set_body(BoxBody::new(bytes)), Rest::Nothing),
-            Err(stream) => (response.set_body(stream), Rest::Stream),
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
+        match looked_at(self) {
+            Answered::Whole(response) => (response, Some(lock.guard)),
+            Answered::Stream(response) => lock.until_end(response, held),
         }
     }
+}
 
-    fn hold(self, guard: LockGuard) -> Self {
-        self.map_body(|_, body| {
-            BoxBody::new(HeldMessage {
-                size: body.size(),
-                held: Some(Held::new(body, guard)),
-            })
-        })
+/// A response, after a look at whether its body is complete.
+enum Answered {
+    Whole(HttpResponse),
+    Stream(HttpResponse),
+}
+
+fn looked_at(response: HttpResponse) -> Answered {
+    let (response, body) = response.into_parts();
+    // actix drops an empty body unread.
+    if matches!(body.size(), BodySize::None | BodySize::Sized(0)) {
+        return Answered::Whole(response.set_body(body));
     }
+    match body.try_into_bytes() {
+        Ok(bytes) => Answered::Whole(response.set_body(BoxBody::new(bytes))),
+        Err(stream) => Answered::Stream(response.set_body(stream)),
+    }
+}
+
+fn held(response: HttpResponse, guard: LockGuard) -> HttpResponse {
+    response.map_body(|_, body| {
+        BoxBody::new(HeldMessage {
+            size: body.size(),
+            held: Some(Held::new(body, guard)),
+        })
+    })
 }
 
 /// A response with a status beside it, in the order that actix requires.
 impl<R: SentLater> SentLater for (R, StatusCode) {
-    fn rest(self) -> (Self, Rest) {
-        let (response, rest) = self.0.rest();
-        ((response, self.1), rest)
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        (self.0.hold(guard), self.1)
-    }
-
-    fn released(self, released: ReleasedLock) -> Self {
-        (self.0.released(released), self.1)
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
+        let (response, guard) = self.0.until_sent(lock);
+        ((response, self.1), guard)
     }
 }
 

@@ -11,8 +11,9 @@ use crate::{
     integrations::{
         held_body::{HeldBody, Peeked},
         problem::Problem,
-        response::{Rest, SentLater},
+        response::SentLater,
     },
+    manager::Finished,
 };
 
 /// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
@@ -39,25 +40,21 @@ impl FromLockError for Response {
 }
 
 impl SentLater for Body {
-    fn rest(self) -> (Self, Rest) {
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         let peeked = Peeked::of(self);
-        let rest = peeked.rest();
-        (peeked.into_body(Self::new), rest)
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        Self::new(HeldBody::new(self, guard))
+        let is_stream = peeked.is_stream();
+        let body = peeked.into_body(Self::new);
+        if is_stream {
+            return lock.until_end(body, |body, guard| Self::new(HeldBody::new(body, guard)));
+        }
+        (body, Some(lock.guard))
     }
 }
 
 impl SentLater for Response {
-    fn rest(self) -> (Self, Rest) {
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         let (parts, body) = self.into_parts();
-        let (body, rest) = body.rest();
-        (Self::from_parts(parts, body), rest)
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        self.map(|body| body.hold(guard))
+        let (body, guard) = body.until_sent(lock);
+        (Self::from_parts(parts, body), guard)
     }
 }

@@ -8,11 +8,7 @@ use std::{
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{
-    error::LockError,
-    guard::LockGuard,
-    integrations::{response::Rest, stream::Held},
-};
+use crate::{error::LockError, guard::LockGuard, integrations::stream::Held};
 
 /// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
 pub(super) struct HeldBody<B> {
@@ -110,12 +106,9 @@ impl<B: Body + Unpin> Peeked<B> {
         Self::Begun(Begun { first, rest, size })
     }
 
-    /// What of it is made while it is sent.
-    pub(super) fn rest(&self) -> Rest {
-        match self {
-            Self::Whole(_) | Self::Ended(_) => Rest::Nothing,
-            Self::Begun(_) | Self::Untouched(_) => Rest::Stream,
-        }
+    /// Whether a part of it is made while it is sent.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self, Self::Begun(_) | Self::Untouched(_))
     }
 
     /// The same body again, in the framework's type.

@@ -12,9 +12,9 @@ use crate::{
     integrations::{
         held_body::{HeldBody, Peeked},
         problem::Problem,
-        response::{Rest, SentLater},
+        response::SentLater,
     },
-    manager::{LockManager, LockSource},
+    manager::{Finished, LockManager, LockSource},
 };
 
 /// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
@@ -60,50 +60,32 @@ impl<T: LockSource> LockSource for Data<T> {
 }
 
 impl SentLater for Body {
-    fn rest(self) -> (Self, Rest) {
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         // Only this form of a body can be polled.
         let peeked = Peeked::of(BoxBody::from(self));
-        let rest = peeked.rest();
-        (peeked.into_body(|body| BoxBody::new(body).into()), rest)
+        let is_stream = peeked.is_stream();
+        let body = peeked.into_body(|body| BoxBody::new(body).into());
+        if is_stream {
+            return lock.until_end(body, held);
+        }
+        (body, Some(lock.guard))
     }
+}
 
-    fn hold(self, guard: LockGuard) -> Self {
-        let body = HeldBody::new(BoxBody::from(self), guard);
-        // An error of the body itself keeps its kind.
-        let own = |error: Box<dyn Error + Send + Sync>| match error.downcast::<io::Error>() {
-            Ok(error) => *error,
-            Err(error) => io::Error::other(error),
-        };
-        BoxBody::new(body.map_err(own)).into()
-    }
+fn held(body: Body, guard: LockGuard) -> Body {
+    let body = HeldBody::new(BoxBody::from(body), guard);
+    // An error of the body itself keeps its kind.
+    let own = |error: Box<dyn Error + Send + Sync>| match error.downcast::<io::Error>() {
+        Ok(error) => *error,
+        Err(error) => io::Error::other(error),
+    };
+    BoxBody::new(body.map_err(own)).into()
 }
 
 impl SentLater for Response {
-    fn rest(self) -> (Self, Rest) {
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         let (parts, body) = self.into_parts();
-        let (body, rest) = body.rest();
-        (Self::from_parts(parts, body), rest)
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        let (parts, body) = self.into_parts();
-        Self::from_parts(parts, body.hold(guard))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_is_poems_status_in_each_way_to_ask() {
-        let error = || LockError::unavailable("secret");
-        assert_eq!(error().status(), StatusCode::SERVICE_UNAVAILABLE);
-        let response = Response::from(error());
-        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(
-            poem::Error::from(error()).status(),
-            StatusCode::SERVICE_UNAVAILABLE
-        );
+        let (body, guard) = body.until_sent(lock);
+        (Self::from_parts(parts, body), guard)
     }
 }

@@ -9,35 +9,14 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    guard::LockGuard, key::LockKey, lock::key_state::terms::Terms, options::OnLost,
-    runtime::mutex::Mutex,
+    guard::LockGuard, key::LockKey, manager::Finished, options::OnLost, runtime::mutex::Mutex,
 };
 
 /// A value of a function, of which a part may be sent after the function has returned.
 pub trait SentLater: Sized {
-    /// Returns the value, and the part of it that is made while it is sent.
-    fn rest(self) -> (Self, Rest);
-
-    /// Keeps the lock until the last part has been made. The value ends with an error when the lease is lost.
-    #[must_use]
-    fn hold(self, guard: LockGuard) -> Self;
-
-    /// Notes that the lock has been released. A value that is [`Rest::NotKnownYet`] warns if it becomes a stream.
-    #[must_use]
-    fn released(self, _: ReleasedLock) -> Self {
-        self
-    }
-}
-
-/// The part of a value that is made while it is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
-    /// Nothing: it is complete.
-    Nothing,
-    /// A stream.
-    Stream,
-    /// Known only after the value has become a response.
-    NotKnownYet,
+    /// Keeps the lock until the last part has been made, or returns it to be released now. A value that keeps the lock ends with an
+    /// error when the lease is lost.
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>);
 }
 
 /// A lock that was released before the value was sent.
@@ -60,61 +39,47 @@ impl ReleasedLock {
     }
 }
 
-/// Gives the guard to the value, or returns it to be released now.
-pub(crate) fn until_sent<T: SentLater>(
-    value: T,
-    guard: LockGuard,
-    terms: &Terms,
-) -> (T, Option<LockGuard>) {
-    let (value, rest) = value.rest();
-    if rest == Rest::Nothing {
-        return (value, Some(guard));
+impl Finished<'_> {
+    /// The guard, to be given to a value that is made while it is sent, if the time for that has a bound.
+    pub(super) fn kept(self) -> Result<LockGuard, (ReleasedLock, LockGuard)> {
+        if self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel {
+            return Ok(self.guard);
+        }
+        Err((ReleasedLock(self.guard.key().clone()), self.guard))
     }
-    if terms.max_hold.is_some() && terms.on_lost == OnLost::Cancel {
-        return (value.hold(guard), None);
+
+    /// Gives the guard to a stream, or returns it to be released now, with a warning.
+    pub(super) fn until_end<T>(
+        self,
+        stream: T,
+        hold: impl FnOnce(T, LockGuard) -> T,
+    ) -> (T, Option<LockGuard>) {
+        match self.kept() {
+            Ok(guard) => (hold(stream, guard), None),
+            Err((released, guard)) => {
+                released.warn();
+                (stream, Some(guard))
+            }
+        }
     }
-    let released = ReleasedLock(guard.key().clone());
-    if rest == Rest::Stream {
-        released.warn();
-        return (value, Some(guard));
-    }
-    (value.released(released), Some(guard))
 }
 
 impl<T: SentLater, E> SentLater for Result<T, E> {
-    fn rest(self) -> (Self, Rest) {
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         match self {
             Ok(value) => {
-                let (value, rest) = value.rest();
-                (Ok(value), rest)
+                let (value, guard) = value.until_sent(lock);
+                (Ok(value), guard)
             }
-            Err(error) => (Err(error), Rest::Nothing),
+            Err(error) => (Err(error), Some(lock.guard)),
         }
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        self.map(|value| value.hold(guard))
-    }
-
-    fn released(self, released: ReleasedLock) -> Self {
-        self.map(|value| value.released(released))
     }
 }
 
 impl<T: SentLater> SentLater for Option<T> {
-    fn rest(self) -> (Self, Rest) {
-        self.map_or((None, Rest::Nothing), |value| {
-            let (value, rest) = value.rest();
-            (Some(value), rest)
-        })
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        self.map(|value| value.hold(guard))
-    }
-
-    fn released(self, released: ReleasedLock) -> Self {
-        self.map(|value| value.released(released))
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
+        let (value, guard) = self.ok_or(()).until_sent(lock);
+        (value.ok(), guard)
     }
 }
 
@@ -123,22 +88,10 @@ macro_rules! behind {
     ($($part:ident)+) => {
         impl<$($part,)+ T: SentLater> SentLater for ($($part,)+ T) {
             #[expect(non_snake_case, reason = "a part has the name of its type")]
-            fn rest(self) -> (Self, Rest) {
+            fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
                 let ($($part,)+ value) = self;
-                let (value, rest) = value.rest();
-                (($($part,)+ value), rest)
-            }
-
-            #[expect(non_snake_case, reason = "a part has the name of its type")]
-            fn hold(self, guard: LockGuard) -> Self {
-                let ($($part,)+ value) = self;
-                ($($part,)+ value.hold(guard))
-            }
-
-            #[expect(non_snake_case, reason = "a part has the name of its type")]
-            fn released(self, released: ReleasedLock) -> Self {
-                let ($($part,)+ value) = self;
-                ($($part,)+ value.released(released))
+                let (value, guard) = value.until_sent(lock);
+                (($($part,)+ value), guard)
             }
         }
     };

@@ -10,8 +10,9 @@ use crate::{
     guard::LockGuard,
     integrations::{
         problem::{self, Problem},
-        response::{Rest, SentLater},
+        response::SentLater,
     },
+    manager::Finished,
 };
 
 /// The stream of a response, in the form in which it can be exchanged for one with a lock.
@@ -52,12 +53,10 @@ impl From<LockError> for Status {
 
 /// The attribute refuses a return type that names a stream. This is for one behind an alias.
 impl<T: 'static> SentLater for Response<BoxStream<T>> {
-    fn rest(self) -> (Self, Rest) {
-        (self, Rest::Stream)
-    }
-
-    fn hold(self, guard: LockGuard) -> Self {
-        self.map(|stream| Box::pin(guard.hold_during(stream)) as BoxStream<T>)
+    fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
+        lock.until_end(self, |response, guard| {
+            response.map(|stream| Box::pin(guard.hold_during(stream)) as BoxStream<T>)
+        })
     }
 }
 

@@ -40,7 +40,13 @@ pub(crate) enum Admission {
     /// The lock is held.
     Held(Hold),
     /// The body that was to run once has run: its result.
-    Done(Arc<[u8]>),
+    Done(
+        #[cfg_attr(
+            not(feature = "once"),
+            expect(dead_code, reason = "only `run_once` reads it")
+        )]
+        Arc<[u8]>,
+    ),
 }
 
 impl Admission {

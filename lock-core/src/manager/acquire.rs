@@ -4,7 +4,6 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
 
@@ -16,7 +15,7 @@ use crate::{
     key::LockKey,
     lock::{
         hold::{Admission, Hold},
-        key_state::{terms::Terms, unasked_result, wait_queue::deadline},
+        key_state::{terms::Terms, wait_queue::deadline},
         reentry,
         waiting::WaitFuture,
     },
@@ -31,19 +30,6 @@ use crate::{
 pub struct AcquireFuture<'a> {
     manager: &'a LockManager,
     state: AcquireState,
-}
-
-/// What an acquire ends with.
-pub(super) enum Admitted {
-    Guard(LockGuard),
-    /// The body that was to run once has run: its result.
-    Result(
-        #[cfg_attr(
-            not(feature = "once"),
-            expect(dead_code, reason = "only `run_once` reads it")
-        )]
-        Arc<[u8]>,
-    ),
 }
 
 enum AcquireState {
@@ -65,13 +51,13 @@ impl<'a> AcquireFuture<'a> {
         }
     }
 
-    /// Returns a guard if the task holds the key already. Otherwise joins the key's wait queue.
+    /// Shares the lease if the task holds the key already. Otherwise joins the key's wait queue.
     fn begin(
         &mut self,
         key: &LockKey,
         terms: Terms,
         waker: &Waker,
-    ) -> Result<Option<LockGuard>, LockError> {
+    ) -> Result<Option<Hold>, LockError> {
         let manager = self.manager;
         // Checked before the leases of the task: in a forked child they belong to the parent.
         let now = manager.context().now_in_this_process();
@@ -82,7 +68,7 @@ impl<'a> AcquireFuture<'a> {
                 return Err(lease.lost_error(reason));
             }
             if let Some(hold) = Hold::again(registry, vec![lease]) {
-                return Ok(Some(LockGuard::new(hold)));
+                return Ok(Some(hold));
             }
         }
         manager.require_runtime()?;
@@ -92,14 +78,12 @@ impl<'a> AcquireFuture<'a> {
         self.state = AcquireState::Waiting(wait);
         Ok(None)
     }
-}
 
-impl AcquireFuture<'_> {
     /// Polls the wait, which may end with the result of a run instead of a lease.
     pub(super) fn poll_admission(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Admitted, LockError>> {
+    ) -> Poll<Result<Admission, LockError>> {
         // A lock that is free at every poll must not starve the other tasks of its runtime.
         let coop = ready!(coop::poll_proceed(context));
         let this = self;
@@ -111,7 +95,7 @@ impl AcquireFuture<'_> {
                 .transpose()
         {
             coop.made_progress();
-            let result = result.map(Admitted::Guard);
+            let result = result.map(Admission::Held);
             return Poll::Ready(result.map_err(|error| refused(this.manager, error)));
         }
         let AcquireState::Waiting(wait) = &mut this.state else {
@@ -120,14 +104,10 @@ impl AcquireFuture<'_> {
         let result = ready!(Pin::new(wait).poll(context));
         coop.made_progress();
         this.state = AcquireState::Finished;
-        Poll::Ready(match result {
-            Ok(Admission::Held(hold)) => {
-                hold.begin();
-                Ok(Admitted::Guard(LockGuard::new(hold)))
-            }
-            Ok(Admission::Done(result)) => Ok(Admitted::Result(result)),
-            Err(error) => Err(refused(this.manager, error)),
-        })
+        if let Ok(Admission::Held(hold)) = &result {
+            hold.begin();
+        }
+        Poll::Ready(result.map_err(|error| refused(this.manager, error)))
     }
 }
 
@@ -136,10 +116,7 @@ impl Future for AcquireFuture<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_admission(context)
-            .map(|admitted| match admitted? {
-                Admitted::Guard(guard) => Ok(guard),
-                Admitted::Result(_) => Err(unasked_result()),
-            })
+            .map(|admission| admission?.into_hold().map(LockGuard::new))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     guard::LockGuard,
     key::IntoLockKey,
     lease::Lease,
-    manager::{AcquireFuture, LockManager, LockManagerBuilder, release_now},
+    manager::{AcquireFuture, LockManager, LockManagerBuilder, run::release_now},
     options::LockOptions,
 };
 
@@ -171,8 +171,8 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let key = key.into_lock_key();
-        self.run_then(key, options, body, release_now).await
+        let wanted = self.wanted(key.into_lock_key(), &options)?;
+        self.run_wanted(wanted, body, release_now).await
     }
 
     /// Acquires a lock if it is free: asks once, and does not wait, whatever the options say.

@@ -11,43 +11,35 @@ use tracing::{Instrument as _, Span};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::LockKey,
     lease::Lease,
-    lock::{
-        key_state::terms::Terms,
-        reentry::{self, Turns},
-    },
-    manager::{LockManager, default::with_locks_of_this_task},
-    mode::Mode,
+    lock::reentry::{self, Turns},
+    manager::{Finished, LockManager, WantedKeys, default::with_locks_of_this_task},
 };
 #[cfg(feature = "once")]
 use crate::{
+    key::LockKey,
     manager::run_once::OnceCall,
     once::{OnceOptions, Remembering},
 };
 
 impl LockManager {
-    /// `run_all_then`, with a body that goes on when the caller is dropped.
-    pub(crate) async fn finish_then<T, F, Fut>(
+    /// `run_wanted`, with a body that goes on when the caller is dropped.
+    pub(crate) async fn finish_wanted<F: Future<Output: Send + 'static> + Send + 'static>(
         &self,
-        (keys, terms): (Vec<(LockKey, Mode)>, Terms),
-        body: F,
-        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>) + Send + 'static,
-    ) -> Result<T, LockError>
-    where
-        T: Send + 'static,
-        F: FnOnce(Lease) -> Fut + Send + 'static,
-        Fut: Future<Output = T> + Send + 'static,
-    {
+        wanted: WantedKeys,
+        body: impl FnOnce(Lease) -> F + Send + 'static,
+        then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>) + Send + 'static,
+    ) -> Result<F::Output, LockError> {
         let runtime = runtime()?;
-        for (key, mode) in &keys {
+        for (key, mode) in wanted.list.all() {
             if reentry::find(&self.inner.registry, key, *mode)?.is_some() {
                 let reason = "this task holds the key, and `on_drop = finish` runs the body as a task of its own, which does not have it: \
                               the call would wait for itself. Give one of the two another key, or write `on_drop = cancel`";
                 return Err(LockError::invalid(reason).about(key));
             }
         }
-        let guard = self.take_all(&keys, terms).await?;
+        let terms = wanted.terms;
+        let guard = self.take(wanted).await?;
         let manager = self.clone();
         finished(&runtime, async move {
             let turns = Turns::default();
@@ -58,18 +50,13 @@ impl LockManager {
 
     /// `run_once`, with a body that goes on when the caller is dropped.
     #[cfg(feature = "once")]
-    pub(crate) async fn finish_once<T, F, Fut>(
+    pub(crate) async fn finish_once<F: Future<Output: Send + 'static> + Send + 'static>(
         &self,
-        by: Remembering<T>,
+        by: Remembering<F::Output>,
         key: LockKey,
         options: &OnceOptions,
-        body: F,
-    ) -> Result<T, LockError>
-    where
-        T: Send + 'static,
-        F: FnOnce(Lease) -> Fut + Send + 'static,
-        Fut: Future<Output = T> + Send + 'static,
-    {
+        body: impl FnOnce(Lease) -> F + Send + 'static,
+    ) -> Result<F::Output, LockError> {
         let runtime = runtime()?;
         match self.begin_once(&by, key, options).await? {
             OnceCall::Done(value) => Ok(value),

@@ -32,17 +32,19 @@ mod listing;
 mod modes_in_memory;
 mod multi_key;
 mod operating;
-mod run;
+pub(crate) mod run;
 #[cfg(feature = "once")]
 pub(crate) mod run_once;
 #[cfg(feature = "redis")]
 mod servers;
+mod wanted;
 
 pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 pub use default::{LockSource, current_lease, set_global, with_locks};
 pub use listing::LockList;
-pub(crate) use run::release_now;
+pub(crate) use run::Finished;
+pub(crate) use wanted::WantedKeys;
 
 /// How long the drop of the last manager waits for the releases in the background.
 const LAST_WAIT: Duration = Duration::from_millis(100);

@@ -15,9 +15,9 @@ use crate::{
         key_state::{Event, terms::Terms, wait_queue::deadline},
         reentry,
     },
-    manager::{LockManager, acquire::AcquireFuture, run::release_now},
+    manager::{LockManager, run::release_now},
     mode::Mode,
-    options::{AutoRenew, KeyInList, LockOptions, MOST_KEYS, Wait},
+    options::{AutoRenew, KeyInList, LockOptions, Wait},
     runtime::clock::Moment,
 };
 
@@ -96,8 +96,7 @@ impl LockManager {
         keys: impl IntoIterator<Item: KeyInList>,
         options: LockOptions,
     ) -> Result<LockGuard, LockError> {
-        let (keys, terms) = self.wanted(in_modes(keys, &options), &options)?;
-        self.take_all(&keys, terms).await
+        self.take(self.all_wanted(keys, &options)?).await
     }
 
     /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
@@ -143,42 +142,8 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let wanted = self.wanted(in_modes(keys, &options), &options)?;
-        self.run_all_then(wanted, body, release_now).await
-    }
-
-    /// `run_then` for several keys.
-    pub(crate) async fn run_all_then<T, F, Fut>(
-        &self,
-        (keys, terms): (Vec<(LockKey, Mode)>, Terms),
-        body: F,
-        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
-    ) -> Result<T, LockError>
-    where
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = T>,
-    {
-        let turns = self.take_turns(&keys, terms.wait).await?;
-        let guard = self.take_all(&keys, terms).await?;
-        self.run_under(guard, turns, terms, body, then).await
-    }
-
-    /// Returns each key once, with its mode, and the terms of all keys, with the mode of the first.
-    pub(crate) fn wanted(
-        &self,
-        keys: impl IntoIterator<Item = Result<(LockKey, Mode), LockError>>,
-        options: &LockOptions,
-    ) -> Result<(Vec<(LockKey, Mode)>, Terms), LockError> {
-        let keys = distinct(keys).map_err(|error| self.or_closed(error))?;
-        let of_key = |(key, mode): &(LockKey, Mode)| {
-            let options = options.clone().in_mode(*mode);
-            self.terms(key, &options)
-        };
-        let terms = of_key(&keys[0])?;
-        for key in &keys[1..] {
-            of_key(key)?;
-        }
-        Ok((keys, terms))
+        let wanted = self.all_wanted(keys, &options)?;
+        self.run_wanted(wanted, body, release_now).await
     }
 
     pub(super) async fn take_all(
@@ -186,9 +151,6 @@ impl LockManager {
         keys: &[(LockKey, Mode)],
         terms: Terms,
     ) -> Result<LockGuard, LockError> {
-        if let [(key, _)] = keys {
-            return AcquireFuture::new(self, key.clone(), Ok(terms)).await;
-        }
         let is_wanted = |other: &LockKey| keys.iter().any(|(key, _)| key == other);
         self.take_several(keys, terms).await.map_err(|error| {
             let beside = |_: &LockKey| reentry::held_beside(&self.inner.registry, is_wanted);
@@ -320,52 +282,4 @@ fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
     if deadline.is_some_and(|deadline| now >= deadline) {
         terms.wait = Wait::No;
     }
-}
-
-/// Gives each key of a list its mode: that of its own options, or else that of the call's.
-fn in_modes(
-    keys: impl IntoIterator<Item: KeyInList>,
-    options: &LockOptions,
-) -> impl Iterator<Item = Result<(LockKey, Mode), LockError>> {
-    let keys = keys.into_iter();
-    keys.map(|key| {
-        let (key, own) = key.__into_parts();
-        let mode = match own {
-            Some(own) => own.mode_in_list(options),
-            None => Ok(options.mode),
-        };
-        let mode = mode.map_err(|error| error.about(&key))?;
-        Ok((key, mode))
-    })
-}
-
-/// Returns each key once, in the order of the list. Never returns an empty list.
-fn distinct(
-    keys: impl IntoIterator<Item = Result<(LockKey, Mode), LockError>>,
-) -> Result<Vec<(LockKey, Mode)>, LockError> {
-    let mut distinct: Vec<(LockKey, Mode)> = Vec::new();
-    for key in keys {
-        let (key, mode) = key?;
-        if let Some((_, other)) = distinct.iter().find(|(other, _)| *other == key) {
-            if mode == *other {
-                continue;
-            }
-            return Err(LockError::invalid(format!(
-                "the list has this key twice, to be locked {other} and {mode}: one task would wait for itself, so name it once"
-            ))
-            .about(&key));
-        }
-        if distinct.len() == MOST_KEYS {
-            return Err(LockError::invalid(format!(
-                "there are more than {MOST_KEYS} keys in the list: lock what they have in common"
-            )));
-        }
-        distinct.push((key, mode));
-    }
-    if distinct.is_empty() {
-        return Err(LockError::invalid(
-            "the list of keys is empty: name what is locked, as in `[\"account:4\", \"account:7\"]`",
-        ));
-    }
-    Ok(distinct)
 }

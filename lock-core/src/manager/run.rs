@@ -15,30 +15,36 @@ use crate::{
         key_state::wait_queue::deadline,
         reentry::{self, Turns},
     },
-    manager::{LockManager, acquire::AcquireFuture},
+    manager::{
+        LockManager,
+        acquire::AcquireFuture,
+        wanted::{KeyList, WantedKeys},
+    },
     mode::Mode,
-    options::{LockOptions, OnLost, ReleaseMode, Wait},
+    options::{OnLost, ReleaseMode, Wait},
 };
 
 impl LockManager {
     /// `run`, where `then` returns the guard to be released, or keeps it, after the body has returned its value.
-    pub(crate) async fn run_then<T, F, Fut>(
+    pub(crate) async fn run_wanted<F: Future>(
         &self,
-        key: LockKey,
-        options: LockOptions,
-        body: F,
-        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
-    ) -> Result<T, LockError>
-    where
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = T>,
-    {
-        let terms = self.terms(&key, &options)?;
-        let wanted = [(key, terms.mode)];
-        let turns = self.take_turns(&wanted, terms.wait).await?;
-        let [(key, _)] = wanted;
-        let guard = AcquireFuture::new(self, key, Ok(terms)).await?;
+        wanted: WantedKeys,
+        body: impl FnOnce(Lease) -> F,
+        then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
+    ) -> Result<F::Output, LockError> {
+        let terms = wanted.terms;
+        let turns = self.take_turns(wanted.list.all(), terms.wait).await?;
+        let guard = self.take(wanted).await?;
         self.run_under(guard, turns, terms, body, then).await
+    }
+
+    pub(super) async fn take(&self, wanted: WantedKeys) -> Result<LockGuard, LockError> {
+        let terms = wanted.terms;
+        match wanted.list {
+            KeyList::One([(key, _)]) => AcquireFuture::new(self, key, Ok(terms)).await,
+            // In a box, so that a call with one key stays small.
+            KeyList::Several(keys) => Box::pin(self.take_all(&keys, terms)).await,
+        }
     }
 
     /// Waits until no other branch of the running body is in a call with one of these keys. If the body does not hold all of the
@@ -59,18 +65,14 @@ impl LockManager {
         Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
     }
 
-    pub(super) async fn run_under<T, F, Fut>(
+    pub(super) async fn run_under<F: Future>(
         &self,
         guard: LockGuard,
         mut turns: Turns,
         terms: Terms,
-        body: F,
-        then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
-    ) -> Result<T, LockError>
-    where
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = T>,
-    {
+        body: impl FnOnce(Lease) -> F,
+        then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
+    ) -> Result<F::Output, LockError> {
         let lease = guard.lease();
         let body = body(lease.clone());
         // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
@@ -81,7 +83,8 @@ impl LockManager {
             OnLost::Continue => body.await,
         };
         drop(turns);
-        let (value, guard) = then(value, guard, &terms);
+        let terms = &terms;
+        let (value, guard) = then(value, Finished { guard, terms });
         let Some(guard) = guard else {
             return Ok(value);
         };
@@ -103,9 +106,16 @@ impl LockManager {
     }
 }
 
+/// The lock of a body that has returned its value.
+#[derive(Debug)]
+pub struct Finished<'a> {
+    pub(crate) guard: LockGuard,
+    pub(crate) terms: &'a Terms,
+}
+
 /// The `then` of a body with a value that no longer needs the lock: the lock is released.
-pub(crate) fn release_now<T>(value: T, guard: LockGuard, _: &Terms) -> (T, Option<LockGuard>) {
-    (value, Some(guard))
+pub fn release_now<T>(value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
+    (value, Some(lock.guard))
 }
 
 /// Releases the lock of a body that has ended. A failure is only logged, so that the caller still gets the body's value.

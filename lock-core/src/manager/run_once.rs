@@ -11,11 +11,8 @@ use crate::{
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    lock::{key_state::terms::Terms, reentry::Turns},
-    manager::{
-        LockManager,
-        acquire::{AcquireFuture, Admitted},
-    },
+    lock::{hold::Admission, key_state::terms::Terms, reentry::Turns},
+    manager::{AcquireFuture, Finished, LockManager},
     once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering},
     store::RunResult,
     telemetry::{self, OnceOutcome},
@@ -103,13 +100,13 @@ impl LockManager {
         let terms = self.terms(&key, &options.lock)?;
         let mut acquire = AcquireFuture::new(self, key.clone(), Ok(terms));
         match poll_fn(|context| acquire.poll_admission(context)).await? {
-            Admitted::Guard(guard) => Ok(OnceCall::Runs(OnceRun {
+            Admission::Held(hold) => Ok(OnceCall::Runs(OnceRun {
                 manager: self.clone(),
-                guard,
+                guard: LockGuard::new(hold),
                 terms,
                 keeping,
             })),
-            Admitted::Result(bytes) => {
+            Admission::Done(bytes) => {
                 let recalled = recalled(by, &key, &keeping, &bytes);
                 telemetry::once(
                     &key,
@@ -142,14 +139,14 @@ pub(crate) struct OnceRun {
 
 impl OnceRun {
     /// Runs the body, and leaves its result to the other callers. Dropping the future drops the body, and then releases the lock.
-    pub(crate) async fn run<T, F, Fut>(self, by: &Remembering<T>, body: F) -> Result<T, LockError>
-    where
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = T>,
-    {
+    pub(crate) async fn run<T, F: Future<Output = T>>(
+        self,
+        by: &Remembering<T>,
+        body: impl FnOnce(Lease) -> F,
+    ) -> Result<T, LockError> {
         let mut held = None;
-        let keep_guard = |value, guard, _: &Terms| {
-            held = Some(guard);
+        let keep_guard = |value, lock: Finished<'_>| {
+            held = Some(lock.guard);
             (value, None)
         };
         let manager = self.manager;

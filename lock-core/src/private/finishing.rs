@@ -5,9 +5,7 @@ use std::{future::Future, pin::Pin};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    lock::key_state::terms::Terms,
-    manager::release_now,
-    private::{CallEntry, Finished, Step, WantedLock, first_step},
+    private::{CallEntry, Finished, WantedLock, run},
 };
 
 /// A function that goes on when its caller is dropped.
@@ -39,36 +37,7 @@ pub fn finishing<T, F>(
     entry: CallEntry<WantedLock>,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
-) -> Pin<Box<impl Future<Output = T>>>
-where
-    T: Send + 'static,
-    F: Future<Output = T>,
-    WithoutCaller<F>: GoesOn<T>,
-{
-    finishing_then(entry, on_error, function, release_now)
-}
-
-/// As [`locked_until_sent`](super::locked_until_sent), with a body that goes on when the caller is dropped.
-pub fn finishing_until_sent<T, F>(
-    entry: CallEntry<WantedLock>,
-    on_error: impl FnOnce(LockError) -> T,
-    function: F,
-    until_sent: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>) + Send + 'static,
-) -> Pin<Box<impl Future<Output = T>>>
-where
-    T: Send + 'static,
-    F: Future<Output = T>,
-    WithoutCaller<F>: GoesOn<T>,
-{
-    let then = |value, guard, terms: &Terms| until_sent(value, Finished { guard, terms });
-    finishing_then(entry, on_error, function, then)
-}
-
-fn finishing_then<T, F>(
-    entry: CallEntry<WantedLock>,
-    on_error: impl FnOnce(LockError) -> T,
-    function: F,
-    then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>) + Send + 'static,
+    then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>) + Send + 'static,
 ) -> Pin<Box<impl Future<Output = T>>>
 where
     T: Send + 'static,
@@ -76,27 +45,16 @@ where
     WithoutCaller<F>: GoesOn<T>,
 {
     Box::pin(async move {
-        let mut function = WithoutCaller(function).boxed();
-        let WantedLock {
-            manager,
-            keys,
-            options,
-        } = match first_step(&mut function, &entry).await {
-            Step::Wants(request) => request,
-            Step::Returned(value) => return value,
-        };
-        let enter = move |lease| {
-            entry.admit(lease);
-            function
-        };
-        let wanted = manager.and_then(|manager| {
-            let wanted = manager.wanted(keys.in_modes(&options), &options)?;
-            Ok((manager, wanted))
-        });
-        let result = match wanted {
-            Ok((manager, wanted)) => manager.finish_then(wanted, enter, then).await,
-            Err(error) => Err(error),
-        };
-        result.unwrap_or_else(on_error)
+        let function = WithoutCaller(function).boxed();
+        run(
+            entry,
+            function,
+            on_error,
+            |WantedLock(wanted), body| async {
+                let (manager, keys) = wanted?;
+                manager.finish_wanted(keys, body.starter(), then).await
+            },
+        )
+        .await
     })
 }

@@ -4,23 +4,9 @@ use std::fmt::Display;
 
 use crate::{
     key::{IntoLockKey, KeyPart, LockKey, Part, join},
-    mode::Mode,
+    options::LockOptions,
     template::Template,
 };
-
-/// A key of a list.
-#[derive(Debug)]
-pub struct KeyInMode {
-    pub(super) key: LockKey,
-    /// `None`: the options decide.
-    pub(super) mode: Option<Mode>,
-}
-
-impl From<LockKey> for KeyInMode {
-    fn from(key: LockKey) -> Self {
-        Self { key, mode: None }
-    }
-}
 
 /// A key expression, taken as it is.
 pub fn exact_key(key: impl IntoLockKey) -> LockKey {
@@ -29,16 +15,14 @@ pub fn exact_key(key: impl IntoLockKey) -> LockKey {
 
 /// A key of a list with a mode for each.
 #[must_use]
-pub fn shared(key: LockKey) -> KeyInMode {
-    let mode = Some(Mode::Shared);
-    KeyInMode { key, mode }
+pub fn shared(key: LockKey) -> (LockKey, LockOptions) {
+    (key, LockOptions::default().shared())
 }
 
 /// As [`shared`].
 #[must_use]
-pub fn exclusive(key: LockKey) -> KeyInMode {
-    let mode = Some(Mode::Exclusive);
-    KeyInMode { key, mode }
+pub fn exclusive(key: LockKey) -> (LockKey, LockOptions) {
+    (key, LockOptions::default())
 }
 
 /// A key template, taken apart.

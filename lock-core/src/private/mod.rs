@@ -13,13 +13,10 @@ use std::{
 use crate::{
     error::LockError,
     guard::LockGuard,
-    integrations::response::until_sent,
     key::LockKey,
     lease::Lease,
-    lock::key_state::terms::Terms,
-    manager::{LockManager, LockSource, release_now},
-    mode::Mode,
-    options::ReleaseMode,
+    manager::{LockManager, LockSource, WantedKeys},
+    options::{KeyInList, ReleaseMode},
     runtime::mutex::Mutex,
 };
 
@@ -41,8 +38,9 @@ pub use permits::*;
 
 pub use crate::{
     error::{FromLockError, Skipped},
-    integrations::response::{ReleasedLock, Rest, SentLater},
+    integrations::response::{ReleasedLock, SentLater},
     key::Part,
+    manager::run::{Finished, release_now},
     options::{LockOptions, OnLost},
     template::Template,
 };
@@ -67,34 +65,7 @@ enum State<W> {
 
 /// The request for a lock.
 #[derive(Debug)]
-pub struct WantedLock {
-    manager: Result<LockManager, LockError>,
-    keys: WantedKeys,
-    options: LockOptions,
-}
-
-#[derive(Debug)]
-enum WantedKeys {
-    One(LockKey),
-    /// Of a list, which may have one element.
-    Several(Vec<KeyInMode>),
-}
-
-impl WantedKeys {
-    /// Gives each key its mode: its own, or else that of the options.
-    fn in_modes(
-        self,
-        options: &LockOptions,
-    ) -> impl Iterator<Item = Result<(LockKey, Mode), LockError>> {
-        let keys = match self {
-            Self::One(key) => vec![key.into()],
-            Self::Several(keys) => keys,
-        };
-        let usual = options.mode;
-        keys.into_iter()
-            .map(move |KeyInMode { key, mode }| Ok((key, mode.unwrap_or(usual))))
-    }
-}
+pub struct WantedLock(Result<(LockManager, WantedKeys), LockError>);
 
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
 #[must_use]
@@ -111,33 +82,25 @@ impl CallEntry<WantedLock> {
         key: LockKey,
         options: LockOptions,
     ) -> Lease {
-        let key = WantedKeys::One(key);
-        self.acquire_keys(manager, key, options).await
+        let wanted = manager.and_then(|manager| {
+            let keys = manager.wanted(key, &options)?;
+            Ok((manager, keys))
+        });
+        self.admission(WantedLock(wanted)).await
     }
 
     /// The same for a list of keys.
     pub async fn acquire_all<const N: usize>(
         self,
         manager: Result<LockManager, LockError>,
-        keys: [impl Into<KeyInMode>; N],
+        keys: [impl KeyInList; N],
         options: LockOptions,
     ) -> Lease {
-        let keys = WantedKeys::Several(keys.map(Into::into).into());
-        self.acquire_keys(manager, keys, options).await
-    }
-
-    async fn acquire_keys(
-        self,
-        manager: Result<LockManager, LockError>,
-        keys: WantedKeys,
-        options: LockOptions,
-    ) -> Lease {
-        let wanted = WantedLock {
-            manager,
-            keys,
-            options,
-        };
-        self.admission(wanted).await
+        let wanted = manager.and_then(|manager| {
+            let keys = manager.all_wanted(keys, &options)?;
+            Ok((manager, keys))
+        });
+        self.admission(WantedLock(wanted)).await
     }
 }
 
@@ -178,76 +141,31 @@ impl<W> CallEntry<W> {
     }
 }
 
-/// Runs an annotated function: up to its request, then under the lock.
+/// Runs an annotated function: up to its request, then under the lock. `then` is called with its value.
 ///
 /// A call costs one box, which keeps the caller's future small, whatever the size of the body.
 pub fn locked<T, F>(
     entry: CallEntry<WantedLock>,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
-) -> Pin<Box<impl Future<Output = T>>>
-where
-    F: Future<Output = T>,
-{
-    locked_then(entry, on_error, function, release_now)
-}
-
-/// The same for a function with a value that may be sent after the function has returned: `until_sent` is called with the value.
-pub fn locked_until_sent<T, F>(
-    entry: CallEntry<WantedLock>,
-    on_error: impl FnOnce(LockError) -> T,
-    function: F,
-    until_sent: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>),
-) -> Pin<Box<impl Future<Output = T>>>
-where
-    F: Future<Output = T>,
-{
-    let then = |value, guard, terms: &Terms| until_sent(value, Finished { guard, terms });
-    locked_then(entry, on_error, function, then)
-}
-
-fn locked_then<T, F>(
-    entry: CallEntry<WantedLock>,
-    on_error: impl FnOnce(LockError) -> T,
-    function: F,
-    then: impl FnOnce(T, LockGuard, &Terms) -> (T, Option<LockGuard>),
+    then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>),
 ) -> Pin<Box<impl Future<Output = T>>>
 where
     F: Future<Output = T>,
 {
     Box::pin(async move {
-        let mut function = Scoped(pin!(Some(function)));
-        let WantedLock {
-            manager,
-            keys,
-            options,
-        } = match first_step(&mut function, &entry).await {
-            Step::Wants(request) => request,
-            Step::Returned(value) => return value,
-        };
-        let enter = |lease| {
-            entry.admit(lease);
-            function
-        };
-        let result = match (manager, keys) {
-            (Ok(manager), WantedKeys::One(key)) => {
-                manager.run_then(key, options, enter, then).await
-            }
-            (Ok(manager), several) => match manager.wanted(several.in_modes(&options), &options) {
-                Ok(wanted) => manager.run_all_then(wanted, enter, then).await,
-                Err(error) => Err(error),
+        let function = Scoped(pin!(Some(function)));
+        run(
+            entry,
+            function,
+            on_error,
+            |WantedLock(wanted), body| async {
+                let (manager, keys) = wanted?;
+                manager.run_wanted(keys, body.starter(), then).await
             },
-            (Err(error), _) => Err(error),
-        };
-        result.unwrap_or_else(on_error)
+        )
+        .await
     })
-}
-
-/// The lock of a function that has returned its value.
-#[derive(Debug)]
-pub struct Finished<'a> {
-    guard: LockGuard,
-    terms: &'a Terms,
 }
 
 /// The type of a value, for `sent_by(&value).finish(…)`. By the rules of method calls, the compiler takes the method of this type
@@ -268,14 +186,14 @@ pub const fn sent_by<T>(_: &T) -> SentBy<T> {
 impl<T: SentLater> SentBy<T> {
     /// Moves the lock into a response body that is made while it is sent.
     pub fn finish(self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
-        until_sent(value, lock.guard, lock.terms)
+        value.until_sent(lock)
     }
 }
 
 impl<T> AnyValue<T> {
     /// Returns the lock to be released now.
     pub fn finish(&self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
-        release_now(value, lock.guard, lock.terms)
+        release_now(value, lock)
     }
 }
 
@@ -287,33 +205,54 @@ impl<T> Deref for SentBy<T> {
     }
 }
 
-/// How far a function ran without the lock.
-enum Step<T, W> {
-    Wants(W),
-    /// An early `return` or a `?` in the key or an option.
-    Returned(T),
-}
-
 /// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the body
 /// must be gone before the caller gets the error.
 struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
 
-/// Runs a function up to its request.
-async fn first_step<W, F: Future + Unpin>(
-    function: &mut F,
-    entry: &CallEntry<W>,
-) -> Step<F::Output, W> {
-    poll_fn(|context| {
-        if let Poll::Ready(value) = Pin::new(&mut *function).poll(context) {
-            return Poll::Ready(Step::Returned(value));
+/// Runs a function up to its request, and then as the driver of the request does.
+async fn run<W, T, F, R>(
+    entry: CallEntry<W>,
+    mut function: F,
+    on_error: impl FnOnce(LockError) -> T,
+    driver: impl FnOnce(W, Body<W, F>) -> R,
+) -> T
+where
+    F: Future<Output = T> + Unpin,
+    R: Future<Output = Result<T, LockError>>,
+{
+    let first_step = poll_fn(|context| {
+        // An early `return` or a `?` in the key or an option.
+        if let Poll::Ready(value) = Pin::new(&mut function).poll(context) {
+            return Poll::Ready(Err(value));
         }
         match entry.request() {
-            Some(request) => Poll::Ready(Step::Wants(request)),
+            Some(request) => Poll::Ready(Ok(request)),
             // The key expression awaits something, which will wake the task.
             None => Poll::Pending,
         }
-    })
-    .await
+    });
+    match first_step.await {
+        Err(value) => value,
+        Ok(request) => driver(request, Body { entry, function })
+            .await
+            .unwrap_or_else(on_error),
+    }
+}
+
+/// A function that stands before its body.
+struct Body<W, F> {
+    entry: CallEntry<W>,
+    function: F,
+}
+
+impl<W, F> Body<W, F> {
+    /// Starts the body under its lease.
+    fn starter(self) -> impl FnOnce(Lease) -> F {
+        move |lease| {
+            self.entry.admit(lease);
+            self.function
+        }
+    }
 }
 
 impl<F: Future> Future for Scoped<'_, F> {

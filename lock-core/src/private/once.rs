@@ -6,7 +6,7 @@ use std::{
     pin::{Pin, pin},
 };
 
-use super::{CallEntry, GoesOn, Scoped, Step, WithoutCaller, first_step};
+use super::{CallEntry, GoesOn, Scoped, WithoutCaller, run};
 pub use crate::once::{OnceOptions, Remembering};
 use crate::{
     error::LockError,
@@ -18,11 +18,7 @@ use crate::{
 
 /// The request for a run, or for the result of one.
 #[derive(Debug)]
-pub struct WantedRun {
-    manager: Result<LockManager, LockError>,
-    key: LockKey,
-    options: OnceOptions,
-}
+pub struct WantedRun(Result<(LockManager, LockKey, OnceOptions), LockError>);
 
 impl CallEntry<WantedRun> {
     /// Waits until this call is the one that runs the body. What follows in the same future is the body.
@@ -32,12 +28,9 @@ impl CallEntry<WantedRun> {
         key: impl IntoLockKey,
         options: OnceOptions,
     ) -> Lease {
-        let wanted = WantedRun {
-            manager,
-            key: key.into_lock_key(),
-            options,
-        };
-        self.admission(wanted).await
+        let key = key.into_lock_key();
+        let wanted = manager.map(|manager| (manager, key, options));
+        self.admission(WantedRun(wanted)).await
     }
 }
 
@@ -58,23 +51,15 @@ where
     F: Future<Output = T>,
 {
     Box::pin(async move {
-        let mut function = Scoped(pin!(Some(function)));
-        let wanted = match first_step(&mut function, &entry).await {
-            Step::Wants(request) => request,
-            Step::Returned(value) => return value,
-        };
-        let WantedRun { key, options, .. } = wanted;
-        let enter = |lease| {
-            entry.admit(lease);
-            function
-        };
-        let run = async {
-            match wanted.manager?.begin_once(&by, key, &options).await? {
+        let function = Scoped(pin!(Some(function)));
+        run(entry, function, on_error, |WantedRun(wanted), body| async {
+            let (manager, key, options) = wanted?;
+            match manager.begin_once(&by, key, &options).await? {
                 OnceCall::Done(value) => Ok(value),
-                OnceCall::Runs(run) => run.run(&by, enter).await,
+                OnceCall::Runs(run) => run.run(&by, body.starter()).await,
             }
-        };
-        run.await.unwrap_or_else(on_error)
+        })
+        .await
     })
 }
 
@@ -91,21 +76,13 @@ where
     WithoutCaller<F>: GoesOn<T>,
 {
     Box::pin(async move {
-        let mut function = WithoutCaller(function).boxed();
-        let wanted = match first_step(&mut function, &entry).await {
-            Step::Wants(request) => request,
-            Step::Returned(value) => return value,
-        };
-        let WantedRun { key, options, .. } = wanted;
-        let enter = move |lease| {
-            entry.admit(lease);
-            function
-        };
-        let result = match wanted.manager {
-            Ok(manager) => manager.finish_once(by, key, &options, enter).await,
-            Err(error) => Err(error),
-        };
-        result.unwrap_or_else(on_error)
+        let function = WithoutCaller(function).boxed();
+        run(entry, function, on_error, |WantedRun(wanted), body| async {
+            let (manager, key, options) = wanted?;
+            let starter = body.starter();
+            manager.finish_once(by, key, &options, starter).await
+        })
+        .await
     })
 }
 
