@@ -38,10 +38,10 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until `connect` or `in_memory` is called"]
 pub struct LockManagerBuilder {
-    pub(super) prefix: String,
+    prefix: Option<String>,
     pub(super) label: Option<String>,
     pub(super) defaults: Defaults,
     pub(super) timing: Timing,
@@ -59,7 +59,6 @@ pub struct LockManagerBuilder {
     pub(super) access: Access,
     #[cfg(feature = "redis")]
     pub(super) replicas: Option<Replicas>,
-    #[cfg(feature = "redis")]
     /// Opens the connections to the servers of urls.
     #[cfg(feature = "redis")]
     pub(super) through: Option<OwnClient>,
@@ -76,33 +75,6 @@ pub(super) enum FirstConnection {
     Lazy,
 }
 
-impl Default for LockManagerBuilder {
-    fn default() -> Self {
-        Self {
-            prefix: "lock:".to_owned(),
-            label: None,
-            defaults: Defaults::default(),
-            timing: Timing::default(),
-            limits: Limits::default(),
-            fail_fast_after: None,
-            #[cfg(feature = "redis")]
-            first_connection: FirstConnection::default(),
-            check_key: None,
-            #[cfg(feature = "redis")]
-            quarantine: None,
-            #[cfg(feature = "redis")]
-            access: Access::default(),
-            #[cfg(feature = "redis")]
-            replicas: None,
-            #[cfg(feature = "redis")]
-            #[cfg(feature = "redis")]
-            through: None,
-            #[cfg(feature = "tls")]
-            tls: None,
-        }
-    }
-}
-
 impl LockManagerBuilder {
     /// Sets the prefix of every key on the server. Defaults to `lock:`.
     ///
@@ -110,7 +82,7 @@ impl LockManagerBuilder {
     /// keys of the database. At most 256 bytes. To exclude the holders of another library, too, set the prefix of its keys. The page
     /// on moving over from another lock lists them.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.prefix = Some(prefix.into());
         self
     }
 
@@ -365,11 +337,15 @@ impl LockManagerBuilder {
         self
     }
 
+    pub(super) fn prefix(&self) -> &str {
+        self.prefix.as_deref().unwrap_or("lock:")
+    }
+
     pub(super) fn check_the_check_key(&self) -> Result<(), LockError> {
         let Some(key) = &self.check_key else {
             return Ok(());
         };
-        check_key(&self.prefix, &LockKey::new(key.as_str())).map_err(|error| match error {
+        check_key(self.prefix(), &LockKey::new(key.as_str())).map_err(|error| match error {
             LockError::Invalid { reason, .. } => {
                 LockError::invalid(format!("the check_key cannot be used: {reason}"))
             }
@@ -378,7 +354,7 @@ impl LockManagerBuilder {
     }
 
     pub(super) fn check(&self) -> Result<(), LockError> {
-        check_prefix(&self.prefix)?;
+        check_prefix(self.prefix())?;
         if let Some(label) = &self.label {
             holder_label::check(label)?;
         }

@@ -193,11 +193,11 @@ impl LockManagerBuilder {
             label: self.label.as_deref().map(Into::into),
             replicas: self.replicas,
             scope: Scope {
-                prefix: self.prefix.clone(),
+                prefix: self.prefix().to_owned(),
                 check_key: self
                     .check_key
                     .as_ref()
-                    .map(|key| format!("{}{key}", self.prefix)),
+                    .map(|key| format!("{}{key}", self.prefix())),
             },
         })
     }
@@ -246,7 +246,7 @@ impl LockManagerBuilder {
         ));
         LockManager {
             inner: Arc::new(ManagerState {
-                registry: Registry::new(context, self.prefix, self.limits),
+                registry: Registry::new(context, self.prefix().to_owned(), self.limits),
                 defaults,
             }),
         }

@@ -1,6 +1,6 @@
 //! What operators do: looking at a lock, freeing it, checking the servers, shutting down.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     error::{LeaseLost, LockError},
@@ -10,6 +10,7 @@ use crate::{
     manager::LockManager,
     mode::RequestKind,
     options::check_key,
+    store::{Store, StoreFuture},
 };
 
 impl LockManager {
@@ -28,14 +29,23 @@ impl LockManager {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
         let key = key.into_lock_key();
-        check_key(&self.inner.registry.prefix, &key)?;
-        let full_key = self.inner.registry.full_key(&key);
         let sighting = self
-            .context()
-            .ask(|store| store.inspect(full_key))
-            .await
-            .map_err(|error| error.about(&key))?;
+            .ask_about(&key, |store, full_key| store.inspect(full_key))
+            .await?;
         Ok(sighting.map(|sighting| self.info(&key, sighting)))
+    }
+
+    /// Asks the backend about one key.
+    async fn ask_about<T: Send + 'static>(
+        &self,
+        key: &LockKey,
+        question: impl FnOnce(&dyn Store, Arc<str>) -> StoreFuture<T>,
+    ) -> Result<T, LockError> {
+        let registry = &self.inner.registry;
+        check_key(&registry.prefix, key)?;
+        let full_key = registry.full_key(key);
+        let reply = self.context().ask(|store| question(store, full_key)).await;
+        reply.map_err(|error| error.about(key))
     }
 
     pub(super) fn info(&self, key: &LockKey, sighting: Sighting) -> LockInfo {
@@ -72,20 +82,14 @@ impl LockManager {
     /// Dropping the future does not take the request back.
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
-        let context = self.context();
-        check_key(&self.inner.registry.prefix, &key)?;
-        let full_key = self.inner.registry.full_key(&key);
-        // A share that is kept here would go on to serve tasks until its next renewal.
-        self.inner
-            .registry
-            .event(&key, RequestKind::Shared, Event::CloseShares);
-        context
-            .ask(|store| {
-                let known = context.known_tokens.of(store.clock_of(&full_key));
-                store.force_release(full_key, known)
-            })
-            .await
-            .map_err(|error| error.about(&key))
+        self.ask_about(&key, |store, full_key| {
+            let registry = &self.inner.registry;
+            // A share that is kept here would go on to serve tasks until its next renewal.
+            registry.event(&key, RequestKind::Shared, Event::CloseShares);
+            let known = registry.context.known_tokens.of(store.clock_of(&full_key));
+            store.force_release(full_key, known)
+        })
+        .await
     }
 
     /// Deletes the result of a body that ran once (feature `once`): the next caller runs it again. For operators.
@@ -101,12 +105,8 @@ impl LockManager {
     /// Dropping the future does not take the request back.
     pub async fn forget(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
-        check_key(&self.inner.registry.prefix, &key)?;
-        let full_key = self.inner.registry.full_key(&key);
-        self.context()
-            .ask(|store| store.forget(full_key))
+        self.ask_about(&key, |store, full_key| store.forget(full_key))
             .await
-            .map_err(|error| error.about(&key))
     }
 
     /// Tries everything that the manager needs from its backend: for a health check.
