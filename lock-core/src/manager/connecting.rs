@@ -299,8 +299,7 @@ async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> StoreFuture<(
 
 #[cfg(feature = "redis")]
 fn start_thread() -> Result<Executor, LockError> {
-    let thread = crate::runtime::io_thread::IoThread::start().map_err(LockError::unavailable)?;
-    Ok(Executor::Thread(Arc::new(thread)))
+    Executor::start_thread().map_err(LockError::unavailable)
 }
 
 /// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.

@@ -113,21 +113,16 @@ fn boot_nanos() -> u64 {
     since_boot()
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn since_boot() -> u64 {
-    timespec_nanos(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
-}
-
-/// On Apple's systems and OpenBSD this clock runs on through a suspend. The other systems have no better clock.
-#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
-fn since_boot() -> u64 {
-    timespec_nanos(rustix::time::clock_gettime(
-        rustix::time::ClockId::Monotonic,
-    ))
-}
-
 #[cfg(unix)]
-fn timespec_nanos(time: rustix::time::Timespec) -> u64 {
+fn since_boot() -> u64 {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    // On Apple's systems and OpenBSD this clock runs on through a suspend. The other systems have no better clock.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+    let time = clock_gettime(CLOCK);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)

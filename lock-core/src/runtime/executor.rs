@@ -4,8 +4,12 @@ use std::{
     future::Future,
     task::{Context, Waker},
 };
+#[cfg(feature = "redis")]
+use std::{io, sync::Arc};
 
 use crate::runtime::Work;
+#[cfg(feature = "redis")]
+use crate::runtime::io_thread::IoThread;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Executor {
@@ -14,55 +18,71 @@ pub(crate) enum Executor {
     Caller,
     /// On the manager's own thread, which no handler can block. For servers.
     #[cfg(feature = "redis")]
-    Thread(std::sync::Arc<crate::runtime::io_thread::IoThread>),
+    Thread(Arc<IoThread>),
+    #[cfg(feature = "simulation")]
+    Simulated(Arc<dyn crate::runtime::simulation::Thread>),
 }
 
 impl Executor {
+    /// Starts a thread for a manager.
+    #[cfg(feature = "redis")]
+    pub(crate) fn start_thread() -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(thread) = crate::runtime::simulation::ask(|world| world.start_thread()) {
+            return Ok(Self::Simulated(thread));
+        }
+        Ok(Self::Thread(Arc::new(IoThread::start()?)))
+    }
+
     /// Starts `work`. Work that is started from one task, one after the other, is also polled first in that order.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.hand_over(Box::pin(work));
+    }
+
+    fn hand_over(&self, work: Work) {
         match self {
-            Self::Caller => run_with_caller(Box::pin(work)),
+            Self::Caller => run_with_caller(work),
             #[cfg(feature = "redis")]
             Self::Thread(thread) => thread.spawn(work),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(thread) => thread.spawn(work),
         }
     }
-}
 
-impl Executor {
     /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so a request leaves at once.
     /// The work needs no runtime of the calling thread.
     pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
-        match self {
-            Self::Caller => run_with_caller(Box::pin(work)),
-            #[cfg(feature = "redis")]
-            Self::Thread(thread) => {
-                if let Some(work) = thread.poll_here(Box::pin(work)) {
-                    thread.spawn(work);
-                }
-            }
+        if let Some(work) = self.poll_here(Box::pin(work)) {
+            self.hand_over(work);
         }
     }
 
     /// The same for work that no caller waits for: a reply to it is looked at a little later.
     pub(crate) fn start_patiently(&self, work: impl Future<Output = ()> + Send + 'static) {
-        match self {
-            Self::Caller => run_with_caller(Box::pin(work)),
+        match (self, self.poll_here(Box::pin(work))) {
             #[cfg(feature = "redis")]
-            Self::Thread(thread) => {
-                if let Some(work) = thread.poll_here(Box::pin(work)) {
-                    thread.spawn_patiently(work);
-                }
-            }
+            (Self::Thread(thread), Some(work)) => thread.spawn_patiently(work),
+            (_, Some(work)) => self.hand_over(work),
+            (_, None) => {}
+        }
+    }
+
+    /// Polls the work once on the calling thread. Returns work that is to be spawned.
+    fn poll_here(&self, work: Work) -> Option<Work> {
+        match self {
+            // To spawn it is to poll it here.
+            Self::Caller => Some(work),
+            #[cfg(feature = "redis")]
+            Self::Thread(thread) => thread.poll_here(work),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(_) => polled_once(work),
         }
     }
 
     /// Whether this is the runtime of the manager's thread.
     #[cfg(feature = "redis")]
     pub(crate) fn has_runtime(&self, id: tokio::runtime::Id) -> bool {
-        match self {
-            Self::Caller => false,
-            Self::Thread(thread) => thread.has_runtime(id),
-        }
+        matches!(self, Self::Thread(thread) if thread.has_runtime(id))
     }
 
     /// Whether the manager's work goes on without the caller's runtime.
@@ -73,9 +93,9 @@ impl Executor {
     /// Whether the manager's work goes on while the calling thread is blocked. A simulated thread does not.
     pub(crate) fn runs_beside(&self) -> bool {
         match self {
-            Self::Caller => false,
             #[cfg(feature = "redis")]
-            Self::Thread(thread) => thread.is_real(),
+            Self::Thread(_) => true,
+            _ => false,
         }
     }
 
@@ -107,18 +127,23 @@ pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// Polls the work once on the spot. The in-memory backend replies at once, so nearly all work ends in that poll, without a task.
-fn run_with_caller(mut work: Work) {
+fn run_with_caller(work: Work) {
     // The work is polled inside a runtime only: a timer that is made outside one panics.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return run_on_a_thread(work);
     };
-    if work
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-        .is_pending()
-    {
+    if let Some(work) = polled_once(work) {
         drop(runtime.spawn(work));
     }
+}
+
+/// Returns work that is pending after one poll.
+pub(super) fn polled_once(mut work: Work) -> Option<Work> {
+    let mut context = Context::from_waker(Waker::noop());
+    work.as_mut()
+        .poll(&mut context)
+        .is_pending()
+        .then_some(work)
 }
 
 /// Runs work that was started outside a runtime, such as the release by a guard that is dropped on a plain thread. That is rare.

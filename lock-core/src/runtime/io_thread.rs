@@ -5,20 +5,17 @@
 
 use std::{
     cell::RefCell,
-    fmt,
-    future::Future,
-    io, mem,
-    sync::{Arc, mpsc as std_mpsc},
+    io, iter,
+    sync::mpsc as std_mpsc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use tokio::{
-    runtime,
-    sync::{Notify, mpsc},
-};
+use tokio::{runtime, sync::mpsc};
 
-use crate::runtime::{Work, catch_panic::catch_panic, mutex::Mutex, process::OriginProcess};
+use crate::runtime::{
+    Work, catch_panic::catch_panic, executor::polled_once, process::OriginProcess,
+};
 
 /// How much work is taken over at a time, before the connection may write: work that was started together leaves in one packet.
 const AT_A_TIME: usize = 128;
@@ -28,47 +25,21 @@ const AT_A_TIME: usize = 128;
 const PATIENCE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
-pub(crate) enum IoThread {
-    Real(Started),
-    #[cfg(feature = "simulation")]
-    Simulated(std::sync::Arc<dyn crate::runtime::simulation::Thread>),
-}
-
-/// A thread of the system.
-#[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct IoThread {
     /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
     /// cut short. The channel has no bound: each caller has one piece of work in it at a time, and the callers are bounded.
     work: mpsc::UnboundedSender<Work>,
-    patient: Arc<PatientWork>,
+    /// Work that waits for a while before it is started.
+    patient: mpsc::UnboundedSender<Work>,
     runtime: runtime::Handle,
     origin: OriginProcess,
 }
 
-/// Work that waits for a while before it is started. It holds handles of the thread, too.
-#[derive(Default)]
-struct PatientWork {
-    waiting: Mutex<Vec<Work>>,
-    /// Wakes the thread when the first piece comes.
-    came: Notify,
-}
-
-impl fmt::Debug for PatientWork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PatientWork").finish_non_exhaustive()
-    }
-}
-
 impl IoThread {
     pub(crate) fn start() -> io::Result<Self> {
-        #[cfg(feature = "simulation")]
-        if let Some(thread) = crate::runtime::simulation::ask(|world| world.start_thread()) {
-            return Ok(Self::Simulated(thread));
-        }
         let (work, taken) = mpsc::unbounded_channel();
         let (built, result) = std_mpsc::sync_channel(1);
-        let patient = Arc::<PatientWork>::default();
-        let started_later = patient.clone();
+        let (patient, started_later) = mpsc::unbounded_channel();
         // The runtime is made and dropped on its own thread: tokio forbids dropping one inside a runtime.
         std::thread::Builder::new()
             .name("lock-core-io".to_owned())
@@ -87,86 +58,45 @@ impl IoThread {
         let runtime = result
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
-        Ok(Self::Real(Started {
+        Ok(Self {
             work,
             patient,
             runtime,
             origin: OriginProcess::this_process(),
-        }))
+        })
     }
 
     /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        match self {
-            // The thread ends only after the last handle, so it exists. A forked child has no such thread: a send there would wake
-            // the thread of the parent.
-            Self::Real(thread) => {
-                if thread.origin.is_here() {
-                    drop(thread.work.send(Box::pin(work)));
-                }
-            }
-            #[cfg(feature = "simulation")]
-            Self::Simulated(thread) => thread.spawn(Box::pin(work)),
+    pub(crate) fn spawn(&self, work: Work) {
+        // The thread ends only after the last handle, so it exists. A forked child has no such thread: a send there would wake the
+        // thread of the parent.
+        if self.origin.is_here() {
+            drop(self.work.send(work));
         }
     }
-}
 
-impl IoThread {
     /// Starts `work` on the thread within [`PATIENCE`], with all that came meanwhile.
     pub(crate) fn spawn_patiently(&self, work: Work) {
-        match self {
-            Self::Real(thread) => {
-                if thread.origin.is_here() {
-                    let mut waiting = thread.patient.waiting.lock();
-                    waiting.push(work);
-                    let is_first = waiting.len() == 1;
-                    drop(waiting);
-                    if is_first {
-                        thread.patient.came.notify_one();
-                    }
-                }
-            }
-            #[cfg(feature = "simulation")]
-            Self::Simulated(thread) => thread.spawn(work),
+        if self.origin.is_here() {
+            drop(self.patient.send(work));
         }
     }
 
     /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, or one without
     /// timers, or one that ends before the work does. Returns work that is pending.
-    pub(crate) fn poll_here(&self, mut work: Work) -> Option<Work> {
-        let mut context = Context::from_waker(Waker::noop());
-        let polled = match self {
-            Self::Real(thread) => {
-                // While the calling thread ends, its thread-local values are gone, and it can enter no runtime.
-                let current = runtime::Handle::try_current();
-                if matches!(&current, Err(error) if error.is_thread_local_destroyed()) {
-                    return Some(work);
-                }
-                let _polled_for = PolledFor::caller(current.ok());
-                let _inside = thread.runtime.enter();
-                work.as_mut().poll(&mut context)
-            }
-            #[cfg(feature = "simulation")]
-            Self::Simulated(_) => work.as_mut().poll(&mut context),
-        };
-        polled.is_pending().then_some(work)
+    pub(crate) fn poll_here(&self, work: Work) -> Option<Work> {
+        // While the calling thread ends, its thread-local values are gone, and it can enter no runtime.
+        let current = runtime::Handle::try_current();
+        if matches!(&current, Err(error) if error.is_thread_local_destroyed()) {
+            return Some(work);
+        }
+        let _polled_for = PolledFor::caller(current.ok());
+        let _inside = self.runtime.enter();
+        polled_once(work)
     }
 
     pub(crate) fn has_runtime(&self, id: runtime::Id) -> bool {
-        match self {
-            Self::Real(thread) => thread.runtime.id() == id,
-            #[cfg(feature = "simulation")]
-            Self::Simulated(_) => false,
-        }
-    }
-
-    /// Whether it is a thread of the system, which runs while other threads are blocked.
-    pub(crate) fn is_real(&self) -> bool {
-        match self {
-            Self::Real(_) => true,
-            #[cfg(feature = "simulation")]
-            Self::Simulated(_) => false,
-        }
+        self.runtime.id() == id
     }
 }
 
@@ -216,14 +146,15 @@ pub(crate) fn is_polled_for_another() -> bool {
 }
 
 /// Starts the work that waits. What is pending after one poll becomes a task like any other.
-async fn start_later(patient: Arc<PatientWork>) {
-    // Ends with the runtime, which ends after the last piece of work. A round has as many pieces as were started in that time: each is a
-    // request, of which a connection takes a bounded number.
-    loop {
-        patient.came.notified().await;
+///
+/// The first piece of a round wakes the thread, and the others do not.
+async fn start_later(mut patient: mpsc::UnboundedReceiver<Work>) {
+    while let Some(first) = patient.recv().await {
         tokio::time::sleep(PATIENCE).await;
-        let waiting = mem::take(&mut *patient.waiting.lock());
-        for mut work in waiting {
+        // Each piece is a request, of which a connection takes a bounded number.
+        let came = patient.len();
+        let others = iter::from_fn(|| patient.try_recv().ok()).take(came);
+        for mut work in iter::once(first).chain(others) {
             let mut polled = Poll::Ready(());
             catch_panic(|| {
                 polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));

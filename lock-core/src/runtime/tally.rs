@@ -1,17 +1,18 @@
 //! Counts what is open, so that a shutdown can wait until all of it is closed.
 
 use std::{
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
+    thread,
     time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
+
+/// The pause between two looks of a blocked thread. It is blocked once, when its program ends.
+const LOOK_PAUSE: Duration = Duration::from_micros(500);
 
 /// Counts what is open, and reports when nothing is open any more.
 #[derive(Debug, Default)]
@@ -50,43 +51,22 @@ impl Tally {
 
     /// Waits for a moment at which nothing is open.
     pub(crate) async fn emptied(&self) {
-        let mut emptied = pin!(self.emptied.notified());
         loop {
-            // Register before the check: the last one may close between the two.
-            emptied.as_mut().enable();
+            // Made before the check: the last one may close between the two.
+            let emptied = self.emptied.notified();
             if self.count() == 0 {
                 return;
             }
-            emptied.as_mut().await;
-            emptied.set(self.emptied.notified());
+            emptied.await;
         }
     }
 
-    /// The same, but blocks the thread, for `at_most` this long. Returns whether nothing was open.
-    pub(crate) fn block_until_emptied(&self, at_most: Duration) -> bool {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut context = Context::from_waker(&waker);
-        let mut emptied = pin!(self.emptied());
+    /// The same, but blocks the thread, for `at_most` this long.
+    pub(crate) fn block_until_emptied(&self, at_most: Duration) {
         let start = Instant::now();
-        loop {
-            if let Poll::Ready(()) = emptied.as_mut().poll(&mut context) {
-                return true;
-            }
-            let left = at_most.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return false;
-            }
-            thread::park_timeout(left);
+        while self.count() > 0 && start.elapsed() < at_most {
+            thread::sleep(LOOK_PAUSE);
         }
-    }
-}
-
-/// Wakes a thread that is parked.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

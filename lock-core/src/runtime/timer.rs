@@ -3,13 +3,14 @@
 //! tokio's timers panic in a runtime that was built without a time driver, and do not exist under another executor. A manager with
 //! a thread of its own runs the timers there and only wakes the sleeper.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
+use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::{future::Future, time::Duration};
 
+use tokio::sync::oneshot;
+
+#[cfg(feature = "redis")]
+use crate::runtime::catch_panic::catch_panic;
 use crate::runtime::{
     clock::{Clock, Moment},
     timer_queue::{TimerId, TimerQueue},
@@ -22,11 +23,7 @@ pub(crate) struct Timer {
     sleepers: Option<Arc<Sleepers>>,
 }
 
-#[derive(Debug)]
-struct Sleepers {
-    clock: Clock,
-    wakers: TimerQueue<Waker>,
-}
+type Sleepers = TimerQueue<oneshot::Sender<()>>;
 
 impl Timer {
     pub(crate) fn clock(&self) -> &Clock {
@@ -44,98 +41,49 @@ impl Timer {
     /// Sleeps until `ring`, which must run on the manager's thread, wakes the sleeper.
     #[cfg(feature = "redis")]
     pub(crate) fn of_a_thread(clock: Clock) -> Self {
-        let sleepers = Sleepers {
-            clock: clock.clone(),
-            wakers: TimerQueue::new(),
-        };
         Self {
             clock,
-            sleepers: Some(Arc::new(sleepers)),
+            sleepers: Some(Arc::new(TimerQueue::new())),
         }
     }
 
     /// Wakes sleepers for ever. Holds only the list of them, so it does not keep the manager alive.
     #[cfg(feature = "redis")]
     pub(crate) fn ring(&self) -> impl Future<Output = ()> + Send + use<> {
-        let sleepers = self.sleepers.clone();
+        let Self { clock, sleepers } = self.clone();
         async move {
             let Some(sleepers) = sleepers else { return };
             loop {
-                let due = sleepers
-                    .wakers
-                    .due(&sleepers.clock, std::time::Duration::ZERO);
-                for sleeper in due.await {
-                    crate::runtime::catch_panic::catch_panic(|| sleeper.wake());
+                for sleeper in sleepers.due(&clock, Duration::ZERO).await {
+                    catch_panic(|| drop(sleeper));
                 }
             }
         }
     }
 
-    pub(crate) fn sleep_until(&self, moment: Moment) -> Sleep {
-        let Some(sleepers) = self.sleepers.clone() else {
-            let clock = self.clock.clone();
-            return Sleep::OnTokio(Box::pin(async move { clock.sleep_until(moment).await }));
+    pub(crate) async fn sleep_until(&self, moment: Moment) {
+        let Some(sleepers) = &self.sleepers else {
+            return self.clock.sleep_until(moment).await;
         };
-        Sleep::OnThread(RegisteredSleep {
-            moment,
-            sleepers,
-            registration: None,
-        })
+        if self.clock.now() >= moment {
+            return;
+        }
+        let (sleeper, due) = oneshot::channel();
+        let timer_id = sleepers.insert(moment, sleeper);
+        let _entry = SleepersEntry { sleepers, timer_id };
+        // Nothing is sent: the thread drops the sender.
+        drop(due.await);
     }
 }
 
-pub(crate) enum Sleep {
-    OnTokio(Pin<Box<dyn Future<Output = ()> + Send>>),
-    OnThread(RegisteredSleep),
+/// The entry of a sleeper. It is removed with the sleep.
+struct SleepersEntry<'a> {
+    sleepers: &'a Sleepers,
+    timer_id: TimerId,
 }
 
-pub(crate) struct RegisteredSleep {
-    moment: Moment,
-    sleepers: Arc<Sleepers>,
-    registration: Option<(TimerId, Waker)>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match self.get_mut() {
-            Self::OnTokio(timer) => timer.as_mut().poll(context),
-            Self::OnThread(sleep) => sleep.poll(context),
-        }
-    }
-}
-
-impl RegisteredSleep {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.sleepers.clock.now() >= self.moment {
-            return Poll::Ready(());
-        }
-        if self
-            .registration
-            .as_ref()
-            .is_some_and(|(_, waker)| waker.will_wake(context.waker()))
-        {
-            return Poll::Pending;
-        }
-        self.leave();
-        let timer_id = self
-            .sleepers
-            .wakers
-            .insert(self.moment, context.waker().clone());
-        self.registration = Some((timer_id, context.waker().clone()));
-        Poll::Pending
-    }
-
-    fn leave(&mut self) {
-        if let Some((timer_id, _)) = self.registration.take() {
-            self.sleepers.wakers.remove(timer_id);
-        }
-    }
-}
-
-impl Drop for RegisteredSleep {
+impl Drop for SleepersEntry<'_> {
     fn drop(&mut self) {
-        self.leave();
+        self.sleepers.remove(self.timer_id);
     }
 }

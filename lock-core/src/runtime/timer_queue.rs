@@ -3,7 +3,7 @@
 //! Inserting and removing are cheap, and wake that task only if it would sleep too long. A busy lock sets and clears a timer half
 //! a million times a second, and none of these timers comes due.
 
-use std::{collections::BTreeMap, sync::MutexGuard, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::sync::Notify;
 
@@ -56,7 +56,7 @@ impl<T> TimerQueue<T> {
     /// Inserts an entry, and returns whether the waiting task may sleep too long. If so, the caller has to call
     /// [`wake`](Self::wake) after it has unlocked its mutexes.
     pub(crate) fn insert_quietly(&self, at: Moment, item: T) -> (TimerId, bool) {
-        let mut timers = self.lock();
+        let mut timers = self.timers.lock();
         let timer_id = TimerId {
             at,
             number: timers.next_number,
@@ -73,7 +73,7 @@ impl<T> TimerQueue<T> {
 
     /// Removes an entry; `None` if it came due before.
     pub(crate) fn remove(&self, timer_id: TimerId) -> Option<T> {
-        self.lock().entries.remove(&timer_id)
+        self.timers.lock().entries.remove(&timer_id)
     }
 
     /// Waits until an entry is due, and takes it with all entries that are due within `ahead`; never an empty list.
@@ -82,21 +82,15 @@ impl<T> TimerQueue<T> {
     pub(crate) async fn due(&self, clock: &Clock, ahead: Duration) -> Vec<T> {
         loop {
             let sleeps_to = {
-                let mut timers = self.lock();
+                let mut timers = self.timers.lock();
                 let now = clock.now();
-                if timers
-                    .entries
-                    .first_key_value()
-                    .is_some_and(|(timer_id, _)| timer_id.at <= now)
-                {
-                    timers.sleeps_to = None;
+                let first = timers.entries.first_key_value();
+                let next = first.map(|(timer_id, _)| timer_id.at);
+                timers.sleeps_to = next.filter(|at| *at > now);
+                if next.is_some_and(|at| at <= now) {
                     return take_until(&mut timers.entries, now.after(ahead));
                 }
-                timers.sleeps_to = timers
-                    .entries
-                    .first_key_value()
-                    .map(|(timer_id, _)| timer_id.at);
-                timers.sleeps_to
+                next
             };
             match sleeps_to {
                 None => self.earlier.notified().await,
@@ -109,10 +103,6 @@ impl<T> TimerQueue<T> {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Timers<T>> {
-        self.timers.lock()
     }
 }
 
