@@ -58,9 +58,6 @@ struct HeldByBody {
     outer: Option<Arc<HeldByBody>>,
 }
 
-/// The bodies that a caller is in. It waits for a body that runs as a task of its own.
-pub(crate) struct CallersBodies(Option<Arc<HeldByBody>>);
-
 /// The parts of a turn. An exclusive call takes them all, a shared one takes one. As many as a semaphore can give out at once.
 const PARTS: u32 = u32::MAX >> 3;
 
@@ -71,13 +68,6 @@ pub(crate) struct Turns {
     taken: Vec<OwnedSemaphorePermit>,
     /// The keys that the call takes shared, for its body.
     shared: Vec<LockKey>,
-}
-
-impl Turns {
-    /// Takes the keys that the body of the call holds only shared, whatever the mode of the lease. A second call returns none.
-    pub(crate) fn shared(&mut self) -> Vec<LockKey> {
-        mem::take(&mut self.shared)
-    }
 }
 
 impl HeldByBody {
@@ -110,21 +100,26 @@ impl HeldByBody {
     }
 }
 
-/// Runs `body` as one that holds the leases. It holds the keys in `shared` only shared.
+/// Runs `body` as one that holds the leases. It holds the shared keys of the turns only shared, whatever the mode of the lease.
 // No `async fn`, which would store the body twice.
 pub(crate) fn scope<T>(
     leases: &Leases,
-    shared: Vec<LockKey>,
+    turns: &mut Turns,
     body: impl Future<Output = T>,
 ) -> impl Future<Output = T> {
+    let shared = mem::take(&mut turns.shared);
     scope_in(innermost(), leases.clone(), shared, body)
 }
 
-/// Runs a task for a caller that waits for it.
-pub(crate) async fn task_of<T>(caller: CallersBodies, task: impl Future<Output = T>) -> T {
-    match caller.0 {
-        Some(outer) => scope_in(Some(outer), Leases::default(), Vec::new(), task).await,
-        None => task.await,
+/// Makes a task for the running task, which waits for it.
+// No `async fn`: the bodies of the caller are noted by this call, and not by the first poll.
+pub(crate) fn task_of_caller<T>(task: impl Future<Output = T>) -> impl Future<Output = T> {
+    let caller = innermost();
+    async move {
+        match caller {
+            Some(outer) => scope_in(Some(outer), Leases::default(), Vec::new(), task).await,
+            None => task.await,
+        }
     }
 }
 
@@ -169,7 +164,7 @@ pub(crate) async fn take_turns(
 ) -> Result<Turns, LockError> {
     let (mut order, mut shared) = (Vec::with_capacity(keys.len()), Vec::new());
     for (key, asked) in keys {
-        let Found::Here(_, body) = find_with_body(registry, key) else {
+        let Found::Here(lease, body) = find_with_body(registry, key) else {
             continue;
         };
         let parts = if *asked == Mode::Shared {
@@ -178,11 +173,11 @@ pub(crate) async fn take_turns(
         } else {
             PARTS
         };
-        order.push((key, parts, body.turns_of(key)));
+        order.push((key, parts, body.turns_of(key), lease));
     }
     order.sort_by_key(|(key, ..)| *key);
     let mut taken = Vec::with_capacity(order.len());
-    for (key, parts, turns) in order {
+    for (key, parts, turns, lease) in order {
         let permit = match turns.clone().try_acquire_many_owned(parts) {
             Err(_) if wait != Wait::No => {
                 let turn = turns.acquire_many_owned(parts);
@@ -195,15 +190,11 @@ pub(crate) async fn take_turns(
             at_once => at_once.ok(),
         };
         let Some(permit) = permit else {
-            let left = match find_with_body(registry, key) {
-                Found::Here(lease, _) => Some(lease.remaining()),
-                Found::Nowhere | Found::AtCaller => None,
-            };
             let details = KnownHolder {
                 held_by: Some(HeldBy::ThisBody),
                 ..registry.keys.busy(key, registry.context.clock.now())
             };
-            return Err(LockError::busy(key, left, details));
+            return Err(LockError::busy(key, Some(lease.remaining()), details));
         };
         taken.push(permit);
     }
@@ -294,11 +285,6 @@ pub(crate) fn held_beside(
 /// The leases of the innermost body.
 pub(crate) fn current() -> Option<Leases> {
     all().next().map(|held| held.leases.clone())
-}
-
-/// Notes the bodies that the running task is in, for a task that it starts and waits for.
-pub(crate) fn bodies_of_caller() -> CallersBodies {
-    CallersBodies(innermost())
 }
 
 /// What [`assert_held!`](crate::assert_held) expands to.

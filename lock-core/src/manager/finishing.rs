@@ -82,7 +82,7 @@ async fn finished<T: Send + 'static>(
     runtime: &Handle,
     body: impl Future<Output = Result<T, LockError>> + Send + 'static,
 ) -> Result<T, LockError> {
-    let body = reentry::task_of(reentry::bodies_of_caller(), body);
+    let body = reentry::task_of_caller(body);
     let body = with_locks_of_this_task(body).instrument(Span::current());
     let ended = runtime.spawn(body).await;
     ended.unwrap_or_else(|error| match error.try_into_panic() {

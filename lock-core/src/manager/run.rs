@@ -77,7 +77,7 @@ impl LockManager {
         let body = body(lease.clone());
         // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
         let leases = guard.hold().leases();
-        let body = reentry::scope(leases, turns.shared(), body).instrument(leases.first().span());
+        let body = reentry::scope(leases, &mut turns, body).instrument(leases.first().span());
         let value = match terms.on_lost {
             OnLost::Cancel => while_held(leases, body).await?,
             OnLost::Continue => body.await,
