@@ -80,12 +80,8 @@ impl OnceOptions {
     /// does not matter. Defaults to none: then all callers with the key get the result.
     pub fn fingerprint(mut self, of: &(impl Serialize + ?Sized)) -> Self {
         let value = serde_json::to_value(of);
-        self.fingerprint = Some(
-            value
-                .as_ref()
-                .map(Fingerprint::of)
-                .map_err(ToString::to_string),
-        );
+        let fingerprint = value.map(Fingerprint::of);
+        self.fingerprint = Some(fingerprint.map_err(|error| error.to_string()));
         self
     }
 
@@ -212,39 +208,11 @@ pub(crate) struct Fingerprint([u8; LENGTH]);
 const LENGTH: usize = 16;
 
 impl Fingerprint {
-    fn of(value: &Value) -> Self {
-        let mut hash = Sha1::new();
-        add(&mut hash, value);
-        let mut first = [0; LENGTH];
-        first.copy_from_slice(&hash.digest().bytes()[..LENGTH]);
-        Self(first)
-    }
-}
-
-/// Adds a value to a hash. The entries of a map are added in the order of their names: that of the value may be random.
-fn add(hash: &mut Sha1, value: &Value) {
-    match value {
-        Value::Array(values) => {
-            hash.update(b"[");
-            for value in values {
-                add(hash, value);
-                hash.update(b",");
-            }
-            hash.update(b"]");
-        }
-        Value::Object(entries) => {
-            let mut entries: Vec<_> = entries.iter().collect();
-            entries.sort_by_key(|(name, _)| *name);
-            hash.update(b"{");
-            for (name, value) in entries {
-                hash.update(Value::from(name.as_str()).to_string().as_bytes());
-                hash.update(b":");
-                add(hash, value);
-                hash.update(b",");
-            }
-            hash.update(b"}");
-        }
-        plain => hash.update(plain.to_string().as_bytes()),
+    fn of(mut value: Value) -> Self {
+        // The order of a map's entries may be random.
+        value.sort_all_objects();
+        let hash = Sha1::from(value.to_string()).digest().bytes();
+        Self(*hash.first_chunk().expect("the hash is longer"))
     }
 }
 
@@ -307,7 +275,7 @@ mod tests {
     use super::*;
 
     fn fingerprint(of: &impl Serialize) -> Fingerprint {
-        Fingerprint::of(&serde_json::to_value(of).expect("JSON"))
+        Fingerprint::of(serde_json::to_value(of).expect("JSON"))
     }
 
     #[test]
