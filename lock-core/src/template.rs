@@ -11,17 +11,21 @@ use crate::mode::LockMode;
 pub struct Template {
     text: &'static str,
     #[cfg(feature = "metrics")]
-    pub(crate) labels: Labels,
+    pub(crate) labels: [Labels; 3],
 }
 
 impl Template {
-    /// Creates a template, with the labels of its metrics.
+    /// Creates a template, with the labels of its metrics by mode.
     #[must_use]
     pub const fn new(text: &'static str) -> Self {
         Self {
             text,
             #[cfg(feature = "metrics")]
-            labels: Labels::new(text),
+            labels: [
+                Labels::new(text, LockMode::Exclusive),
+                Labels::new(text, LockMode::Shared),
+                Labels::new(text, LockMode::Permits),
+            ],
         }
     }
 
@@ -30,48 +34,33 @@ impl Template {
     }
 }
 
-/// The labels of a template, by mode. They are made at compile time, so that no metric has to make them.
+/// The labels of a template in one mode. They are made at compile time, so that no metric has to make them.
 #[cfg(feature = "metrics")]
 #[derive(Debug)]
 pub(crate) struct Labels {
-    pub(crate) alone: [[Label; 2]; 3],
-    pub(crate) local: [[Label; 3]; 3],
-    pub(crate) remote: [[Label; 3]; 3],
+    pub(crate) alone: [Label; 2],
+    /// Those of a hand-off, by the kind.
+    pub(crate) handed_on: [[Label; 3]; 2],
 }
 
 #[cfg(feature = "metrics")]
 impl Labels {
-    const fn new(template: &'static str) -> Self {
+    const fn new(template: &'static str, mode: LockMode) -> Self {
         const fn label(name: &'static str, value: &'static str) -> Label {
             Label::from_static_parts(name, value)
         }
-        const fn alone(template: &'static str, mode: LockMode) -> [Label; 2] {
-            [label("key", template), label("mode", mode.label())]
-        }
-        const fn kind(template: &'static str, mode: LockMode, kind: &'static str) -> [Label; 3] {
+        const fn of_kind(template: &'static str, mode: LockMode, kind: &'static str) -> [Label; 3] {
             [
                 label("key", template),
                 label("mode", mode.label()),
                 label("kind", kind),
             ]
         }
-        let [exclusive, shared, permits] =
-            [LockMode::Exclusive, LockMode::Shared, LockMode::Permits];
         Self {
-            alone: [
-                alone(template, exclusive),
-                alone(template, shared),
-                alone(template, permits),
-            ],
-            local: [
-                kind(template, exclusive, "local"),
-                kind(template, shared, "local"),
-                kind(template, permits, "local"),
-            ],
-            remote: [
-                kind(template, exclusive, "remote"),
-                kind(template, shared, "remote"),
-                kind(template, permits, "remote"),
+            alone: [label("key", template), label("mode", mode.label())],
+            handed_on: [
+                of_kind(template, mode, "local"),
+                of_kind(template, mode, "remote"),
             ],
         }
     }

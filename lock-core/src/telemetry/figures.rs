@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Level, Metadata, Unit};
+use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Unit};
 
 use crate::{
     error::{LeaseLost, LockError},
@@ -106,10 +106,7 @@ pub(super) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
 }
 
 pub(super) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
-    let labels = match how {
-        HandOff::Local => &template(key).labels.local[mode as usize],
-        HandOff::Remote => &template(key).labels.remote[mode as usize],
-    };
+    let labels = &template(key).labels[mode as usize].handed_on[how as usize];
     counted(&Key::from_static_parts(HANDOFFS, labels)).increment(1);
 }
 
@@ -170,8 +167,7 @@ pub(super) fn describe() {
             ),
         ];
         for (name, says) in totals {
-            let name = KeyName::from_const_str(name);
-            recorder.describe_counter(name, Some(Unit::Count), says.into());
+            recorder.describe_counter(name.into(), Some(Unit::Count), says.into());
         }
     });
 }
@@ -181,7 +177,7 @@ fn template(key: &LockKey) -> &'static Template {
 }
 
 fn of(name: &'static str, key: &LockKey, mode: LockMode) -> Key {
-    Key::from_static_parts(name, &template(key).labels.alone[mode as usize])
+    Key::from_static_parts(name, &template(key).labels[mode as usize].alone)
 }
 
 // The counter is registered at each use: a recorder may be installed at any time, and each test has its own.

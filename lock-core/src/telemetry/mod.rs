@@ -16,7 +16,7 @@ use tracing::{Level, Span};
 use crate::{
     error::{LeaseLost, LockError},
     fencing::FencingToken,
-    key::LockKey,
+    key::{LockKey, Shown},
     mode::LockMode,
     runtime::{
         catch_panic::catch_panic,
@@ -57,16 +57,17 @@ struct ObservedSpan {
 }
 
 impl ObservedSpan {
-    fn so_far(&self) -> Duration {
-        self.clock.now().since(self.since)
+    /// Reports the end, in the span. Returns how long it took.
+    fn ends(&self, report: impl FnOnce(Shown<'_>, Duration)) -> Duration {
+        let so_far = self.clock.now().since(self.since);
+        self.span.in_scope(|| report(self.key.shown(), so_far));
+        so_far
     }
 }
 
 fn span(watched: &Observed) -> Span {
-    match watched {
-        Some(watch) => watch.span.clone(),
-        None => Span::none(),
-    }
+    let span = watched.as_ref().map(|watch| watch.span.clone());
+    span.unwrap_or_else(Span::none)
 }
 
 /// Whether a subscriber listens to waits and holds.
@@ -99,10 +100,9 @@ impl WatchedWait {
         let Some(watch) = self.0.take() else {
             return WatchedHold(None);
         };
-        let (waited, fencing_token) = (watch.so_far(), u64::from(fencing_token));
-        watch.span.in_scope(
-            || tracing::debug!(key = %watch.key.shown(), ?waited, fencing_token, "acquired"),
-        );
+        let fencing_token = u64::from(fencing_token);
+        let waited =
+            watch.ends(|key, waited| tracing::debug!(%key, ?waited, fencing_token, "acquired"));
         let ObservedSpan {
             key, mode, clock, ..
         } = *watch;
@@ -120,10 +120,7 @@ impl WatchedWait {
     /// The wait ended with the result of a run.
     pub(crate) fn done(&mut self) {
         if let Some(watch) = self.0.take() {
-            let waited = watch.so_far();
-            watch
-                .span
-                .in_scope(|| tracing::debug!(key = %watch.key.shown(), ?waited, "done before"));
+            let waited = watch.ends(|key, waited| tracing::debug!(%key, ?waited, "done before"));
             figures::wait_ends(&watch.key, watch.mode, waited);
         }
     }
@@ -131,10 +128,8 @@ impl WatchedWait {
     /// The wait ended without the lock.
     pub(crate) fn failed(&mut self, error: &LockError) {
         if let Some(watch) = self.0.take() {
-            let waited = watch.so_far();
-            watch.span.in_scope(
-                || tracing::debug!(key = %watch.key.shown(), ?waited, %error, "not acquired"),
-            );
+            let waited =
+                watch.ends(|key, waited| tracing::debug!(%key, ?waited, %error, "not acquired"));
             figures::wait_ends(&watch.key, watch.mode, waited);
             figures::refused(&watch.key, watch.mode, error);
         }
@@ -145,11 +140,9 @@ impl Drop for WatchedWait {
     /// Records that the future was dropped: by a time-out of its caller, or because a client disconnected.
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
-            let waited = watch.so_far();
             catch_panic(|| {
-                watch.span.in_scope(
-                    || tracing::debug!(key = %watch.key.shown(), ?waited, "stopped waiting"),
-                );
+                let waited =
+                    watch.ends(|key, waited| tracing::debug!(%key, ?waited, "stopped waiting"));
                 figures::wait_ends(&watch.key, watch.mode, waited);
                 figures::abandoned(&watch.key, watch.mode);
                 drop(watch);
@@ -173,11 +166,8 @@ impl WatchedHold {
 impl Drop for WatchedHold {
     fn drop(&mut self) {
         if let Some(watch) = self.0.take() {
-            let held = watch.so_far();
             catch_panic(|| {
-                watch
-                    .span
-                    .in_scope(|| tracing::debug!(key = %watch.key.shown(), ?held, "released"));
+                let held = watch.ends(|key, held| tracing::debug!(%key, ?held, "released"));
                 figures::hold_ends(&watch.key, watch.mode, held);
                 // The span closes here, and that may call subscribers.
                 drop(watch);
