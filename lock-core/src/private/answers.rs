@@ -54,6 +54,21 @@ impl<T: FromLockError> Answer for T {
     }
 }
 
+/// The response of a failed lock. Without the framework there is none.
+#[cfg_attr(
+    not(feature = "actix"),
+    diagnostic::on_unimplemented(
+        message = "this `impl Responder` cannot carry a failed lock",
+        label = "is actix's with the feature `actix` of `lock-core` only",
+        note = "switch on the feature `actix` of `lock-core`",
+        note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"
+    )
+)]
+pub trait ActixAnswer {
+    /// Converts the failure.
+    fn answer(error: LockError) -> Self;
+}
+
 pub use responder::*;
 
 /// What an annotated `-> impl Responder` returns.
@@ -61,7 +76,8 @@ pub use responder::*;
 mod responder {
     use actix_web::{HttpResponse, Responder};
 
-    use crate::LockError;
+    use super::ActixAnswer;
+    use crate::error::LockError;
     pub use crate::integrations::actix::Responding;
 
     /// Wraps the body's value.
@@ -79,12 +95,6 @@ mod responder {
         Responding::Failed(value)
     }
 
-    /// The response of a failed lock.
-    pub trait ActixAnswer {
-        /// Converts the failure.
-        fn answer(error: LockError) -> Self;
-    }
-
     impl<R> ActixAnswer for Responding<R, HttpResponse> {
         fn answer(error: LockError) -> Self {
             Self::Failed(error.into())
@@ -95,20 +105,6 @@ mod responder {
 /// The same without the framework: only `on_error` can then make another responder of the body's type.
 #[cfg(not(feature = "actix"))]
 mod responder {
-    use crate::LockError;
-
-    /// The response of a failed lock: without the framework there is none.
-    #[diagnostic::on_unimplemented(
-        message = "this `impl Responder` cannot carry a failed lock",
-        label = "is actix's with the feature `actix` of `lock-core` only",
-        note = "switch on the feature `actix` of `lock-core`",
-        note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"
-    )]
-    pub trait ActixAnswer {
-        /// Converts the failure.
-        fn answer(error: LockError) -> Self;
-    }
-
     /// Passes the body's value through.
     pub fn responder<R>(body: R) -> R {
         body

@@ -5,7 +5,7 @@ use std::{future::Future, pin::Pin};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    private::{CallEntry, Finished, WantedLock, run},
+    private::{CallEntry, Finished, WantedLock},
 };
 
 /// A function that goes on when its caller is dropped.
@@ -46,15 +46,13 @@ where
 {
     Box::pin(async move {
         let function = WithoutCaller(function).boxed();
-        run(
-            entry,
-            function,
-            on_error,
-            |WantedLock(wanted), body| async {
-                let (manager, keys) = wanted?;
-                manager.finish_wanted(keys, body.starter(), then).await
-            },
-        )
-        .await
+        entry
+            .drive(on_error, function, |wanted, entry, function| async move {
+                let (manager, keys) = wanted.0?;
+                manager
+                    .finish_wanted(keys, move |lease| entry.admit(lease, function), then)
+                    .await
+            })
+            .await
     })
 }

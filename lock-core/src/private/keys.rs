@@ -14,13 +14,11 @@ pub fn exact_key(key: impl IntoLockKey) -> LockKey {
 }
 
 /// A key of a list with a mode for each.
-#[must_use]
 pub fn shared(key: LockKey) -> (LockKey, LockOptions) {
     (key, LockOptions::default().shared())
 }
 
 /// As [`shared`].
-#[must_use]
 pub fn exclusive(key: LockKey) -> (LockKey, LockOptions) {
     (key, LockOptions::default())
 }

@@ -3,10 +3,9 @@
 use std::{
     future::poll_fn,
     marker::PhantomData,
-    mem,
     ops::Deref,
     pin::{Pin, pin},
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -38,7 +37,7 @@ pub use permits::*;
 
 pub use crate::{
     error::{FromLockError, Skipped},
-    integrations::response::{ReleasedLock, SentLater},
+    integrations::response::SentLater,
     key::Part,
     manager::run::{Finished, release_now},
     options::{LockOptions, OnLost},
@@ -54,13 +53,11 @@ pub use crate::{
 pub struct CallEntry<W>(Arc<Mutex<State<W>>>);
 
 #[derive(Debug)]
-enum State<W> {
-    /// Before the request, and while `locked` works on it.
-    Outside,
-    /// Written by the function, taken by `locked`.
-    Wanted(W),
-    /// Written by `locked`, taken by the function, which is then in its body.
-    Admitted(Lease),
+struct State<W> {
+    /// Written by the function, taken by the driver.
+    wanted: Option<W>,
+    /// Written by the driver, taken by the function, which is then in its body.
+    admitted: Option<Lease>,
 }
 
 /// The request for a lock.
@@ -70,7 +67,10 @@ pub struct WantedLock(Result<(LockManager, WantedKeys), LockError>);
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
 #[must_use]
 pub fn entry<W>() -> (CallEntry<W>, CallEntry<W>) {
-    let state = Arc::new(Mutex::new(State::Outside));
+    let state = Arc::new(Mutex::new(State {
+        wanted: None,
+        admitted: None,
+    }));
     (CallEntry(Arc::clone(&state)), CallEntry(state))
 }
 
@@ -106,38 +106,49 @@ impl CallEntry<WantedLock> {
 
 impl<W> CallEntry<W> {
     async fn admission(self, wanted: W) -> Lease {
-        *self.state() = State::Wanted(wanted);
-        // Never wakes: `locked` polls again by itself, once it has the lease.
-        poll_fn(|_| self.admitted()).await
+        self.0.lock().wanted = Some(wanted);
+        // Never wakes: the driver polls again by itself, once it has the lease.
+        poll_fn(|_| match self.0.lock().admitted.take() {
+            Some(lease) => Poll::Ready(lease),
+            None => Poll::Pending,
+        })
+        .await
     }
 
-    /// The function's side: takes the lease.
-    fn admitted(&self) -> Poll<Lease> {
-        let mut state = self.state();
-        match mem::replace(&mut *state, State::Outside) {
-            State::Admitted(lease) => Poll::Ready(lease),
-            other => {
-                *state = other;
-                Poll::Pending
+    /// Runs the function up to its request, and then as the driver of the request does.
+    async fn drive<T, F, R>(
+        self,
+        on_error: impl FnOnce(LockError) -> T,
+        mut function: F,
+        driver: impl FnOnce(W, Self, F) -> R,
+    ) -> T
+    where
+        F: Future<Output = T> + Unpin,
+        R: Future<Output = Result<T, LockError>>,
+    {
+        let first_step = poll_fn(|context| {
+            // An early `return` or a `?` in the key or an option.
+            if let Poll::Ready(value) = Pin::new(&mut function).poll(context) {
+                return Poll::Ready(Err(value));
             }
+            match self.0.lock().wanted.take() {
+                Some(wanted) => Poll::Ready(Ok(wanted)),
+                // The key expression awaits something, which will wake the task.
+                None => Poll::Pending,
+            }
+        });
+        match first_step.await {
+            Err(value) => value,
+            Ok(wanted) => driver(wanted, self, function)
+                .await
+                .unwrap_or_else(on_error),
         }
     }
 
-    /// The side of [`locked`]: takes the request.
-    fn request(&self) -> Option<W> {
-        match mem::replace(&mut *self.state(), State::Outside) {
-            State::Wanted(request) => Some(request),
-            _ => None,
-        }
-    }
-
-    fn admit(&self, lease: Lease) {
-        *self.state() = State::Admitted(lease);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<W>> {
-        // No code panics while it is locked, and a half-written state does not exist.
-        self.0.lock()
+    /// The driver's side: returns the function, which is in its body when it is polled again.
+    fn admit<F>(&self, lease: Lease, function: F) -> F {
+        self.0.lock().admitted = Some(lease);
+        function
     }
 }
 
@@ -155,16 +166,14 @@ where
 {
     Box::pin(async move {
         let function = Scoped(pin!(Some(function)));
-        run(
-            entry,
-            function,
-            on_error,
-            |WantedLock(wanted), body| async {
-                let (manager, keys) = wanted?;
-                manager.run_wanted(keys, body.starter(), then).await
-            },
-        )
-        .await
+        entry
+            .drive(on_error, function, |wanted, entry, function| async move {
+                let (manager, keys) = wanted.0?;
+                manager
+                    .run_wanted(keys, |lease| entry.admit(lease, function), then)
+                    .await
+            })
+            .await
     })
 }
 
@@ -208,52 +217,6 @@ impl<T> Deref for SentBy<T> {
 /// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the body
 /// must be gone before the caller gets the error.
 struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
-
-/// Runs a function up to its request, and then as the driver of the request does.
-async fn run<W, T, F, R>(
-    entry: CallEntry<W>,
-    mut function: F,
-    on_error: impl FnOnce(LockError) -> T,
-    driver: impl FnOnce(W, Body<W, F>) -> R,
-) -> T
-where
-    F: Future<Output = T> + Unpin,
-    R: Future<Output = Result<T, LockError>>,
-{
-    let first_step = poll_fn(|context| {
-        // An early `return` or a `?` in the key or an option.
-        if let Poll::Ready(value) = Pin::new(&mut function).poll(context) {
-            return Poll::Ready(Err(value));
-        }
-        match entry.request() {
-            Some(request) => Poll::Ready(Ok(request)),
-            // The key expression awaits something, which will wake the task.
-            None => Poll::Pending,
-        }
-    });
-    match first_step.await {
-        Err(value) => value,
-        Ok(request) => driver(request, Body { entry, function })
-            .await
-            .unwrap_or_else(on_error),
-    }
-}
-
-/// A function that stands before its body.
-struct Body<W, F> {
-    entry: CallEntry<W>,
-    function: F,
-}
-
-impl<W, F> Body<W, F> {
-    /// Starts the body under its lease.
-    fn starter(self) -> impl FnOnce(Lease) -> F {
-        move |lease| {
-            self.entry.admit(lease);
-            self.function
-        }
-    }
-}
 
 impl<F: Future> Future for Scoped<'_, F> {
     type Output = F::Output;

@@ -6,7 +6,7 @@ use std::{
     pin::{Pin, pin},
 };
 
-use super::{CallEntry, GoesOn, Scoped, WithoutCaller, run};
+use super::{CallEntry, GoesOn, Scoped, WithoutCaller};
 pub use crate::once::{OnceOptions, Remembering};
 use crate::{
     error::LockError,
@@ -52,14 +52,15 @@ where
 {
     Box::pin(async move {
         let function = Scoped(pin!(Some(function)));
-        run(entry, function, on_error, |WantedRun(wanted), body| async {
-            let (manager, key, options) = wanted?;
-            match manager.begin_once(&by, key, &options).await? {
-                OnceCall::Done(value) => Ok(value),
-                OnceCall::Runs(run) => run.run(&by, body.starter()).await,
-            }
-        })
-        .await
+        entry
+            .drive(on_error, function, |wanted, entry, function| async move {
+                let (manager, key, options) = wanted.0?;
+                match manager.begin_once(&by, key, &options).await? {
+                    OnceCall::Done(value) => Ok(value),
+                    OnceCall::Runs(run) => run.run(&by, |lease| entry.admit(lease, function)).await,
+                }
+            })
+            .await
     })
 }
 
@@ -77,12 +78,13 @@ where
 {
     Box::pin(async move {
         let function = WithoutCaller(function).boxed();
-        run(entry, function, on_error, |WantedRun(wanted), body| async {
-            let (manager, key, options) = wanted?;
-            let starter = body.starter();
-            manager.finish_once(by, key, &options, starter).await
-        })
-        .await
+        entry
+            .drive(on_error, function, |wanted, entry, function| async move {
+                let (manager, key, options) = wanted.0?;
+                let enter = move |lease| entry.admit(lease, function);
+                manager.finish_once(by, key, &options, enter).await
+            })
+            .await
     })
 }
 
