@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     error::Error,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use actix_web::{
@@ -22,9 +22,10 @@ use crate::{
     guard::LockGuard,
     integrations::{
         problem::Problem,
-        response::{ReleasedLock, SentLater},
+        response::{SentLater, warn_of_release},
         stream::Held,
     },
+    key::LockKey,
     manager::{Finished, LockManager, LockSource},
 };
 
@@ -93,7 +94,7 @@ pub enum Responding<R, F> {
     /// The responder of the body, with the lock. If its response is a stream, the lock is held until the response has been sent.
     Held(R, LockGuard),
     /// The responder of the body, without the lock. If its response is a stream, there is a warning.
-    Released(R, ReleasedLock),
+    Released(R, LockKey),
     /// The responder of a failed lock.
     Failed(F),
 }
@@ -108,10 +109,10 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
                 Answered::Whole(response) => response,
                 Answered::Stream(response) => held(response, guard),
             },
-            Self::Released(responder, released) => match responded(responder, request) {
+            Self::Released(responder, key) => match responded(responder, request) {
                 Answered::Whole(response) => response,
                 Answered::Stream(response) => {
-                    released.warn();
+                    warn_of_release(&key);
                     response
                 }
             },
@@ -153,10 +154,11 @@ impl<R, F> SentLater for Responding<R, F> {
         let Self::Body(responder) = self else {
             return (self, Some(lock.guard));
         };
-        match lock.kept() {
-            Ok(guard) => (Self::Held(responder, guard), None),
-            Err((released, guard)) => (Self::Released(responder, released), Some(guard)),
+        if lock.may_be_kept() {
+            return (Self::Held(responder, lock.guard), None);
         }
+        let key = lock.guard.key().clone();
+        (Self::Released(responder, key), Some(lock.guard))
     }
 }
 
@@ -223,18 +225,8 @@ impl MessageBody for HeldMessage {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        let Some(held) = &mut self.held else {
-            return Poll::Ready(None);
-        };
-        if let Err(error) = held.check(context) {
-            self.held = None;
-            return Poll::Ready(Some(Err(error.into())));
-        }
-        let piece = ready!(held.stream.as_mut().poll_next(context));
-        if !matches!(piece, Some(Ok(_))) {
-            self.held = None;
-        }
-        Poll::Ready(piece)
+        let is_last = |piece: Option<&_>| !matches!(piece, Some(Ok(_)));
+        Held::poll(&mut self.held, context, BoxBody::poll_next, is_last)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::{
     error::Error,
     pin::Pin,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, Waker},
 };
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{error::LockError, guard::LockGuard, integrations::stream::Held};
+use crate::{guard::LockGuard, integrations::stream::Held};
 
 /// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
 pub(super) struct HeldBody<B> {
@@ -35,18 +35,11 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, Self::Error>>> {
-        let Some(held) = &mut self.held else {
-            return Poll::Ready(None);
+        let poll = |body: Pin<&mut B>, context: &mut Context<'_>| {
+            body.poll_frame(context).map_err(Into::into)
         };
-        if let Err(error) = held.check(context) {
-            self.held = None;
-            return Poll::Ready(Some(Err(LockError::into(error))));
-        }
-        let frame = ready!(held.stream.as_mut().poll_frame(context));
-        if !matches!(frame, Some(Ok(_))) {
-            self.held = None;
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        let is_last = |frame: Option<&_>| !matches!(frame, Some(Ok(_)));
+        Held::poll(&mut self.held, context, poll, is_last)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -36,6 +36,22 @@ pub(super) enum Status {
     Internal,
 }
 
+impl Status {
+    /// Those of HTTP.
+    fn code_and_title(self) -> (u16, &'static str) {
+        match self {
+            Self::Conflict => (409, "Conflict"),
+            #[cfg(feature = "once")]
+            Self::Done => (409, "Conflict"),
+            Self::Unavailable => (503, "Service Unavailable"),
+            Self::BadRequest => (400, "Bad Request"),
+            #[cfg(feature = "once")]
+            Self::Unprocessable => (422, "Unprocessable Content"),
+            Self::Internal => (500, "Internal Server Error"),
+        }
+    }
+}
+
 impl Problem {
     /// Returns the problem for a response, and logs the failure, because the response does not show its cause. Not logged are
     /// failures in normal work, a loss, which the lease has reported already, and what the acquire has logged.
@@ -50,16 +66,7 @@ impl Problem {
     }
 
     pub(super) fn code(&self) -> u16 {
-        match self.status {
-            Status::Conflict => 409,
-            #[cfg(feature = "once")]
-            Status::Done => 409,
-            Status::Unavailable => 503,
-            Status::BadRequest => 400,
-            #[cfg(feature = "once")]
-            Status::Unprocessable => 422,
-            Status::Internal => 500,
-        }
+        self.status.code_and_title().0
     }
 
     // The match has no wildcard: a new failure does not compile until it has its line.
@@ -115,17 +122,8 @@ impl Problem {
 
     /// The body of a response (RFC 9457).
     pub(super) fn json(&self) -> String {
-        let title = match self.status {
-            Status::Conflict => "Conflict",
-            #[cfg(feature = "once")]
-            Status::Done => "Conflict",
-            Status::Unavailable => "Service Unavailable",
-            Status::BadRequest => "Bad Request",
-            #[cfg(feature = "once")]
-            Status::Unprocessable => "Unprocessable Content",
-            Status::Internal => "Internal Server Error",
-        };
-        let (status, detail) = (self.code(), self.detail);
+        let (status, title) = self.status.code_and_title();
+        let detail = self.detail;
         // All texts are fixed, and no character in them needs an escape.
         format!(
             r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#

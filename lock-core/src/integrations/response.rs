@@ -19,33 +19,24 @@ pub trait SentLater: Sized {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>);
 }
 
-/// A lock that was released before the value was sent.
-#[derive(Debug)]
-pub struct ReleasedLock(LockKey);
-
-impl ReleasedLock {
-    /// Warns once for each template. The set is bounded by the number of templates in the program.
-    pub(super) fn warn(&self) {
-        static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-        let Self(key) = self;
-        if WARNED.lock().insert(key.template().unwrap_or_default()) {
-            tracing::warn!(
-                key = %key.shown(),
-                "the lock is released before the body of its response has been sent: set `max_hold`, without \
-                 `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
-                 `LockGuard::hold_during`"
-            );
-        }
+/// Warns that a lock is released before the value was sent: once for each template. The set is bounded by the number of templates in
+/// the program.
+pub(super) fn warn_of_release(key: &LockKey) {
+    static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    if WARNED.lock().insert(key.template().unwrap_or_default()) {
+        tracing::warn!(
+            key = %key.shown(),
+            "the lock is released before the body of its response has been sent: set `max_hold`, without \
+             `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
+             `LockGuard::hold_during`"
+        );
     }
 }
 
 impl Finished<'_> {
-    /// The guard, to be given to a value that is made while it is sent, if the time for that has a bound.
-    pub(super) fn kept(self) -> Result<LockGuard, (ReleasedLock, LockGuard)> {
-        if self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel {
-            return Ok(self.guard);
-        }
-        Err((ReleasedLock(self.guard.key().clone()), self.guard))
+    /// Whether a value that is made while it is sent may keep the lock: only for a time that has a bound.
+    pub(super) fn may_be_kept(&self) -> bool {
+        self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel
     }
 
     /// Gives the guard to a stream, or returns it to be released now, with a warning.
@@ -54,13 +45,11 @@ impl Finished<'_> {
         stream: T,
         hold: impl FnOnce(T, LockGuard) -> T,
     ) -> (T, Option<LockGuard>) {
-        match self.kept() {
-            Ok(guard) => (hold(stream, guard), None),
-            Err((released, guard)) => {
-                released.warn();
-                (stream, Some(guard))
-            }
+        if self.may_be_kept() {
+            return (hold(stream, self.guard), None);
         }
+        warn_of_release(self.guard.key());
+        (stream, Some(self.guard))
     }
 }
 

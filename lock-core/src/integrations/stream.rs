@@ -100,8 +100,29 @@ impl<S> Held<S> {
         }
     }
 
+    /// Reads what comes next. The loss of the lease is the last item. After the last one, the stream is dropped and the lock released.
+    pub(super) fn poll<T, E: From<LockError>>(
+        held: &mut Option<Self>,
+        context: &mut Context<'_>,
+        poll: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<Option<Result<T, E>>>,
+        is_last: impl FnOnce(Option<&Result<T, E>>) -> bool,
+    ) -> Poll<Option<Result<T, E>>> {
+        let Some(inner) = held else {
+            return Poll::Ready(None);
+        };
+        if let Err(error) = inner.check(context) {
+            *held = None;
+            return Poll::Ready(Some(Err(error.into())));
+        }
+        let item = ready!(poll(inner.stream.as_mut(), context));
+        if is_last(item.as_ref()) {
+            *held = None;
+        }
+        Poll::Ready(item)
+    }
+
     /// Checks the clock before each poll of the stream, as for a body.
-    pub(super) fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
+    fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
         let leases = self.lease.leases();
         leases.check()?;
         if self.lost.as_mut().poll(context).is_ready() {
@@ -122,18 +143,7 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<T, E>>> {
-        let Some(held) = &mut self.held else {
-            return Poll::Ready(None);
-        };
-        if let Err(error) = held.check(context) {
-            self.held = None;
-            return Poll::Ready(Some(Err(error.into())));
-        }
-        let item = ready!(held.stream.as_mut().poll_next(context));
-        if item.is_none() {
-            self.held = None;
-        }
-        Poll::Ready(item)
+        Held::poll(&mut self.held, context, S::poll_next, |item| item.is_none())
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
