@@ -6,11 +6,7 @@
 //! Faults last for a time and not for a number of requests, since the number that a call takes may change. No setting and no url
 //! turns them on.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, MutexGuard},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
     inspect::{Health, Holder, LeaseInfo, Sighting},
@@ -51,13 +47,6 @@ struct Plan {
     elsewhere: HashMap<Arc<str>, Moment>,
 }
 
-/// The treatment of a request that arrives now.
-enum Fate {
-    Served,
-    Late(Duration),
-    Refused(Failure),
-}
-
 impl FaultyStore {
     pub(crate) fn new(clock: Clock, command_timeout: Duration, grants: Arc<Grants>) -> Self {
         Self {
@@ -70,7 +59,7 @@ impl FaultyStore {
 
     /// Ends the lease of the key's holder. The waiters of the key get it from [`serve`](Self::serve), or with their next request.
     pub(crate) fn take_away(&self, full_key: &Arc<str>) {
-        self.lock().elsewhere.remove(full_key);
+        self.plan.lock().elsewhere.remove(full_key);
         self.memory.evict(full_key, None);
     }
 
@@ -82,7 +71,7 @@ impl FaultyStore {
     /// Gives the key to a holder elsewhere, whether or not it was held.
     pub(crate) fn occupy(&self, full_key: &Arc<str>, span: Option<Duration>) {
         let until = self.end_of(span);
-        self.lock().elsewhere.insert(full_key.clone(), until);
+        self.plan.lock().elsewhere.insert(full_key.clone(), until);
         // The store has to know of that holder, too: it then grants a lock that is released meanwhile to none of its waiters.
         self.memory.evict(full_key, Some(until));
     }
@@ -93,15 +82,15 @@ impl FaultyStore {
 
     pub(crate) fn go_away(&self, span: Option<Duration>) {
         let until = self.end_of(span);
-        self.lock().unavailable_until = Some(until);
+        self.plan.lock().unavailable_until = Some(until);
     }
 
     pub(crate) fn delay(&self, by: Duration) {
-        self.lock().delay = by;
+        self.plan.lock().delay = by;
     }
 
     pub(crate) fn heal(&self) {
-        let plan = std::mem::take(&mut *self.lock());
+        let plan = std::mem::take(&mut *self.plan.lock());
         for (full_key, until) in plan.elsewhere {
             if self.clock.now() < until {
                 self.memory.evict(&full_key, None);
@@ -114,24 +103,9 @@ impl FaultyStore {
         span.map_or(Moment::NEVER, |span| self.clock.now().after(span))
     }
 
-    fn fate(&self) -> Fate {
-        let plan = self.lock();
-        if plan
-            .unavailable_until
-            .is_some_and(|until| self.clock.now() < until)
-        {
-            return Fate::Refused(Failure::not_now("the test made the backend unavailable"));
-        }
-        if plan.delay.is_zero() {
-            Fate::Served
-        } else {
-            Fate::Late(plan.delay)
-        }
-    }
-
     /// How long a holder elsewhere still has the key, as a server would report it now.
     fn elsewhere(&self, full_key: &str) -> Option<Duration> {
-        let until = *self.lock().elsewhere.get(full_key)?;
+        let until = *self.plan.lock().elsewhere.get(full_key)?;
         let left = until.since(self.clock.now());
         let left = if until == Moment::NEVER {
             LEASE_ELSEWHERE
@@ -168,15 +142,19 @@ impl FaultyStore {
         within: Duration,
         ask: impl FnOnce() -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        match self.fate() {
-            Fate::Served => ask(),
-            Fate::Late(delay) => late(ask(), delay, within),
-            Fate::Refused(failure) => at_once(Err(failure)),
+        let now = self.clock.now();
+        let plan = self.plan.lock();
+        let delay = plan.delay;
+        let is_away = plan.unavailable_until.is_some_and(|until| now < until);
+        drop(plan);
+        if is_away {
+            let away = "the test made the backend unavailable";
+            return at_once(Err(Failure::not_now(away)));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock()
+        if delay.is_zero() {
+            return ask();
+        }
+        late(ask(), delay, within)
     }
 }
 
@@ -254,7 +232,7 @@ impl Store for FaultyStore {
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
         self.reply(self.command_timeout, || {
-            self.lock().elsewhere.remove(&full_key);
+            self.plan.lock().elsewhere.remove(&full_key);
             self.memory.force_release(full_key, known_fencing)
         })
     }
@@ -268,6 +246,6 @@ impl Store for FaultyStore {
     }
 
     fn round_trip(&self) -> Duration {
-        self.lock().delay
+        self.plan.lock().delay
     }
 }
