@@ -391,38 +391,13 @@ impl Error for LockError {
 ///
 /// Implemented for `Result<T, E>` where `E: From<LockError>`, and, with the feature of a web framework, for its own response
 /// types. For a return type of your own, implement it, or give the attribute `on_error = …`.
-#[cfg_attr(
-    not(any(
-        feature = "axum",
-        feature = "actix",
-        feature = "poem",
-        feature = "tonic"
-    )),
-    diagnostic::on_unimplemented(
-        message = "`{Self}` cannot carry a failed lock",
-        label = "this return type cannot say that the lock was not acquired",
-        note = "return `Result<_, E>` with an error that implements `From<lock_core::LockError>`",
-        note = "or write `on_error = |error| …` in the attribute",
-        note = "or implement `lock_core::FromLockError` for a return type of your own",
-        note = "the responses of a web framework have it with the feature of `lock-core` that bears its name: `axum`, `actix`, \
-                `poem`, `tonic`"
-    )
-)]
-#[cfg_attr(
-    any(
-        feature = "axum",
-        feature = "actix",
-        feature = "poem",
-        feature = "tonic"
-    ),
-    diagnostic::on_unimplemented(
-        message = "`{Self}` cannot carry a failed lock",
-        label = "this return type cannot say that the lock was not acquired",
-        note = "of a `Result`, implement `From<lock_core::LockError>` for its error",
-        note = "of a handler, return `impl IntoResponse` (axum, poem) or `impl Responder` (actix), whatever the value, or the framework's \
-                own response",
-        note = "or write `on_error = |error| …` in the attribute, or implement `lock_core::FromLockError` for a return type of your own"
-    )
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot carry a failed lock",
+    label = "this return type cannot say that the lock was not acquired",
+    note = "return `Result<_, E>` with an error that implements `From<lock_core::LockError>`",
+    note = "of a handler, return `impl IntoResponse` (axum, poem) or `impl Responder` (actix), whatever the value, or the framework's \
+            own response, with the feature of `lock-core` that bears its name: `axum`, `actix`, `poem`, `tonic`",
+    note = "or write `on_error = |error| …` in the attribute, or implement `lock_core::FromLockError` for a return type of your own"
 )]
 pub trait FromLockError: Sized {
     /// Converts the failure.
