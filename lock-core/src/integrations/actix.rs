@@ -21,9 +21,7 @@ use crate::{
     error::{FromLockError, LockError},
     guard::LockGuard,
     integrations::{
-        problem::Problem,
-        response::{SentLater, warn_of_release},
-        stream::Held,
+        kept_lock::warn_of_release, problem::Problem, response::SentLater, stream::Held,
     },
     key::LockKey,
     manager::{Finished, LockManager, LockSource},

@@ -10,6 +10,13 @@ mod held_body;
 mod http;
 #[cfg(all(feature = "axum", feature = "once"))]
 pub(crate) mod idempotency_key;
+#[cfg(any(
+    feature = "axum",
+    feature = "actix",
+    feature = "poem",
+    feature = "tonic"
+))]
+mod kept_lock;
 #[cfg(all(any(feature = "axum", feature = "poem"), feature = "once"))]
 mod kept_response;
 #[cfg(feature = "poem")]

@@ -6,51 +6,13 @@
 //! Rejected: to refuse such types, since most bodies are complete, and to go by their names, since an alias hides them. Method
 //! calls on a type of ours decide which values are looked at (`SentBy` in `private/mod.rs`).
 
-use std::collections::BTreeSet;
-
-use crate::{
-    guard::LockGuard, key::LockKey, manager::Finished, options::OnLost, runtime::mutex::Mutex,
-};
+use crate::{guard::LockGuard, manager::Finished};
 
 /// A value of a function, of which a part may be sent after the function has returned.
 pub trait SentLater: Sized {
     /// Keeps the lock until the last part has been made, or returns it to be released now. A value that keeps the lock ends with an
     /// error when the lease is lost.
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>);
-}
-
-/// Warns that a lock is released before the value was sent: once for each template. The set is bounded by the number of templates in
-/// the program.
-pub(super) fn warn_of_release(key: &LockKey) {
-    static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    if WARNED.lock().insert(key.template().unwrap_or_default()) {
-        tracing::warn!(
-            key = %key.shown(),
-            "the lock is released before the body of its response has been sent: set `max_hold`, without \
-             `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
-             `LockGuard::hold_during`"
-        );
-    }
-}
-
-impl Finished<'_> {
-    /// Whether a value that is made while it is sent may keep the lock: only for a time that has a bound.
-    pub(super) fn may_be_kept(&self) -> bool {
-        self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel
-    }
-
-    /// Gives the guard to a stream, or returns it to be released now, with a warning.
-    pub(super) fn until_end<T>(
-        self,
-        stream: T,
-        hold: impl FnOnce(T, LockGuard) -> T,
-    ) -> (T, Option<LockGuard>) {
-        if self.may_be_kept() {
-            return (hold(stream, self.guard), None);
-        }
-        warn_of_release(self.guard.key());
-        (stream, Some(self.guard))
-    }
 }
 
 impl<T: SentLater, E> SentLater for Result<T, E> {

@@ -42,7 +42,7 @@ pub(crate) enum Admission {
     /// The body that was to run once has run: its result.
     Done(
         #[cfg_attr(
-            not(feature = "once"),
+            not(any(feature = "once", test)),
             expect(dead_code, reason = "only `run_once` reads it")
         )]
         Arc<[u8]>,

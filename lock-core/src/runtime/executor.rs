@@ -1,15 +1,12 @@
 //! Where a manager's own work runs: on the manager's I/O thread, or on the caller's runtime.
 
-use std::{
-    future::Future,
-    task::{Context, Waker},
-};
+use std::future::Future;
 #[cfg(feature = "redis")]
 use std::{io, sync::Arc};
 
-use crate::runtime::Work;
 #[cfg(feature = "redis")]
 use crate::runtime::io_thread::IoThread;
+use crate::runtime::{Work, polled_once};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Executor {
@@ -135,15 +132,6 @@ fn run_with_caller(work: Work) {
     if let Some(work) = polled_once(work) {
         drop(runtime.spawn(work));
     }
-}
-
-/// Returns work that is pending after one poll.
-pub(super) fn polled_once(mut work: Work) -> Option<Work> {
-    let mut context = Context::from_waker(Waker::noop());
-    work.as_mut()
-        .poll(&mut context)
-        .is_pending()
-        .then_some(work)
 }
 
 /// Runs work that was started outside a runtime, such as the release by a guard that is dropped on a plain thread. That is rare.

@@ -1,6 +1,9 @@
 //! Time, tasks and random numbers, which the process takes from its machine.
 
-use std::pin::Pin;
+use std::{
+    pin::Pin,
+    task::{Context, Waker},
+};
 
 pub(crate) mod catch_panic;
 pub(crate) mod clock;
@@ -22,3 +25,12 @@ pub(crate) mod timer_queue;
     expect(unreachable_pub, reason = "a world of the simulation takes it")
 )]
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Returns work that is pending after one poll.
+fn polled_once(mut work: Work) -> Option<Work> {
+    let mut context = Context::from_waker(Waker::noop());
+    work.as_mut()
+        .poll(&mut context)
+        .is_pending()
+        .then_some(work)
+}

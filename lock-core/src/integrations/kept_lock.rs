@@ -1,0 +1,41 @@
+//! The lock of a value that is made while it is sent: it goes along, or is released with a warning.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    guard::LockGuard, key::LockKey, manager::Finished, options::OnLost, runtime::mutex::Mutex,
+};
+
+/// Warns that a lock is released before the value was sent: once for each template. The set is bounded by the number of templates in
+/// the program.
+pub(super) fn warn_of_release(key: &LockKey) {
+    static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    if WARNED.lock().insert(key.template().unwrap_or_default()) {
+        tracing::warn!(
+            key = %key.shown(),
+            "the lock is released before the body of its response has been sent: set `max_hold`, without \
+             `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
+             `LockGuard::hold_during`"
+        );
+    }
+}
+
+impl Finished<'_> {
+    /// Whether a value that is made while it is sent may keep the lock: only for a time that has a bound.
+    pub(super) fn may_be_kept(&self) -> bool {
+        self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel
+    }
+
+    /// Gives the guard to a stream, or returns it to be released now, with a warning.
+    pub(super) fn until_end<T>(
+        self,
+        stream: T,
+        hold: impl FnOnce(T, LockGuard) -> T,
+    ) -> (T, Option<LockGuard>) {
+        if self.may_be_kept() {
+            return (hold(stream, self.guard), None);
+        }
+        warn_of_release(self.guard.key());
+        (stream, Some(self.guard))
+    }
+}
