@@ -40,13 +40,7 @@ pub(crate) enum Admission {
     /// The lock is held.
     Held(Hold),
     /// The body that was to run once has run: its result.
-    Done(
-        #[cfg_attr(
-            not(any(feature = "once", test)),
-            expect(dead_code, reason = "only `run_once` reads it")
-        )]
-        Arc<[u8]>,
-    ),
+    Done(Arc<[u8]>),
 }
 
 impl Admission {

@@ -65,6 +65,13 @@ impl Executor {
     }
 
     /// Polls the work once on the calling thread. Returns work that is to be spawned.
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "simulation")),
+        expect(
+            clippy::unnecessary_wraps,
+            reason = "with a thread, the work may be done"
+        )
+    )]
     fn poll_here(&self, work: Work) -> Option<Work> {
         match self {
             // To spawn it is to poll it here.
