@@ -48,13 +48,9 @@ pub(crate) struct Owner {
     /// Also proves that a message is for its entry, and comes from the server.
     pub(crate) token: OwnerToken,
     number: EntryNumber,
-    /// The ttl with which its entry joined a queue. Set before the first message of its grant can come.
-    queued_ttl: OnceLock<Duration>,
-    /// The largest stamps of its messages so far, by the kinds of notices. No message is sent twice, and each later one of a kind has
-    /// a larger stamp. Messages of two kinds may have one stamp: within a microsecond, a release grants the share, and an exclusive
-    /// request comes.
-    #[cfg(feature = "redis")]
-    newest: [AtomicU64; 3],
+    /// Set when its entry joins a queue, before the first message of its grant can come. In a box: a free lock is taken without a
+    /// queue.
+    joined: OnceLock<Box<Joined>>,
     queued: Arc<QueuedOwners>,
     /// The connections that its requests for the key left on.
     pub(crate) in_flight: InFlight,
@@ -62,6 +58,16 @@ pub(crate) struct Owner {
     pub(crate) released_on: InFlight,
     /// The records of each of several servers.
     servers: OnceLock<Box<[Arc<ServerInFlight>]>>,
+}
+
+/// What is kept of an entry that has joined a queue.
+struct Joined {
+    ttl: Duration,
+    /// The largest stamps of its messages so far, by the kinds of notices. No message is sent twice, and each later one of a kind has
+    /// a larger stamp. Messages of two kinds may have one stamp: within a microsecond, a release grants the share, and an exclusive
+    /// request comes.
+    #[cfg(feature = "redis")]
+    newest: [AtomicU64; 3],
 }
 
 /// The owners of a manager with entries that messages may be for.
@@ -110,9 +116,7 @@ impl Owner {
             mode,
             token,
             number: queued.last_number.fetch_add(1, Ordering::Relaxed) + 1,
-            queued_ttl: OnceLock::new(),
-            #[cfg(feature = "redis")]
-            newest: [const { AtomicU64::new(0) }; 3],
+            joined: OnceLock::new(),
             queued: queued.clone(),
             in_flight: InFlight::default(),
             released_on: InFlight::default(),
@@ -140,7 +144,11 @@ impl Owner {
     pub(crate) fn entry(&self) -> Entry {
         Entry {
             number: self.number,
-            ttl: self.queued_ttl.get().copied().unwrap_or_default(),
+            ttl: self
+                .joined
+                .get()
+                .map(|joined| joined.ttl)
+                .unwrap_or_default(),
             mode: self.mode,
         }
     }
@@ -148,10 +156,14 @@ impl Owner {
     /// Its entry for joining a queue with this ttl. If it has joined before, its first ttl stays. From now on, messages for the entry
     /// find it.
     pub(crate) fn join(self: &Arc<Self>, ttl: Duration) -> Entry {
-        self.queued_ttl.get_or_init(|| {
+        self.joined.get_or_init(|| {
             let mut owners = self.queued.owners.lock();
             owners.insert(self.number, Arc::downgrade(self));
-            ttl
+            Box::new(Joined {
+                ttl,
+                #[cfg(feature = "redis")]
+                newest: Default::default(),
+            })
         });
         self.entry()
     }
@@ -159,12 +171,14 @@ impl Owner {
     /// Notes the stamp of a message. Returns whether it is the first message of its kind with so large a stamp.
     #[cfg(feature = "redis")]
     pub(crate) fn is_news(&self, notice: Notice, stamp: u64) -> bool {
-        let newest = match notice {
-            Notice::Granted(_) => &self.newest[0],
-            Notice::Contended => &self.newest[1],
-            Notice::Hint => &self.newest[2],
+        let kind = match notice {
+            Notice::Granted(_) => 0,
+            Notice::Contended => 1,
+            Notice::Hint => 2,
         };
-        newest.fetch_max(stamp, Ordering::AcqRel) < stamp
+        // No message is sent to an entry that has not joined.
+        let joined = self.joined.get();
+        joined.is_some_and(|joined| joined.newest[kind].fetch_max(stamp, Ordering::AcqRel) < stamp)
     }
 
     /// The records of this many servers: always as many.
@@ -186,7 +200,7 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if self.queued_ttl.get().is_some() {
+        if self.joined.get().is_some() {
             self.queued.owners.lock().remove(&self.number);
         }
     }
