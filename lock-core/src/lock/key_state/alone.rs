@@ -37,11 +37,11 @@ pub(super) struct Alone<W, L, O> {
     pub(super) owner: O,
     /// When the task began to wait and its request was sent.
     sent: Moment,
-    stage: Stage<W, L>,
+    stage: AloneStage<W, L>,
 }
 
 #[derive(Clone, Debug)]
-enum Stage<W, L> {
+enum AloneStage<W, L> {
     Waiting {
         deadline: Option<Moment>,
         /// `None` after it was woken.
@@ -94,7 +94,7 @@ where
             terms: *terms,
             owner,
             sent: cx.now,
-            stage: Stage::Waiting {
+            stage: AloneStage::Waiting {
                 deadline,
                 waker: waker.take(),
                 known_fencing,
@@ -105,29 +105,29 @@ where
     /// What the task has, once it has the lease.
     pub(super) fn held(&self) -> Option<&Taken<L>> {
         match &self.stage {
-            Stage::Waiting { .. } => None,
-            Stage::Held(held) => Some(held),
+            AloneStage::Waiting { .. } => None,
+            AloneStage::Held(held) => Some(held),
         }
     }
 
     /// The same, as long as the lease is certain.
     fn certain(&mut self, now: Moment) -> Option<&mut Taken<L>> {
         match &mut self.stage {
-            Stage::Held(held) if now < held.valid_until => Some(held),
-            Stage::Waiting { .. } | Stage::Held(_) => None,
+            AloneStage::Held(held) if now < held.valid_until => Some(held),
+            AloneStage::Waiting { .. } | AloneStage::Held(_) => None,
         }
     }
 
     pub(super) fn take_waker(&mut self) -> Option<W> {
         match &mut self.stage {
-            Stage::Waiting { waker, .. } => waker.take(),
-            Stage::Held(_) => None,
+            AloneStage::Waiting { waker, .. } => waker.take(),
+            AloneStage::Held(_) => None,
         }
     }
 
     /// The task polls, and leaves its waker in exchange for the one before. Returns whether it waits.
     pub(super) fn keep_waiting(&mut self, waker: &mut Option<W>) -> bool {
-        let Stage::Waiting { waker: before, .. } = &mut self.stage else {
+        let AloneStage::Waiting { waker: before, .. } = &mut self.stage else {
             return false;
         };
         mem::swap(before, waker);
@@ -171,7 +171,7 @@ where
             is_renewed: renewal != RenewalPlan::Off,
             taken_at: cx.now,
         });
-        self.stage = Stage::Held(Taken {
+        self.stage = AloneStage::Held(Taken {
             lease: lease.clone(),
             grant,
             at: cx.now,
@@ -253,11 +253,11 @@ where
     /// When something is due next.
     pub(super) fn due(&self) -> Moment {
         match &self.stage {
-            Stage::Waiting { deadline, .. } => {
+            AloneStage::Waiting { deadline, .. } => {
                 let polled = self.sent.after(POLL_WITHIN);
                 deadline.map_or(polled, |deadline| deadline.min(polled))
             }
-            Stage::Held(held) => held.renewal.due(held.valid_until),
+            AloneStage::Held(held) => held.renewal.due(held.valid_until),
         }
     }
 
@@ -265,12 +265,12 @@ where
     pub(super) fn into_full(self, cx: &Transition<'_, W, L, O>) -> FullState<W, L, O> {
         // A task that has the lease waits for nothing.
         let (deadline, mut waker, known_fencing, held) = match self.stage {
-            Stage::Waiting {
+            AloneStage::Waiting {
                 deadline,
                 waker,
                 known_fencing,
             } => (deadline, waker, known_fencing, None),
-            Stage::Held(held) => (None, None, 0, Some(held)),
+            AloneStage::Held(held) => (None, None, 0, Some(held)),
         };
         let host = Before {
             owner: &self.owner,
