@@ -18,7 +18,6 @@ use tokio::task::coop::unconstrained;
 
 use crate::store::{
     Acquire, Failure, Release,
-    in_flight::InFlight,
     redis::{
         connection::{
             exchange::Ready,
@@ -55,7 +54,8 @@ pub(super) async fn acquire(
         owner: request.owner.clone(),
         wants: Wants::Lock { ttl: request.ttl },
     };
-    let mut reply = send(location, ready, part, in_flight, within).await?;
+    let compose = |handle| compose(handle, location.names.clone());
+    let mut reply = ready.gathered(part, compose, in_flight, within).await?;
     if reply.value == Value::Okay && reply.has_queue == Some(true) {
         let [_, _, queue, ..] = location.keys(&request.owner.full_key);
         let look = command(&[&[Text("EXISTS"), queue]]);
@@ -77,19 +77,9 @@ pub(super) async fn release(
         owner: request.owner.clone(),
         wants: Wants::Release,
     };
-    let reply = send(location, ready, part, in_flight, within).await?;
-    Ok(reply.value)
-}
-
-async fn send(
-    location: &KeyLocation,
-    ready: &Ready,
-    part: MessagePart,
-    in_flight: &InFlight,
-    within: Duration,
-) -> Result<PartReply, Failure> {
     let compose = |handle| compose(handle, location.names.clone());
-    ready.gathered(part, compose, in_flight, within).await
+    let reply = ready.gathered(part, compose, in_flight, within).await?;
+    Ok(reply.value)
 }
 
 /// Composes a message on this connection.

@@ -82,7 +82,7 @@ impl Ready {
             .take_in(connection, sent, within, replies, Vec::as_slice)
     }
 
-    /// Sends a request in a message with those of other tasks. Its reply is late after `within`.
+    /// Sends a request in a message with those of other tasks. Its reply is late after `within`. `compose` has the handle for the message.
     pub(crate) async fn gathered(
         &self,
         part: MessagePart,
@@ -92,8 +92,15 @@ impl Ready {
     ) -> Result<PartReply, Failure> {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
         in_flight.note_sent_on(connection.id);
-        let until = Some(sent.after(within));
-        let reply = connection.gathered(part, compose, sent, until).await;
+        let counted = connection.traffic.begin(sent);
+        let reply = match connection.shared.as_ref().zip(counted) {
+            None => Err(NoReply::NotSent),
+            Some((shared, _counted)) => {
+                let compose = || compose(connection.handle.clone());
+                let joining = pin!(shared.gathering.join(part, compose));
+                connection.reply(joining, Some(sent.after(within))).await
+            }
+        };
         let reconnecting = &self.reconnecting;
         reconnecting.take_in(connection, sent, within, reply, |reply| {
             slice::from_ref(&reply.value)

@@ -38,10 +38,7 @@ use crate::{
     store::{
         in_flight::ConnectionId,
         redis::connection::{
-            shared_driver::{
-                SharedDriver,
-                gathering::{CROWD, Compose, MessagePart, PartReply},
-            },
+            shared_driver::{SharedDriver, gathering::CROWD},
             wire::{
                 command::{Arg, command, in_one_message},
                 driver::{Driver, shielded},
@@ -119,22 +116,6 @@ impl Connection {
         let mut handle = self.handle.clone();
         let replies = pin!(handle.send_packed_commands(commands, 0, commands.len()));
         self.reply(replies, until).await
-    }
-
-    /// Sends a request in a message with those of other tasks, and waits for its reply: see [`reply`](Self::reply). `compose` has the
-    /// handle for the message.
-    pub(super) async fn gathered(
-        &self,
-        part: MessagePart,
-        compose: impl FnOnce(MultiplexedConnection) -> Compose,
-        sent: Moment,
-        until: Option<Moment>,
-    ) -> Result<PartReply, NoReply> {
-        let shared = self.shared.as_ref().ok_or(NoReply::NotSent)?;
-        let _counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
-        let compose = || compose(self.handle.clone());
-        let reply = pin!(shared.gathering.join(part, compose));
-        self.reply(reply, until).await
     }
 
     /// Whether so many requests are in flight that those for free locks leave in one message.
