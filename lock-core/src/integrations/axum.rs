@@ -41,13 +41,8 @@ impl FromLockError for Response {
 
 impl SentLater for Body {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
-        let peeked = Peeked::of(self);
-        let is_stream = peeked.is_stream();
-        let body = peeked.into_body(Self::new);
-        if is_stream {
-            return lock.until_end(body, |body, guard| Self::new(HeldBody::new(body, guard)));
-        }
-        (body, Some(lock.guard))
+        let hold = |body, guard| Self::new(HeldBody::new(body, guard));
+        Peeked::of(self).until_sent(lock, Self::new, hold)
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{guard::LockGuard, integrations::stream::Held};
+use crate::{guard::LockGuard, integrations::stream::Held, manager::Finished};
 
 /// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
 pub(super) struct HeldBody<B> {
@@ -99,9 +99,23 @@ impl<B: Body + Unpin> Peeked<B> {
         Self::Begun(Begun { first, rest, size })
     }
 
-    /// Whether a part of it is made while it is sent.
-    pub(super) fn is_stream(&self) -> bool {
-        matches!(self, Self::Begun(_) | Self::Untouched(_))
+    /// The same body again, in the framework's type. If it is made while it is sent, and the lock may be kept, `hold` gives it the
+    /// guard. Else the guard is returned, to be released now.
+    pub(super) fn until_sent<T>(
+        self,
+        lock: Finished<'_>,
+        begun: impl FnOnce(Begun<B>) -> T,
+        hold: impl FnOnce(T, LockGuard) -> T,
+    ) -> (T, Option<LockGuard>)
+    where
+        T: From<B::Data> + From<B>,
+    {
+        let is_stream = matches!(self, Self::Begun(_) | Self::Untouched(_));
+        let body = self.into_body(begun);
+        if is_stream {
+            return lock.until_end(body, hold);
+        }
+        (body, Some(lock.guard))
     }
 
     /// The same body again, in the framework's type.

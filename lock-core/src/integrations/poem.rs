@@ -63,12 +63,7 @@ impl SentLater for Body {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         // Only this form of a body can be polled.
         let peeked = Peeked::of(BoxBody::from(self));
-        let is_stream = peeked.is_stream();
-        let body = peeked.into_body(|body| BoxBody::new(body).into());
-        if is_stream {
-            return lock.until_end(body, held);
-        }
-        (body, Some(lock.guard))
+        peeked.until_sent(lock, |body| BoxBody::new(body).into(), held)
     }
 }
 
