@@ -150,12 +150,14 @@ async fn the_next_acquire_waits_for_the_reply_to_a_release_in_the_background() {
     run_in_a_row(&locks, "k", 10).await;
     // The servers get the requests, and no reply comes back.
     let lose = async |_| {
+        eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
         for proxy in &servers.proxies {
             proxy.lose(Direction::Replies, Which::every(), After::Silence);
         }
+        servers.all[0].get(KEY)
     };
     let options = long().release_in_background();
-    locks.run("k", options, lose).await.expect("free");
+    let first = locks.run("k", options, lose).await.expect("free");
     let behind_it = locks.acquire("k", long());
     let beside_it = locks.acquire("other", long());
     tokio::select! {
@@ -166,7 +168,11 @@ async fn the_next_acquire_waits_for_the_reply_to_a_release_in_the_background() {
             servers.holding("lock:other") == 3
         }) => {}
     }
-    assert_eq!(servers.holding(KEY), 0, "nothing was sent for it");
+    // Where the reply to the first acquire was lost, too, its release follows half a second later.
+    for server in &servers.all {
+        let held = server.get(KEY);
+        assert!(held.is_none() || held == first, "the second one was sent");
+    }
 }
 
 #[tokio::test]
