@@ -307,7 +307,7 @@ struct Built {
 
 fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| build(&target(), "", &THIS_TEST, &USED))
+    BUILT.get_or_init(|| build("", &THIS_TEST, &USED))
 }
 
 /// `lock-core` with the attribute and nothing else, for messages about a feature that is off.
@@ -319,26 +319,21 @@ fn built_with_macros_only() -> &'static Built {
         "--no-default-features",
         "--features=macros",
     ];
-    BUILT.get_or_init(|| build(&target(), "", &package, &["lock_core"]))
+    BUILT.get_or_init(|| build("", &package, &["lock_core"]))
 }
 
 /// `lock-core` without the attribute, for messages about that.
 fn built_without_features() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     let package = ["check", "--package=lock-core", "--no-default-features"];
-    BUILT.get_or_init(|| build(&target(), "", &package, &["lock_core"]))
+    BUILT.get_or_init(|| build("", &package, &["lock_core"]))
 }
 
-/// The same with `cfg(rust_analyzer)`. It needs a folder of its own: otherwise cargo would build everything anew each time.
+/// The same with `cfg(rust_analyzer)`. Only the workspace is built again: a wrapper of the compiler is no flag of its libraries.
 fn built_for_an_editor() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
-    // The metadata is enough.
-    let mut package = THIS_TEST;
-    package[0] = "check";
-    BUILT.get_or_init(|| {
-        let target = target().join("rust-analyzer");
-        build(&target, "--cfg=rust_analyzer", &package, &USED)
-    })
+    let wrapper = concat!(env!("CARGO_MANIFEST_DIR"), "/sources/rustc_of_an_editor");
+    BUILT.get_or_init(|| build(wrapper, &THIS_TEST, &USED))
 }
 
 /// The folder from which this test was started.
@@ -350,16 +345,15 @@ fn target() -> PathBuf {
         .to_owned()
 }
 
-fn build(target: &Path, flags: &str, package: &[&str], used: &[&str]) -> Built {
+fn build(wrapper: &str, package: &[&str], used: &[&str]) -> Built {
+    let target = target();
     let mut cargo = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     cargo
         .args(package)
         .args(["--message-format=json", "--target-dir"]);
-    cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if !flags.is_empty() {
-        cargo
-            .env("RUSTFLAGS", flags)
-            .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo.arg(&target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if !wrapper.is_empty() {
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     }
     let output = cargo.output().expect("cargo starts");
     assert!(
