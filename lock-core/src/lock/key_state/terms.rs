@@ -110,11 +110,6 @@ impl Terms {
         }
     }
 
-    /// Whether something beside the ttl bounds the time of a lease.
-    pub(crate) fn is_bounded(&self) -> bool {
-        self.max_hold.is_some() || self.min_hold.is_some()
-    }
-
     /// The bounds of a task that begins at this moment.
     pub(crate) fn bounds_from(&self, began: Moment) -> HoldBounds {
         HoldBounds {
