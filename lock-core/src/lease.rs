@@ -6,7 +6,8 @@ use crate::{
     error::{LeaseLost, LockError},
     fencing::{Fence, FencingToken},
     key::LockKey,
-    lock::{hold::Leases, lease_state::LeaseState},
+    lock::{hold::Leases, key_state::Event, lease_state::LeaseState},
+    store::{Failure, Renewed},
 };
 
 /// The time-limited right to hold a lock, as an observer sees it.
@@ -132,9 +133,9 @@ impl Lease {
     ///   long.
     pub fn ensure(&self, at_least: Duration) -> Result<(), LockError> {
         let each = || self.leases.all().iter();
-        each().try_for_each(|lease| lease.check_length(at_least))?;
+        each().try_for_each(|lease| check_length(lease, at_least))?;
         self.leases.check()?;
-        each().try_for_each(|lease| lease.check_remaining(at_least))
+        each().try_for_each(|lease| check_remaining(lease, at_least))
     }
 
     /// Asks the server whether the lease still holds, each key of it. One round trip.
@@ -171,7 +172,7 @@ impl Lease {
         let mut replies = replies.into_iter();
         let mut known = Ok(());
         for lease in self.leases.all() {
-            let result = lease.note_renewal(replies.next());
+            let result = note_renewal(lease, replies.next());
             known = known.and(result);
         }
         // A lost key is reported before a key of which nothing is known. The lease may also have run out while the reply was in
@@ -190,6 +191,49 @@ impl Lease {
     #[cfg(feature = "stream")]
     pub(crate) fn leases(&self) -> &Leases {
         &self.leases
+    }
+}
+
+/// Fails unless the lease can be expected to last so much longer at all times.
+fn check_length(lease: &LeaseState, at_least: Duration) -> Result<(), LockError> {
+    let ttl = lease.ttl;
+    if lease.is_renewed() && at_least > ttl / 2 {
+        return Err(LockError::invalid(format!(
+            "a lease with a ttl of {ttl:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
+             twice that time"
+        ))
+        .about(&lease.key));
+    }
+    Ok(())
+}
+
+fn check_remaining(lease: &LeaseState, at_least: Duration) -> Result<(), LockError> {
+    let remaining = lease.remaining();
+    if remaining < at_least {
+        return Err(LockError::unavailable(format!(
+            "the lease is certain for {remaining:?} more, less than the {at_least:?} asked for"
+        ))
+        .about(&lease.key));
+    }
+    Ok(())
+}
+
+/// Reads the server's reply on whether the key is still held.
+fn note_renewal(
+    lease: &LeaseState,
+    result: Option<Result<Renewed, Failure>>,
+) -> Result<(), LockError> {
+    match result {
+        Some(Ok(Renewed::Extended { .. })) => Ok(()),
+        Some(Ok(Renewed::NotOurs)) => {
+            let reason = lease.end(LeaseLost::TakenAway);
+            if let Some(listener) = lease.context.ticking.listener() {
+                listener.happened(&lease.key, lease.kind(), Event::Lose(lease.id, reason));
+            }
+            Err(lease.lost_error(reason))
+        }
+        Some(Err(failure)) => Err(LockError::from(failure).about(&lease.key)),
+        None => Err(LockError::unavailable("the backend answered nothing").about(&lease.key)),
     }
 }
 

@@ -8,14 +8,13 @@ use crate::{
     lock::{
         context::{
             Context,
-            event_listener::{EventListener, LiveEvent, RenewalDue},
+            ticking::{EventListener, LiveEvent, RenewalDue},
         },
         key_map::{KeyEntry, StateAction},
         key_state::{AcquireAction, Action, Event, RenewalReply},
         requests::{
-            acquire_in_flight::{AcquireInFlight, read_reply},
-            release,
-            release_in_flight::{OpenRelease, ReleaseInFlight},
+            acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+            release::{OpenRelease, ReleaseInFlight},
         },
     },
     mode::RequestKind,
@@ -24,9 +23,10 @@ use crate::{
     telemetry,
 };
 
-#[derive(Default)]
 pub(super) struct Effects {
     pub(super) actions: Vec<StateAction>,
+    /// Whether a request for the key is among the actions.
+    pub(super) asks: bool,
     /// The request that the polling task is to poll.
     pub(super) to_poll: Option<Arc<AcquireInFlight>>,
     /// The release of this key that is in flight. The request is sent behind it.
@@ -56,32 +56,19 @@ pub(super) fn spare_list() -> Vec<StateAction> {
     SPARE.try_with(Cell::take).unwrap_or_default()
 }
 
-fn keep_spare(actions: Vec<StateAction>) {
-    if actions.capacity() <= LONGEST_SPARE {
-        // While the thread ends, the list is dropped.
-        SPARE.try_with(|spare| spare.set(actions)).ok();
-    }
-}
-
 impl Effects {
-    /// Whether a request for the key is among the actions.
-    pub(super) fn asks(&self) -> bool {
-        let mut actions = self.actions.iter();
-        actions.any(|action| matches!(action, Action::Acquire(_)))
-    }
-
     /// Carries them out, in their order. Returns the request that the polling task is to poll.
     pub(super) fn carry_out(
         self,
         context: &Arc<Context>,
         key: &LockKey,
         kind: RequestKind,
-    ) -> Option<Arc<AcquireInFlight>> {
+    ) -> Option<PolledRequest> {
         if self.wakes_timers {
             context.ticking.timers.wake();
             context.keep_ticking();
         }
-        let mut actions = self.actions;
+        let (mut actions, mut to_poll, mut polled) = (self.actions, self.to_poll, None);
         for action in actions.drain(..) {
             #[cfg(test)]
             crate::runtime::mutex::interleaved::point();
@@ -90,8 +77,12 @@ impl Effects {
                 Action::Wake(waker) => catch_panic(|| waker.wake()),
                 Action::Drop(waker) => catch_panic(|| drop(waker)),
                 Action::Acquire(acquire) => {
-                    let to_poll = self.to_poll.as_deref();
-                    send(context, key, acquire, to_poll, self.behind.as_ref());
+                    let owner = acquire.owner.clone();
+                    let reply = request(context, acquire, self.behind.as_ref());
+                    match to_poll.take() {
+                        Some(shared) => polled = Some(PolledRequest::new(shared, reply)),
+                        None => finish(context, owner, reply),
+                    }
                 }
                 Action::Renew {
                     owner,
@@ -103,8 +94,8 @@ impl Effects {
                     queue_renewal(context, due, valid_until);
                 }
                 Action::Release(action) => {
-                    let now = context.clock.now();
-                    drop(release::release(context, action, now, None, None, None));
+                    let open = OpenRelease::new(context, &action);
+                    drop(open.begin(action, context.clock.now(), None, None));
                 }
                 Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => {
@@ -128,12 +119,17 @@ impl Effects {
                 Action::Arm(_) | Action::TakeOverRequest => {}
             }
         }
-        keep_spare(actions);
-        if let Some(request) = self.to_take_over {
-            finish_elsewhere(context, key, &request);
+        if actions.capacity() <= LONGEST_SPARE {
+            // While the thread ends, the list is dropped.
+            SPARE.try_with(|spare| spare.set(actions)).ok();
+        }
+        if let Some(request) = self.to_take_over
+            && let Some(reply) = request.take()
+        {
+            finish(context, request.owner.clone(), reply);
         }
         drop((self.releasing, self.ended));
-        self.to_poll
+        polled
     }
 }
 
@@ -144,16 +140,14 @@ pub(super) fn report(context: &Context, key: &LockKey, kind: RequestKind, event:
     }
 }
 
-fn send(
-    context: &Arc<Context>,
-    key: &LockKey,
+/// Makes a request, which is sent with its first poll.
+fn request(
+    context: &Context,
     action: AcquireAction<Arc<Owner>>,
-    to_poll: Option<&AcquireInFlight>,
     behind: Option<&Arc<ReleaseInFlight>>,
-) {
-    let owner = action.owner;
+) -> StoreFuture<Acquired> {
     let request = Acquire {
-        owner: owner.clone(),
+        owner: action.owner,
         ttl: action.ttl,
         known_fencing: action.known_fencing,
         tokens: action.tokens,
@@ -161,48 +155,23 @@ fn send(
         queued_ttl: action.queued_ttl,
         behind: None,
     };
-    let reply = match behind.filter(|release| !release.has_reply()) {
-        None => context.store.acquire(request),
-        Some(release) => {
-            let (context, owner) = (context.clone(), owner.clone());
-            Box::pin(release.clone().acquire_behind(context, owner, request))
-        }
-    };
-    match to_poll.filter(|_| action.polled_by.is_some()) {
-        Some(request) => {
-            if let Some(reply) = request.send(reply) {
-                finish(context, key, owner, reply);
-            }
-        }
-        None => finish(context, key, owner, reply),
+    match behind {
+        Some(release) if !release.has_reply() => Box::pin(release.clone().acquire_behind(request)),
+        _ => context.store.acquire(request),
     }
 }
 
-/// Has the executor go on with a request, when its task has left or does not poll.
-pub(super) fn finish_elsewhere(context: &Arc<Context>, key: &LockKey, request: &AcquireInFlight) {
-    if let Some(reply) = request.take() {
-        finish(context, key, request.owner.clone(), reply);
-    }
-}
-
-/// Gives up a request whose reply no task needs. Its owner token is then released.
-pub(super) fn give_up(context: &Context, key: &LockKey, request: &AcquireInFlight) {
-    if let Some(reply) = request.take() {
-        drop(reply);
-        let left = Err(Failure::no_reply("its task has left"));
-        let reply = read_reply(context, &request.owner, left);
-        let kind = request.owner.mode.kind();
-        report(context, key, kind, Event::Acquired(&request.owner, reply));
-    }
-}
-
-/// Has the executor wait for the reply to a request.
-fn finish(context: &Arc<Context>, key: &LockKey, owner: Arc<Owner>, reply: StoreFuture<Acquired>) {
-    let (listener, of_reply, key) = (context.ticking.listener(), context.clone(), key.clone());
+/// Has the executor wait for the reply to a request: its task has left, or does not poll.
+pub(super) fn finish(context: &Arc<Context>, owner: Arc<Owner>, reply: StoreFuture<Acquired>) {
+    let (listener, of_reply) = (context.ticking.listener(), context.clone());
     send_reply(&context.executor, reply, move |result| {
         let reply = read_reply(&of_reply, &owner, result);
         if let Some(listener) = listener {
-            listener.happened(&key, owner.mode.kind(), Event::Acquired(&owner, reply));
+            listener.happened(
+                &owner.key,
+                owner.mode.kind(),
+                Event::Acquired(&owner, reply),
+            );
         }
     });
 }

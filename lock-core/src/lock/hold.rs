@@ -14,22 +14,21 @@ use std::{
 use crate::store::RunResult;
 use crate::{
     error::{LeaseLost, LockError},
-    lock::{key_state::unasked_result, lease_state::LeaseState, registry::Registry},
-    telemetry::{self, WatchedHold},
+    lock::{
+        key_state::{Event, unasked_result},
+        lease_state::LeaseState,
+        registry::Registry,
+    },
+    telemetry::{self, WatchedWait},
 };
 
-/// The leases of the keys that were taken together, in the order in which the keys were written. Empty only in a hold that gave
-/// them up. The loss of one is the loss of all.
+/// The leases of the keys that were taken together, in the order in which the keys were written. `None` only in a hold that gave
+/// them up, and where a task begins. The loss of one is the loss of all.
 #[derive(Clone)]
 pub(crate) enum Leases {
+    None,
     One(Arc<LeaseState>),
     Several(Arc<[Arc<LeaseState>]>),
-}
-
-impl Default for Leases {
-    fn default() -> Self {
-        Self::Several(Arc::default())
-    }
 }
 
 /// A guard that is dropped within this time, without a look at it, was hardly meant to be held.
@@ -40,7 +39,13 @@ pub(crate) enum Admission {
     /// The lock is held.
     Held(Hold),
     /// The body that was to run once has run: its result.
-    Done(Arc<[u8]>),
+    Done(
+        #[cfg_attr(
+            not(feature = "once"),
+            expect(dead_code, reason = "only a call that runs once asks for it")
+        )]
+        Arc<[u8]>,
+    ),
 }
 
 impl Admission {
@@ -62,6 +67,7 @@ pub(crate) struct Hold {
 impl Leases {
     pub(crate) fn all(&self) -> &[Arc<LeaseState>] {
         match self {
+            Self::None => &[],
             Self::One(lease) => slice::from_ref(lease),
             Self::Several(leases) => leases,
         }
@@ -171,21 +177,24 @@ impl Hold {
     }
 
     /// Makes telemetry report the hold.
-    pub(crate) fn watch(&self, watch: impl FnOnce(&LeaseState) -> WatchedHold) {
+    pub(crate) fn watch(&self, wait: WatchedWait) {
         let lease = self.leases.first();
-        lease.watch(watch(lease));
+        lease.watch(wait.granted(lease.fencing));
     }
 
     /// Its task has all the leases that it needs, and runs under them from now on.
     pub(crate) fn begin(&self) {
         for lease in self.leases.all() {
-            self.registry.begin(lease);
+            if let Some(bounds) = lease.begin() {
+                let begin = Event::Begin(lease.id, bounds);
+                self.registry.event(&lease.key, lease.kind(), begin);
+            }
         }
     }
 
     /// Gives them up without releasing them.
     fn into_leases(mut self) -> Leases {
-        mem::take(&mut self.leases)
+        mem::replace(&mut self.leases, Leases::None)
     }
 
     /// Releases the leases that no other guard shares, all at the same time, and waits for the replies.
@@ -194,14 +203,14 @@ impl Hold {
     pub(crate) async fn release(mut self) -> Result<(), LockError> {
         if let Leases::One(one) = &self.leases {
             let releasing = self.registry.release(one, None);
-            self.leases = Leases::default();
+            self.leases = Leases::None;
             return match releasing {
                 Some(releasing) => releasing.await,
                 None => Ok(()),
             };
         }
         // In a box, so that the future of one release stays small.
-        let leases = mem::take(&mut self.leases);
+        let leases = mem::replace(&mut self.leases, Leases::None);
         Box::pin(release_all(&self.registry, leases)).await
     }
 
@@ -209,7 +218,7 @@ impl Hold {
     #[cfg(feature = "once")]
     pub(crate) async fn release_with(mut self, result: Option<RunResult>) -> Result<(), LockError> {
         let releasing = self.registry.release(self.leases.first(), result);
-        self.leases = Leases::default();
+        self.leases = Leases::None;
         match releasing {
             Some(releasing) => releasing.await,
             None => Ok(()),

@@ -1,7 +1,7 @@
 //! The states of all keys that this process wants or holds.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hasher},
     sync::{Arc, MutexGuard},
     task::Waker,
@@ -14,10 +14,15 @@ use crate::{
     lock::{
         key_state::{Action, KeyState, Outcome},
         lease_state::LeaseState,
-        requests::{acquire_in_flight::AcquireInFlight, release_in_flight::ReleaseInFlight},
+        requests::{acquire_in_flight::AcquireInFlight, release::ReleaseInFlight},
     },
     mode::RequestKind,
-    runtime::{clock::Moment, mutex::Mutex, tally::Open, timer_queue::TimerId},
+    runtime::{
+        clock::Moment,
+        mutex::Mutex,
+        tally::{Open, Tally},
+        timer_queue::TimerId,
+    },
     store::{grants::HeldNow, owner::Owner},
 };
 
@@ -110,7 +115,7 @@ impl Keys {
     /// How many tasks wait for a key in one mode.
     pub(super) fn waiters_in(&self, key: &LockKey, kind: RequestKind) -> usize {
         let mut keys = self.of(key);
-        let entry = keys.get_mut(key, kind);
+        let entry = keys.of(kind).get(key);
         entry.map_or(0, |entry| entry.state.waiters())
     }
 
@@ -193,18 +198,16 @@ impl KeyMap {
     }
 
     /// Makes the entry of a key, if there is none.
-    pub(super) fn begin(
-        &mut self,
-        key: &LockKey,
-        kind: RequestKind,
-        begin: impl FnOnce() -> KeyEntry,
-    ) {
-        let entry = self.of(kind).entry(key.clone());
-        entry.or_insert_with(|| Box::new(begin()));
-    }
-
-    pub(super) fn get_mut(&mut self, key: &LockKey, kind: RequestKind) -> Option<&mut KeyEntry> {
-        self.of(kind).get_mut(key).map(|entry| &mut **entry)
+    pub(super) fn begin(&mut self, key: &LockKey, kind: RequestKind, in_progress: &Arc<Tally>) {
+        if let Entry::Vacant(place) = self.of(kind).entry(key.clone()) {
+            place.insert(Box::new(KeyEntry {
+                state: LiveState::new(kind),
+                request: None,
+                releasing: None,
+                timer: None,
+                _in_progress: in_progress.open(),
+            }));
+        }
     }
 
     /// The entries of a key, in all modes.
@@ -225,11 +228,9 @@ impl KeyMap {
     }
 
     /// A moving average, in which the last eight holds have two thirds of the weight.
-    pub(super) fn note_hold(&mut self, key: &LockKey, held: Duration) {
-        if let Some(template) = key.template() {
-            let typical = self.typical_holds.entry(template).or_insert(held);
-            *typical = *typical / 8 * 7 + held / 8;
-        }
+    pub(super) fn note_hold(&mut self, template: &'static str, held: Duration) {
+        let typical = self.typical_holds.entry(template).or_insert(held);
+        *typical = *typical / 8 * 7 + held / 8;
     }
 }
 

@@ -6,10 +6,16 @@
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
+            Ordering::{self, SeqCst},
+        },
     },
+    thread::{self, ThreadId},
     time::Duration,
 };
+
+use tokio::{sync::Notify, task};
 
 use crate::{
     error::{HeldBy, LeaseLost, LockError},
@@ -18,15 +24,13 @@ use crate::{
     lock::{
         context::Context,
         key_state::{
-            Event, NewLease, ReleaseAction, TaskId,
+            NewLease, ReleaseAction, TaskId,
             terms::{HoldBounds, Terms},
         },
-        lease_end::LeaseEnd,
-        running_task::RunningTask,
     },
     mode::{Mode, RequestKind},
-    runtime::{clock::Moment, mutex::Mutex, tally::Open},
-    store::{Failure, Renew, Renewed, owner::Owner},
+    runtime::{catch_panic::catch_panic, clock::Moment, mutex::Mutex},
+    store::{Renew, owner::Owner},
     telemetry::{self, WatchedHold},
 };
 
@@ -52,11 +56,17 @@ pub(crate) struct LeaseState {
     bounded: Option<Box<Bounded>>,
     /// All leases, this one among them, that are lost as soon as one of them is.
     siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
-    end: LeaseEnd,
-    /// How many guards share the lease. The last one releases; at zero no guard can join.
+    /// Zero until the end; then the number of the reason. Set once, by the first caller that notices the end.
+    end: AtomicU8,
+    /// Whether a task has waited for the end. A task sets this before it looks at the reason, and the end is set before this is
+    /// looked at. So one of the two sees the other. Most leases end unobserved, and nothing is signalled.
+    is_observed: AtomicBool,
+    ends: Notify,
+    /// How many guards share the lease. The last one releases; at zero no guard can join. Until then, the lease counts among those
+    /// that are held.
     guards: AtomicUsize,
-    /// Open as long as a guard has the lease. Taken once, by the release.
-    held: Mutex<HeldByGuards>,
+    /// With a subscriber only. Taken once, by the release.
+    watch: OnceLock<Mutex<Option<Box<WatchedHold>>>>,
 }
 
 /// What bounds the time of a lease, beside its ttl.
@@ -66,11 +76,35 @@ struct Bounded {
     begun: OnceLock<HoldBounds>,
 }
 
-/// What a shutdown waits for, and what telemetry watches.
-#[derive(Default)]
-struct HeldByGuards {
-    open: Option<Open>,
-    watch: WatchedHold,
+/// A task of tokio, or a thread that blocks on a future.
+#[derive(PartialEq, Eq)]
+enum RunningTask {
+    Task(task::Id),
+    Thread(ThreadId),
+}
+
+impl RunningTask {
+    fn current() -> Self {
+        match task::try_id() {
+            Some(id) => Self::Task(id),
+            None => Self::Thread(thread::current().id()),
+        }
+    }
+}
+
+/// In the order of their numbers.
+const REASONS: [LeaseLost; 7] = [
+    LeaseLost::Expired,
+    LeaseLost::TakenAway,
+    LeaseLost::MaxHold,
+    LeaseLost::Shutdown,
+    LeaseLost::OtherKey,
+    LeaseLost::Forked,
+    LeaseLost::Released,
+];
+
+fn reason_of(number: u8) -> Option<LeaseLost> {
+    REASONS.get(usize::from(number).checked_sub(1)?).copied()
 }
 
 impl LeaseState {
@@ -81,7 +115,8 @@ impl LeaseState {
         taken: &NewLease<'_, Arc<Owner>>,
     ) -> Self {
         let terms = *taken.terms;
-        let open = context.held.open();
+        let is_bounded = terms.max_hold.is_some() || terms.min_hold.is_some();
+        context.held.open_one();
         Self {
             context: context.clone(),
             key: key.clone(),
@@ -97,19 +132,18 @@ impl LeaseState {
             is_unseen: AtomicBool::new(false),
             valid_until: AtomicU64::new(taken.valid_until.as_nanos()),
             taken: (RunningTask::current(), taken.taken_at),
-            bounded: terms.is_bounded().then(|| {
+            bounded: is_bounded.then(|| {
                 Box::new(Bounded {
                     terms,
                     begun: OnceLock::new(),
                 })
             }),
             siblings: Mutex::new(None),
-            end: LeaseEnd::default(),
+            end: AtomicU8::new(0),
+            is_observed: AtomicBool::new(false),
+            ends: Notify::new(),
             guards: AtomicUsize::new(1),
-            held: Mutex::new(HeldByGuards {
-                open: Some(open),
-                watch: WatchedHold::default(),
-            }),
+            watch: OnceLock::new(),
         }
     }
 
@@ -146,15 +180,14 @@ impl LeaseState {
         }
     }
 
-    /// Notes that its task has all the leases that it needs, and runs under this one from now on. Returns the time and the bounds, if
-    /// the state machine has to know them.
-    pub(crate) fn begin(&self) -> Option<(Moment, HoldBounds)> {
+    /// Notes that its task has all the leases that it needs, and runs under this one from now on. Returns the bounds, if the state
+    /// machine has to know them.
+    pub(crate) fn begin(&self) -> Option<HoldBounds> {
         self.is_unseen.store(true, Ordering::Relaxed);
         // Only these bounds need the time. A contended lock is passed on too often to read the clock without need.
         let bounded = self.bounded.as_ref()?;
-        let now = self.context.clock.now();
-        let bounds = bounded.terms.bounds_from(now);
-        bounded.begun.set(bounds).is_ok().then_some((now, bounds))
+        let bounds = bounded.terms.bounds_from(self.context.clock.now());
+        bounded.begun.set(bounds).is_ok().then_some(bounds)
     }
 
     /// Notes that the user of its guard looks at it.
@@ -174,6 +207,10 @@ impl LeaseState {
             && self.held_for(self.context.clock.now()) < within
     }
 
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.is_renewed.load(Ordering::Relaxed)
+    }
+
     /// Notes that it is not renewed any more. It then runs out, unless a renewal in flight extends it once more.
     pub(crate) fn note_unrenewed(&self) {
         self.is_renewed.store(false, Ordering::Relaxed);
@@ -186,19 +223,21 @@ impl LeaseState {
 
     /// Makes telemetry report the hold.
     pub(crate) fn watch(&self, watch: WatchedHold) {
-        if watch.is_on() {
-            self.held.lock().watch = watch;
-        }
+        (self.watch).get_or_init(|| Mutex::new(Some(Box::new(watch))));
     }
 
     /// The span for the code that runs under the lock.
     pub(crate) fn span(&self) -> tracing::Span {
-        self.held.lock().watch.span()
+        let watch = self.watch.get();
+        let span = watch.and_then(|watch| watch.lock().as_ref().map(|watch| watch.span()));
+        span.unwrap_or_else(tracing::Span::none)
     }
 
     /// Wakes all tasks that wait for its end, so that they look again.
     pub(crate) fn rouse(&self) {
-        self.end.rouse();
+        if self.is_observed.load(SeqCst) {
+            catch_panic(|| self.ends.notify_waiters());
+        }
     }
 
     /// When the lease ends unless it is renewed.
@@ -217,9 +256,7 @@ impl LeaseState {
     pub(crate) fn extend(&self, valid_until: Moment) -> Option<LeaseLost> {
         self.valid_until
             .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
-        self.end
-            .get()
-            .filter(|reason| *reason != LeaseLost::Released)
+        reason_of(self.end.load(SeqCst)).filter(|reason| *reason != LeaseLost::Released)
     }
 
     /// How the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
@@ -233,7 +270,7 @@ impl LeaseState {
     }
 
     pub(super) fn ended_at(&self, now: Moment) -> Option<LeaseLost> {
-        if let Some(reason) = self.end.get() {
+        if let Some(reason) = reason_of(self.end.load(SeqCst)) {
             return Some(reason);
         }
         if self.held_until().is_some_and(|bound| now >= bound) {
@@ -247,9 +284,12 @@ impl LeaseState {
 
     /// Ends the lease, once. Returns how it ended: the reason of an earlier end stays.
     pub(crate) fn end(&self, reason: LeaseLost) -> LeaseLost {
-        match self.end.set(reason) {
-            Ok(()) => reason,
-            Err(earlier) => earlier,
+        match (self.end).compare_exchange(0, reason as u8 + 1, SeqCst, SeqCst) {
+            Ok(_) => {
+                self.rouse();
+                reason
+            }
+            Err(earlier) => reason_of(earlier).unwrap_or(reason),
         }
     }
 
@@ -272,14 +312,19 @@ impl LeaseState {
     }
 
     pub(crate) async fn lost(&self) -> LeaseLost {
-        let look = || {
-            let ended = self.ended();
-            if ended.is_none() {
-                self.context.keep_ticking();
+        let mut ends = std::pin::pin!(self.ends.notified());
+        self.is_observed.store(true, SeqCst);
+        // Bounded by the signals.
+        loop {
+            // Listens before it looks: in the other order an end between the two would be missed.
+            ends.as_mut().enable();
+            if let Some(reason) = self.ended() {
+                return reason;
             }
-            ended
-        };
-        self.end.observe(look).await
+            self.context.keep_ticking();
+            ends.as_mut().await;
+            ends.set(self.ends.notified());
+        }
     }
 
     /// Lets one more guard share the lease. Returns whether that is possible: the last guard may have released it.
@@ -296,14 +341,17 @@ impl LeaseState {
     }
 
     /// The last guard releases: ends the lease, before the next task has the lock. No clone of this lease may look valid beside the
-    /// next lease. Returns how it ended before, if it was lost, and what the caller drops when the release has begun. Else a shutdown
-    /// could find nothing held and nothing in flight between the two.
-    pub(super) fn release(&self, now: Moment) -> (Option<LeaseLost>, Option<Open>) {
-        let held = std::mem::take(&mut *self.held.lock());
+    /// next lease. Returns how it ended before, if it was lost. The caller closes it in the tally of held leases when the release has
+    /// begun. Else a shutdown could find nothing held and nothing in flight between the two.
+    pub(super) fn release(&self, now: Moment) -> Option<LeaseLost> {
         let lost = self.ended_at(now);
         self.end(LeaseLost::Released);
-        drop(held.watch);
-        (lost, held.open)
+        if let Some(watch) = self.watch.get() {
+            // Dropped when the mutex is free, since the drop calls subscribers.
+            let watch = watch.lock().take();
+            drop(watch);
+        }
+        lost
     }
 
     /// The action that releases the lease, when the state machine no longer has it.
@@ -312,7 +360,7 @@ impl LeaseState {
             owner: self.owner.clone(),
             ttl: self.ttl,
             valid_until: self.valid_until(),
-            kept_until: self.bounds().and_then(|bounds| bounds.kept_until),
+            kept_until: (self.bounded.as_ref()).and_then(|bounded| bounded.begun.get()?.kept_until),
             is_queued: !self.owner.in_flight.is_on_one_connection(),
         }
     }
@@ -332,9 +380,9 @@ impl LeaseState {
     /// Like `remaining`, for the simulation: it changes nothing.
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
-        match self.end.get() {
-            Some(_) => Duration::ZERO,
-            None => self.deadline().since(self.context.clock.now()),
+        match self.end.load(SeqCst) {
+            0 => self.deadline().since(self.context.clock.now()),
+            _ => Duration::ZERO,
         }
     }
 
@@ -343,53 +391,24 @@ impl LeaseState {
     }
 
     fn held_until(&self) -> Option<Moment> {
-        self.bounds()?.held_until
+        self.bounded.as_ref()?.begun.get()?.held_until
     }
+}
 
-    fn bounds(&self) -> Option<&HoldBounds> {
-        self.bounded.as_ref()?.begun.get()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Fails unless the lease can be expected to last so much longer at all times.
-    pub(crate) fn check_length(&self, at_least: Duration) -> Result<(), LockError> {
-        if self.is_renewed.load(Ordering::Relaxed) && at_least > self.ttl / 2 {
-            return Err(LockError::invalid(format!(
-                "a lease with a ttl of {:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
-                 twice that time",
-                self.ttl
-            ))
-            .about(&self.key));
+    #[test]
+    fn each_reason_has_a_number_of_its_own() {
+        for reason in REASONS {
+            assert_eq!(reason_of(reason as u8 + 1), Some(reason));
         }
-        Ok(())
-    }
-
-    pub(crate) fn check_remaining(&self, at_least: Duration) -> Result<(), LockError> {
-        let remaining = self.remaining();
-        if remaining < at_least {
-            return Err(LockError::unavailable(format!(
-                "the lease is certain for {remaining:?} more, less than the {at_least:?} asked for"
-            ))
-            .about(&self.key));
-        }
-        Ok(())
-    }
-
-    /// Reads the server's reply on whether the key is still held.
-    pub(crate) fn note_renewal(
-        &self,
-        result: Option<Result<Renewed, Failure>>,
-    ) -> Result<(), LockError> {
-        match result {
-            Some(Ok(Renewed::Extended { .. })) => Ok(()),
-            Some(Ok(Renewed::NotOurs)) => {
-                let reason = self.end(LeaseLost::TakenAway);
-                if let Some(listener) = self.context.ticking.listener() {
-                    listener.happened(&self.key, self.kind(), Event::Lose(self.id, reason));
-                }
-                Err(self.lost_error(reason))
-            }
-            Some(Err(failure)) => Err(LockError::from(failure).about(&self.key)),
-            None => Err(LockError::unavailable("the backend answered nothing").about(&self.key)),
-        }
+        assert_eq!(reason_of(0), None);
+        assert_eq!(
+            REASONS.len(),
+            LeaseLost::Released as usize + 1,
+            "all of them"
+        );
     }
 }

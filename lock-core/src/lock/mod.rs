@@ -3,15 +3,12 @@
 pub(crate) mod context;
 mod effects;
 pub(crate) mod hold;
-mod host;
 #[cfg(test)]
 mod interleavings;
 pub(crate) mod key_map;
 pub(crate) mod key_state;
-mod lease_end;
 pub(crate) mod lease_state;
 pub(crate) mod reentry;
 pub(crate) mod registry;
 mod requests;
-mod running_task;
 pub(crate) mod waiting;

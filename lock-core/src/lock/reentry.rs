@@ -117,7 +117,7 @@ pub(crate) fn task_of_caller<T>(task: impl Future<Output = T>) -> impl Future<Ou
     let caller = innermost();
     async move {
         match caller {
-            Some(outer) => scope_in(Some(outer), Leases::default(), Vec::new(), task).await,
+            Some(outer) => scope_in(Some(outer), Leases::None, Vec::new(), task).await,
             None => task.await,
         }
     }

@@ -19,29 +19,28 @@ use crate::{
     lock::{
         context::{
             Context,
-            event_listener::{EventListener, LiveEvent, RenewalDue},
+            ticking::{EventListener, LiveEvent, RenewalDue},
         },
         effects::{self, Effects},
-        host::OfKey,
-        key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, LiveState, StateAction},
+        key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction},
         key_state::{
-            AcquireAction, Action, AfterRelease, Event, Limits, Outcome, Refusal, RenewalReply,
-            TaskId, Transition, terms::Terms,
+            AcquireAction, Action, AfterRelease, Event, Host, Limits, NewLease, Outcome, Refusal,
+            RenewalReply, TaskId, Transition, request::AcquireReply, terms::Terms,
         },
         lease_state::LeaseState,
         requests::{
-            acquire_in_flight::{AcquireInFlight, read_reply},
-            release::{self, Releasing},
-            release_in_flight::{ReleaseInFlight, ReleaseListener},
+            acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+            release::{OpenRelease, Releasing},
         },
     },
-    mode::RequestKind,
+    mode::{Mode, RequestKind},
     runtime::{
         catch_panic::{SpareWaker, catch_panic},
         clock::Moment,
+        jitter::jittered,
     },
     store::{
-        Acquired, Failure, Notice, Renewed, RunResult,
+        Acquired, Failure, Notice, Renewed, RunResult, StoreFuture,
         grants::{GrantListener, HeldNow},
         owner::Owner,
         owner_token::joined,
@@ -64,11 +63,11 @@ pub(crate) enum Waiting {
     /// It has the lock.
     Taken(Arc<LeaseState>),
     /// Its id, and the request that it is to poll.
-    InQueue(TaskId, Option<Arc<AcquireInFlight>>),
+    InQueue(TaskId, Option<PolledRequest>),
 }
 
 /// What an event means for the task that caused it, and the request that this task is to poll.
-type Applied = (LiveOutcome, Option<Arc<AcquireInFlight>>);
+type Applied = (LiveOutcome, Option<PolledRequest>);
 
 impl Registry {
     pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
@@ -116,16 +115,8 @@ impl Registry {
             deadline,
             waker: waker.slot(),
         };
-        let begin = || KeyEntry {
-            state: LiveState::new(kind),
-            request: None,
-            releasing: None,
-            timer: None,
-            _in_progress: self.context.in_progress.open(),
-        };
-        keys.begin(key, kind, begin);
-        let waits = self.apply(keys, key, kind, now, event);
-        match waits {
+        keys.begin(key, kind, &self.context.in_progress);
+        match self.apply(keys, key, kind, now, event) {
             Some((Outcome::Taken(lease), _)) => Ok(Waiting::Taken(lease)),
             Some((Outcome::Refused(refusal), _)) => Err(self.refused(key, refusal)),
             Some((_, request)) => Ok(Waiting::InQueue(id, request)),
@@ -142,13 +133,9 @@ impl Registry {
         id: TaskId,
         now: Moment,
         waker: &Waker,
-        reply: Option<(&AcquireInFlight, Result<Acquired, Failure>)>,
+        reply: Option<(&Arc<Owner>, AcquireReply)>,
     ) -> Applied {
         let mut waker = SpareWaker::new(waker);
-        let reply = reply.map(|(request, result)| {
-            let reply = read_reply(&self.context, &request.owner, result);
-            (&request.owner, reply)
-        });
         let event = Event::Poll {
             id,
             waker: waker.slot(),
@@ -159,14 +146,6 @@ impl Registry {
             self.context.keep_ticking();
         }
         applied.unwrap_or((Outcome::Refused(Refusal::Closed), None))
-    }
-
-    /// A task has all the leases that it needs, and runs under this one from now on.
-    pub(crate) fn begin(self: &Arc<Self>, lease: &LeaseState) {
-        if let Some((now, bounds)) = lease.begin() {
-            let (keys, begin) = (self.keys.of(&lease.key), Event::Begin(lease.id, bounds));
-            self.apply(keys, &lease.key, lease.kind(), now, begin);
-        }
     }
 
     /// A guard gives up its share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the future
@@ -186,43 +165,57 @@ impl Registry {
         if !self.context.is_here_at(now) {
             return Some(Releasing::forked(key));
         }
-        let (lost, open) = lease.release(now);
+        let lost = lease.release(now);
         let mut keys = self.keys.of(key);
-        keys.note_hold(key, lease.held_for(now));
+        if let Some(template) = key.template() {
+            keys.note_hold(template, lease.held_for(now));
+        }
         let event = Event::Release(lease.id, &lease.owner);
-        let (outcome, mut effects) = self
-            .step(&mut keys, key, kind, now, event)
-            .unwrap_or((Outcome::Pending, Effects::default()));
-        drop(keys);
-        let action = match outcome {
-            Outcome::Released(AfterRelease::Passed) => {
+        let (action, open, effects) = match self.step(keys, key, kind, now, event) {
+            Some((Outcome::Released(AfterRelease::Passed), effects)) => {
                 effects.carry_out(&self.context, key, kind);
-                drop(open);
+                self.context.held.close_one();
                 return lost.map(|reason| Releasing::lost(key, reason));
             }
-            Outcome::Released(AfterRelease::GiveBack(action)) => action,
-            _ => lease.release_action(),
+            Some((Outcome::Released(AfterRelease::GiveBack(action)), mut effects)) => {
+                (action, effects.open_release.take(), Some(effects))
+            }
+            other => (
+                lease.release_action(),
+                None,
+                other.map(|(_, effects)| effects),
+            ),
         };
-        let open_release = effects.open_release.take();
-        let mut releasing =
-            release::release(&self.context, action, now, lost, open_release, result);
-        // The release reaches the connection before the next request for the key.
-        if effects.asks() {
-            releasing.send();
+        let open = open.unwrap_or_else(|| OpenRelease::new(&self.context, &action));
+        let mut releasing = open.begin(action, now, lost, result);
+        if let Some(effects) = effects {
+            // The release reaches the connection before the next request for the key.
+            if effects.asks {
+                releasing.send();
+            }
+            effects.carry_out(&self.context, key, kind);
         }
-        effects.carry_out(&self.context, key, kind);
-        drop(open);
+        self.context.held.close_one();
         Some(releasing)
     }
 
     /// The task of a request has left, and the executor goes on with the request.
-    pub(crate) fn finish_elsewhere(&self, key: &LockKey, request: &AcquireInFlight) {
+    pub(crate) fn finish_elsewhere(
+        self: &Arc<Self>,
+        owner: &Arc<Owner>,
+        reply: StoreFuture<Acquired>,
+    ) {
+        let (key, kind) = (&owner.key, owner.mode.kind());
         // The in-memory backend executes a request when it is made. A reply that a test delays need not be waited for.
         let is_in_memory = !self.context.executor.has_own_thread();
-        if is_in_memory && self.keys.waiters_in(key, request.owner.mode.kind()) == 0 {
-            effects::give_up(&self.context, key, request);
+        if is_in_memory && self.keys.waiters_in(key, kind) == 0 {
+            // No task needs the reply: the owner token is released.
+            drop(reply);
+            let left = Err(Failure::no_reply("its task has left"));
+            let reply = read_reply(&self.context, owner, left);
+            self.event(key, kind, Event::Acquired(owner, reply));
         } else {
-            effects::finish_elsewhere(&self.context, key, request);
+            effects::finish(&self.context, owner.clone(), reply);
         }
     }
 
@@ -292,27 +285,26 @@ impl Registry {
     /// Makes the transition of an event, and carries out what follows. `None`: nothing is known of the key.
     fn apply(
         self: &Arc<Self>,
-        mut keys: MutexGuard<'_, KeyMap>,
+        keys: MutexGuard<'_, KeyMap>,
         key: &LockKey,
         kind: RequestKind,
         now: Moment,
         event: LiveEvent<'_>,
     ) -> Option<Applied> {
-        let (outcome, effects) = self.step(&mut keys, key, kind, now, event)?;
-        drop(keys);
+        let (outcome, effects) = self.step(keys, key, kind, now, event)?;
         Some((outcome, effects.carry_out(&self.context, key, kind)))
     }
 
-    /// Makes the transition of an event, and removes an entry that is over. Called with the mutex locked.
+    /// Makes the transition of an event, and removes an entry that is over. Unlocks the mutex.
     fn step(
-        self: &Arc<Self>,
-        keys: &mut KeyMap,
+        &self,
+        mut keys: MutexGuard<'_, KeyMap>,
         key: &LockKey,
         kind: RequestKind,
         now: Moment,
         event: LiveEvent<'_>,
     ) -> Option<(LiveOutcome, Effects)> {
-        let entry = keys.get_mut(key, kind)?;
+        let entry = keys.of(kind).get_mut(key)?;
         match &event {
             Event::Tick => entry.timer = None,
             // The request has its reply.
@@ -331,17 +323,14 @@ impl Registry {
             actions: effects::spare_list(),
         };
         let outcome = entry.state.apply(event, &mut cx);
-        let actions = cx.actions;
-        let mut effects = Effects::default();
+        let mut effects = self.settle(entry, cx.actions, key, kind);
         if let Outcome::Released(AfterRelease::GiveBack(action)) = &outcome {
-            let listener: Weak<dyn ReleaseListener> = Arc::<Self>::downgrade(self);
-            let open = ReleaseInFlight::begin(&action.owner, listener);
-            entry.releasing = Some(open.release().clone());
+            let open = OpenRelease::new(&self.context, action);
+            entry.releasing = Some(open.0.clone());
             effects.open_release = Some(open);
         }
-        self.settle(entry, actions, key, kind, &mut effects);
         if entry.is_over() {
-            effects.ended = self.remove(keys, key, kind);
+            effects.ended = self.remove(&mut keys, key, kind);
         }
         Some((outcome, effects))
     }
@@ -362,10 +351,20 @@ impl Registry {
         actions: Vec<StateAction>,
         key: &LockKey,
         kind: RequestKind,
-        effects: &mut Effects,
-    ) {
+    ) -> Effects {
         let timers = &self.context.ticking.timers;
-        for action in &actions {
+        let mut effects = Effects {
+            actions,
+            asks: false,
+            to_poll: None,
+            behind: None,
+            to_take_over: None,
+            wakes_timers: false,
+            releasing: None,
+            open_release: None,
+            ended: None,
+        };
+        for action in &effects.actions {
             match action {
                 Action::Arm(at) => {
                     let (timer, is_earlier) = timers.insert_quietly(*at, (key.clone(), kind));
@@ -377,6 +376,7 @@ impl Registry {
                 Action::Acquire(AcquireAction {
                     owner, polled_by, ..
                 }) => {
+                    effects.asks = true;
                     effects.behind.clone_from(&entry.releasing);
                     if polled_by.is_some() {
                         let request = Arc::new(AcquireInFlight::new(owner.clone()));
@@ -389,13 +389,68 @@ impl Registry {
                 _ => {}
             }
         }
-        effects.actions = actions;
+        effects
+    }
+}
+
+/// What the state machine of a key has made by the manager.
+struct OfKey<'a> {
+    context: &'a Arc<Context>,
+    prefix: &'a str,
+    key: &'a LockKey,
+}
+
+impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
+    fn new_owner(&self, mode: Mode) -> Arc<Owner> {
+        let full_key = joined(&[self.prefix, self.key.as_str()]);
+        let clock = self.context.store.clock_of(&full_key);
+        let grants = &self.context.grants;
+        Arc::new(Owner::new(
+            self.context.owner_tokens.next(grants.scheme()),
+            &grants.owners,
+            mode,
+            self.key,
+            full_key,
+            clock,
+        ))
+    }
+
+    fn new_lease(&self, taken: NewLease<'_, Arc<Owner>>) -> Arc<LeaseState> {
+        Arc::new(LeaseState::new(self.context, self.key, &taken))
+    }
+
+    fn known_fencing(&self, owner: &Arc<Owner>) -> u64 {
+        self.context.known_tokens.of(owner.clock)
+    }
+
+    fn jitter(&self, span: Duration) -> Duration {
+        jittered(span)
     }
 }
 
 impl EventListener for Registry {
     fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
         self.event(key, kind, event);
+    }
+
+    fn released(&self, owner: &Owner) {
+        let (key, kind) = (&owner.key, owner.mode.kind());
+        let mut keys = self.keys.of(key);
+        let Some(entry) = keys.of(kind).get_mut(key) else {
+            return;
+        };
+        match &entry.releasing {
+            Some(last) if *last.owner == *owner => entry.releasing = None,
+            // Another release of the key has begun since.
+            _ => return,
+        }
+        let ended = if entry.is_over() {
+            self.remove(&mut keys, key, kind)
+        } else {
+            None
+        };
+        drop(keys);
+        drop(ended);
     }
 
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration) {
@@ -414,21 +469,6 @@ impl EventListener for Registry {
         for lease in leases {
             lease.rouse();
         }
-    }
-}
-
-impl ReleaseListener for Registry {
-    fn released(&self, owner: &Owner, release: &Arc<ReleaseInFlight>) {
-        let (key, kind) = (&owner.key, owner.mode.kind());
-        let mut keys = self.keys.of(key);
-        let Some(entry) = keys.get_mut(key, kind) else {
-            return;
-        };
-        let is_last = |last: &mut Arc<_>| Arc::ptr_eq(last, release);
-        let is_last = entry.releasing.take_if(is_last).is_some();
-        let ended = (is_last && entry.is_over()).then(|| self.remove(&mut keys, key, kind));
-        drop(keys);
-        drop(ended);
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     mem,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll, Waker, ready},
+    task::{Context as TaskContext, Poll, Waker, ready},
 };
 
 use crate::{
@@ -16,11 +16,11 @@ use crate::{
         key_state::{Event, Limits, Outcome, Refusal, TaskId, terms::Terms},
         lease_state::LeaseState,
         registry::{Registry, Waiting},
-        requests::acquire_in_flight::AcquireInFlight,
+        requests::acquire_in_flight::{PolledRequest, read_reply},
     },
     mode::RequestKind,
     runtime::clock::Moment,
-    telemetry,
+    telemetry::WatchedWait,
 };
 
 /// Waits for the lease, as long as its terms allow.
@@ -35,16 +35,15 @@ pub(crate) struct WaitFuture {
     key: LockKey,
     kind: RequestKind,
     id: TaskId,
-    /// The lease, if the task had it at once.
-    taken: Option<Arc<LeaseState>>,
     /// The request that this task polls, if there is one.
-    request: Option<Arc<AcquireInFlight>>,
-    watch: telemetry::WatchedWait,
+    request: Option<PolledRequest>,
+    watch: Option<Box<WatchedWait>>,
     stage: Stage,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// The task had the lease at once.
+    Taken(Arc<LeaseState>),
     /// The task joined a moment ago, in the same poll, and left its waker.
     Joined,
     Waiting,
@@ -69,91 +68,84 @@ impl WaitFuture {
             .outage
             .check(terms.wait, &context.clock, &context.executor, look)
             .map_err(|error| error.about(key))?;
-        let (id, request, taken) = match registry.wait(key, &terms, now, deadline, waker)? {
-            Waiting::InQueue(id, request) => (id, request, None),
-            Waiting::Taken(lease) => (lease.id, None, Some(lease)),
+        let (id, request, stage) = match registry.wait(key, &terms, now, deadline, waker)? {
+            Waiting::InQueue(id, request) => (id, request, Stage::Joined),
+            Waiting::Taken(lease) => (lease.id, None, Stage::Taken(lease)),
         };
         registry.waiting.fetch_add(1, Ordering::Relaxed);
-        Ok(Self {
+        let mut wait = Self {
             registry: registry.clone(),
             key: key.clone(),
             kind: terms.mode.kind(),
             id,
-            taken,
             request,
-            watch: telemetry::WatchedWait::default(),
-            stage: Stage::Joined,
-        })
+            watch: None,
+            stage,
+        };
+        // A subscriber may panic: then the drop of the future leaves the queue.
+        wait.watch = WatchedWait::begin(key, wait.kind.shown(), &context.clock);
+        Ok(wait)
     }
 
-    /// Makes telemetry report the wait, from now on.
-    pub(crate) fn watched(mut self) -> Self {
-        self.watch = telemetry::WatchedWait::begin(
-            &self.key,
-            self.kind.shown(),
-            &self.registry.context.clock,
-        );
-        self
-    }
-
-    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Admission, LockError>> {
-        if let Some(lease) = self.taken.take() {
-            return Poll::Ready(Ok(self.held(lease)));
-        }
+    fn poll_once(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<Admission, LockError>> {
+        let registry = &self.registry;
+        let context = &registry.context;
+        // A task that has just joined was checked in this poll. Checked before a mutex is taken, which another thread may have held at
+        // the moment of a fork.
+        let mut polled_at = match mem::replace(&mut self.stage, Stage::Waiting) {
+            Stage::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
+            Stage::Joined => None,
+            Stage::Waiting | Stage::Over => match context.now_in_this_process() {
+                Ok(now) => Some(now),
+                Err(error) => return Poll::Ready(Err(error.about(&self.key))),
+            },
+        };
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
-            // The task has left its waker, and every later event wakes it.
-            let has_joined = mem::replace(&mut self.stage, Stage::Waiting) == Stage::Joined;
-            let reply = match &self.request {
-                Some(request) => {
-                    // A task that has just joined was checked in this poll.
-                    if !has_joined {
-                        self.now_in_this_process()?;
-                    }
-                    match request.poll(context) {
-                        Poll::Ready(reply) => Some(reply),
-                        Poll::Pending => None,
-                    }
+            let mut reply = None;
+            if let Some(request) = &mut self.request {
+                if let Poll::Ready(result) = request.poll(task) {
+                    let owner = &request.shared.owner;
+                    reply = Some((owner, read_reply(context, owner, result)));
+                } else if request.is_to_be_handed_over()
+                    && let Some(left) = request.take()
+                {
+                    registry.finish_elsewhere(&request.shared.owner, left);
                 }
-                None => None,
-            };
-            if has_joined && reply.is_none() {
-                self.registry.context.keep_ticking();
-                return Poll::Pending;
             }
-            // Read after the reply: a pause before it counts.
-            let now = self.now_in_this_process()?;
-            let replied = self.request.take_if(|_| reply.is_some());
-            let reply = replied.as_deref().zip(reply);
-            let (polled, request) =
-                self.registry
-                    .poll(&self.key, self.kind, self.id, now, context.waker(), reply);
+            let now = match (polled_at, &reply) {
+                // The task has left its waker, and every later event wakes it.
+                (None, None) => {
+                    context.keep_ticking();
+                    return Poll::Pending;
+                }
+                (Some(now), None) => now,
+                // Read after the reply: a pause before it counts.
+                (_, Some(_)) => context.clock.now(),
+            };
+            let has_reply = reply.is_some();
+            let (polled, next) =
+                registry.poll(&self.key, self.kind, self.id, now, task.waker(), reply);
+            if has_reply {
+                self.request = None;
+            }
             match polled {
-                Outcome::Taken(lease) => return Poll::Ready(Ok(self.held(lease))),
+                Outcome::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
                 Outcome::Refused(Refusal::Done(result)) => {
                     return Poll::Ready(Ok(Admission::Done(result)));
                 }
                 Outcome::Refused(refusal) => {
-                    return Poll::Ready(Err(self.registry.refused(&self.key, refusal)));
+                    return Poll::Ready(Err(registry.refused(&self.key, refusal)));
                 }
-                _ if request.is_some() => self.request = request,
+                _ if next.is_some() => self.request = next,
                 _ => return Poll::Pending,
             }
+            polled_at = Some(now);
         }
     }
 
-    fn held(&self, lease: Arc<LeaseState>) -> Admission {
-        Admission::Held(self.hold(lease))
-    }
-
-    fn hold(&self, lease: Arc<LeaseState>) -> Hold {
-        Hold::first(&self.registry, lease)
-    }
-
-    /// Called before a mutex is taken, which another thread may have held at the moment of a fork.
-    fn now_in_this_process(&self) -> Result<Moment, LockError> {
-        let now = self.registry.context.now_in_this_process();
-        now.map_err(|error| error.about(&self.key))
+    fn hold(&self, lease: Arc<LeaseState>) -> Admission {
+        Admission::Held(Hold::first(&self.registry, lease))
     }
 }
 
@@ -174,50 +166,51 @@ fn check_limits(registry: &Registry, key: &LockKey) -> Result<(), LockError> {
 impl Future for WaitFuture {
     type Output = Result<Admission, LockError>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let span = this.watch.span();
-        let result = ready!(span.in_scope(|| this.poll_once(context)));
+        let result = match &this.watch {
+            None => ready!(this.poll_once(task)),
+            Some(watch) => {
+                let span = watch.span();
+                ready!(span.in_scope(|| this.poll_once(task)))
+            }
+        };
         this.stage = Stage::Over;
-        Poll::Ready(match result {
-            Ok(Admission::Held(hold)) => {
-                hold.watch(|lease| this.watch.granted(lease.fencing));
-                Ok(Admission::Held(hold))
+        if let Some(watch) = this.watch.take() {
+            match &result {
+                Ok(Admission::Held(hold)) => hold.watch(*watch),
+                Ok(Admission::Done(_)) => watch.done(),
+                Err(error) => watch.failed(error),
             }
-            Ok(Admission::Done(result)) => {
-                this.watch.done();
-                Ok(Admission::Done(result))
-            }
-            Err(error) => {
-                this.watch.failed(&error);
-                Err(error)
-            }
-        })
+        }
+        Poll::Ready(result)
     }
 }
 
 impl Drop for WaitFuture {
     fn drop(&mut self) {
         self.registry.waiting.fetch_sub(1, Ordering::Relaxed);
+        let stage = mem::replace(&mut self.stage, Stage::Over);
         // Nothing is left to a future that is over, not even to one that a forked process inherited.
-        if self.stage == Stage::Over && self.request.is_none() {
+        if matches!(stage, Stage::Over) && self.request.is_none() {
             return;
         }
         if !self.registry.context.is_here() {
             // The spans of telemetry and the request in flight belong to the parent.
-            let inherited = (self.request.take(), self.taken.take());
-            mem::forget((mem::take(&mut self.watch), inherited));
-            return;
+            return mem::forget((self.watch.take(), self.request.take(), stage));
         }
-        if let Some(lease) = self.taken.take() {
-            return drop(self.hold(lease));
+        match stage {
+            Stage::Taken(lease) => drop(self.hold(lease)),
+            Stage::Joined | Stage::Waiting => {
+                let leave = Event::Leave(self.id);
+                self.registry.event(&self.key, self.kind, leave);
+            }
+            Stage::Over => {}
         }
-        if self.stage != Stage::Over {
-            let leave = Event::Leave(self.id);
-            self.registry.event(&self.key, self.kind, leave);
-        }
-        if let Some(request) = self.request.take() {
-            self.registry.finish_elsewhere(&self.key, &request);
+        if let Some(request) = &mut self.request
+            && let Some(reply) = request.take()
+        {
+            (self.registry).finish_elsewhere(&request.shared.owner, reply);
         }
     }
 }

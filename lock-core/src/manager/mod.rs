@@ -110,8 +110,7 @@ impl LockManager {
         waker: &Waker,
     ) -> Result<WaitFuture, LockError> {
         let wait = WaitFuture::join(&self.inner.registry, key, terms, now, deadline, waker);
-        wait.map(WaitFuture::watched)
-            .inspect_err(|error| telemetry::refused(key, terms.mode.kind().shown(), error))
+        wait.inspect_err(|error| telemetry::refused(key, terms.mode.kind().shown(), error))
     }
 
     fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {

@@ -12,7 +12,10 @@ use crate::{
     lease::Lease,
     lock::{
         hold::{Hold, Leases},
-        key_state::{Event, terms::Terms, wait_queue::deadline},
+        key_state::{
+            Event,
+            terms::{Terms, deadline},
+        },
         reentry,
     },
     manager::{LockManager, run::release_now},

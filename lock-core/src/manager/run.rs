@@ -11,8 +11,7 @@ use crate::{
     lease::Lease,
     lock::{
         hold::while_held,
-        key_state::terms::Terms,
-        key_state::wait_queue::deadline,
+        key_state::terms::{Terms, deadline},
         reentry::{self, Turns},
     },
     manager::{

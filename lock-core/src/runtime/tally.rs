@@ -34,8 +34,13 @@ impl Tally {
         }
     }
 
-    pub(crate) fn open(self: &Arc<Self>) -> Open {
+    /// Opens one that is closed by [`close_one`](Self::close_one).
+    pub(crate) fn open_one(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn open(self: &Arc<Self>) -> Open {
+        self.open_one();
         Open(self.clone())
     }
 

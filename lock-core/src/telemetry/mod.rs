@@ -1,15 +1,15 @@
 //! Reports to subscribers: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
 //!
 //! A wait and a hold are watched from one place each, the [`WaitFuture`](crate::lock::waiting::WaitFuture) and the
-//! [`LeaseState`](crate::lock::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber, and
-//! eight bytes.
+//! [`LeaseState`](crate::lock::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber, and a
+//! few bytes.
 //!
 //! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
 //! crate. A subscriber that panics in the middle of a hand-over must not interrupt it: the lock would then have no holder, or two.
 //!
 //! Spans and events have the level `DEBUG`, except those that an operator has to look at.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use tracing::{Level, Span};
 
@@ -37,16 +37,14 @@ pub(crate) use hand_off::HandOff;
 pub(crate) use once_outcome::OnceOutcome;
 pub(crate) use refusals::Refusals;
 
-/// A task that waits.
-#[derive(Default)]
-pub(crate) struct WatchedWait(Observed);
+/// A task that waits, if there is a subscriber. In a box, since thousands of tasks may wait.
+pub(crate) struct WatchedWait {
+    observed: ObservedSpan,
+    has_ended: bool,
+}
 
-/// A task that holds a lock.
-#[derive(Default)]
-pub(crate) struct WatchedHold(Observed);
-
-/// In a box, since thousands of tasks may wait. `None` without a subscriber, or after the wait or the hold has ended.
-type Observed = Option<Box<ObservedSpan>>;
+/// A task that holds a lock, if there is a subscriber.
+pub(crate) struct WatchedHold(ObservedSpan);
 
 struct ObservedSpan {
     key: LockKey,
@@ -63,116 +61,104 @@ impl ObservedSpan {
         self.span.in_scope(|| report(self.key.shown(), so_far));
         so_far
     }
-}
 
-fn span(watched: &Observed) -> Span {
-    let span = watched.as_ref().map(|watch| watch.span.clone());
-    span.unwrap_or_else(Span::none)
-}
-
-/// Whether a subscriber listens to waits and holds.
-fn listened_to() -> bool {
-    figures::ARE_KEPT || details_are_logged()
+    /// Closes the span, which may call subscribers.
+    fn close(&mut self) {
+        let span = mem::replace(&mut self.span, Span::none());
+        catch_panic(|| drop(span));
+    }
 }
 
 impl WatchedWait {
-    pub(crate) fn begin(key: &LockKey, mode: LockMode, clock: &Clock) -> Self {
-        if !listened_to() {
-            return Self(None);
+    /// `None` without a subscriber.
+    pub(crate) fn begin(key: &LockKey, mode: LockMode, clock: &Clock) -> Option<Box<Self>> {
+        if !figures::ARE_KEPT && !details_are_logged() {
+            return None;
         }
         figures::wait_begins(key, mode);
-        Self(Some(Box::new(ObservedSpan {
+        let observed = ObservedSpan {
             key: key.clone(),
             mode,
             span: tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template(), mode = mode.label()),
             since: clock.now(),
             clock: clock.clone(),
-        })))
+        };
+        let has_ended = false;
+        Some(Box::new(Self {
+            observed,
+            has_ended,
+        }))
     }
 
     /// The span for futures that are polled during the wait.
     pub(crate) fn span(&self) -> Span {
-        span(&self.0)
+        self.observed.span.clone()
     }
 
     /// The lock was granted.
-    pub(crate) fn granted(&mut self, fencing_token: FencingToken) -> WatchedHold {
-        let Some(watch) = self.0.take() else {
-            return WatchedHold(None);
-        };
+    pub(crate) fn granted(mut self, fencing_token: FencingToken) -> WatchedHold {
         let fencing_token = u64::from(fencing_token);
-        let waited =
-            watch.ends(|key, waited| tracing::debug!(%key, ?waited, fencing_token, "acquired"));
+        self.ends(|key, waited| tracing::debug!(%key, ?waited, fencing_token, "acquired"));
         let ObservedSpan {
             key, mode, clock, ..
-        } = *watch;
-        figures::wait_ends(&key, mode, waited);
-        figures::hold_begins(&key, mode);
-        WatchedHold(Some(Box::new(ObservedSpan {
+        } = &self.observed;
+        figures::hold_begins(key, *mode);
+        WatchedHold(ObservedSpan {
+            key: key.clone(),
+            mode: *mode,
             span: tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), mode = mode.label(), fencing_token),
             since: clock.now(),
-            key,
-            mode,
-            clock,
-        })))
+            clock: clock.clone(),
+        })
     }
 
     /// The wait ended with the result of a run.
-    pub(crate) fn done(&mut self) {
-        if let Some(watch) = self.0.take() {
-            let waited = watch.ends(|key, waited| tracing::debug!(%key, ?waited, "done before"));
-            figures::wait_ends(&watch.key, watch.mode, waited);
-        }
+    pub(crate) fn done(mut self) {
+        self.ends(|key, waited| tracing::debug!(%key, ?waited, "done before"));
     }
 
     /// The wait ended without the lock.
-    pub(crate) fn failed(&mut self, error: &LockError) {
-        if let Some(watch) = self.0.take() {
-            let waited =
-                watch.ends(|key, waited| tracing::debug!(%key, ?waited, %error, "not acquired"));
-            figures::wait_ends(&watch.key, watch.mode, waited);
-            figures::refused(&watch.key, watch.mode, error);
-        }
+    pub(crate) fn failed(mut self, error: &LockError) {
+        self.ends(|key, waited| tracing::debug!(%key, ?waited, %error, "not acquired"));
+        figures::refused(&self.observed.key, self.observed.mode, error);
+    }
+
+    fn ends(&mut self, report: impl FnOnce(Shown<'_>, Duration)) {
+        // Set first: a subscriber may panic.
+        self.has_ended = true;
+        let waited = self.observed.ends(report);
+        figures::wait_ends(&self.observed.key, self.observed.mode, waited);
     }
 }
 
 impl Drop for WatchedWait {
     /// Records that the future was dropped: by a time-out of its caller, or because a client disconnected.
     fn drop(&mut self) {
-        if let Some(watch) = self.0.take() {
+        if !self.has_ended {
             catch_panic(|| {
-                let waited =
-                    watch.ends(|key, waited| tracing::debug!(%key, ?waited, "stopped waiting"));
-                figures::wait_ends(&watch.key, watch.mode, waited);
-                figures::abandoned(&watch.key, watch.mode);
-                drop(watch);
+                self.ends(|key, waited| tracing::debug!(%key, ?waited, "stopped waiting"));
+                figures::abandoned(&self.observed.key, self.observed.mode);
             });
         }
+        self.observed.close();
     }
 }
 
 impl WatchedHold {
-    /// Whether there is a subscriber to it.
-    pub(crate) fn is_on(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// The span for code that runs under the lock.
     pub(crate) fn span(&self) -> Span {
-        span(&self.0)
+        self.0.span.clone()
     }
 }
 
 impl Drop for WatchedHold {
     fn drop(&mut self) {
-        if let Some(watch) = self.0.take() {
-            catch_panic(|| {
-                let held = watch.ends(|key, held| tracing::debug!(%key, ?held, "released"));
-                figures::hold_ends(&watch.key, watch.mode, held);
-                // The span closes here, and that may call subscribers.
-                drop(watch);
-            });
-        }
+        let observed = &self.0;
+        catch_panic(|| {
+            let held = observed.ends(|key, held| tracing::debug!(%key, ?held, "released"));
+            figures::hold_ends(&observed.key, observed.mode, held);
+        });
+        self.0.close();
     }
 }
 

@@ -28,7 +28,6 @@ use crate::{
     telemetry::Refusals,
 };
 
-pub(crate) mod event_listener;
 pub(crate) mod outage;
 pub(crate) mod ticking;
 

@@ -9,6 +9,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    task::Waker,
     time::Duration,
 };
 
@@ -16,10 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{
     key::LockKey,
-    lock::{
-        context::event_listener::{EventListener, RenewalDue},
-        key_state::{BATCHED_WITHIN, Event},
-    },
+    lock::key_state::{BATCHED_WITHIN, Event},
     mode::RequestKind,
     runtime::{
         clock::{Clock, Moment},
@@ -27,6 +25,7 @@ use crate::{
         mutex::Mutex,
         timer_queue::TimerQueue,
     },
+    store::owner::Owner,
 };
 
 /// The most renewals in one message, so that the server stays responsive to others.
@@ -34,6 +33,36 @@ const LARGEST_BATCH: usize = 512;
 
 /// The most batches in flight. Further renewals wait in `due`.
 const MOST_IN_FLIGHT: usize = 64;
+
+pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
+
+/// What the registry is to the parts that report events to it.
+pub(crate) trait EventListener: Send + Sync {
+    /// Makes the transition of an event, and carries out what follows from it.
+    fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>);
+
+    /// Called when the release of this owner token has its result, or when none will come.
+    fn released(&self, owner: &Owner);
+
+    /// Sends a batch of renewals. A reply may take so long.
+    fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration);
+
+    /// The time of a round trip to the backend.
+    fn round_trip(&self) -> Duration;
+
+    /// The task of the timers has ended, with the runtime that it ran on. Waiters and observers of leases look again, which starts
+    /// another.
+    fn rouse_all(&self);
+}
+
+/// A lease that is to be renewed.
+#[derive(Clone)]
+pub(crate) struct RenewalDue {
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) ttl: Duration,
+    /// How many fencing tokens are wanted.
+    pub(crate) tokens: u32,
+}
 
 pub(crate) struct Ticking {
     /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.

@@ -19,7 +19,7 @@ use crate::{
     fencing::FencingBlock,
     key::LockKey,
     lock::{
-        context::{Context, event_listener::LiveEvent, outage::Outage},
+        context::{Context, outage::Outage, ticking::LiveEvent},
         hold::{Admission, Hold},
         interleavings::served_store::{Order, ServedStore},
         key_state::{

@@ -11,10 +11,10 @@ use crate::{
         FullState,
         action::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
         request::{
-            AcquireReply, AcquireRequest, Granted, MOST_LATE_GRANTS, Meanwhile, RequestStep,
-            Rivals, WakeUps, checking_pause,
+            AcquireReply, AcquireRequest, MOST_LATE_GRANTS, Meanwhile, RequestStep, Rivals,
+            WakeUps, checking_pause,
         },
-        server_lease::{ServerLease, validity},
+        server_lease::{Granted, ServerLease, validity},
     },
     mode::{Mode, RequestKind},
     options::Wait,
@@ -249,7 +249,7 @@ where
         let pause = if meanwhile == Meanwhile::Reconnected && !failure.is_definite() {
             Duration::ZERO
         } else {
-            cx.jitter(pause)
+            cx.host.jitter(pause)
         };
         request.step = RequestStep::Waiting {
             until: cx.now.after(pause),

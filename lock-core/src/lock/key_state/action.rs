@@ -78,12 +78,6 @@ pub(crate) struct Transition<'a, W, L, O> {
     pub(crate) actions: Vec<Action<W, L, O>>,
 }
 
-impl<W, L, O> Transition<'_, W, L, O> {
-    pub(super) fn jitter(&self, span: Duration) -> Duration {
-        self.host.jitter(span)
-    }
-}
-
 /// The lease of a task that takes it now.
 #[derive(Debug)]
 pub(crate) struct NewLease<'a, O> {

@@ -20,8 +20,8 @@ use crate::{
         },
         event::Event,
         full_state::FullState,
-        request::{AcquireReply, Granted},
-        server_lease::{RenewalPlan, RenewalReply, validity},
+        request::AcquireReply,
+        server_lease::{Granted, RenewalPlan, RenewalReply, validity},
         terms::Terms,
     },
     mode::Mode,
@@ -134,33 +134,38 @@ where
         true
     }
 
-    /// What the reply grants to the task, if it does, and if nothing else follows from it.
-    pub(super) fn grant(&self, owner: &O, reply: &AcquireReply, now: Moment) -> Option<Grant> {
+    /// The task takes what the reply grants to it, if it grants something and nothing else follows from the reply.
+    pub(super) fn take(
+        &mut self,
+        owner: &O,
+        reply: &AcquireReply,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> Option<L> {
         let Ok(AcquireOutcome::Granted(grant)) = reply.result else {
             return None;
         };
-        let is_plain = !reply.is_astray && !grant.has_more && grant.tokens.left() > 0;
-        let is_asked_for = self.held().is_none() && self.owner == *owner;
-        (is_plain && is_asked_for && !self.granted(grant).is_short(now)).then_some(grant)
-    }
-
-    fn granted(&self, grant: Grant) -> Granted {
-        Granted {
+        let AloneStage::Waiting { waker, .. } = &mut self.stage else {
+            return None;
+        };
+        let ttl = self.terms.ttl;
+        let valid_until = validity(self.sent, ttl);
+        let granted = Granted {
             grant,
-            ttl: self.terms.ttl,
-            valid_until: validity(self.sent, self.terms.ttl),
+            ttl,
+            valid_until,
+        };
+        let is_plain = !reply.is_astray && !grant.has_more;
+        if self.owner != *owner || !is_plain || granted.is_short(cx.now) {
+            return None;
         }
-    }
-
-    /// The task takes a grant.
-    pub(super) fn take(&mut self, grant: Grant, cx: &mut Transition<'_, W, L, O>) -> Option<L> {
         let fencing = { grant.tokens }.take()?;
-        let valid_until = self.granted(grant).valid_until;
-        cx.actions.extend(self.take_waker().map(Action::Drop));
+        if let Some(waker) = waker.take() {
+            cx.actions.push(Action::Drop(waker));
+        }
         let learned = Action::Learn(self.owner.clone(), grant.tokens.last());
         cx.actions.push(learned);
         let mut renewal = RenewalPlan::of(&self.terms, cx.now);
-        renewal.plan_anew(self.terms.ttl, valid_until, cx);
+        renewal.plan_anew(ttl, valid_until, cx);
         let lease = cx.host.new_lease(NewLease {
             id: self.id,
             owner: &self.owner,
@@ -168,7 +173,7 @@ where
             fencing,
             permit: grant.permit,
             valid_until,
-            is_renewed: renewal != RenewalPlan::Off,
+            is_renewed: !matches!(renewal, RenewalPlan::Off),
             taken_at: cx.now,
         });
         self.stage = AloneStage::Held(Taken {
@@ -181,17 +186,18 @@ where
         Some(lease)
     }
 
-    /// What gives back the lease that the task has by this owner token, as long as the lease is certain.
-    pub(super) fn release(&self, id: TaskId, owner: &O, now: Moment) -> Option<ReleaseAction<O>> {
-        let held = self.held()?;
-        let is_held = self.id == id && self.owner == *owner && now < held.valid_until;
-        is_held.then(|| ReleaseAction {
-            owner: self.owner.clone(),
-            ttl: self.terms.ttl,
-            valid_until: held.valid_until,
-            kept_until: None,
-            is_queued: false,
-        })
+    /// What gives back the lease that the task has, as long as the lease is certain.
+    pub(super) fn release(&self, now: Moment) -> Option<ReleaseAction<O>> {
+        match &self.stage {
+            AloneStage::Held(held) if now < held.valid_until => Some(ReleaseAction {
+                owner: self.owner.clone(),
+                ttl: self.terms.ttl,
+                valid_until: held.valid_until,
+                kept_until: None,
+                is_queued: false,
+            }),
+            AloneStage::Waiting { .. } | AloneStage::Held(_) => None,
+        }
     }
 
     /// Sends a renewal that is due. Returns whether nothing else is to be done now: a task has the lease, which has not ended.
@@ -255,7 +261,7 @@ where
         match &self.stage {
             AloneStage::Waiting { deadline, .. } => {
                 let polled = self.sent.after(POLL_WITHIN);
-                deadline.map_or(polled, |deadline| deadline.min(polled))
+                deadline.unwrap_or(polled).min(polled)
             }
             AloneStage::Held(held) => held.renewal.due(held.valid_until),
         }
@@ -353,8 +359,7 @@ mod tests {
         fencing::FencingBlock,
         lock::key_state::{
             Form, KeyState, Limits,
-            terms::{Defaults, HoldBounds},
-            wait_queue::deadline,
+            terms::{Defaults, HoldBounds, deadline},
         },
         mode::RequestKind,
         options::LockOptions,

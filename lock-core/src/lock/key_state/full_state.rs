@@ -217,7 +217,7 @@ where
         if let Some(request) = &mut self.request {
             // After an outage the waiters of all processes get their messages at about the same time.
             let spread = cx.polling_pause.saturating_mul(request.failures.min(10));
-            request.reconnected(cx.now.after(cx.jitter(spread)));
+            request.reconnected(cx.now.after(cx.host.jitter(spread)));
         }
         self.disconnected(since, cx);
     }

@@ -146,8 +146,8 @@ where
                 let Some((owner, reply)) = reply else {
                     return alone.keep_waiting(waker).then_some(Outcome::Pending);
                 };
-                let grant = alone.grant(owner, reply, cx.now)?;
-                alone.take(grant, cx).map(Outcome::Taken)
+                let lease = alone.take(owner, reply, cx)?;
+                Some(Outcome::Taken(lease))
             }
             (Form::Alone(alone), Event::Renewed(owner, reply)) => {
                 alone.renewed(owner, reply, cx).then_some(Outcome::Pending)
@@ -156,8 +156,8 @@ where
             (Form::Alone(alone), Event::Reconnected(since) | Event::Disconnected(since)) => {
                 alone.reconnected(*since, cx).then_some(Outcome::Pending)
             }
-            (Form::Alone(alone), Event::Release(id, owner)) => {
-                let release = alone.release(*id, owner, cx.now)?;
+            (Form::Alone(alone), Event::Release(id, _)) if *id == alone.id => {
+                let release = alone.release(cx.now)?;
                 self.form = Form::Nothing;
                 Some(Outcome::Released(AfterRelease::GiveBack(release)))
             }

@@ -13,7 +13,7 @@ use crate::{
     lock::key_state::action::{Action, POLL_WITHIN, Refusal, ReleaseAction, TaskId, Transition},
     mode::Mode,
     runtime::clock::Moment,
-    store::{AcquireOutcome, Busy, Expiry, Failure, Grant, PushedGrant, QueueMode, WakeUpMode},
+    store::{AcquireOutcome, Busy, Expiry, Failure, PushedGrant, QueueMode, WakeUpMode},
 };
 
 /// The time between two checks of an entry, plus a jitter of a twentieth. A check shows the server that the process is alive. The
@@ -104,14 +104,6 @@ pub(crate) enum WakeUps {
     GrantsOnly,
 }
 
-/// A grant, before it has a holder.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Granted {
-    pub(super) grant: Grant,
-    pub(super) ttl: Duration,
-    pub(super) valid_until: Moment,
-}
-
 /// The reply to a request for the key, and what is known of its copies.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireReply {
@@ -122,13 +114,6 @@ pub(crate) struct AcquireReply {
     pub(crate) has_not_left: bool,
     /// Copies were sent on several connections.
     pub(crate) is_astray: bool,
-}
-
-impl Granted {
-    /// Whether less than half of its ttl is left: too little for a task to begin with.
-    pub(super) fn is_short(&self, now: Moment) -> bool {
-        self.valid_until.since(now) < self.ttl / 2
-    }
 }
 
 impl<O> AcquireRequest<O> {
@@ -236,19 +221,19 @@ impl<O> AcquireRequest<O> {
 /// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second for each process.
 /// The first process of the queue adds one check a ttl, or one a pause.
 pub(super) fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
-    let beat = BEAT + cx.jitter(BEAT / 20);
+    let beat = BEAT + cx.host.jitter(BEAT / 20);
     if !busy.is_next {
         return beat;
     }
     let pause = match (busy.wake_up, busy.expiry) {
-        (WakeUpMode::Push, Expiry::Unknown) => cx.jitter(FIRST_CHECK),
+        (WakeUpMode::Push, Expiry::Unknown) => cx.host.jitter(FIRST_CHECK),
         (WakeUpMode::Push, _) => beat,
-        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => cx.jitter(cx.polling_pause),
+        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => cx.host.jitter(cx.polling_pause),
     };
     match busy.expiry {
         // Two milliseconds later, with jitter, since the server counts in whole milliseconds.
         Expiry::In(left) => pause
-            .min(left + cx.jitter(Duration::from_millis(2)))
+            .min(left + cx.host.jitter(Duration::from_millis(2)))
             .max(SHORTEST_PAUSE),
         Expiry::Never | Expiry::Unknown => pause,
     }

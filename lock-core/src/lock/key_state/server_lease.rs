@@ -8,13 +8,13 @@ use crate::{
         action::{Action, BATCHED_WITHIN, NewLease, ReleaseAction, TaskId, Transition},
         batch::Batch,
         local_holders::{HolderStage, LocalHolder, LocalHolders},
-        request::{AcquireRequest, Granted, Rivals},
+        request::{AcquireRequest, Rivals},
         share::Share,
         terms::{HoldBounds, Terms},
     },
     options::AutoRenew,
     runtime::clock::Moment,
-    store::{Failure, Renewed},
+    store::{Failure, Grant, Renewed},
 };
 
 #[derive(Clone, Debug)]
@@ -38,6 +38,21 @@ pub(crate) struct ServerLease<W, L, O> {
     /// Whether a copy of its request may still be executed on another connection. Then it is not passed on, and its release also
     /// removes an entry from the queue.
     pub(super) is_astray: bool,
+}
+
+/// A grant, before it has a holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    pub(super) grant: Grant,
+    pub(super) ttl: Duration,
+    pub(super) valid_until: Moment,
+}
+
+impl Granted {
+    /// Whether less than half of its ttl is left: too little for a task to begin with.
+    pub(super) fn is_short(&self, now: Moment) -> bool {
+        self.valid_until.since(now) < self.ttl / 2
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +82,7 @@ impl RenewalPlan {
     ) {
         if let Self::At(at) = self {
             let third = valid_until.since(cx.now).min(ttl) / 3;
-            let pause = third * 4 / 5 + cx.jitter(third / 5);
+            let pause = third * 4 / 5 + cx.host.jitter(third / 5);
             *at = cx.now.after(pause);
         }
     }
@@ -91,7 +106,7 @@ impl RenewalPlan {
     /// The renewal in flight has failed, or its reply is late. It is retried until the lease ends.
     pub(super) fn retry<W, L, O>(&mut self, retry_in: Duration, cx: &Transition<'_, W, L, O>) {
         if *self == Self::InFlight {
-            *self = Self::At(cx.now.after(cx.jitter(retry_in)));
+            *self = Self::At(cx.now.after(cx.host.jitter(retry_in)));
         }
     }
 

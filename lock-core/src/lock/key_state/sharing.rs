@@ -131,7 +131,7 @@ where
 
     /// Gives back a share that is let go. For two polling pauses the key is left to clients that poll.
     fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> ReleaseAction<O> {
-        let pause = cx.jitter(cx.polling_pause.saturating_mul(2));
+        let pause = cx.host.jitter(cx.polling_pause.saturating_mul(2));
         self.asks_from = Some(cx.now.after(pause));
         self.give_back(at, None)
     }

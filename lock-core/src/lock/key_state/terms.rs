@@ -68,15 +68,6 @@ impl Defaults {
         Ok(self)
     }
 
-    fn check_mode(self, mode: Mode) -> Result<(), LockError> {
-        match self.only_exclusive {
-            Some(reason) if mode != Mode::Exclusive => Err(LockError::invalid(format!(
-                "the lock is asked for {mode}: {reason}"
-            ))),
-            _ => Ok(()),
-        }
-    }
-
     /// Checks a time during which a server must remember the lock: a ttl, or a `min_hold`, which may last longer than the lease.
     fn check_most(&self, option: &str, value: Duration) -> Result<(), LockError> {
         match self.max_ttl {
@@ -101,18 +92,22 @@ impl Terms {
             release: options.release.unwrap_or(defaults.release),
             mode: options.mode,
         };
-        terms.check()?;
+        check_range("ttl", terms.ttl)?;
+        check_wait(terms.wait)?;
+        check_permits(terms.mode)?;
+        if terms.max_hold.is_some() || terms.min_hold.is_some() {
+            terms.check_holds()?;
+        }
         defaults.check_most("ttl", terms.ttl)?;
         if let Some(min_hold) = terms.min_hold {
             defaults.check_most("min_hold", min_hold)?;
         }
-        defaults.check_mode(terms.mode)?;
-        Ok(terms)
-    }
-
-    /// Whether something beside the ttl bounds the time of a lease.
-    pub(crate) fn is_bounded(&self) -> bool {
-        self.max_hold.is_some() || self.min_hold.is_some()
+        match (terms.mode, defaults.only_exclusive) {
+            (Mode::Exclusive, _) | (_, None) => Ok(terms),
+            (mode, Some(reason)) => Err(LockError::invalid(format!(
+                "the lock is asked for {mode}: {reason}"
+            ))),
+        }
     }
 
     /// The bounds of a task that begins at this moment.
@@ -123,10 +118,7 @@ impl Terms {
         }
     }
 
-    fn check(&self) -> Result<(), LockError> {
-        check_range("ttl", self.ttl)?;
-        check_wait(self.wait)?;
-        check_permits(self.mode)?;
+    fn check_holds(&self) -> Result<(), LockError> {
         if let Some(max_hold) = self.max_hold {
             check_range("max_hold", max_hold)?;
         }
@@ -147,6 +139,14 @@ impl Terms {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Until when a task waits that begins now.
+pub(crate) fn deadline(wait: Wait, now: Moment) -> Option<Moment> {
+    match wait {
+        Wait::For(wait) => Some(now.after(wait)),
+        Wait::No | Wait::Forever => None,
     }
 }
 

@@ -159,11 +159,3 @@ impl<W> WaitQueue<W> {
         taken.collect()
     }
 }
-
-/// Until when a task waits that begins now.
-pub(crate) fn deadline(wait: Wait, now: Moment) -> Option<Moment> {
-    match wait {
-        Wait::For(wait) => Some(now.after(wait)),
-        Wait::No | Wait::Forever => None,
-    }
-}

@@ -26,36 +26,63 @@ pub(crate) struct AcquireInFlight {
 }
 
 enum Reply {
-    NotSent,
+    /// The task has it, and has not polled it.
+    WithTask,
     /// Polled by the task.
     Pending(StoreFuture<Acquired>),
     /// The reply has come, or the executor waits for it.
     Elsewhere,
 }
 
+/// The request as the task has it that polls it.
+pub(crate) struct PolledRequest {
+    pub(crate) shared: Arc<AcquireInFlight>,
+    /// Not polled yet. The first poll sends it.
+    first: Option<StoreFuture<Acquired>>,
+}
+
 impl AcquireInFlight {
     pub(crate) fn new(owner: Arc<Owner>) -> Self {
         Self {
             owner,
-            reply: Mutex::new(Reply::NotSent),
+            reply: Mutex::new(Reply::WithTask),
         }
     }
 
-    /// Gives the request to the task, which sends it with its first poll. Returns the request if the executor must wait for it
-    /// instead: the process was stopped for a second just before this.
-    pub(crate) fn send(&self, reply: StoreFuture<Acquired>) -> Option<StoreFuture<Acquired>> {
-        let mut state = self.reply.lock();
-        if matches!(*state, Reply::Elsewhere) {
-            return Some(reply);
+    /// Takes the request from the task, if its reply has not come. A task that has not polled it hands it over with its first poll.
+    pub(crate) fn take(&self) -> Option<StoreFuture<Acquired>> {
+        match mem::replace(&mut *self.reply.lock(), Reply::Elsewhere) {
+            Reply::Pending(reply) => Some(reply),
+            Reply::WithTask | Reply::Elsewhere => None,
         }
-        *state = Reply::Pending(reply);
-        None
+    }
+}
+
+impl PolledRequest {
+    pub(crate) fn new(shared: Arc<AcquireInFlight>, reply: StoreFuture<Acquired>) -> Self {
+        let first = Some(reply);
+        Self { shared, first }
     }
 
     /// Polls the request for the task. Stays pending once the executor has the request: the event of its reply then wakes the
     /// waiter.
-    pub(crate) fn poll(&self, context: &mut TaskContext<'_>) -> Poll<Result<Acquired, Failure>> {
-        let mut state = self.reply.lock();
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut TaskContext<'_>,
+    ) -> Poll<Result<Acquired, Failure>> {
+        if let Some(first) = &mut self.first {
+            let polled = first.as_mut().poll(context);
+            if polled.is_pending() {
+                let mut state = self.shared.reply.lock();
+                if let Reply::WithTask = *state
+                    && let Some(first) = self.first.take()
+                {
+                    *state = Reply::Pending(first);
+                }
+            }
+            return polled;
+        }
+        let mut state = self.shared.reply.lock();
         let Reply::Pending(reply) = &mut *state else {
             return Poll::Pending;
         };
@@ -66,12 +93,15 @@ impl AcquireInFlight {
         polled
     }
 
+    /// Whether the executor must wait for the reply, although the task has it: the process was stopped for a second before the first
+    /// poll.
+    pub(crate) fn is_to_be_handed_over(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// Takes the request from the task, if its reply has not come.
-    pub(crate) fn take(&self) -> Option<StoreFuture<Acquired>> {
-        match mem::replace(&mut *self.reply.lock(), Reply::Elsewhere) {
-            Reply::Pending(reply) => Some(reply),
-            Reply::NotSent | Reply::Elsewhere => None,
-        }
+    pub(crate) fn take(&mut self) -> Option<StoreFuture<Acquired>> {
+        self.first.take().or_else(|| self.shared.take())
     }
 }
 

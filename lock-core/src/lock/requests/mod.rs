@@ -2,4 +2,3 @@
 
 pub(crate) mod acquire_in_flight;
 pub(crate) mod release;
-pub(crate) mod release_in_flight;

@@ -1,5 +1,18 @@
-//! Releases a key. The task that releases polls the release until it knows the result. If the task is dropped, the manager's executor
-//! goes on with it. The store repeats the release until it is certain (`store/until_certain.rs`).
+//! A release of a key, from its first byte to its result.
+//!
+//! The task that releases polls the release until it knows the result. If the task is dropped, the manager's executor goes on with
+//! it. The store repeats the release until it is certain (`store/until_certain.rs`).
+//!
+//! Meanwhile the next acquire of the key in this process is sent behind the release. One connection keeps the order of its requests,
+//! so that acquire finds the key free. Sometimes it is not known that both use one connection: several servers, no scripts, no
+//! connection yet. Then the acquire waits for the reply to the release. The order can still break: a redirect, a broken connection, a
+//! script that the server forgot, replicas that must acknowledge. Then the reply is "busy", and the acquire waits for the reply as
+//! well and is sent once more.
+//!
+//! Each acquire waits for one command time-out at most: the task that polls the release may have stopped polling it.
+//!
+//! Rejected: a state for a release in flight in the state machine of the key. It would decide nothing: an acquire that is sent
+//! behind a release is only a request that takes longer.
 
 use std::{
     future::Future,
@@ -15,11 +28,11 @@ use crate::{
     lock::{
         context::{Context, forked},
         key_state::ReleaseAction,
-        requests::release_in_flight::OpenRelease,
     },
-    runtime::clock::Moment,
+    runtime::{catch_panic::catch_panic, clock::Moment, tally::Tally},
     store::{
-        CertainRelease, Failure, Release, ReleaseOutcome, RunResult, StoreFuture, owner::Owner,
+        Acquire, AcquireOutcome, Acquired, CertainRelease, Failure, QueueMode, Release,
+        ReleaseOutcome, RunResult, StoreFuture, WakeUpMode, owner::Owner,
     },
 };
 
@@ -30,63 +43,79 @@ use crate::{
 pub(crate) struct Releasing(ReleaseStage);
 
 enum ReleaseStage {
-    Pending(Box<PendingRelease>),
+    Pending(PendingRelease),
     Known(Box<Result<(), LockError>>),
     Over,
 }
 
 /// The release, until its result is known. It may be polled anywhere.
 struct PendingRelease {
-    context: Arc<Context>,
-    key: LockKey,
     reply: StoreFuture<ReleaseOutcome>,
-    /// Makes the next acquire of the key take account of the release.
-    open: Option<OpenRelease>,
-    valid_until: Moment,
     lost: Option<LeaseLost>,
     /// The first poll is part of the call that began the release, and checked the process.
     is_polled: bool,
+    /// Dropped after the request.
+    open: OpenRelease,
 }
 
-/// Begins a release, which is sent with the first poll. `result`: what a run leaves.
-pub(crate) fn release(
-    context: &Arc<Context>,
-    action: ReleaseAction<Arc<Owner>>,
-    started: Moment,
-    lost: Option<LeaseLost>,
-    open: Option<OpenRelease>,
-    result: Option<RunResult>,
-) -> Releasing {
-    let (key, valid_until) = (action.owner.key.clone(), action.valid_until);
-    let reply = context.store.release(CertainRelease {
-        request: Release {
-            owner: action.owner,
-            keep: None,
-            result,
-            known_fencing: 0,
-            may_be_queued: action.is_queued,
-            at_server: None,
-        },
-        kept_until: action.kept_until,
-        started,
-        ttl: action.ttl,
-        valid_until,
-        known_tokens: context.known_tokens.clone(),
-        executor: context.executor.clone(),
-        clock: context.clock.clone(),
-        command_timeout: context.timing.command_timeout,
-        _open: context.in_progress.open(),
-        in_background: context.in_background.clone(),
-    });
-    Releasing(ReleaseStage::Pending(Box::new(PendingRelease {
-        context: context.clone(),
-        key,
-        reply,
-        open,
-        valid_until,
-        lost,
-        is_polled: false,
-    })))
+/// A release in flight. The entry of its key keeps it until it has a reply.
+pub(crate) struct ReleaseInFlight {
+    context: Arc<Context>,
+    pub(crate) owner: Arc<Owner>,
+    valid_until: Moment,
+    /// Open until the reply.
+    reply: Tally,
+}
+
+/// A part of the release until its result is known. Its drop tells the registry, and the acquires that wait for the reply.
+pub(crate) struct OpenRelease(pub(crate) Arc<ReleaseInFlight>);
+
+impl OpenRelease {
+    pub(crate) fn new(context: &Arc<Context>, action: &ReleaseAction<Arc<Owner>>) -> Self {
+        Self(Arc::new(ReleaseInFlight {
+            context: context.clone(),
+            owner: action.owner.clone(),
+            valid_until: action.valid_until,
+            reply: Tally::of_one(),
+        }))
+    }
+
+    /// Begins the release, which is sent with the first poll. `result`: what a run leaves.
+    pub(crate) fn begin(
+        self,
+        action: ReleaseAction<Arc<Owner>>,
+        started: Moment,
+        lost: Option<LeaseLost>,
+        result: Option<RunResult>,
+    ) -> Releasing {
+        let context = &self.0.context;
+        let reply = context.store.release(CertainRelease {
+            request: Release {
+                owner: action.owner,
+                keep: None,
+                result,
+                known_fencing: 0,
+                may_be_queued: action.is_queued,
+                at_server: None,
+            },
+            kept_until: action.kept_until,
+            started,
+            ttl: action.ttl,
+            valid_until: action.valid_until,
+            known_tokens: context.known_tokens.clone(),
+            executor: context.executor.clone(),
+            clock: context.clock.clone(),
+            command_timeout: context.timing.command_timeout,
+            _open: context.in_progress.open(),
+            in_background: context.in_background.clone(),
+        });
+        Releasing(ReleaseStage::Pending(PendingRelease {
+            reply,
+            lost,
+            is_polled: false,
+            open: self,
+        }))
+    }
 }
 
 impl Releasing {
@@ -115,12 +144,13 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
         if let ReleaseStage::Pending(work) = &mut self.0 {
+            let release = &work.open.0;
             let is_first = !mem::replace(&mut work.is_polled, true);
-            if !is_first && !work.context.is_here() {
+            if !is_first && !release.context.is_here() {
                 // In a child that was forked after the first poll the reply never comes.
-                return Poll::Ready(Err(forked().about(&work.key)));
+                return Poll::Ready(Err(forked().about(&release.owner.key)));
             }
-            let result = ready!(Pin::new(&mut **work).poll(context));
+            let result = ready!(Pin::new(work).poll(context));
             self.0 = ReleaseStage::Over;
             return Poll::Ready(result);
         }
@@ -136,11 +166,11 @@ impl Drop for Releasing {
         let ReleaseStage::Pending(work) = mem::replace(&mut self.0, ReleaseStage::Over) else {
             return;
         };
-        if !work.context.is_here() {
+        let context = work.open.0.context.clone();
+        if !context.is_here() {
             // A release in flight belongs to the parent.
-            return mem::forget(work);
+            return mem::forget((work, context));
         }
-        let context = work.context.clone();
         context
             .executor
             .start_patiently(async move { drop(work.await) });
@@ -152,17 +182,20 @@ impl Future for PendingRelease {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let reply = ready!(self.reply.as_mut().poll(context));
-        self.context.outage.note(&reply, &self.context.clock);
-        drop(self.open.take());
-        Poll::Ready(self.verdict(reply))
+        Poll::Ready(self.open.0.verdict(self.lost, reply))
     }
 }
 
-impl PendingRelease {
+impl ReleaseInFlight {
     /// What the reply means for the task. An earlier loss of the lease stays: no reply can change it.
-    fn verdict(&self, reply: Result<ReleaseOutcome, Failure>) -> Result<(), LockError> {
-        let (context, key) = (&self.context, &self.key);
-        let reason = match (self.lost, reply) {
+    fn verdict(
+        &self,
+        lost: Option<LeaseLost>,
+        reply: Result<ReleaseOutcome, Failure>,
+    ) -> Result<(), LockError> {
+        let (context, key) = (&self.context, &self.owner.key);
+        context.outage.note(&reply, &context.clock);
+        let reason = match (lost, reply) {
             (Some(reason), _) => reason,
             (None, Ok(ReleaseOutcome::NotOurs)) if context.clock.now() >= self.valid_until => {
                 LeaseLost::Expired
@@ -178,5 +211,55 @@ impl PendingRelease {
             (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
         };
         Err(LockError::lost(key, reason, context.outage.failure()))
+    }
+
+    pub(crate) fn has_reply(&self) -> bool {
+        self.reply.count() == 0
+    }
+
+    /// Sends an acquire of the same key behind the release.
+    pub(crate) async fn acquire_behind(
+        self: Arc<Self>,
+        mut request: Acquire,
+    ) -> Result<Acquired, Failure> {
+        let context = &self.context;
+        let until = context.clock.now().after(context.timing.command_timeout);
+        request.behind = self.owner.released_on.only_connection();
+        if request.behind.is_none() {
+            self.await_reply(until).await;
+        }
+        let reply = context.store.acquire(request.clone()).await;
+        let Ok(Acquired {
+            outcome: AcquireOutcome::Busy(busy),
+            ..
+        }) = &reply
+        else {
+            return reply;
+        };
+        // With an entry in the queue, the release grants the key by a message.
+        let is_queued =
+            request.queue_mode != QueueMode::DoNotQueue && busy.wake_up == WakeUpMode::Push;
+        if is_queued || busy.needs_new_token() || !self.await_reply(until).await {
+            return reply;
+        }
+        request.owner.note_reply(&reply);
+        context.store.acquire(request).await
+    }
+
+    /// Waits for the reply, and returns whether it came.
+    async fn await_reply(&self, until: Moment) -> bool {
+        let left = until.since(self.context.clock.now());
+        self.context.within(left, self.reply.emptied()).await
+    }
+}
+
+impl Drop for OpenRelease {
+    fn drop(&mut self) {
+        let release = &self.0;
+        if let Some(listener) = release.context.ticking.listener() {
+            listener.released(&release.owner);
+        }
+        // This wakes tasks of the user, and a waker may panic.
+        catch_panic(|| release.reply.close_one());
     }
 }

@@ -13,8 +13,10 @@ use crate::{
     error::LeaseLost,
     lock::key_state::{
         Action, AfterRelease, Event, Host, KeyState, Limits, NewLease, Outcome, RenewalReply,
-        TaskId, Transition, full_state::FullState, request::AcquireReply, terms::Terms,
-        wait_queue::deadline,
+        TaskId, Transition,
+        full_state::FullState,
+        request::AcquireReply,
+        terms::{Terms, deadline},
     },
     mode::Mode,
     options::{AutoRenew, OnLost, ReleaseMode, Wait},
