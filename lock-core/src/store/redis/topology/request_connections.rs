@@ -12,7 +12,7 @@ use crate::{
     store::{
         in_flight::ConnectionId,
         redis::connection::{
-            exchange::Ready,
+            ready::Ready,
             handshake::{CurrentConnection, Purpose},
             reconnecting::ReconnectingConnection,
         },

@@ -14,7 +14,7 @@ use crate::store::{
     in_flight::{ConnectionId, InFlight},
     redis::{
         connection::{
-            exchange::Ready, handshake::Purpose, known_primary::Need,
+            ready::Ready, handshake::Purpose, known_primary::Need,
             reconnecting::ReconnectingConnection,
         },
         topology::{
