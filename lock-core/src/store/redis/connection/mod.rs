@@ -65,11 +65,11 @@ pub(crate) mod wire;
 pub(super) const CLOCK: Clock = Clock::Boot;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub(super) id: ConnectionId,
     /// Each request has a clone.
     handle: MultiplexedConnection,
-    traffic: Arc<Traffic>,
+    pub(crate) traffic: Arc<Traffic>,
     /// `None` if the driver runs on the manager's thread.
     shared: Option<Arc<SharedDriver>>,
     /// Whether a PING is in flight that decides whether the connection is dead.
@@ -168,11 +168,6 @@ impl Connection {
     /// Sends nothing more on this connection. It closes when all replies have come, or after the `patience` of its driver.
     pub(super) fn retire(&self) {
         self.traffic.retire();
-    }
-
-    /// Whether a request may be sent: the connection has neither ended nor been retired.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.traffic.is_usable()
     }
 
     /// Whether a task of a user's runtime reads, or the connection needs none.

@@ -48,7 +48,7 @@ pub(crate) struct ReconnectingConnection {
     /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
     pub(super) round_trip: AtomicU64,
     /// How many connections have ended or were given up.
-    losses: AtomicU64,
+    pub(crate) losses: AtomicU64,
 }
 
 pub(crate) type Opened = Result<Arc<CurrentConnection>, Failure>;
@@ -315,11 +315,6 @@ impl ReconnectingConnection {
         // Its driver has not reported the end yet.
         self.forget(current.connection.id);
         None
-    }
-
-    /// How many connections have ended or were given up.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Acquire)
     }
 
     /// Doubts the connection, since another one to the same server has ended. It is made anew if no request is in flight. Else this
