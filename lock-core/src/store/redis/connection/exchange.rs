@@ -1,4 +1,4 @@
-//! Requests on the current connection to a server, and what their replies show about that connection.
+//! Requests that connect if need be, on the manager's thread, and what a missing reply shows about the connection.
 //!
 //! Messages do not keep a connection alive: they also come where only requests are lost. So the PING that decides is waited for
 //! four times as long as a reply, and no longer. Rejected: to compare the number of reads with that of messages, and so find

@@ -62,9 +62,10 @@ impl Ready {
         in_flight.note_sent_on(connection.id);
         let mut handle = connection.behind_messages();
         let reply = pin!(handle.send_packed_command(&command));
-        let reply = connection.reply(reply, sent, Some(sent.after(within)));
+        let until = Some(sent.after(within));
+        let reply = connection.reply(reply, sent, until).await;
         self.reconnecting
-            .take_in(connection, sent, within, reply.await, slice::from_ref)
+            .take_in(connection, sent, within, reply, slice::from_ref)
     }
 
     /// Sends commands in one message, of which the replies are late after `within`.
@@ -78,9 +79,10 @@ impl Ready {
         in_flight.note_sent_on(connection.id);
         let mut handle = connection.behind_messages();
         let replies = pin!(handle.send_packed_commands(commands, 0, commands.len()));
-        let replies = connection.reply(replies, sent, Some(sent.after(within)));
+        let until = Some(sent.after(within));
+        let replies = connection.reply(replies, sent, until).await;
         self.reconnecting
-            .take_in(connection, sent, within, replies.await, Vec::as_slice)
+            .take_in(connection, sent, within, replies, Vec::as_slice)
     }
 
     /// Sends a request in a message with those of other tasks. Its reply is late after `within`. `compose` has the handle for the message.

@@ -204,7 +204,7 @@ impl Model {
         Self { wire, shared }
     }
 
-    /// Sends a request as [`SharedDriver::send`] does, and waits for its reply.
+    /// Sends a request that leaves alone, and waits for its reply.
     fn request(&self, sees_to_it: SeesToIt) {
         self.shared.gathering.leave();
         let reply = self.wire.queued();

@@ -128,7 +128,8 @@ impl Traffic {
     ///
     /// If they are more than any reply has. A hostile server may announce a reply of any length, which must not be stored.
     pub(crate) fn note_received(&self, count: usize) -> io::Result<()> {
-        self.note_bytes();
+        self.arrived
+            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
         let without_reply = self.without_reply.fetch_add(count, Ordering::AcqRel) + count;
         let in_flight = self.in_flight.load(Ordering::Acquire);
         if without_reply <= MOST_WITHOUT_REPLY.saturating_add(in_flight.saturating_mul(MOST_EACH)) {
