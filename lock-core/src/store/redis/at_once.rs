@@ -10,7 +10,7 @@ use crate::store::{
         connection::{
             capabilities::Capabilities,
             errors,
-            exchange::Ready,
+            ready::Ready,
             wire::command::{Arg::Text, command},
         },
         gathered, native_release,

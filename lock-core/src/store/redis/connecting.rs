@@ -90,7 +90,7 @@ impl RedisStore {
         let requests = match &self.0.servers {
             // Its locks are taken on the connection that waits for replicas.
             RedisServers::One(server, _) if server.replica_acks.is_none() => {
-                server.requests.for_caller(&self.0.executor)
+                server.for_caller(&self.0.executor)
             }
             _ => None,
         };

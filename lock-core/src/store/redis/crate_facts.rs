@@ -25,9 +25,9 @@ use crate::{
     runtime::clock::Moment,
     store::redis::connection::{
         CLOCK, Connection,
+        shared_driver::Driver,
         wire::{
             command::{Arg, command, in_one_message},
-            driver::Driver,
             stream::Watched,
             traffic::{NoReply, Traffic},
         },

@@ -20,7 +20,7 @@ use crate::store::{
     Acquire, Failure, Release,
     redis::{
         connection::{
-            exchange::Ready,
+            ready::Ready,
             shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
             wire::command::{
                 Arg::{Joined, Text},

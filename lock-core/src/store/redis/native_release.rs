@@ -21,7 +21,7 @@ use crate::store::{
         connection::{
             delete_if::DeleteIf,
             errors,
-            exchange::Ready,
+            ready::Ready,
             wire::command::{Arg::Text, command, in_one_message},
         },
         topology::key_location::KeyLocation,

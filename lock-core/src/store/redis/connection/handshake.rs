@@ -4,13 +4,10 @@ use std::{
     env,
     path::Path,
     process,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
 };
 
-use redis::{RedisError, ServerError, Value};
+use redis::{RedisError, Value};
 
 use crate::store::{
     Failure,
@@ -43,8 +40,8 @@ pub(crate) struct CurrentConnection {
     /// Whether grants arrive on it.
     pub(crate) grants: bool,
     /// The command by which the server deletes a key that holds a value, as its version says.
-    delete_if: Option<DeleteIf>,
-    refuses_delete_if: AtomicBool,
+    pub(super) delete_if: Option<DeleteIf>,
+    pub(super) refuses_delete_if: AtomicBool,
 }
 
 impl CurrentConnection {
@@ -58,21 +55,6 @@ impl CurrentConnection {
             grants: false,
             delete_if: None,
             refuses_delete_if: AtomicBool::new(false),
-        }
-    }
-
-    /// The command by which the server deletes a key that holds a value, if there is one that the user may use.
-    ///
-    /// The first use shows whether the user has the right to it. That takes no message, and a refusal is definite.
-    pub(crate) fn delete_if(&self) -> Option<DeleteIf> {
-        let is_refused = self.refuses_delete_if.load(Ordering::Relaxed);
-        self.delete_if.filter(|_| !is_refused)
-    }
-
-    /// Takes an error reply to that command into account.
-    pub(crate) fn note_error_of_delete_if(&self, error: &ServerError) {
-        if error.code() == "NOPERM" || errors::is_unknown_command(error) {
-            self.refuses_delete_if.store(true, Ordering::Relaxed);
         }
     }
 

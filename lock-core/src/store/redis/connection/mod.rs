@@ -17,18 +17,13 @@
 //! again behind one handle. A clean-up then cannot follow its acquire on the same connection.
 
 use std::{
-    future::poll_fn,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{Arc, atomic::AtomicBool},
-    task::Poll,
     time::Duration,
 };
 
-use redis::{Pipeline, RedisResult, Value, aio::MultiplexedConnection};
-use tokio::{
-    task::coop::unconstrained,
-    time::{MissedTickBehavior, interval},
-};
+use redis::{Pipeline, Value, aio::MultiplexedConnection};
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
     runtime::{
@@ -38,10 +33,9 @@ use crate::{
     store::{
         in_flight::ConnectionId,
         redis::connection::{
-            shared_driver::{SharedDriver, gathering::CROWD},
+            shared_driver::{Driver, SharedDriver, Shielded},
             wire::{
                 command::{Arg, command, in_one_message},
-                driver::{Driver, shielded},
                 traffic::{NoReply, Traffic},
             },
         },
@@ -58,6 +52,7 @@ pub(crate) mod known_primary;
 pub(crate) mod opening;
 pub(crate) mod pub_sub;
 pub(crate) mod reachability;
+pub(crate) mod ready;
 pub(crate) mod reconnecting;
 pub(crate) mod sentinel;
 mod session;
@@ -70,11 +65,11 @@ pub(crate) mod wire;
 pub(super) const CLOCK: Clock = Clock::Boot;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub(super) id: ConnectionId,
     /// Each request has a clone.
     handle: MultiplexedConnection,
-    traffic: Arc<Traffic>,
+    pub(crate) traffic: Arc<Traffic>,
     /// `None` if the driver runs on the manager's thread.
     shared: Option<Arc<SharedDriver>>,
     /// Whether a PING is in flight that decides whether the connection is dead.
@@ -108,49 +103,9 @@ impl Connection {
         sent: Moment,
         until: Option<Moment>,
     ) -> Result<Vec<Value>, NoReply> {
-        let _counted = self.traffic.begin(sent).ok_or(NoReply::NotSent)?;
-        if let Some(shared) = &self.shared {
-            // This request may have to arrive behind one of those.
-            shared.gathering.leave();
-        }
-        let mut handle = self.handle.clone();
+        let mut handle = self.behind_messages();
         let replies = pin!(handle.send_packed_commands(commands, 0, commands.len()));
-        self.reply(replies, until).await
-    }
-
-    /// Whether so many requests are in flight that those for free locks leave in one message.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.shared.is_some() && CROWD.contains(&self.traffic.in_flight())
-    }
-
-    /// Waits for the reply to a request, which leaves when this future is first polled, on any thread.
-    ///
-    /// If no reply has come at `until`, the result is [`NoReply::Late`], at most an eighth of a command time-out later.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may be executed.
-    async fn reply<T>(
-        &self,
-        reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
-        until: Option<Moment>,
-    ) -> Result<T, NoReply> {
-        let traffic = &*self.traffic;
-        // The request leaves even if the task has used up its budget of tokio.
-        let reply = unconstrained(in_time(reply, until, traffic, self.shared.as_ref())).await?;
-        if reply.is_ok() {
-            if self.shared.is_none() {
-                // On a client of the user's. A stream of ours notices the bytes themselves.
-                traffic.note_bytes();
-            }
-            traffic.note_complete();
-        }
-        // The stream of a shared driver notes why it ends. Without a reason, the driver has ended by itself: what came is no reply.
-        let ended_by_itself = || match self.shared {
-            Some(_) => NoReply::Nonsense,
-            None => NoReply::Broken("the connection has ended".into()),
-        };
-        reply.map_err(|_| traffic.ended().unwrap_or_else(ended_by_itself))
+        self.reply(replies, sent, until).await
     }
 
     /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
@@ -165,18 +120,18 @@ impl Connection {
     /// called once, as soon as nothing more is sent on this connection.
     pub(super) async fn drive(
         &self,
-        mut driver: Driver,
+        driver: Driver,
         patience: Duration,
         silent: impl Fn() + Send,
         left: impl FnOnce() + Send,
     ) {
-        let mut tick = interval(patience / 8);
+        let (mut driver, mut tick) = (Shielded::new(driver), interval(patience / 8));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut retired, mut left) = (None::<Moment>, Some(left));
         loop {
             tokio::select! {
                 biased;
-                () = shielded(&mut driver) => break,
+                () = &mut driver => break,
                 () = self.traffic.retired.notified() => {
                     retired.get_or_insert_with(|| CLOCK.now());
                     if let Some(left) = left.take() {
@@ -215,11 +170,6 @@ impl Connection {
         self.traffic.retire();
     }
 
-    /// Whether a request may be sent: the connection has neither ended nor been retired.
-    pub(crate) fn is_usable(&self) -> bool {
-        !self.traffic.is_retired() && !self.has_ended()
-    }
-
     /// Whether a task of a user's runtime reads, or the connection needs none.
     pub(super) fn has_reader(&self) -> bool {
         self.shared
@@ -234,113 +184,5 @@ impl Connection {
 
     pub(super) fn has_ended(&self) -> bool {
         self.traffic.has_ended()
-    }
-}
-
-/// Ends a request with its reply, with the end of its connection, or when it is late. Its timer is the driver's tick, so the future
-/// contains nothing of the caller's runtime.
-///
-/// The end of the connection does not always end the crate's future. The driver of a user's own client may run for ever. And a
-/// request that reaches the queue while another thread drops the driver is lost: no side sees it any more.
-async fn in_time<T>(
-    mut reply: Pin<&mut impl Future<Output = T>>,
-    until: Option<Moment>,
-    traffic: &Traffic,
-    shared: Option<&Arc<SharedDriver>>,
-) -> Result<T, NoReply> {
-    // Each is made before the connection is checked: the tick that follows its end wakes those that exist by then.
-    let mut tick = pin!(traffic.tick.notified());
-    // The first poll sends the request.
-    let first = if let Some(shared) = shared {
-        shared.send(reply.as_mut(), traffic.in_flight()).await
-    } else {
-        let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context)));
-        match first.await {
-            Poll::Ready(reply) => Some(reply),
-            Poll::Pending => {
-                if until.is_some() && traffic.note_queued() {
-                    std::thread::yield_now();
-                }
-                None
-            }
-        }
-    };
-    if let Some(reply) = first {
-        return Ok(reply);
-    }
-    // Bounded by the end of the connection, and by `until`.
-    loop {
-        if let Some(why) = traffic.ended() {
-            // The last thing that came may be this reply.
-            let last = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
-            return match last {
-                Poll::Ready(reply) => Ok(reply),
-                Poll::Pending => Err(why),
-            };
-        }
-        tokio::select! {
-            biased;
-            reply = reply.as_mut() => return Ok(reply),
-            () = tick.as_mut() => tick.set(traffic.tick.notified()),
-        }
-        if until.is_some_and(|until| CLOCK.now() >= until) {
-            traffic.note_late();
-            return Err(NoReply::Late);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Far longer than any step here takes.
-    const HANG: Duration = Duration::from_secs(30);
-
-    /// A request that the connection's end does not end, since the driver is gone or belongs to another runtime.
-    async fn ends(traffic: &Traffic, first_poll: impl FnOnce()) {
-        let mut first_poll = Some(first_poll);
-        let reply = pin!(poll_fn(|_| -> Poll<()> {
-            if let Some(first_poll) = first_poll.take() {
-                first_poll();
-            }
-            Poll::Pending
-        }));
-        let request = tokio::time::timeout(HANG, in_time(reply, None, traffic, None));
-        let ended = request.await.expect("it waits for no later tick");
-        assert!(matches!(ended, Err(NoReply::Nonsense)), "{ended:?}");
-    }
-
-    fn end(traffic: &Traffic) {
-        traffic.end(NoReply::Nonsense);
-        traffic.tick.notify_waiters();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_on_a_connection_that_has_ended_has_a_result() {
-        let traffic = Traffic::new();
-        end(&traffic);
-        ends(&traffic, || {}).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_sent_while_another_thread_ends_the_connection_has_a_result() {
-        let traffic = Traffic::new();
-        ends(&traffic, || end(&traffic)).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_reply_that_came_just_before_the_end_of_its_connection_counts() {
-        let (traffic, mut polls) = (Traffic::new(), 0);
-        let reply = pin!(poll_fn(|_| {
-            polls += 1;
-            if polls > 1 {
-                return Poll::Ready("the reply");
-            }
-            end(&traffic);
-            Poll::Pending
-        }));
-        let replied = in_time(reply, None, &traffic, None).await;
-        assert!(matches!(replied, Ok("the reply")), "{replied:?}");
     }
 }

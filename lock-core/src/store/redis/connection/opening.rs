@@ -26,10 +26,9 @@ use crate::{
                 errors,
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
                 pub_sub::PubSubDispatch,
-                shared_driver::SharedDriver,
+                shared_driver::{Driver, SharedDriver},
                 wire::{
                     command::Arg,
-                    driver::Driver,
                     stream::{self, Watched},
                     traffic::Traffic,
                 },
@@ -240,8 +239,8 @@ impl Opening<'_> {
         }
         let mut connection = Connection::new(handle, traffic.clone());
         if let Some(socket) = registrations {
-            let shared = SharedDriver::new(driver, socket);
-            driver = Box::pin(shared.clone().watch(move || traffic.in_flight()));
+            let shared = SharedDriver::new(driver, socket, traffic);
+            driver = shared.clone().watched();
             connection = connection.sharing(shared);
         }
         let current = CurrentConnection::new(Arc::new(connection), address.clone());

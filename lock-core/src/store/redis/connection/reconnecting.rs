@@ -30,7 +30,7 @@ use crate::{
                 pub_sub::PubSubDispatch,
                 reachability::since_then,
                 session::{Attempt, Session, Wanted},
-                wire::{command::Arg, reply, round_trip::RoundTrip},
+                wire::{command::Arg, reply},
             },
         },
         timing::Timing,
@@ -45,9 +45,10 @@ pub(crate) struct ReconnectingConnection {
     /// The sentinels that know where the server is.
     sentinels: Option<Arc<dyn PrimaryFinder>>,
     pub(super) session: Mutex<Session<Arc<CurrentConnection>>>,
-    pub(super) round_trip: RoundTrip,
+    /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
+    pub(super) round_trip: AtomicU64,
     /// How many connections have ended or were given up.
-    losses: AtomicU64,
+    pub(crate) losses: AtomicU64,
 }
 
 pub(crate) type Opened = Result<Arc<CurrentConnection>, Failure>;
@@ -70,7 +71,7 @@ impl ReconnectingConnection {
             },
             sentinels,
             session: Mutex::default(),
-            round_trip: RoundTrip::default(),
+            round_trip: AtomicU64::new(0),
             losses: AtomicU64::new(0),
         }
     }
@@ -124,20 +125,6 @@ impl ReconnectingConnection {
     /// Locked during a transaction on this connection.
     pub(crate) fn transaction(&self) -> &tokio::sync::Mutex<()> {
         &self.settings.transaction
-    }
-
-    pub(crate) fn round_trip(&self) -> Duration {
-        self.round_trip.smoothed()
-    }
-
-    /// How long a reply may take.
-    pub(crate) fn reply_within(&self) -> Duration {
-        self.timing().reply_within(self.round_trip())
-    }
-
-    /// How long the reply to an acquire may take.
-    pub(crate) fn acquire_within(&self, ttl: Duration) -> Duration {
-        self.timing().acquire_within(self.round_trip(), ttl)
     }
 
     /// The commands by which locks are kept here; connects if need be.
@@ -328,11 +315,6 @@ impl ReconnectingConnection {
         // Its driver has not reported the end yet.
         self.forget(current.connection.id);
         None
-    }
-
-    /// How many connections have ended or were given up.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Acquire)
     }
 
     /// Doubts the connection, since another one to the same server has ended. It is made anew if no request is in flight. Else this

@@ -73,17 +73,12 @@ fn connected() -> (Arc<Connection>, StdUnixStream) {
             .set_skip_set_lib_name();
         let opened = MultiplexedConnection::new_with_config(&info, stream, config).await;
         let (handle, driver) = opened.expect("nothing is sent in a greeting");
-        let shared = SharedDriver::new(Box::pin(driver), registrations);
-        let watch = shared.clone().watch({
-            let traffic = traffic.clone();
-            move || traffic.in_flight()
-        });
+        let shared = SharedDriver::new(Box::pin(driver), registrations, traffic.clone());
+        let watched = shared.clone().watched();
         let connection = Arc::new(Connection::new(handle, traffic).sharing(shared));
         let both = (connection.clone(), server);
         made.send(both).expect("the test waits");
-        connection
-            .drive(Box::pin(watch), HANG * 2, || {}, || {})
-            .await;
+        connection.drive(watched, HANG * 2, || {}, || {}).await;
     };
     thread::spawn(move || runtime().block_on(of_the_manager));
     result.recv().expect("it is connected")
@@ -212,10 +207,9 @@ fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
             owner: Owner::of_entry(entry),
             wants: Wants::Release,
         };
-        let _counted = connection.traffic.begin(sent);
         let gathering = &connection.shared.as_ref().expect("it shares").gathering;
         let joining = pin!(gathering.join(part, || compose(connection.handle.clone())));
-        let mut joined = pin!(connection.reply(joining, None));
+        let mut joined = pin!(connection.reply(joining, sent, None));
         let mut context = Context::from_waker(Waker::noop());
         assert!(joined.as_mut().poll(&mut context).is_pending());
         before.push(tokio::spawn(connection.request(ask(CROWD.start + 1), None)));

@@ -16,7 +16,6 @@ pub(crate) mod cluster;
 pub(crate) mod grant_delivery;
 pub(crate) mod key_location;
 pub(crate) mod replica_acks;
-pub(crate) mod request_connections;
 pub(crate) mod server;
 pub(crate) mod servers;
 pub(crate) mod settings;

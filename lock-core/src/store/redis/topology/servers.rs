@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::store::redis::{
-    connection::wire::redirect::SLOTS,
+    connection::wire::redirect::{NodeRole, SLOTS},
     topology::{cluster::Cluster, slots::slot_of},
 };
 use crate::store::{
@@ -29,7 +29,12 @@ pub(crate) enum RedisServers {
 impl RedisServers {
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         match self {
-            Self::One(server, names) => KeyLocation::at(server.clone(), names.clone(), 0),
+            Self::One(server, names) => KeyLocation {
+                server: server.clone(),
+                names: names.clone(),
+                slot: 0,
+                node_role: NodeRole::SlotOwner,
+            },
             Self::Several(cluster) => cluster.location(full_key),
         }
     }

@@ -14,6 +14,7 @@
 //! - The wakers of the tasks are called and dropped without a mutex of this file. Each panic is caught, so the other tasks are woken.
 
 use std::{
+    cell::Cell,
     future::{Future, poll_fn},
     ops::Range,
     pin::Pin,
@@ -30,9 +31,9 @@ use redis::{RedisResult, Value};
 use crate::{
     runtime::{
         catch_panic::catch_panic,
-        mutex::{Mutex, may_switch},
+        mutex::{Mutex, may_switch, this_thread},
     },
-    store::{owner::Owner, redis::connection::shared_driver::queueing::Queueing},
+    store::owner::Owner,
 };
 
 /// How many requests a message has at most. The server does nothing else while it runs a script for all of them: 0.2 ms.
@@ -268,6 +269,33 @@ impl SharedMessage {
             MessageState::Replied(replies) => Poll::Ready(take(replies, number)),
             MessageState::Open | MessageState::Sent(_) => Poll::Pending,
         }
+    }
+}
+
+thread_local! {
+    /// This thread, while it puts a request into the queue of a driver which it polls itself; else zero. All threads of the explorer
+    /// share this.
+    static QUEUES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread puts a request into the queue of a driver, and polls the driver itself: that queue need not wake a reader. Its drop ends
+/// that. So does the drop of one inside: behind a message, nothing else is queued.
+pub(crate) struct Queueing(());
+
+impl Queueing {
+    pub(crate) fn begin() -> Self {
+        QUEUES.set(this_thread());
+        Self(())
+    }
+
+    pub(super) fn is_on_this_thread() -> bool {
+        QUEUES.get() == this_thread()
+    }
+}
+
+impl Drop for Queueing {
+    fn drop(&mut self) {
+        QUEUES.set(0);
     }
 }
 

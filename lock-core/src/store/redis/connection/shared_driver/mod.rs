@@ -29,14 +29,12 @@
 pub(crate) mod gathering;
 #[cfg(test)]
 mod model;
-mod queueing;
 mod reader;
 #[cfg(all(test, unix))]
 mod tests;
-mod watchdog;
 
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     pin::{Pin, pin},
     sync::{
         Arc, Weak,
@@ -48,7 +46,10 @@ use std::{
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
-    task::{coop::unconstrained, yield_now},
+    task::{
+        coop::{Unconstrained, unconstrained},
+        yield_now,
+    },
 };
 
 use crate::{
@@ -58,13 +59,10 @@ use crate::{
         mutex::{Mutex, may_switch, this_thread},
     },
     store::redis::connection::{
-        shared_driver::{
-            gathering::{CROWD, Gathering},
-            queueing::Queueing,
-        },
+        shared_driver::gathering::{CROWD, Gathering, Queueing},
         wire::{
-            driver::{Driver, shielded},
             shared_socket::{Polling, Registrations},
+            traffic::Traffic,
         },
     },
 };
@@ -86,9 +84,47 @@ struct Reader {
     without_reactor: Vec<Id>,
 }
 
+/// A driver ends after more than this many panics in a row. Even a broken executor has fewer such wakers.
+const MOST_PANICS: u32 = 100;
+
+/// The future of the crate `redis` that reads and writes. It ends with its connection.
+pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A driver that goes on with the next reply if a waker panics: it wakes tasks of users' executors. After more than `MOST_PANICS`
+/// panics in a row, the connection ends.
+pub(super) struct Shielded {
+    driver: Driver,
+    panics: u32,
+}
+
+impl Shielded {
+    pub(super) fn new(driver: Driver) -> Self {
+        Self { driver, panics: 0 }
+    }
+}
+
+impl Future for Shielded {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut polled = None;
+        catch_panic(|| polled = Some(self.driver.as_mut().poll(context)));
+        if let Some(polled) = polled {
+            self.panics = 0;
+            return polled;
+        }
+        self.panics += 1;
+        if self.panics > MOST_PANICS {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
 pub(crate) struct SharedDriver {
     /// `None` once the connection is over.
-    driver: Mutex<Option<Driver>>,
+    driver: Mutex<Option<Unconstrained<Shielded>>>,
     /// The thread that has that mutex and polls the driver; else zero.
     polled_by: AtomicUsize,
     waker: Waker,
@@ -110,6 +146,7 @@ pub(crate) struct SharedDriver {
     reader_number: AtomicU64,
     last_number: AtomicU64,
     socket: Arc<dyn Registrations>,
+    traffic: Arc<Traffic>,
     /// The runtime of the manager's thread.
     manager: Id,
     /// Wakes the task of the manager's thread: it is to read, to watch, or to notice the end.
@@ -128,10 +165,6 @@ struct DriverWaker(Weak<SharedDriver>);
 
 impl Wake for DriverWaker {
     fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
         if Queueing::is_on_this_thread() {
             return;
         }
@@ -148,10 +181,14 @@ impl Wake for DriverWaker {
 
 impl SharedDriver {
     /// Must be called on the manager's thread.
-    pub(crate) fn new(mut driver: Driver, socket: Arc<dyn Registrations>) -> Arc<Self> {
-        let driver = unconstrained(async move { shielded(&mut driver).await });
+    pub(crate) fn new(
+        driver: Driver,
+        socket: Arc<dyn Registrations>,
+        traffic: Arc<Traffic>,
+    ) -> Arc<Self> {
+        let driver = unconstrained(Shielded::new(driver));
         Arc::new_cyclic(|weak| Self {
-            driver: Mutex::new(Some(Box::pin(driver))),
+            driver: Mutex::new(Some(driver)),
             polled_by: AtomicUsize::new(0),
             waker: Waker::from(Arc::new(DriverWaker(weak.clone()))),
             again: AtomicBool::new(false),
@@ -165,6 +202,7 @@ impl SharedDriver {
             reader_number: AtomicU64::new(0),
             last_number: AtomicU64::new(MANAGER),
             socket,
+            traffic,
             manager: Handle::current().id(),
             called: Notify::new(),
             is_watched: AtomicBool::new(false),
@@ -178,7 +216,8 @@ impl SharedDriver {
 
     /// Polls the driver on this thread. If another thread polls it, that one does so once more, and has the reader read.
     fn poll(&self, polling: Polling) {
-        if polling != Polling::Writes {
+        let reads = !matches!(polling, Polling::Writes);
+        if reads {
             self.reads_again.store(true, SeqCst);
         }
         self.again.store(true, SeqCst);
@@ -190,7 +229,7 @@ impl SharedDriver {
             };
             self.polled_by.store(this_thread(), SeqCst);
             let over = self.poll_locked(&mut driver, polling, &mut rounds);
-            let has_put_off_reads = self.socket.has_put_off_reads();
+            let has_put_off_reads = reads && self.socket.has_put_off_reads();
             self.polled_by.store(0, SeqCst);
             may_switch();
             drop(driver);
@@ -203,7 +242,7 @@ impl SharedDriver {
                 return;
             }
             // A reader that found the mutex locked has gone.
-            let is_to_read = polling == Polling::Writes && self.reads_again.load(SeqCst);
+            let is_to_read = !reads && self.reads_again.load(SeqCst);
             if has_put_off_reads || rounds >= MOST_ROUNDS {
                 self.wake_reader_after(polling);
                 return;
@@ -217,16 +256,16 @@ impl SharedDriver {
     /// Returns the driver if the connection is over.
     fn poll_locked(
         &self,
-        driver: &mut Option<Driver>,
+        driver: &mut Option<Unconstrained<Shielded>>,
         polling: Polling,
         rounds: &mut u32,
-    ) -> Option<Driver> {
+    ) -> Option<Unconstrained<Shielded>> {
         let mut context = Context::from_waker(&self.waker);
         self.socket.begin(polling);
         while *rounds < MOST_ROUNDS && self.again.swap(false, SeqCst) {
             let polled_driver = driver.as_mut()?;
             *rounds += 1;
-            if polling != Polling::Writes {
+            if !matches!(polling, Polling::Writes) {
                 self.reads_again.store(false, SeqCst);
             }
             self.is_seen_to.store(false, SeqCst);
@@ -234,7 +273,7 @@ impl SharedDriver {
             self.polls.fetch_add(1, SeqCst);
             // Behind the lines above: a request that joins from now on sees to another poll.
             self.gathering.leave();
-            if polled_driver.as_mut().poll(&mut context).is_ready() {
+            if Pin::new(polled_driver).poll(&mut context).is_ready() {
                 return driver.take();
             }
         }
@@ -260,36 +299,9 @@ impl SharedDriver {
         let _pending = pin!(yield_now()).poll(&mut Context::from_waker(&waker));
     }
 
-    fn wake_reader(&self) {
-        // The waker is one of tokio's own, which runs no code of the user when it is cloned.
-        let waker = self.reader.lock().waker.clone();
-        match waker {
-            Some(waker) => waker.wake(),
-            None => self.called.notify_one(),
-        }
-    }
-}
-
-impl SharedDriver {
-    /// Sends a request, of which `reply` is the future. Returns the reply if it is there at once. `in_flight` counts this request.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped after its first poll, the request leaves all the same. The exception: the driver has not taken it from
-    /// the queue by then.
-    pub(crate) async fn send<T>(
-        self: &Arc<Self>,
-        mut reply: Pin<&mut impl Future<Output = T>>,
-        in_flight: usize,
-    ) -> Option<T> {
-        self.ensure_reader();
-        let first = poll_fn(|context| {
-            let _queueing = Queueing::begin();
-            Poll::Ready(reply.as_mut().poll(context))
-        });
-        if let Poll::Ready(reply) = first.await {
-            return Some(reply);
-        }
+    /// Has the driver polled behind a request that is queued, of which `waker` is the task's. `in_flight` counts it. `Some`: the task sees to
+    /// it with its next poll, also for those that are queued until then.
+    pub(crate) fn see_to(&self, in_flight: usize, waker: &Waker) -> Option<SeesTo<'_>> {
         let queued = self.queued.fetch_add(1, SeqCst) + 1;
         if io_thread::is_polled_for_another() {
             self.leave_to_the_reader();
@@ -300,29 +312,26 @@ impl SharedDriver {
                 shared: self,
                 since: self.polls.load(SeqCst),
             };
-            until_others_have_run().await;
-            drop(seen_to);
+            // The task runs behind all tasks that are ready, which may send, too. Rejected: `yield_now` of tokio. A worker keeps a
+            // task that yields for itself, and first runs others. If one of these blocks the thread, the task waits for it.
+            catch_panic(|| waker.wake_by_ref());
+            return Some(seen_to);
         }
         None
     }
-}
 
-/// Runs behind all tasks that are ready, which may send, too. The task wakes itself. Rejected: `yield_now` of tokio. A worker keeps a
-/// task that yields for itself, and first runs others. If one of these blocks the thread, the task waits for it.
-async fn until_others_have_run() {
-    let mut has_yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut has_yielded, true) {
-            return Poll::Ready(());
+    fn wake_reader(&self) {
+        // The waker is one of tokio's own, which runs no code of the user when it is cloned.
+        let waker = self.reader.lock().waker.clone();
+        match waker {
+            Some(waker) => waker.wake(),
+            None => self.called.notify_one(),
         }
-        catch_panic(|| context.waker().wake_by_ref());
-        Poll::Pending
-    })
-    .await;
+    }
 }
 
 /// The request that polls the driver for those that are queued, also if its future is dropped.
-struct SeesTo<'a> {
+pub(crate) struct SeesTo<'a> {
     shared: &'a SharedDriver,
     /// How often the driver had been polled. Read after `is_seen_to` was set: a poll in between is repeated, and none is missed.
     since: u64,

@@ -28,12 +28,13 @@ use crate::{
         redis::connection::{
             shared_driver::{
                 MANAGER, SharedDriver,
-                gathering::{Compose, MessagePart, PartReply, Wants},
-                queueing::Queueing,
-                reader::ReaderTask,
-                watchdog::Ending,
+                gathering::{Compose, MessagePart, PartReply, Queueing, Wants},
+                reader::{Ending, ReaderTask},
             },
-            wire::shared_socket::{Polling, Registration, Registrations},
+            wire::{
+                shared_socket::{Polling, Registration, Registrations},
+                traffic::Traffic,
+            },
         },
     },
 };
@@ -199,11 +200,11 @@ impl Model {
             of_driver.drive(context);
             Poll::Pending
         });
-        let shared = SharedDriver::new(Box::pin(driver), wire.clone());
+        let shared = SharedDriver::new(Box::pin(driver), wire.clone(), Arc::new(Traffic::new()));
         Self { wire, shared }
     }
 
-    /// Sends a request as [`SharedDriver::send`] does, and waits for its reply.
+    /// Sends a request that leaves alone, and waits for its reply.
     fn request(&self, sees_to_it: SeesToIt) {
         self.shared.gathering.leave();
         let reply = self.wire.queued();

@@ -1,19 +1,21 @@
-//! The reader of a shared driver: which task or thread is woken when the socket is readable.
+//! The reader of a shared driver: which task or thread is woken when the socket is readable. The manager's thread reads when no task
+//! does, and watches the one that does.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Weak, atomic::Ordering::SeqCst},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use tokio::runtime::Handle;
 
 use crate::{
-    runtime::io_thread,
+    runtime::{catch_panic::catch_panic, io_thread},
     store::redis::connection::{
-        shared_driver::{MANAGER, Reader, SharedDriver},
+        shared_driver::{Driver, MANAGER, Reader, SharedDriver},
         wire::shared_socket::{Polling, Registration},
     },
 };
@@ -21,10 +23,17 @@ use crate::{
 /// How many runtimes without a reactor are remembered. Others are tried again.
 const MOST_WITHOUT_REACTOR: usize = 8;
 
+/// How often the watchdog looks while the connection is in use.
+const LOOK: Duration = Duration::from_millis(3);
+
+/// After so many looks that find no new poll of the driver, the connection counts as unused, and the watchdog sleeps: 50 ms. The next
+/// request then wakes it. A manager that is used once a second looks a few times for each request, and not all the time.
+const MOST_IDLE_LOOKS: u32 = 16;
+
 impl SharedDriver {
     /// Makes a task of the caller's runtime the reader, unless a task reads already. Without a runtime that has a reactor, the
     /// manager's thread reads.
-    pub(super) fn ensure_reader(self: &Arc<Self>) {
+    pub(crate) fn ensure_reader(self: &Arc<Self>) {
         if !self.is_watched.swap(true, SeqCst) {
             self.called.notify_one();
         }
@@ -130,8 +139,8 @@ impl Future for ReaderTask {
         let Some(shared) = self.shared.upgrade() else {
             return Poll::Ready(());
         };
-        let (known, waker) = (self.waker.as_ref(), context.waker());
-        if known.is_none_or(|known| !known.will_wake(waker)) {
+        let waker = context.waker();
+        if !matches!(&self.waker, Some(known) if known.will_wake(waker)) {
             self.waker = Some(waker.clone());
             let mut reader = shared.reader.lock();
             if reader.number == self.number {
@@ -159,5 +168,117 @@ impl Drop for ReaderTask {
         if let Some(shared) = self.shared.upgrade() {
             shared.read_on_the_manager(self.number);
         }
+    }
+}
+
+impl SharedDriver {
+    /// Watches the driver in a task of the manager's thread. The result is ready when the connection is over. When it is dropped, the
+    /// connection ends.
+    pub(crate) fn watched(self: Arc<Self>) -> Driver {
+        let watching = tokio::spawn(self.clone().watch());
+        let ending = Ending(self);
+        Box::pin(async move {
+            let _ending = ending;
+            drop(watching.await);
+        })
+    }
+
+    /// Reads when no task of a user does, and looks whether the one that does works.
+    async fn watch(self: Arc<Self>) {
+        let mut looks = Looks::default();
+        // Until the connection ends.
+        while !self.has_ended.load(SeqCst) {
+            let is_watched = self.is_watched.load(SeqCst);
+            // The thread is called when it becomes the reader.
+            let is_reader = self.reader_number.load(SeqCst) == MANAGER;
+            tokio::select! {
+                biased;
+                () = poll_fn(|context| self.read_here(context)), if is_reader => {}
+                () = self.called.notified() => {}
+                () = tokio::time::sleep(LOOK), if is_watched => self.look(&mut looks),
+            }
+        }
+    }
+
+    /// Reads, if the manager's thread is the reader. Never ready before the connection is over.
+    fn read_here(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut reader = self.reader.lock();
+        if reader.number != MANAGER {
+            return Poll::Pending;
+        }
+        // A reader without a waker has just become it: the current registration is that of an earlier one.
+        if reader.waker.is_none() {
+            match self.socket.register_here() {
+                Ok(registration) => self.socket.replace(registration),
+                Err(_) => self.has_ended.store(true, SeqCst),
+            }
+        }
+        let (known, waker) = (reader.waker.as_ref(), context.waker());
+        let is_known = known.is_some_and(|known| known.will_wake(waker));
+        let old = (!is_known).then(|| self.wake_with(&mut reader, waker));
+        drop(reader);
+        drop(old);
+        self.poll(Polling::Reads);
+        if self.has_ended.load(SeqCst) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Polls the driver if its reader does not, and reads from then on.
+    fn look(&self, looks: &mut Looks) {
+        let polls = self.polls.load(SeqCst);
+        let is_idle = polls == looks.polls;
+        looks.polls = polls;
+        if self.traffic.in_flight() == 0 {
+            looks.idle = if is_idle { looks.idle + 1 } else { 0 };
+            if looks.idle > MOST_IDLE_LOOKS {
+                looks.idle = 0;
+                self.is_watched.store(false, SeqCst);
+                // A request that began meanwhile has seen that the connection is watched.
+                self.is_watched.store(self.traffic.in_flight() > 0, SeqCst);
+            }
+            return;
+        }
+        // A request that waited for room wakes the reader alone, and so does a thread that has polled for the last time in a row.
+        let is_wanted = || self.is_seen_to.load(SeqCst) || self.again.load(SeqCst);
+        if is_idle && (is_wanted() || self.socket.has_work()) {
+            let number = self.reader_number.load(SeqCst);
+            self.poll(Polling::WithoutReactor);
+            if number > MANAGER {
+                self.read_on_the_manager(number);
+            }
+            looks.polls = self.polls.load(SeqCst);
+        }
+    }
+}
+
+/// What the watchdog saw last.
+#[derive(Default)]
+struct Looks {
+    polls: u64,
+    idle: u32,
+}
+
+/// Drops the driver, and so ends the requests in flight. Closes the connection.
+pub(super) struct Ending(pub(super) Arc<SharedDriver>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // A thread that keeps the driver may stand still. What the driver has taken must not leave when the thread goes on: no clean-up
+        // would be sent behind it any more.
+        self.0.socket.close();
+        // Such a thread drops the driver when it has polled it.
+        let driver = self
+            .0
+            .driver
+            .try_lock()
+            .and_then(|mut driver| driver.take());
+        catch_panic(|| drop(driver));
+        self.0.has_ended.store(true, SeqCst);
+        self.0.called.notify_one();
+        // Its task ends with the next poll. Without one it would stay in its runtime.
+        self.0.wake_reader();
     }
 }

@@ -1,16 +1,15 @@
 //! A shared driver on a real socket: a reader that does not run, a thread that keeps the driver, and a runtime without a reactor.
 
 use std::{
-    future::{Future, pending, poll_fn},
+    future::{pending, poll_fn},
     io::{self, Read, Write},
     os::unix::net::UnixStream as StdUnixStream,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
         mpsc,
     },
-    task::{Context, Poll, Waker},
+    task::{Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -21,10 +20,11 @@ use tokio::{
 };
 
 use crate::store::redis::connection::{
-    shared_driver::{MANAGER, PART, SharedDriver, watchdog::Ending},
+    CLOCK,
+    shared_driver::{Driver, MANAGER, PART, SharedDriver, reader::Ending},
     wire::{
-        driver::Driver,
         shared_socket::{Polling, Registration, Registrations, SharedSocket},
+        traffic::Traffic,
     },
 };
 
@@ -82,9 +82,11 @@ fn the_watchdog_polls_a_driver_that_was_woken_while_its_reader_does_not_run() {
             counted.fetch_add(1, SeqCst);
             Poll::Pending
         }));
-        let shared = SharedDriver::new(driver, registrations);
+        let traffic = Arc::new(Traffic::new());
+        let _counted = traffic.begin(CLOCK.now());
+        let shared = SharedDriver::new(driver, registrations, traffic.clone());
         made.send((shared.clone(), server)).expect("the test waits");
-        shared.watch(|| 1).await;
+        shared.watched().await;
     };
     thread::spawn(move || runtime().block_on(of_the_manager));
     let (shared, _server) = result.recv().expect("it is there");
@@ -109,7 +111,7 @@ fn a_connection_that_ends_while_a_thread_has_its_driver_is_closed() {
         let _socket = socket;
         pending::<()>().await;
     });
-    let shared = SharedDriver::new(driver, registrations);
+    let shared = SharedDriver::new(driver, registrations, Arc::default());
     let polls = shared.driver.lock();
     drop(Ending(shared.clone()));
     let read = server.read(&mut [0]).expect("an end in time");
@@ -132,7 +134,7 @@ fn the_task_that_reads_ends_with_its_connection() {
         let manager = Builder::new_current_thread().build().expect("a runtime");
         let _on_the_manager = manager.enter();
         (
-            SharedDriver::new(Box::pin(pending()), registrations),
+            SharedDriver::new(Box::pin(pending()), registrations, Arc::default()),
             server,
         )
     };
@@ -188,7 +190,7 @@ fn a_runtime_without_a_reactor_is_reported_once() {
     let _inside = manager.enter();
     let (_socket, registrations, _server) = sockets();
     let counted = Arc::new(Counted(registrations, AtomicU64::new(0)));
-    let shared = SharedDriver::new(Box::pin(pending()), counted.clone());
+    let shared = SharedDriver::new(Box::pin(pending()), counted.clone(), Arc::default());
     for tried in 1..=3 {
         let without = Builder::new_current_thread().build().expect("a runtime");
         let _inside = without.enter();
@@ -214,27 +216,25 @@ fn a_request_does_not_poll_for_those_that_another_one_sees_to() {
             counted.fetch_add(1, SeqCst);
             Poll::Pending
         }));
-        SharedDriver::new(driver, registrations)
+        SharedDriver::new(driver, registrations, Arc::default())
     };
     // Its reader is not polled, since the runtime is not driven.
     let of_the_user = runtime();
     let _inside = of_the_user.enter();
     let send = || {
-        let shared = shared.clone();
-        Box::pin(async move { shared.send(pin!(pending::<()>()), IN_FLIGHT).await })
+        shared.ensure_reader();
+        shared.see_to(IN_FLIGHT, Waker::noop())
     };
-    let mut context = Context::from_waker(Waker::noop());
-    let mut first = send();
-    assert!(first.as_mut().poll(&mut context).is_pending());
+    let first = send();
+    assert!(first.is_some());
     for queued in 2..=IN_FLIGHT / PART {
         assert_eq!(polls.load(SeqCst), 0, "{queued}");
-        assert!(send().as_mut().poll(&mut context).is_ready());
+        assert!(send().is_none());
     }
     assert_eq!(polls.load(SeqCst), 1, "the crowd leaves");
-    let mut next = send();
-    assert!(next.as_mut().poll(&mut context).is_pending());
-    assert!(first.as_mut().poll(&mut context).is_ready());
+    let next = send();
+    drop(first);
     assert_eq!(polls.load(SeqCst), 1, "the next one sees to itself");
-    assert!(next.as_mut().poll(&mut context).is_ready());
+    drop(next);
     assert_eq!(polls.load(SeqCst), 2);
 }

@@ -18,33 +18,29 @@ pub(crate) enum Arg<'a> {
     Number(u64),
 }
 
-impl Arg<'_> {
-    /// About how many bytes the word takes.
-    fn size(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Joined(front, back) => front.len() + back.len(),
-            Self::Entry(channel, _) => channel.len() + 47,
-            Self::Number(_) => 20,
-        }
-    }
-}
+/// For how many bytes of a word there is room from the start. Longer commands grow.
+const USUAL_WORD: usize = 32;
 
-impl ToRedisArgs for Arg<'_> {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        match *self {
-            Self::Text(text) => out.write_arg(text.as_bytes()),
-            Self::Bytes(bytes) => out.write_arg(bytes),
-            Self::Number(number) => number.write_redis_args(out),
+/// Makes a command of words in several lists.
+pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
+    let mut count = 0;
+    for list in words {
+        count += list.len();
+    }
+    let mut command = Cmd::with_capacity(count, count * USUAL_WORD);
+    for word in words.iter().copied().flatten() {
+        match *word {
+            Arg::Text(text) => command.write_arg(text.as_bytes()),
+            Arg::Bytes(bytes) => command.write_arg(bytes),
+            Arg::Number(number) => number.write_redis_args(&mut command),
             // Writing to memory does not fail.
-            Self::Joined(front, back) => {
-                let mut word = out.writer_for_next_arg();
+            Arg::Joined(front, back) => {
+                let mut word = command.writer_for_next_arg();
                 drop(word.write_all(front.as_bytes()));
                 drop(word.write_all(back.as_bytes()));
             }
-            Self::Entry(channel, Entry { number, ttl, mode }) => {
-                let mut word = out.writer_for_next_arg();
+            Arg::Entry(channel, Entry { number, ttl, mode }) => {
+                let mut word = command.writer_for_next_arg();
                 let ttl = millis(ttl);
                 drop(match mode {
                     Mode::Exclusive => write!(word, "{channel} {number} {ttl} x"),
@@ -53,23 +49,6 @@ impl ToRedisArgs for Arg<'_> {
                     Mode::Permits(permits) => write!(word, "{channel} {number} {ttl} {permits}"),
                 });
             }
-        }
-    }
-}
-
-/// Makes a command of words in several lists.
-pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
-    let (mut count, mut size) = (0, 0);
-    for list in words {
-        count += list.len();
-        for word in *list {
-            size += word.size();
-        }
-    }
-    let mut command = Cmd::with_capacity(count, size);
-    for list in words {
-        for word in *list {
-            command.arg(word);
         }
     }
     command

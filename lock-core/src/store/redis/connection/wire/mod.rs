@@ -3,10 +3,8 @@
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub(crate) mod command;
-pub(crate) mod driver;
 pub(crate) mod redirect;
 pub(crate) mod reply;
-pub(crate) mod round_trip;
 pub(crate) mod shared_socket;
 pub(crate) mod stream;
 #[cfg(feature = "tls")]

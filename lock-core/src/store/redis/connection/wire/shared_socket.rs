@@ -10,7 +10,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll, Waker, ready},
 };
@@ -33,7 +33,6 @@ const MOST_READS: u32 = 32;
 
 /// What a poll of the driver may do with the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Polling {
     /// Write only. A task of a user that has read would wake other tasks on its worker, and might then block that worker.
     Writes,
@@ -65,7 +64,7 @@ pub(crate) trait Registrations: Send + Sync {
     /// Begins a poll of the driver. Called by the thread that polls it, before it does.
     fn begin(&self, polling: Polling);
 
-    /// Whether a read was put off since then. The driver must be polled again soon.
+    /// Whether no further read is allowed in that poll. If the driver was to read, it must be polled again soon.
     fn has_put_off_reads(&self) -> bool;
 
     /// Registers the socket in the reactor of the runtime that this thread is inside of.
@@ -102,10 +101,10 @@ struct RegisteredSocket {
     socket: Socket,
     /// Whether the last write found no room.
     is_full: AtomicBool,
-    /// A [`Polling`], written by the thread that polls the driver.
-    polling: AtomicU8,
-    /// How often something was read since then.
-    reads: AtomicU32,
+    /// Whether this poll of the driver uses the reactor. Written by the thread that polls, as the number of reads is.
+    has_reactor: AtomicBool,
+    /// How many reads this poll may still make.
+    reads_left: AtomicU32,
     /// Whether there is a change for the next poll.
     is_changed: AtomicBool,
     change: Mutex<Replacements>,
@@ -136,8 +135,8 @@ impl SharedSocket {
             shared: Arc::new(RegisteredSocket {
                 socket,
                 is_full: AtomicBool::new(false),
-                polling: AtomicU8::new(Polling::Reads as u8),
-                reads: AtomicU32::new(0),
+                has_reactor: AtomicBool::new(true),
+                reads_left: AtomicU32::new(MOST_READS),
                 is_changed: AtomicBool::new(false),
                 change: Mutex::default(),
             }),
@@ -150,13 +149,11 @@ impl SharedSocket {
         self.shared.clone()
     }
 
-    /// Polls the current registration, which then wakes the reader. `None`: there is none, or its reactor ends, which says nothing
-    /// about the socket.
-    fn poll_registration<T>(
-        &mut self,
-        context: &Context<'_>,
-        poll: impl FnOnce(Pin<&mut dyn Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+    /// The current registration, and the context with the reader's waker. `None`: the socket has not been registered yet.
+    fn registered<'a>(
+        &'a mut self,
+        context: &'a Context<'_>,
+    ) -> Option<(Pin<&'a mut dyn Stream>, Context<'a>)> {
         if self.shared.is_changed.load(Ordering::SeqCst) {
             // Before the change is taken: one that comes meanwhile is looked at once more.
             self.shared.is_changed.store(false, Ordering::SeqCst);
@@ -164,26 +161,25 @@ impl SharedSocket {
             self.registration = change.registration.or(self.registration.take());
             self.reader = change.reader.or(self.reader.take());
         }
-        let Some(registration) = &mut self.registration else {
-            return Poll::Pending;
-        };
         let waker = self.reader.as_ref().unwrap_or(context.waker());
-        let mut context = Context::from_waker(waker);
-        match ready!(poll(Pin::new(&mut **registration), &mut context)) {
-            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
-            polled => Poll::Ready(polled),
-        }
+        let registration = self.registration.as_mut()?;
+        Some((Pin::new(&mut **registration), Context::from_waker(waker)))
     }
 }
 
 impl Registrations for RegisteredSocket {
     fn begin(&self, polling: Polling) {
-        self.polling.store(polling as u8, Ordering::Relaxed);
-        self.reads.store(0, Ordering::Relaxed);
+        let (reads, has_reactor) = match polling {
+            Polling::Writes => (0, true),
+            Polling::Reads => (MOST_READS, true),
+            Polling::WithoutReactor => (MOST_READS, false),
+        };
+        self.reads_left.store(reads, Ordering::Relaxed);
+        self.has_reactor.store(has_reactor, Ordering::Relaxed);
     }
 
     fn has_put_off_reads(&self) -> bool {
-        self.reads.load(Ordering::Relaxed) >= MOST_READS
+        self.reads_left.load(Ordering::Relaxed) == 0
     }
 
     fn register_here(&self) -> io::Result<Registration> {
@@ -220,31 +216,6 @@ impl Registrations for RegisteredSocket {
     }
 }
 
-impl RegisteredSocket {
-    /// How the driver is polled now. Called by the thread that does.
-    fn is(&self, polling: Polling) -> bool {
-        self.polling.load(Ordering::Relaxed) == polling as u8
-    }
-
-    fn read(&self, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let free = buffer.initialize_unfilled();
-        let read = match &self.socket {
-            Socket::Tcp(socket) => (&*socket).read(free),
-            #[cfg(unix)]
-            Socket::Unix(socket) => (&*socket).read(free),
-        };
-        at_once(read).map_ok(|count| buffer.advance(count))
-    }
-
-    fn write(&self, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        at_once(match &self.socket {
-            Socket::Tcp(socket) => (&*socket).write(bytes),
-            #[cfg(unix)]
-            Socket::Unix(socket) => (&*socket).write(bytes),
-        })
-    }
-}
-
 /// A socket that is not ready wakes no task here: the caller looks again by itself.
 fn at_once<T>(result: io::Result<T>) -> Poll<io::Result<T>> {
     match result {
@@ -267,15 +238,28 @@ impl AsyncRead for SharedSocket {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // What is put off is read when the reader is polled.
-        if this.shared.is(Polling::Writes) || this.shared.has_put_off_reads() {
+        let left = this.shared.reads_left.load(Ordering::Relaxed);
+        if left == 0 {
             return Poll::Pending;
         }
-        let read = ready!(if this.shared.is(Polling::WithoutReactor) {
-            this.shared.read(buffer)
+        let read = if this.shared.has_reactor.load(Ordering::Relaxed) {
+            let Some((stream, mut context)) = this.registered(context) else {
+                return Poll::Pending;
+            };
+            match ready!(stream.poll_read(&mut context, buffer)) {
+                Err(error) if is_of_a_reactor_that_ends(&error) => return Poll::Pending,
+                read => read,
+            }
         } else {
-            this.poll_registration(context, |stream, context| stream.poll_read(context, buffer))
-        });
-        this.shared.reads.fetch_add(1, Ordering::Relaxed);
+            let free = buffer.initialize_unfilled();
+            let read = at_once(match &this.shared.socket {
+                Socket::Tcp(socket) => (&*socket).read(free),
+                #[cfg(unix)]
+                Socket::Unix(socket) => (&*socket).read(free),
+            });
+            ready!(read).map(|count| buffer.advance(count))
+        };
+        this.shared.reads_left.store(left - 1, Ordering::Relaxed);
         Poll::Ready(read)
     }
 }
@@ -288,14 +272,24 @@ impl AsyncWrite for SharedSocket {
     ) -> Poll<io::Result<usize>> {
         // A new registration is not ready before its reactor has run once, which it may never do.
         let this = self.get_mut();
-        let written = this.shared.write(bytes);
+        let written = at_once(match &this.shared.socket {
+            Socket::Tcp(socket) => (&*socket).write(bytes),
+            #[cfg(unix)]
+            Socket::Unix(socket) => (&*socket).write(bytes),
+        });
         this.shared
             .is_full
             .store(written.is_pending(), Ordering::Release);
-        if written.is_ready() || this.shared.is(Polling::WithoutReactor) {
+        if written.is_ready() || !this.shared.has_reactor.load(Ordering::Relaxed) {
             return written;
         }
-        this.poll_registration(context, |stream, context| stream.poll_write(context, bytes))
+        let Some((stream, mut context)) = this.registered(context) else {
+            return Poll::Pending;
+        };
+        match ready!(stream.poll_write(&mut context, bytes)) {
+            Err(error) if is_of_a_reactor_that_ends(&error) => Poll::Pending,
+            written => Poll::Ready(written),
+        }
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

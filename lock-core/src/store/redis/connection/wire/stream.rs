@@ -169,7 +169,6 @@ impl AsyncWrite for Watched {
         if !self.origin.is_here() {
             return Poll::Ready(Ok(bytes.len()));
         }
-        self.traffic.note_written();
         let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
         Poll::Ready(written.map_err(|error| self.failed(error)))
     }

@@ -6,7 +6,6 @@
 
 use std::{
     io,
-    ops::RangeInclusive,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -58,10 +57,6 @@ impl NoReply {
     }
 }
 
-/// With how many requests in flight their thread lets the driver run. With fewer, the interruption costs more than it saves. With
-/// more, the driver is never idle.
-const CROWD: RangeInclusive<usize> = 16..=100;
-
 /// What is visible of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
@@ -78,8 +73,6 @@ pub(crate) struct Traffic {
     is_retired: AtomicBool,
     /// Wakes the driver once the connection is retired, and then once no request is in flight any more.
     pub(crate) retired: Notify,
-    /// How many requests were queued since the driver last wrote.
-    queued: AtomicUsize,
     /// How many bytes have come since the last reply that is known to be complete.
     without_reply: AtomicUsize,
     /// Whether a reply was late since the driver's last tick.
@@ -110,7 +103,7 @@ impl Traffic {
         if before == 0 {
             self.waiting_since.store(now.as_nanos(), Ordering::Release);
         }
-        (before < MOST_IN_FLIGHT && !self.is_retired()).then_some(counted)
+        (before < MOST_IN_FLIGHT && !self.is_retired.load(Ordering::SeqCst)).then_some(counted)
     }
 
     /// Lets no further request begin.
@@ -119,8 +112,9 @@ impl Traffic {
         self.retired.notify_one();
     }
 
-    pub(crate) fn is_retired(&self) -> bool {
-        self.is_retired.load(Ordering::SeqCst)
+    /// Whether a request may be sent: the connection has neither ended nor been retired.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.is_retired.load(Ordering::SeqCst) && self.end.get().is_none()
     }
 
     /// How many requests are in flight.
@@ -134,7 +128,8 @@ impl Traffic {
     ///
     /// If they are more than any reply has. A hostile server may announce a reply of any length, which must not be stored.
     pub(crate) fn note_received(&self, count: usize) -> io::Result<()> {
-        self.note_bytes();
+        self.arrived
+            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
         let without_reply = self.without_reply.fetch_add(count, Ordering::AcqRel) + count;
         let in_flight = self.in_flight.load(Ordering::Acquire);
         if without_reply <= MOST_WITHOUT_REPLY.saturating_add(in_flight.saturating_mul(MOST_EACH)) {
@@ -171,22 +166,6 @@ impl Traffic {
     /// When bytes last came. On a connection that a user's client opened: when a reply last did.
     pub(crate) fn last_bytes(&self) -> Moment {
         Moment::from_nanos(self.arrived.load(Ordering::Acquire))
-    }
-
-    /// Notes that a request waits for the driver. Returns whether this thread should let the driver run now.
-    ///
-    /// If both threads share a core, the driver runs only when the user's thread is idle. The server then waits until all tasks
-    /// have sent, and all tasks wait for all replies. So the driver runs when three quarters of the requests in flight are queued:
-    /// the server works on those while the rest is made.
-    pub(crate) fn note_queued(&self) -> bool {
-        let queued = self.queued.fetch_add(1, Ordering::Relaxed) + 1;
-        let in_flight = self.in_flight.load(Ordering::Relaxed);
-        CROWD.contains(&in_flight) && queued == in_flight / 4 * 3
-    }
-
-    /// Notes that the driver writes what is queued.
-    pub(crate) fn note_written(&self) {
-        self.queued.store(0, Ordering::Relaxed);
     }
 
     /// Notes that a request was given up.
@@ -233,7 +212,7 @@ pub(crate) struct RequestInFlight<'a>(&'a Traffic);
 impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
         let before = self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
-        if before == 1 && self.0.is_retired() {
+        if before == 1 && self.0.is_retired.load(Ordering::SeqCst) {
             self.0.retired.notify_one();
         }
     }
@@ -242,30 +221,6 @@ impl Drop for RequestInFlight<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn queue(traffic: &Traffic, count: usize) -> (Vec<RequestInFlight<'_>>, Vec<usize>) {
-        let counted: Option<Vec<_>> = (0..count).map(|_| traffic.begin(CLOCK.now())).collect();
-        let interrupts = (1..=count).filter(|_| traffic.note_queued()).collect();
-        (counted.expect("not too many"), interrupts)
-    }
-
-    #[test]
-    fn the_driver_runs_once_most_of_a_crowd_is_queued() {
-        let traffic = Traffic::new();
-        let (counted, interrupts) = queue(&traffic, 64);
-        assert_eq!(interrupts, [48]);
-        traffic.note_written();
-        let again: Vec<_> = (1..=64).filter(|_| traffic.note_queued()).collect();
-        assert_eq!(again, [48]);
-        drop(counted);
-        traffic.note_written();
-        let (counted, interrupts) = queue(&traffic, 15);
-        assert!(interrupts.is_empty(), "too few to interrupt for");
-        drop(counted);
-        traffic.note_written();
-        let (_counted, interrupts) = queue(&traffic, 101);
-        assert!(interrupts.is_empty(), "the driver is busy all the time");
-    }
 
     #[test]
     fn what_comes_is_bounded_by_what_is_asked_for() {
