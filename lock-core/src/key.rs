@@ -32,7 +32,8 @@ pub struct LockKey(Arc<Made>);
 
 /// Behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
 struct Made {
-    text: Box<str>,
+    /// Without a prefix it is also what the server knows, which costs a lock no other text.
+    text: Arc<str>,
     /// The hash of the text: a lock looks for its key several times.
     hash: u64,
     /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
@@ -45,12 +46,12 @@ impl LockKey {
     /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
-        let text = text.into();
-        Self(Arc::new(Made {
-            hash: hashed(&text),
-            text,
-            from: None,
-        }))
+        Self::made(text.into().into(), None)
+    }
+
+    fn made(text: Arc<str>, from: Option<&'static Template>) -> Self {
+        let hash = hashed(&text);
+        Self(Arc::new(Made { text, hash, from }))
     }
 
     /// Returns the text, without any manager's prefix.
@@ -66,6 +67,15 @@ impl LockKey {
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.0.from.map(Template::text)
+    }
+
+    /// The text behind a manager's prefix.
+    pub(crate) fn behind(&self, prefix: &str) -> Arc<str> {
+        if prefix.is_empty() {
+            self.0.text.clone()
+        } else {
+            [prefix, self.as_str()].concat().into()
+        }
     }
 
     /// The hash of the text.
@@ -183,7 +193,7 @@ impl IntoLockKey for &LockKey {
 
 impl IntoLockKey for &str {
     fn into_lock_key(self) -> LockKey {
-        LockKey::new(self)
+        LockKey::made(self.into(), None)
     }
 }
 
@@ -195,7 +205,7 @@ impl IntoLockKey for String {
 
 impl IntoLockKey for &String {
     fn into_lock_key(self) -> LockKey {
-        LockKey::new(self.as_str())
+        self.as_str().into_lock_key()
     }
 }
 
@@ -213,7 +223,7 @@ impl IntoLockKey for Box<str> {
 
 impl IntoLockKey for Arc<str> {
     fn into_lock_key(self) -> LockKey {
-        LockKey::new(&*self)
+        LockKey::made(self, None)
     }
 }
 
@@ -266,11 +276,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
             }
         }
     }
-    LockKey(Arc::new(Made {
-        hash: hashed(&encoder.key),
-        text: encoder.key.into(),
-        from: Some(template),
-    }))
+    LockKey::made(encoder.key.into(), Some(template))
 }
 
 /// Writes a character that could be mistaken for a part of the template as `%` and two hexadecimal digits for each byte.

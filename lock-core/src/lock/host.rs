@@ -11,7 +11,7 @@ use crate::{
     },
     mode::Mode,
     runtime::jitter::jittered,
-    store::{owner::Owner, owner_token::joined},
+    store::owner::Owner,
 };
 
 pub(super) struct OfKey<'a> {
@@ -22,11 +22,11 @@ pub(super) struct OfKey<'a> {
 
 impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
     fn new_owner(&self, mode: Mode) -> Arc<Owner> {
-        let full_key = joined(&[self.prefix, self.key.as_str()]);
+        let full_key = self.key.behind(self.prefix);
         let clock = self.context.store.clock_of(&full_key);
         let grants = &self.context.grants;
         Arc::new(Owner::new(
-            self.context.owner_tokens.next(grants.scheme()),
+            self.context.owner_tokens.next(grants.owners.scheme()),
             &grants.owners,
             mode,
             self.key,

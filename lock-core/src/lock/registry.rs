@@ -44,7 +44,6 @@ use crate::{
         Acquired, Failure, Notice, Renewed, RunResult,
         grants::{GrantListener, HeldNow},
         owner::Owner,
-        owner_token::joined,
     },
 };
 
@@ -253,7 +252,7 @@ impl Registry {
 
     /// A key as the server knows it.
     pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
-        joined(&[&self.prefix, key.as_str()])
+        key.behind(&self.prefix)
     }
 
     /// An event of a key that no task waits for.

@@ -7,7 +7,7 @@
 //! taken apart. To close a connection of tokio's would shut the shared socket down and remove it from the shared poll.
 //!
 //! State of the process, rather than of a manager, is safe to inherit. Connection numbers are counted on, and never leave the
-//! process (`store/in_flight.rs`). Pauses differ by the clock (`runtime/jitter.rs`). The secret
+//! process (`store/in_flight.rs`). Each manager makes the pauses differ (`runtime/jitter.rs`). The secret
 //! behind the hashes of keys stays secret (`key.rs`). The table of hash tags and the scripts are
 //! the same everywhere (`store/redis/topology/slots.rs`, `store/redis/scripts/mod.rs`). The manager of the process and those of
 //! its tasks are refused like any other (`manager/default.rs`), and so are the leases of its bodies (`lock/reentry.rs`). Random

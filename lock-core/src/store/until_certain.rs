@@ -227,11 +227,10 @@ mod tests {
     };
 
     use crate::{
+        fencing::KnownTokens,
         mode::Mode,
         runtime::{clock::Clock, executor::Executor, tally::Tally},
-        store::{
-            Entry, RunResult, in_flight::ConnectionId, known_tokens::KnownTokens, owner::Owner,
-        },
+        store::{Entry, RunResult, in_flight::ConnectionId, owner::Owner},
     };
 
     use super::*;

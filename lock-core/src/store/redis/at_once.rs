@@ -11,7 +11,10 @@ use crate::store::{
             capabilities::Capabilities,
             errors,
             exchange::Ready,
-            wire::command::{Arg::Text, command},
+            wire::command::{
+                Arg::{Text, Token},
+                command,
+            },
         },
         gathered, native_release,
         redis_store::RedisStore,
@@ -176,7 +179,7 @@ async fn release_uncontended(
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let call = Call {
         keys: &[lock, queue],
-        arguments: &[Text(request.owner.token.expose())],
+        arguments: &[Token(&request.owner.token)],
     };
     let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
     let by_hash = RELEASE_UNCONTENDED.call(call);

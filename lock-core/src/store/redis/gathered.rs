@@ -23,7 +23,7 @@ use crate::store::{
             exchange::Ready,
             shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
             wire::command::{
-                Arg::{Joined, Text},
+                Arg::{Joined, Text, Token},
                 command,
             },
         },
@@ -101,7 +101,7 @@ fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
     if releases().next().is_some() {
         let locks = releases().map(|part| Text(&part.owner.full_key));
         let queues = releases().map(|part| Joined(&names.queue, &part.owner.full_key));
-        let tokens = releases().map(|part| Text(part.owner.token.expose()));
+        let tokens = releases().map(|part| Token(&part.owner.token));
         commands.add_command(RELEASE_UNCONTENDED.call(Call {
             keys: &locks.chain(queues).collect::<Vec<_>>(),
             arguments: &tokens.collect::<Vec<_>>(),

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    fencing::{ClockIndex, KnownTokens},
     inspect::{Health, NAMED, Sighting},
     store::{
         Acquire, Acquired, CertainRelease, Contended, Failure, Page, PagePosition, Release,
         ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
-        known_tokens::{ClockIndex, KnownTokens},
         until_certain::{self, OneServer},
     },
 };

@@ -22,7 +22,10 @@ use crate::store::{
             delete_if::DeleteIf,
             errors,
             exchange::Ready,
-            wire::command::{Arg::Text, command, in_one_message},
+            wire::command::{
+                Arg::{Text, Token},
+                command, in_one_message,
+            },
         },
         topology::key_location::KeyLocation,
     },
@@ -47,7 +50,7 @@ pub(super) async fn release(
 ) -> Result<Option<Released>, Failure> {
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let commands = in_one_message([
-        delete_if.command(lock, request.owner.token.expose()),
+        delete_if.command(lock, Token(&request.owner.token)),
         command(&[&[Text("EXISTS"), queue]]),
     ]);
     let within = ready.reconnecting.reply_within();

@@ -4,13 +4,17 @@ use std::{io::Write, time::Duration};
 
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 
-use crate::{mode::Mode, store::Entry};
+use crate::{
+    mode::Mode,
+    store::{Entry, owner_token::OwnerToken},
+};
 
 /// A word of a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Arg<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
+    Token(&'a OwnerToken),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
     /// One word: a channel and the data of an entry, with spaces between them.
@@ -18,24 +22,12 @@ pub(crate) enum Arg<'a> {
     Number(u64),
 }
 
-impl Arg<'_> {
-    /// About how many bytes the word takes.
-    fn size(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Joined(front, back) => front.len() + back.len(),
-            Self::Entry(channel, _) => channel.len() + 47,
-            Self::Number(_) => 20,
-        }
-    }
-}
-
 impl ToRedisArgs for Arg<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         match *self {
             Self::Text(text) => out.write_arg(text.as_bytes()),
             Self::Bytes(bytes) => out.write_arg(bytes),
+            Self::Token(token) => token.expose_to(&mut out.writer_for_next_arg()),
             Self::Number(number) => number.write_redis_args(out),
             // Writing to memory does not fail.
             Self::Joined(front, back) => {
@@ -57,16 +49,16 @@ impl ToRedisArgs for Arg<'_> {
     }
 }
 
+/// How many bytes a word takes, more or less.
+const WORD: usize = 32;
+
 /// Makes a command of words in several lists.
 pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
-    let (mut count, mut size) = (0, 0);
+    let mut count = 0;
     for list in words {
         count += list.len();
-        for word in *list {
-            size += word.size();
-        }
     }
-    let mut command = Cmd::with_capacity(count, size);
+    let mut command = Cmd::with_capacity(count, count * WORD);
     for list in words {
         for word in *list {
             command.arg(word);
