@@ -27,16 +27,11 @@ use crate::store::{
                 command,
             },
         },
-        scripts::{Call, RELEASE_UNCONTENDED, replies::of_plain},
+        scripts::{Call, RELEASE_UNCONTENDED, replies::read_id},
         topology::{key_location::KeyLocation, slots::Names},
         without_scripts::set_if_free,
     },
 };
-
-/// Whether a request for a free lock joins others in a message.
-pub(super) fn is_preferred(location: &KeyLocation, ready: &Ready) -> bool {
-    ready.is_crowded() && location.server.subscription.is_none()
-}
 
 /// Takes a lock in a message with the requests of other tasks.
 ///
@@ -131,7 +126,11 @@ fn distributed(parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
         .into_iter()
         .flatten();
     let behind = match replies.as_slice() {
-        [.., id, queues] => of_plain(Value::Nil, Some(id), Some(queues)),
+        [.., id, queues] => PartReply {
+            value: Value::Nil,
+            id: read_id(id),
+            has_queue: Some(!matches!(queues, Value::Int(0))),
+        },
         _ => PartReply::default(),
     };
     let each = parts.iter().map(|part| match part.wants {

@@ -31,16 +31,6 @@ use crate::store::{
     },
 };
 
-/// Whether one command may release the lock, as far as the request tells.
-pub(super) fn suffices(request: &Release) -> bool {
-    request.owner.mode.is_alone()
-        && request.result.is_none()
-        && request.keep.is_none()
-        && !request.may_be_queued
-        && request.in_flight().is_empty()
-        && request.acquire_in_flight().is_empty()
-}
-
 /// Releases the lock. `None`: the script is to do it.
 pub(super) async fn release(
     delete_if: DeleteIf,
