@@ -32,8 +32,7 @@ pub struct LockKey(Arc<Made>);
 
 /// Behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
 struct Made {
-    /// Without a prefix it is also what the server knows, which costs a lock no other text.
-    text: Arc<str>,
+    text: Box<str>,
     /// The hash of the text: a lock looks for its key several times.
     hash: u64,
     /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
@@ -46,12 +45,12 @@ impl LockKey {
     /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
-        Self::made(text.into().into(), None)
-    }
-
-    fn made(text: Arc<str>, from: Option<&'static Template>) -> Self {
-        let hash = hashed(&text);
-        Self(Arc::new(Made { text, hash, from }))
+        let text = text.into();
+        Self(Arc::new(Made {
+            hash: hashed(&text),
+            text,
+            from: None,
+        }))
     }
 
     /// Returns the text, without any manager's prefix.
@@ -71,11 +70,18 @@ impl LockKey {
 
     /// The text behind a manager's prefix.
     pub(crate) fn behind(&self, prefix: &str) -> Arc<str> {
-        if prefix.is_empty() {
-            self.0.text.clone()
-        } else {
-            [prefix, self.as_str()].concat().into()
+        let (text, mut room) = (&self.0.text, [0; 128]);
+        // Made in one allocation if it is not long.
+        if let Some((front, rest)) = room.split_at_mut_checked(prefix.len())
+            && let Some(back) = rest.get_mut(..text.len())
+        {
+            front.copy_from_slice(prefix.as_bytes());
+            back.copy_from_slice(text.as_bytes());
+            if let Ok(full) = std::str::from_utf8(&room[..prefix.len() + text.len()]) {
+                return full.into();
+            }
         }
+        [prefix, text].concat().into()
     }
 
     /// The hash of the text.
@@ -193,7 +199,7 @@ impl IntoLockKey for &LockKey {
 
 impl IntoLockKey for &str {
     fn into_lock_key(self) -> LockKey {
-        LockKey::made(self.into(), None)
+        LockKey::new(self)
     }
 }
 
@@ -205,7 +211,7 @@ impl IntoLockKey for String {
 
 impl IntoLockKey for &String {
     fn into_lock_key(self) -> LockKey {
-        self.as_str().into_lock_key()
+        LockKey::new(self.as_str())
     }
 }
 
@@ -223,7 +229,7 @@ impl IntoLockKey for Box<str> {
 
 impl IntoLockKey for Arc<str> {
     fn into_lock_key(self) -> LockKey {
-        LockKey::made(self, None)
+        LockKey::new(&*self)
     }
 }
 
@@ -276,7 +282,11 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
             }
         }
     }
-    LockKey::made(encoder.key.into(), Some(template))
+    LockKey(Arc::new(Made {
+        hash: hashed(&encoder.key),
+        text: encoder.key.into(),
+        from: Some(template),
+    }))
 }
 
 /// Writes a character that could be mistaken for a part of the template as `%` and two hexadecimal digits for each byte.

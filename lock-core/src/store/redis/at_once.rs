@@ -193,7 +193,7 @@ async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, 
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
     let reply = if matches!(way.form, Form::Gathered) {
-        gathered::acquire(location, ready, request, within).await?
+        Box::pin(gathered::acquire(location, ready, request, within)).await?
     } else {
         let mut commands = Pipeline::with_capacity(3);
         commands.add_command(command(&[&set_if_free(&request.owner, request.ttl)]));
