@@ -1,6 +1,10 @@
-//! The number that grows from one holder of a key to the next, and guards a store.
+//! The number that grows from one holder of a key to the next, and guards a store. What a process knows of such numbers.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 /// A number that grows with each exclusive acquisition of a key, to be handed to the store that the lock protects.
 ///
@@ -102,6 +106,36 @@ impl FencingBlock {
     /// The largest token of the block. Tokens that this process gets later must be larger.
     pub(crate) const fn last(self) -> FencingToken {
         FencingToken((self.next + self.left as u64).saturating_sub(1))
+    }
+}
+
+/// Names the fencing clock of a key: in a cluster the slot of the key, else 0.
+pub(crate) type ClockIndex = u16;
+
+/// The largest fencing token that a manager knows of each fencing clock.
+///
+/// Clocks of several nodes differ. One number for all of them would be ahead of every token of the slower node. Each acquire there
+/// would have to move the clock.
+#[derive(Debug)]
+pub(crate) struct KnownTokens(Box<[AtomicU64]>);
+
+impl KnownTokens {
+    pub(crate) fn of_clocks(count: u16) -> Self {
+        Self((0..count).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The largest known token of this clock; 0 if none is known.
+    pub(crate) fn of(&self, clock: ClockIndex) -> u64 {
+        match self.0.get(usize::from(clock)) {
+            Some(known) => known.load(Ordering::Acquire),
+            None => 0,
+        }
+    }
+
+    pub(crate) fn learn(&self, clock: ClockIndex, token: FencingToken) {
+        if let Some(known) = self.0.get(usize::from(clock)) {
+            known.fetch_max(token.into(), Ordering::AcqRel);
+        }
     }
 }
 

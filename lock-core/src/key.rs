@@ -68,6 +68,22 @@ impl LockKey {
         self.0.from.map(Template::text)
     }
 
+    /// The text behind a manager's prefix.
+    pub(crate) fn behind(&self, prefix: &str) -> Arc<str> {
+        let (text, mut room) = (&self.0.text, [0; 128]);
+        // Made in one allocation if it is not long.
+        if let Some((front, rest)) = room.split_at_mut_checked(prefix.len())
+            && let Some(back) = rest.get_mut(..text.len())
+        {
+            front.copy_from_slice(prefix.as_bytes());
+            back.copy_from_slice(text.as_bytes());
+            if let Ok(full) = std::str::from_utf8(&room[..prefix.len() + text.len()]) {
+                return full.into();
+            }
+        }
+        [prefix, text].concat().into()
+    }
+
     /// The hash of the text.
     pub(crate) fn hashed(&self) -> u64 {
         self.0.hash

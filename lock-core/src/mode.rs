@@ -62,7 +62,7 @@ impl Mode {
 
     /// Whether its holder has the lock alone.
     pub(crate) fn is_alone(self) -> bool {
-        self.kind().is_alone()
+        matches!(self, Self::Exclusive | Self::Once)
     }
 }
 

@@ -43,7 +43,6 @@ use crate::{
         Acquired, Failure, Notice, Renewed, RunResult, StoreFuture,
         grants::{GrantListener, HeldNow},
         owner::Owner,
-        owner_token::joined,
     },
 };
 
@@ -246,7 +245,7 @@ impl Registry {
 
     /// A key as the server knows it.
     pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
-        joined(&[&self.prefix, key.as_str()])
+        key.behind(&self.prefix)
     }
 
     /// An event of a key that no task waits for.
@@ -402,11 +401,11 @@ struct OfKey<'a> {
 
 impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
     fn new_owner(&self, mode: Mode) -> Arc<Owner> {
-        let full_key = joined(&[self.prefix, self.key.as_str()]);
+        let full_key = self.key.behind(self.prefix);
         let clock = self.context.store.clock_of(&full_key);
         let grants = &self.context.grants;
         Arc::new(Owner::new(
-            self.context.owner_tokens.next(grants.scheme()),
+            self.context.owner_tokens.next(grants.owners.scheme()),
             &grants.owners,
             mode,
             self.key,

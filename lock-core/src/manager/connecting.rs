@@ -238,7 +238,7 @@ impl LockManagerBuilder {
         let context = Arc::new(Context::new(
             store,
             grants,
-            OwnerTokens::of(label),
+            OwnerTokens::of(&label),
             executor,
             timer,
             self.timing,

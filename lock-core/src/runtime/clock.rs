@@ -69,7 +69,13 @@ impl Clock {
 
     pub(crate) fn now(&self) -> Moment {
         match self {
-            Self::Boot => Moment(boot_nanos()),
+            Self::Boot => {
+                #[cfg(feature = "simulation")]
+                if let Some(time) = crate::runtime::simulation::ask(|world| world.since_boot()) {
+                    return Moment(nanos(time));
+                }
+                Moment(since_boot())
+            }
             Self::Tokio(origin) => Moment(nanos(origin.elapsed())),
         }
     }
@@ -103,14 +109,6 @@ pub(crate) fn wall_clock() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
-}
-
-fn boot_nanos() -> u64 {
-    #[cfg(feature = "simulation")]
-    if let Some(time) = crate::runtime::simulation::ask(|world| world.since_boot()) {
-        return nanos(time);
-    }
-    since_boot()
 }
 
 #[cfg(unix)]

@@ -1,35 +1,33 @@
 //! Pauses that differ from one process to the next.
 
 use std::{
-    sync::{
-        LazyLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use crate::runtime::clock::Clock;
+/// Each manager stirs it. So a forked child differs from its parent, whose managers it may not use.
+static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// Between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
-pub(crate) fn jittered(span: Duration) -> Duration {
-    let fraction = u32::try_from(random_u64() >> 48).unwrap_or(0);
-    span / 2 + span.saturating_mul(fraction) / 0x1_0000
+/// Makes the pauses of this process differ from those of others, by random bits of the system's generator.
+pub(crate) fn stir(random: u64) {
+    STATE.fetch_add(random, Ordering::Relaxed);
 }
 
-/// A number that looks random, by Steele and Vigna's `SplitMix64`. For pauses; nothing secret comes from here.
-fn random_u64() -> u64 {
-    static STATE: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(std::process::id().into()));
+/// Between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
+///
+/// By numbers that look random, of Steele and Vigna's `SplitMix64`. Nothing secret comes from here.
+pub(crate) fn jittered(span: Duration) -> Duration {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    #[cfg(feature = "simulation")]
-    if let Some(number) = crate::runtime::simulation::ask(|world| world.random()) {
-        return number;
-    }
-    // Processes that were started together differ by their ids, and hosts by the start of their clocks. A forked child differs from
-    // its parent by the time: they do not call this in the same nanosecond.
-    let mut z = STATE.fetch_add(STEP, Ordering::Relaxed) ^ Clock::Boot.now().as_nanos();
+    let mut z = STATE.fetch_add(STEP, Ordering::Relaxed);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    z ^= z >> 31;
+    #[cfg(feature = "simulation")]
+    if let Some(number) = crate::runtime::simulation::ask(|world| world.random()) {
+        z = number;
+    }
+    let fraction = u32::try_from(z >> 48).unwrap_or(0);
+    span / 2 + span.saturating_mul(fraction) / 0x1_0000
 }
 
 #[cfg(test)]

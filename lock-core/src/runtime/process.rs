@@ -7,7 +7,7 @@
 //! taken apart. To close a connection of tokio's would shut the shared socket down and remove it from the shared poll.
 //!
 //! State of the process, rather than of a manager, is safe to inherit. Connection numbers are counted on, and never leave the
-//! process (`store/in_flight.rs`). Pauses differ by the clock (`runtime/jitter.rs`). The secret
+//! process (`store/in_flight.rs`). Each manager makes the pauses differ (`runtime/jitter.rs`). The secret
 //! behind the hashes of keys stays secret (`key.rs`). The table of hash tags and the scripts are
 //! the same everywhere (`store/redis/topology/slots.rs`, `store/redis/scripts/mod.rs`). The manager of the process and those of
 //! its tasks are refused like any other (`manager/default.rs`), and so are the leases of its bodies (`lock/reentry.rs`). Random
@@ -41,22 +41,23 @@ impl OriginProcess {
 
     /// Whether the caller runs in this process. Asks the system.
     pub(crate) fn is_here(self) -> bool {
-        self == Self::this_process()
+        self.0 == process::id()
     }
 
     /// The same for frequent calls: asks the system once in ten microseconds, since asking takes a quarter of the time of a
     /// hand-over. `now` is of [`Clock::Boot`](crate::runtime::clock::Clock), and was read by the caller.
     pub(crate) fn is_here_at(self, now: Moment) -> bool {
         thread_local! {
-            static SEEN: Cell<Option<(OriginProcess, Moment)>> = const { Cell::new(None) };
+            static SEEN: Cell<Option<(u32, Moment)>> = const { Cell::new(None) };
         }
-        let is_fresh = |at: Moment| at <= now && now.since(at) < SHORTER_THAN_A_FORK;
-        let seen = SEEN.get().filter(|(_, at)| is_fresh(*at));
-        let (process, _) = seen.unwrap_or_else(|| {
-            let asked = (Self::this_process(), now);
-            SEEN.set(Some(asked));
-            asked
-        });
-        self == process
+        let process = match SEEN.get() {
+            Some((process, at)) if at <= now && now.since(at) < SHORTER_THAN_A_FORK => process,
+            _ => {
+                let process = process::id();
+                SEEN.set(Some((process, now)));
+                process
+            }
+        };
+        self.0 == process
     }
 }

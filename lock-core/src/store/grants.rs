@@ -1,10 +1,7 @@
 //! Where grants arrive: the server grants a lock to a waiter directly, and notifies the waiter's process by a message.
 
 use std::{
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -13,7 +10,6 @@ use crate::{
     store::{
         outcomes::Notice,
         owner::{EntryNumber, Owner, QueuedOwners},
-        owner_token::Scheme,
     },
 };
 
@@ -46,8 +42,6 @@ pub(crate) struct HeldNow {
 pub(crate) struct Grants {
     pub(crate) owners: Arc<QueuedOwners>,
     listener: OnceLock<Weak<dyn GrantListener>>,
-    /// Whether releases of this manager only delete, as far as the last connection showed: scripts may not run there.
-    only_deletes: AtomicBool,
 }
 
 /// A message for one entry.
@@ -77,23 +71,6 @@ impl Grants {
     /// Sets the only listener of messages.
     pub(crate) fn listen(&self, listener: Weak<dyn GrantListener>) {
         self.listener.get_or_init(|| listener);
-    }
-
-    /// The scheme of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need,
-    /// or check once a second.
-    pub(crate) fn scheme(&self) -> Scheme {
-        if self.only_deletes.load(Ordering::Relaxed) {
-            Scheme::Deletes
-        } else {
-            Scheme::Grants
-        }
-    }
-
-    /// A connection was made, and it is known how locks are released on it.
-    #[cfg(feature = "redis")]
-    pub(crate) fn note_scheme(&self, scheme: Scheme) {
-        let only_deletes = scheme == Scheme::Deletes;
-        self.only_deletes.store(only_deletes, Ordering::Relaxed);
     }
 
     /// Handles a message that has arrived. If its entry is gone, nothing is done: giving up an entry makes the server grant the
@@ -152,7 +129,10 @@ mod tests {
         key::LockKey,
         mode::Mode,
         runtime::mutex::Mutex,
-        store::{PushedGrant, owner_token::OwnerTokens},
+        store::{
+            PushedGrant,
+            owner_token::{OwnerTokens, Scheme},
+        },
     };
 
     #[derive(Default)]

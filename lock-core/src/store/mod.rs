@@ -8,6 +8,7 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
+    fencing::{ClockIndex, KnownTokens},
     inspect::{Health, Sighting},
     runtime::{
         clock::{Clock, Moment},
@@ -16,7 +17,6 @@ use crate::{
     },
     store::{
         in_flight::{ConnectionId, InFlight, ServerInFlight},
-        known_tokens::{ClockIndex, KnownTokens},
         owner::Owner,
     },
 };
@@ -34,7 +34,6 @@ pub(crate) use self::{
 pub(crate) mod grants;
 pub(crate) mod holder_label;
 pub(crate) mod in_flight;
-pub(crate) mod known_tokens;
 pub(crate) mod memory;
 pub(crate) mod outcomes;
 pub(crate) mod owner;

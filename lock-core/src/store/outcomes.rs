@@ -33,14 +33,21 @@ pub(crate) struct Grant {
     pub(crate) has_more: bool,
 }
 
+impl Grant {
+    /// That of an exclusive lock, but for its tokens.
+    pub(crate) const ALONE: Self = Self {
+        tokens: FencingBlock::EMPTY,
+        permit: None,
+        is_contended: false,
+        has_more: false,
+    };
+}
+
 impl From<FencingBlock> for Grant {
-    /// Makes the grant of an exclusive lock.
     fn from(tokens: FencingBlock) -> Self {
         Self {
             tokens,
-            permit: None,
-            is_contended: false,
-            has_more: false,
+            ..Self::ALONE
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -13,14 +13,14 @@ use std::{
 #[cfg(feature = "redis")]
 use crate::store::outcomes::Notice;
 use crate::{
+    fencing::ClockIndex,
     key::LockKey,
     mode::Mode,
     runtime::mutex::Mutex,
     store::{
         in_flight::{InFlight, ServerInFlight},
-        known_tokens::ClockIndex,
         outcomes::{Acquired, Failure},
-        owner_token::{OwnerToken, random_number},
+        owner_token::{OwnerToken, Scheme, random_number},
     },
 };
 
@@ -75,6 +75,8 @@ pub(crate) struct QueuedOwners {
     /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should both ever use the
     /// same channel.
     last_number: AtomicU64,
+    /// Whether releases of this manager only delete, as far as the last connection showed: scripts may not run there.
+    only_delete: AtomicBool,
     /// Those that may be in a queue, or hold a lock as an entry. A lock that is free is taken without an entry.
     owners: Mutex<HashMap<EntryNumber, Weak<Owner>>>,
 }
@@ -83,12 +85,30 @@ impl Default for QueuedOwners {
     fn default() -> Self {
         Self {
             last_number: AtomicU64::new(random_number()),
+            only_delete: AtomicBool::new(false),
             owners: Mutex::default(),
         }
     }
 }
 
 impl QueuedOwners {
+    /// The scheme of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need,
+    /// or check once a second.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.only_delete.load(Ordering::Relaxed) {
+            Scheme::Deletes
+        } else {
+            Scheme::Grants
+        }
+    }
+
+    /// A connection was made, and it is known how locks are released on it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn note_scheme(&self, scheme: Scheme) {
+        let only_delete = scheme == Scheme::Deletes;
+        self.only_delete.store(only_delete, Ordering::Relaxed);
+    }
+
     /// The owner of an entry.
     pub(crate) fn find(&self, number: EntryNumber) -> Option<Arc<Owner>> {
         self.owners.lock().get(&number)?.upgrade()
@@ -208,7 +228,7 @@ impl Drop for Owner {
 
 impl PartialEq for Owner {
     fn eq(&self, other: &Self) -> bool {
-        self.number() == other.number()
+        self.number == other.number
     }
 }
 

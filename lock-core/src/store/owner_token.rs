@@ -2,10 +2,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+#[cfg(feature = "redis")]
+use uuid::fmt::Simple;
+use uuid::{Builder, Uuid};
+
 use crate::{
     inspect::{Holder, LeaseInfo, Sighting},
     mode::LockMode,
-    runtime::mutex::Mutex,
+    runtime::{jitter::stir, mutex::Mutex},
     store::holder_label::HolderLabel,
 };
 
@@ -14,7 +18,12 @@ use crate::{
 /// A client that knows it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
 /// random part it contains the holder's label, by which operators recognise the holder of a key.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct OwnerToken(Arc<str>);
+pub(crate) struct OwnerToken {
+    /// The scheme and the label, which the tokens of a manager have in common.
+    front: Arc<str>,
+    /// Written in hexadecimal digits.
+    secret: Uuid,
+}
 
 /// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. A token of another library
 /// only has to begin differently.
@@ -41,24 +50,39 @@ impl OwnerToken {
     /// The token of no manager.
     #[cfg(feature = "testing")]
     pub(crate) fn of_none() -> Self {
-        Self("".into())
+        Self::numbered(0)
     }
 
     /// A token with this number instead of a secret.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn numbered(number: u64) -> Self {
-        Self(number.to_string().into())
+        let (front, secret) = ("".into(), Uuid::from_u128(number.into()));
+        Self { front, secret }
     }
 
     /// The value itself, for the backend only.
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
+    pub(crate) fn expose(&self) -> String {
+        format!("{}{}", self.front, self.secret.simple())
+    }
+
+    /// Whether it is this value.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is(&self, value: &[u8]) -> bool {
+        self.expose().as_bytes() == value
+    }
+
+    /// The value, written to a word of a command. Writing to memory does not fail.
+    #[cfg(feature = "redis")]
+    pub(crate) fn expose_to(&self, word: &mut impl std::io::Write) {
+        let mut digits = [0; Simple::LENGTH];
+        drop(word.write_all(self.front.as_bytes()));
+        drop(word.write_all(self.secret.simple().encode_lower(&mut digits).as_bytes()));
     }
 
     /// The proof at the end of a message for this token. A user that may publish, but not read the queue, cannot make it.
     #[cfg(feature = "redis")]
     pub(crate) fn proof_of(&self, body: &str) -> String {
-        let signed = format!("{} {body}", self.0);
+        let signed = format!("{} {body}", self.expose());
         sha1_smol::Sha1::from(signed).digest().to_string()
     }
 }
@@ -68,7 +92,8 @@ impl OwnerToken {
 /// The random values belong to the manager, not to the process or a thread. A fork copies them, and children that used them would
 /// have the same tokens. So a manager works only in the process that made it.
 pub(crate) struct OwnerTokens {
-    label: HolderLabel,
+    /// What the tokens of each scheme begin with.
+    fronts: [Arc<str>; 2],
     /// Tells managers apart where their fencing tokens do not. Not secret.
     pub(crate) manager: u64,
     /// Random bytes for the next tokens. The system's generator is asked for many at a time: a call costs more than the rest of
@@ -81,23 +106,26 @@ impl OwnerTokens {
 
     #[cfg(test)]
     pub(crate) fn of_this_process() -> Self {
-        Self::of(HolderLabel::of_this_process())
+        Self::of(&HolderLabel::of_this_process())
     }
 
-    pub(crate) fn of(label: HolderLabel) -> Self {
+    pub(crate) fn of(label: &HolderLabel) -> Self {
+        let front = |scheme: Scheme| [scheme.prefix(), label.as_str(), ":"].concat().into();
+        let manager = random_number();
+        stir(manager);
         Self {
-            label,
-            manager: random_number(),
+            fronts: Scheme::ALL.map(front),
+            manager,
             drawn: Mutex::default(),
         }
     }
 
     /// Makes a new one: 122 random bits of the system's generator.
     pub(crate) fn next(&self, scheme: Scheme) -> OwnerToken {
-        let (label, mut digits) = (self.label.as_str(), [0; 32]);
-        let random = uuid::Builder::from_random_bytes(self.draw()).into_uuid();
-        let random = &*random.simple().encode_lower(&mut digits);
-        OwnerToken(joined(&[scheme.prefix(), label, ":", random]))
+        OwnerToken {
+            front: self.fronts[scheme as usize].clone(),
+            secret: Builder::from_random_bytes(self.draw()).into_uuid(),
+        }
     }
 
     fn draw(&self) -> [u8; 16] {
@@ -114,23 +142,9 @@ impl OwnerTokens {
     }
 }
 
-/// One text of several pieces, made in one allocation if it is not long.
-pub(crate) fn joined(pieces: &[&str]) -> Arc<str> {
-    let mut room = [0; 128];
-    let mut end = 0;
-    for piece in pieces {
-        let Some(place) = room.get_mut(end..end + piece.len()) else {
-            return pieces.concat().into();
-        };
-        place.copy_from_slice(piece.as_bytes());
-        end += piece.len();
-    }
-    std::str::from_utf8(&room[..end]).map_or_else(|_| pieces.concat().into(), Arc::from)
-}
-
 /// A unique name: 122 random bits of the system's generator.
 pub(crate) fn random_name() -> String {
-    let random = uuid::Builder::from_random_bytes(random_bytes()).into_uuid();
+    let random = Builder::from_random_bytes(random_bytes()).into_uuid();
     random.simple().to_string()
 }
 
@@ -224,12 +238,13 @@ mod tests {
     fn an_owner_token_shows_its_label_and_never_its_secret() {
         for scheme in Scheme::ALL {
             let token = OwnerTokens::of_this_process().next(scheme);
-            let label = label_of(token.expose()).expect("a token of ours");
+            let exposed = token.expose();
+            let label = label_of(&exposed).expect("a token of ours");
             assert!(
                 label.ends_with(&format!("/{}", std::process::id())),
                 "{label}"
             );
-            let secret = token.expose().rsplit(':').next().expect("has parts");
+            let secret = exposed.rsplit(':').next().expect("has parts");
             assert_eq!(secret.len(), 32);
             assert!(!label.contains(secret));
             assert_eq!(format!("{token:?}"), "OwnerToken(..)");
@@ -242,14 +257,7 @@ mod tests {
             OwnerTokens::of_this_process(),
             OwnerTokens::of_this_process(),
         );
-        let make = || {
-            (0..200).map(|n| {
-                [&one, &other][n % 2]
-                    .next(Scheme::Grants)
-                    .expose()
-                    .to_owned()
-            })
-        };
+        let make = || (0..200).map(|n| [&one, &other][n % 2].next(Scheme::Grants).expose());
         let threads = std::thread::scope(|scope| {
             let threads = [(); 3].map(|()| scope.spawn(|| make().collect::<Vec<_>>()));
             threads.map(|thread| thread.join().expect("no panic"))
@@ -276,10 +284,10 @@ mod tests {
         let labels: Vec<_> = labels.filter(|label| check(label).is_ok()).collect();
         assert_eq!(labels.len(), 90);
         for label in labels {
-            let tokens = OwnerTokens::of(HolderLabel::new(Some(&label)));
+            let tokens = OwnerTokens::of(&HolderLabel::new(Some(&label)));
             for token in Scheme::ALL.map(|scheme| tokens.next(scheme)) {
                 let token = token.expose();
-                assert_eq!(holder_of(token), Holder::Ours(label.clone()));
+                assert_eq!(holder_of(&token), Holder::Ours(label.clone()));
                 #[cfg(feature = "redis")]
                 assert_eq!(
                     redact(&format!("refused: {token} there")),
@@ -309,7 +317,7 @@ mod tests {
             redact(&message),
             "ERR unknown command 'EVALSHA', args: '***' '***' '10000'"
         );
-        assert_eq!(redact(token.expose()), "***");
+        assert_eq!(redact(&token.expose()), "***");
         assert_eq!(redact("nothing here"), "nothing here");
     }
 }

@@ -45,14 +45,16 @@ pub(crate) fn release(
     let mut repeated = RepeatedRelease {
         server,
         release,
-        tries: Tries::default(),
+        tries: Tries::NONE,
         pause: FIRST_PAUSE,
         answered: None,
         unserved: None,
         is_over: false,
     };
     async move {
-        let result = repeated.try_once().await;
+        let replied = repeated.server.release_once(repeated.release.next_try());
+        let replied = replied.await;
+        let result = repeated.read(replied);
         if repeated.is_over
             && let Some(result) = result
         {
@@ -84,7 +86,6 @@ struct RepeatedRelease<S> {
 }
 
 /// What came of the tries so far.
-#[derive(Default)]
 struct Tries {
     all: u32,
     refused: u32,
@@ -94,12 +95,22 @@ struct Tries {
     may_have_done_it: bool,
 }
 
+impl Tries {
+    const NONE: Self = Self {
+        all: 0,
+        refused: 0,
+        not_stored: 0,
+        may_have_done_it: false,
+    };
+}
+
 impl<S: OneServer> RepeatedRelease<S> {
     /// Bounded: see `may_go_on`. The receiver is gone if the caller has its result, or does not wait for one.
     async fn go_on(mut self, sender: oneshot::Sender<Result<ReleaseOutcome, Failure>>) {
         let mut sender = Some(sender);
         while !self.is_over && self.may_go_on().await {
-            if let Some(result) = self.try_once().await
+            let replied = self.server.release_once(self.release.next_try()).await;
+            if let Some(result) = self.read(replied)
                 && let Some(sender) = sender.take()
             {
                 drop(sender.send(result));
@@ -139,34 +150,34 @@ impl<S: OneServer> RepeatedRelease<S> {
     }
 
     /// Returns the result for the caller, as far as this try shows it, and notes whether there is nothing more to do.
-    async fn try_once(&mut self) -> Option<Result<ReleaseOutcome, Failure>> {
-        let request = self.release.next_try();
-        match self.server.release_once(request).await {
-            Ok(released) if released.outcome == ReleaseOutcome::NotStored => {
-                self.not_stored();
-                None
-            }
-            Ok(released) => Some(Ok(self.released(released))),
-            Err(failure) => self.failed(failure).map(Err),
-        }
-    }
-
+    ///
     /// If the key is not held any more, an earlier try deleted it, or it was taken away. A try deleted it if one was sent without a
     /// reply and the lease cannot have run out.
     ///
     /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone. The
     /// reply is the same if an operator freed the lock while only this process was cut off, or another holder took and released it.
-    fn released(&mut self, released: Released) -> ReleaseOutcome {
+    fn read(
+        &mut self,
+        replied: Result<Released, Failure>,
+    ) -> Option<Result<ReleaseOutcome, Failure>> {
+        let released = match replied {
+            Ok(released) if matches!(released.outcome, ReleaseOutcome::NotStored) => {
+                self.not_stored();
+                return None;
+            }
+            Ok(released) => released,
+            Err(failure) => return self.failed(failure).map(Err),
+        };
         let acquire_in_flight = self.release.request.acquire_in_flight();
         self.is_over = acquire_in_flight.is_settled_by(released.connection);
         if !self.is_over {
             let now = || self.release.clock.now();
             self.answered.get_or_insert_with(now);
         }
-        match released.outcome {
+        Some(Ok(match released.outcome {
             ReleaseOutcome::ReleasedUnserved => {
                 // The tries that serve the queue are counted anew.
-                self.tries = Tries::default();
+                self.tries = Tries::NONE;
                 self.unserved = Some(self.release.in_background.open());
                 self.is_over = false;
                 ReleaseOutcome::Released
@@ -181,7 +192,7 @@ impl<S: OneServer> RepeatedRelease<S> {
                 ReleaseOutcome::ReleasedWithoutResult
             }
             outcome => outcome,
-        }
+        }))
     }
 
     /// The lock is held, and its result is not stored. After some tries the result is given up, since others wait for the lock.
@@ -227,11 +238,10 @@ mod tests {
     };
 
     use crate::{
+        fencing::KnownTokens,
         mode::Mode,
         runtime::{clock::Clock, executor::Executor, tally::Tally},
-        store::{
-            Entry, RunResult, in_flight::ConnectionId, known_tokens::KnownTokens, owner::Owner,
-        },
+        store::{Entry, RunResult, in_flight::ConnectionId, owner::Owner},
     };
 
     use super::*;

@@ -9,6 +9,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
+    fencing::KnownTokens,
     inspect::{Health, Holder, LeaseInfo, Sighting},
     mode::{LockMode, Mode},
     runtime::{
@@ -21,7 +22,6 @@ use crate::{
         WakeUpMode,
         grants::Grants,
         in_flight::ConnectionId,
-        known_tokens::KnownTokens,
         memory::{MemoryStore, at_once},
         until_certain::{self, OneServer},
     },

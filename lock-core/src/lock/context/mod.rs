@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     error::LockError,
+    fencing::KnownTokens,
     lock::context::{outage::Outage, ticking::Ticking},
     runtime::{
         clock::{Clock, Moment},
@@ -21,10 +22,7 @@ use crate::{
         tally::Tally,
         timer::Timer,
     },
-    store::{
-        Store, StoreFuture, grants::Grants, known_tokens::KnownTokens, owner_token::OwnerTokens,
-        timing::Timing,
-    },
+    store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
     telemetry::Refusals,
 };
 

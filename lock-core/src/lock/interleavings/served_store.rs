@@ -11,12 +11,12 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
+    fencing::KnownTokens,
     inspect::{Health, Sighting},
     runtime::mutex::Mutex,
     store::{
         Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, ReleaseOutcome, Renew,
-        Renewed, Store, StoreFuture, in_flight::ConnectionId, known_tokens::KnownTokens,
-        memory::MemoryStore,
+        Renewed, Store, StoreFuture, in_flight::ConnectionId, memory::MemoryStore,
     },
 };
 

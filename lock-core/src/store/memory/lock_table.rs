@@ -204,12 +204,12 @@ impl LockTable {
             return result_kept_for.map(Sighting::of_result);
         };
         let leases = alive.iter().map(|holder| LeaseInfo {
-            process: holder_of(holder.token.expose()),
+            process: holder_of(&holder.token.expose()),
             remaining: Some(holder.expires.since(now)),
             permit: (holder.kind == RequestKind::Permits).then_some(holder.permit),
         });
         let queue = self.queue.iter().map(|queued| Waiter {
-            process: holder_of(queued.token.expose()),
+            process: holder_of(&queued.token.expose()),
             mode: queued.entry.mode.kind().shown(),
         });
         Some(Sighting {

@@ -6,6 +6,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
+    fencing::KnownTokens,
     inspect::{Health, NAMED, Sighting},
     runtime::{
         clock::{Clock, Moment, wall_clock},
@@ -16,7 +17,6 @@ use crate::{
         Release, ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
         grants::Grants,
         in_flight::ConnectionId,
-        known_tokens::KnownTokens,
         memory::{
             lock_table::{LockTable, TableUpdate},
             memory_clock::MemoryClock,

@@ -1,6 +1,6 @@
 //! Requests at the location of a key, through redirects. They run on the manager's thread, and connect if need be.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use redis::Value;
 
@@ -19,7 +19,7 @@ use crate::{
                     command,
                 },
             },
-            redis_store::{Acked, RedisStore},
+            redis_store::{Acked, RedisStore, note},
             scripts::{
                 ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE,
                 replies::{read_acquired, read_released, read_sighting},
@@ -87,7 +87,7 @@ impl RedisStore {
             Capabilities::Commands => {
                 let acquired = location.acquire_by_commands(request).await?;
                 let is_busy = !matches!(acquired.outcome, AcquireOutcome::Granted(_));
-                self.0.contention.of(&request.owner.key).note(is_busy);
+                note(self.0.mark_of(&request.owner.key), is_busy);
                 acquired
             }
             Capabilities::Scripts => self.acquire_by_script(location, request).await?,
@@ -109,7 +109,7 @@ impl RedisStore {
         // A key without contention needs no subscription.
         if request.queue_mode == QueueMode::JoinQueue
             && location.delivery() == GrantDelivery::NotSubscribedYet
-            && !self.0.contention.of(&request.owner.key).is_expected()
+            && !self.0.mark_of(&request.owner.key).load(Relaxed)
         {
             let acquired = self
                 .ask_for(location, request, QueueMode::DoNotQueue)
@@ -120,7 +120,7 @@ impl RedisStore {
             ) {
                 return Ok(acquired);
             }
-            self.0.contention.of(&request.owner.key).note(true);
+            note(self.0.mark_of(&request.owner.key), true);
         }
         let queue_mode = match request.queue_mode {
             QueueMode::DoNotQueue => QueueMode::DoNotQueue,

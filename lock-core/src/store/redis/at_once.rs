@@ -1,20 +1,26 @@
 //! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere. A release that finds
 //! a request waiting takes a second message.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use redis::{Pipeline, Value};
 
 use crate::mode::Mode;
 use crate::store::{
     Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, ReleaseOutcome, Released,
+    StoreFuture,
     redis::{
         connection::{
             capabilities::Capabilities,
             errors,
             ready::Ready,
-            wire::command::{Arg::Text, command},
+            wire::command::{
+                Arg::{Text, Token},
+                command, in_one_message,
+            },
         },
         gathered, native_release,
-        redis_store::RedisStore,
+        redis_store::{RedisStore, note},
         scripts::{
             ACQUIRE, Call, RELEASE, RELEASE_UNCONTENDED, is_unknown,
             replies::{of_plain, read_acquired, read_plain, read_released},
@@ -22,89 +28,157 @@ use crate::store::{
         topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
         without_scripts::set_if_free,
     },
+    until_certain::OneServer,
 };
 
+/// Where and how a request leaves.
+struct Way {
+    location: KeyLocation,
+    ready: Ready,
+    form: Form,
+}
+
+enum Form {
+    /// In a message with those of other tasks.
+    Gathered,
+    /// In a message of its own, which looks at nothing but the lock and the queue.
+    Alone,
+    /// By the script of all requests of its kind.
+    Script,
+}
+
+/// Takes a key: at once if a connection is ready and one reply is enough, else by the steps of `at_location.rs`.
+pub(super) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acquired> {
+    let store = store.clone();
+    Box::pin(async move {
+        let mut acquired = Ok(None);
+        if let Some(way) = store.way_to_acquire(&request) {
+            acquired = match way.form {
+                Form::Script => take_by_script(&way, &request).await,
+                Form::Alone | Form::Gathered => take_plainly(&way, &request).await,
+            };
+            let outcome = match &acquired {
+                Ok(Some(acquired)) => Some(&acquired.outcome),
+                // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
+                Ok(None) | Err(_) => None,
+            };
+            let is_free = matches!(
+                outcome,
+                Some(AcquireOutcome::Granted(_) | AcquireOutcome::Done(_))
+            );
+            note(store.0.mark_of(&request.owner.key), !is_free);
+        }
+        let may_have_it = match acquired {
+            Ok(Some(acquired)) => return Ok(acquired),
+            Ok(None) => false,
+            // A retry is safe.
+            Err(failure) => !failure.is_definite(),
+        };
+        let owner = request.owner.clone();
+        let left_on = owner.in_flight.only_connection();
+        let reply = store.take_on_the_manager(request).await;
+        if !may_have_it {
+            return reply;
+        }
+        // The refusal of the second request says nothing about the first one, which may have taken the key.
+        reply.map_err(|failure| {
+            if let (true, Some(left_on)) = (owner.in_flight.is_empty(), left_on) {
+                owner.in_flight.note_sent_on(left_on);
+            }
+            failure.executed_in_part()
+        })
+    })
+}
+
+impl OneServer for RedisStore {
+    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
+        let mut released = Ok(None);
+        if let Some(way) = self.way_to_release(request) {
+            if !matches!(way.form, Form::Script) {
+                released = release_alone(&way, request).await;
+                if let Ok(released) = &released {
+                    let outcome = released.as_ref().map(|released| released.outcome);
+                    let is_free = matches!(outcome, Some(ReleaseOutcome::Released));
+                    note(self.0.mark_of(&request.owner.key), !is_free);
+                }
+            }
+            if matches!(released, Ok(None)) {
+                released = release_by_script(&way, request).await;
+            }
+        }
+        match released {
+            Ok(Some(released)) => Ok(released),
+            Err(failure) if !failure.is_definite() => Err(failure),
+            // For example, the server does not know the script yet.
+            Ok(None) | Err(_) => self.let_go_on_the_manager(request.clone()).await,
+        }
+    }
+}
+
 impl RedisStore {
-    /// Takes a key, if a connection is ready and one reply is enough. `None`: no request is pending, and the steps of `at_location.rs`
-    /// are needed.
+    /// `None`: no connection is ready, or one reply is not enough.
     ///
     /// A key for which no contention is expected is taken by plain commands, whatever the server is and whatever its address. Else the
     /// script is sent, which may join the queue.
-    pub(super) async fn acquire_at_once(
-        &self,
-        request: &Acquire,
-    ) -> Result<Option<Acquired>, Failure> {
+    fn way_to_acquire(&self, request: &Acquire) -> Option<Way> {
         let location = self.0.servers.location(&request.owner.full_key);
         let server = &location.server;
         // Such a lock is taken on a connection of its own, so none is made for the caller's runtime.
         if server.replica_acks.is_some() {
-            return Ok(None);
+            return None;
         }
         let behind = request.owner.in_flight.only_connection().or(request.behind);
-        let Some(ready) = server.ready(behind, &self.0.executor) else {
-            return Ok(None);
-        };
-        let contention = self.0.contention.of(&request.owner.key);
-        let is_plain = request.owner.mode == Mode::Exclusive
+        let ready = server.ready(behind, &self.0.executor)?;
+        let is_plain = matches!(request.owner.mode, Mode::Exclusive)
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
-            && !contention.is_expected();
-        let acquired = match ready.current.capabilities {
-            Some(by) if is_plain => take_plainly(&location, &ready, request, by).await,
-            Some(Capabilities::Scripts) => {
-                Box::pin(take_by_script(&location, &ready, request)).await
-            }
+            && !self.0.mark_of(&request.owner.key).load(Relaxed);
+        let form = match ready.current.capabilities? {
+            Capabilities::Scripts if !is_plain => Form::Script,
+            Capabilities::Scripts if is_gathered(&location, &ready) => Form::Gathered,
             // Without scripts, a key that may be busy takes more than one request.
-            Some(Capabilities::Commands) | None => return Ok(None),
+            Capabilities::Commands if !is_plain => return None,
+            Capabilities::Scripts | Capabilities::Commands => Form::Alone,
         };
-        let outcome = acquired.as_ref().ok().and_then(Option::as_ref);
-        let outcome = outcome.map(|acquired| &acquired.outcome);
-        // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
-        contention.note(!matches!(
-            outcome,
-            Some(AcquireOutcome::Granted(_) | AcquireOutcome::Done(_))
-        ));
-        acquired
+        Some(Way {
+            location,
+            ready,
+            form,
+        })
     }
 
-    /// Releases a key, if a connection is ready and one reply is enough. `None`: as with an acquire.
-    pub(super) async fn release_at_once(
-        &self,
-        request: &Release,
-    ) -> Result<Option<Released>, Failure> {
+    /// `None`: as with an acquire.
+    fn way_to_release(&self, request: &Release) -> Option<Way> {
         let location = self.0.servers.location(&request.owner.full_key);
-        let ready = location.server.ready_to_release(request, &self.0.executor);
-        let Some(ready) = ready else {
-            return Ok(None);
-        };
-        if ready.current.capabilities != Some(Capabilities::Scripts) {
-            return Ok(None);
+        let server = &location.server;
+        let ready = server.ready_to_release(request, &self.0.executor)?;
+        if !matches!(ready.current.capabilities, Some(Capabilities::Scripts)) {
+            return None;
         }
-        let contention = self.0.contention.of(&request.owner.key);
-        if !contention.is_expected() && self.is_released_alone(&location, request) {
-            let released = release_alone(&location, &ready, request).await?;
-            let outcome = released.as_ref().map(|released| released.outcome);
-            contention.note(outcome != Some(ReleaseOutcome::Released));
-            if released.is_some() {
-                return Ok(released);
-            }
-        }
-        let (arguments, count) = location.release_arguments(request);
-        let script = RELEASE.call(Call {
-            keys: &location.keys(&request.owner.full_key)
-                [..KeyLocation::declared(request.owner.mode)],
-            arguments: &arguments[..count],
-        });
-        let within = ready.reconnecting.reply_within();
-        let reply = Box::pin(ready.one(script, request.in_flight(), within)).await?;
-        read_released(&errors::of_value(reply)?, ready.id()).map(Some)
-    }
-
-    /// Whether the lock may be released by a request that looks at nothing but the lock and the queue.
-    fn is_released_alone(&self, location: &KeyLocation, request: &Release) -> bool {
-        native_release::suffices(request)
-            && location.server.replica_acks.is_none()
+        let is_plain = request.owner.mode.is_alone()
+            && request.result.is_none()
+            && request.keep.is_none()
+            && !request.may_be_queued
+            && request.in_flight().is_empty()
+            && request.acquire_in_flight().is_empty()
+            && server.replica_acks.is_none()
             && !self.0.is_one_of_several
+            && !self.0.mark_of(&request.owner.key).load(Relaxed);
+        let form = match is_plain {
+            false => Form::Script,
+            true if is_gathered(&location, &ready) => Form::Gathered,
+            true => Form::Alone,
+        };
+        Some(Way {
+            location,
+            ready,
+            form,
+        })
     }
+}
+
+/// Whether a request for a free lock joins others in a message.
+fn is_gathered(location: &KeyLocation, ready: &Ready) -> bool {
+    ready.is_crowded() && location.server.subscription.is_none()
 }
 
 /// Takes a key for which no contention is expected. The lock comes first, and then its fencing token: another order could hand
@@ -114,89 +188,28 @@ impl RedisStore {
 /// larger than that of the other client. But then the reply is later than its lease, and such a reply grants nothing.
 ///
 /// These commands are never sent behind `ASKING`, which would make a second clock at the node that is receiving the slot.
-async fn take_plainly(
-    location: &KeyLocation,
-    ready: &Ready,
-    request: &Acquire,
-    by: Capabilities,
-) -> Result<Option<Acquired>, Failure> {
+async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, Failure> {
+    let (location, ready) = (&way.location, &way.ready);
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
-    if by == Capabilities::Scripts && gathered::is_preferred(location, ready) {
-        let reply = gathered::acquire(location, ready, request, within).await?;
-        return read_plain(reply, ready.id(), known, in_flight);
-    }
-    let mut commands = Pipeline::with_capacity(3);
-    commands.add_command(command(&[&set_if_free(&request.owner, request.ttl)]));
-    commands.add_command(location.names.next_id.clone());
-    if by == Capabilities::Scripts {
-        let [_, _, queue, ..] = location.keys(&request.owner.full_key);
-        commands.add_command(command(&[&[Text("EXISTS"), queue]]));
-    }
-    let replies = Box::pin(ready.several(&commands, in_flight, within)).await?;
-    let [set, behind @ ..] = &replies[..] else {
-        return Err(errors::nonsense("an acquire"));
+    let reply = if matches!(way.form, Form::Gathered) {
+        Box::pin(gathered::acquire(location, ready, request, within)).await?
+    } else {
+        let mut commands = Pipeline::with_capacity(3);
+        commands.add_command(command(&[&set_if_free(&request.owner, request.ttl)]));
+        commands.add_command(location.names.next_id.clone());
+        if matches!(ready.current.capabilities, Some(Capabilities::Scripts)) {
+            let [_, _, queue, ..] = location.keys(&request.owner.full_key);
+            commands.add_command(command(&[&[Text("EXISTS"), queue]]));
+        }
+        of_plain(&mut Box::pin(ready.several(&commands, in_flight, within)).await?)?
     };
-    let reply = of_plain(set.clone(), behind.first(), behind.get(1));
     read_plain(reply, ready.id(), known, in_flight)
 }
 
-/// Releases a lock that is held alone, and for which no request is expected to wait. `None`: the script of all releases is to do it.
-async fn release_alone(
-    location: &KeyLocation,
-    ready: &Ready,
-    request: &Release,
-) -> Result<Option<Released>, Failure> {
-    let mut is_forgotten = false;
-    if gathered::is_preferred(location, ready) {
-        let reply = gathered::release(location, ready, request).await?;
-        match reply {
-            Value::Int(0) => return Ok(None),
-            Value::Int(1) => return read_released(&reply, ready.id()).map(Some),
-            // Perhaps another key of the message caused the error.
-            error => is_forgotten = is_unknown(&error),
-        }
-    }
-    match ready.current.delete_if() {
-        Some(by) if !is_forgotten => {
-            Box::pin(native_release::release(by, location, ready, request)).await
-        }
-        // By its text, if the server has forgotten the script: so the next message finds it.
-        _ => Box::pin(release_uncontended(location, ready, request)).await,
-    }
-}
-
-/// Releases a lock for which no request is expected to wait. `None`: one waits, or the lock is not held any more. Then the script of
-/// all releases is to do it.
-async fn release_uncontended(
-    location: &KeyLocation,
-    ready: &Ready,
-    request: &Release,
-) -> Result<Option<Released>, Failure> {
-    let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
-    let call = Call {
-        keys: &[lock, queue],
-        arguments: &[Text(request.owner.token.expose())],
-    };
-    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
-    let by_hash = RELEASE_UNCONTENDED.call(call);
-    let mut reply = ready.one(by_hash, in_flight, within).await?;
-    if is_unknown(&reply) {
-        let by_text = RELEASE_UNCONTENDED.call_by_text(call);
-        reply = ready.one(by_text, in_flight, within).await?;
-    }
-    match errors::of_value(reply)? {
-        Value::Array(_) => Ok(None),
-        reply => read_released(&reply, ready.id()).map(Some),
-    }
-}
-
 /// Takes a key by the script. Without a subscription to grants, the script adds no entry to the queue.
-async fn take_by_script(
-    location: &KeyLocation,
-    ready: &Ready,
-    request: &Acquire,
-) -> Result<Option<Acquired>, Failure> {
+async fn take_by_script(way: &Way, request: &Acquire) -> Result<Option<Acquired>, Failure> {
+    let (location, ready) = (&way.location, &way.ready);
     let delivery = location.delivery();
     let queue_mode = match delivery {
         GrantDelivery::Pushed => request.queue_mode,
@@ -208,7 +221,7 @@ async fn take_by_script(
     });
     let in_flight = &request.owner.in_flight;
     let within = ready.reconnecting.acquire_within(request.ttl);
-    let reply: Value = ready.one(script, in_flight, within).await?;
+    let reply: Value = Box::pin(ready.one(script, in_flight, within)).await?;
     let reply = errors::of_reply(reply, ready.id(), in_flight)?;
     let acquired = read_acquired(&reply, ready.id(), queue_mode)?;
     // An entry in the queue needs a subscription first.
@@ -220,4 +233,57 @@ async fn take_by_script(
         return Ok(None);
     }
     Ok(Some(acquired))
+}
+
+/// Releases a lock that is held alone, and for which no request is expected to wait. `None`: one waits, or the lock is not held any
+/// more. Then the script of all releases is to do it.
+async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
+    let (location, ready) = (&way.location, &way.ready);
+    let mut is_forgotten = false;
+    if matches!(way.form, Form::Gathered) {
+        match Box::pin(gathered::release(location, ready, request)).await? {
+            Value::Int(0) => return Ok(None),
+            Value::Int(1) => return read_released(&Value::Int(1), ready.id()).map(Some),
+            // Perhaps another key of the message caused the error.
+            error => is_forgotten = is_unknown(&error),
+        }
+    }
+    if let Some(by) = ready.current.delete_if()
+        && !is_forgotten
+    {
+        return Box::pin(native_release::release(by, location, ready, request)).await;
+    }
+    let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
+    let call = Call {
+        keys: &[lock, queue],
+        arguments: &[Token(&request.owner.token)],
+    };
+    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
+    // By its text, if the server has forgotten the script: so the next message finds it. Two rounds at most.
+    loop {
+        let sent = in_one_message([if is_forgotten {
+            RELEASE_UNCONTENDED.call_by_text(call)
+        } else {
+            RELEASE_UNCONTENDED.call(call)
+        }]);
+        let mut replies = Box::pin(ready.several(&sent, in_flight, within)).await?;
+        match replies.pop().unwrap_or_default() {
+            Value::Array(_) => return Ok(None),
+            error if !is_forgotten && is_unknown(&error) => is_forgotten = true,
+            reply => return read_released(&errors::of_value(reply)?, ready.id()).map(Some),
+        }
+    }
+}
+
+/// Releases a lock by the script of all releases, which serves the queue.
+async fn release_by_script(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
+    let (location, ready) = (&way.location, &way.ready);
+    let (arguments, count) = location.release_arguments(request);
+    let script = RELEASE.call(Call {
+        keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
+        arguments: &arguments[..count],
+    });
+    let within = ready.reconnecting.reply_within();
+    let reply = Box::pin(ready.one(script, request.in_flight(), within)).await?;
+    read_released(&errors::of_value(reply)?, ready.id()).map(Some)
 }

@@ -24,7 +24,7 @@ use crate::{
                 wire::command::Arg::Text,
             },
             health,
-            redis_store::{RedisState, RedisStore, Settings},
+            redis_store::{RedisState, RedisStore, Settings, no_marks},
             topology::{
                 Topology,
                 server::{RedisServer, watch_sentinels},
@@ -74,7 +74,7 @@ impl RedisStore {
         Ok(Self(Arc::new(RedisState {
             executor: settings.executor.clone(),
             servers,
-            contention: Arc::default(),
+            contended: no_marks(),
             looked: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             timing: settings.timing,

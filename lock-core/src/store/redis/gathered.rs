@@ -23,20 +23,15 @@ use crate::store::{
             ready::Ready,
             shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
             wire::command::{
-                Arg::{Joined, Text},
+                Arg::{Joined, Text, Token},
                 command,
             },
         },
-        scripts::{Call, RELEASE_UNCONTENDED, replies::of_plain},
+        scripts::{Call, RELEASE_UNCONTENDED, replies::read_id},
         topology::{key_location::KeyLocation, slots::Names},
         without_scripts::set_if_free,
     },
 };
-
-/// Whether a request for a free lock joins others in a message.
-pub(super) fn is_preferred(location: &KeyLocation, ready: &Ready) -> bool {
-    ready.is_crowded() && location.server.subscription.is_none()
-}
 
 /// Takes a lock in a message with the requests of other tasks.
 ///
@@ -101,7 +96,7 @@ fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
     if releases().next().is_some() {
         let locks = releases().map(|part| Text(&part.owner.full_key));
         let queues = releases().map(|part| Joined(&names.queue, &part.owner.full_key));
-        let tokens = releases().map(|part| Text(part.owner.token.expose()));
+        let tokens = releases().map(|part| Token(&part.owner.token));
         commands.add_command(RELEASE_UNCONTENDED.call(Call {
             keys: &locks.chain(queues).collect::<Vec<_>>(),
             arguments: &tokens.collect::<Vec<_>>(),
@@ -131,7 +126,11 @@ fn distributed(parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
         .into_iter()
         .flatten();
     let behind = match replies.as_slice() {
-        [.., id, queues] => of_plain(Value::Nil, Some(id), Some(queues)),
+        [.., id, queues] => PartReply {
+            value: Value::Nil,
+            id: read_id(id),
+            has_queue: Some(!matches!(queues, Value::Int(0))),
+        },
         _ => PartReply::default(),
     };
     let each = parts.iter().map(|part| match part.wants {

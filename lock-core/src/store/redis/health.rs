@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    fencing::KnownTokens,
     inspect::{Health, Topic},
     runtime::{
         clock::{Clock, wall_clock},
@@ -13,7 +14,6 @@ use crate::{
     },
     store::{
         Failure,
-        known_tokens::KnownTokens,
         redis::{
             connection::{
                 capabilities::Capabilities,

@@ -3,12 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    fencing::{ClockIndex, KnownTokens},
     inspect::{Health, NAMED, Sighting},
     store::{
-        Acquire, Acquired, CertainRelease, Contended, Failure, Page, PagePosition, Release,
-        ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
-        known_tokens::{ClockIndex, KnownTokens},
-        until_certain::{self, OneServer},
+        Acquire, Acquired, CertainRelease, Contended, Failure, Page, PagePosition, ReleaseOutcome,
+        Renew, Renewed, Store, StoreFuture, until_certain,
     },
 };
 
@@ -17,7 +16,6 @@ mod at_location;
 mod at_once;
 mod connecting;
 mod connection;
-mod contention;
 #[cfg(all(test, unix))]
 mod crate_facts;
 mod gathered;
@@ -35,44 +33,13 @@ pub(crate) mod voting_server;
 mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
+use redis_store::note;
 pub(crate) use redis_store::{RedisStore, Scope, Settings};
 pub(crate) use topology::{Access, settings::Replicas};
 
-impl OneServer for RedisStore {
-    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
-        match self.release_at_once(request).await {
-            Ok(Some(released)) => Ok(released),
-            Err(failure) if !failure.is_definite() => Err(failure),
-            // For example, the server does not know the script yet.
-            Ok(None) | Err(_) => self.let_go_on_the_manager(request.clone()).await,
-        }
-    }
-}
-
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        let store = self.clone();
-        Box::pin(async move {
-            let may_have_it = match store.acquire_at_once(&request).await {
-                Ok(Some(acquired)) => return Ok(acquired),
-                Ok(None) => false,
-                // A retry is safe.
-                Err(failure) => !failure.is_definite(),
-            };
-            let owner = request.owner.clone();
-            let left_on = owner.in_flight.only_connection();
-            let reply = store.take_on_the_manager(request).await;
-            if !may_have_it {
-                return reply;
-            }
-            // The refusal of the second request says nothing about the first one, which may have taken the key.
-            reply.map_err(|failure| {
-                if let (true, Some(left_on)) = (owner.in_flight.is_empty(), left_on) {
-                    owner.in_flight.note_sent_on(left_on);
-                }
-                failure.executed_in_part()
-            })
-        })
+        at_once::acquire(self, request)
     }
 
     fn renew(
@@ -90,7 +57,7 @@ impl Store for RedisStore {
                 }) = renewed
                 {
                     // The release is to grant the lock, too.
-                    store.0.contention.of(&request.owner.key).note(true);
+                    note(store.0.mark_of(&request.owner.key), true);
                 }
             }
             Ok(renewals)

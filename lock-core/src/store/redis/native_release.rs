@@ -22,21 +22,14 @@ use crate::store::{
             delete_if::DeleteIf,
             errors,
             ready::Ready,
-            wire::command::{Arg::Text, command, in_one_message},
+            wire::command::{
+                Arg::{Text, Token},
+                command, in_one_message,
+            },
         },
         topology::key_location::KeyLocation,
     },
 };
-
-/// Whether one command may release the lock, as far as the request tells.
-pub(super) fn suffices(request: &Release) -> bool {
-    request.owner.mode.is_alone()
-        && request.result.is_none()
-        && request.keep.is_none()
-        && !request.may_be_queued
-        && request.in_flight().is_empty()
-        && request.acquire_in_flight().is_empty()
-}
 
 /// Releases the lock. `None`: the script is to do it.
 pub(super) async fn release(
@@ -47,7 +40,7 @@ pub(super) async fn release(
 ) -> Result<Option<Released>, Failure> {
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let commands = in_one_message([
-        delete_if.command(lock, request.owner.token.expose()),
+        delete_if.command(lock, Token(&request.owner.token)),
         command(&[&[Text("EXISTS"), queue]]),
     ]);
     let within = ready.reconnecting.reply_within();

@@ -2,17 +2,20 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use crate::{
     inspect::{Topic, Warning},
+    key::LockKey,
     runtime::executor::Executor,
     store::{
         redis::{
             address::transport::Security,
-            contention::Contention,
             topology::{Access, servers::RedisServers, settings::Replicas},
         },
         timing::Timing,
@@ -26,7 +29,12 @@ pub(crate) struct RedisStore(pub(super) Arc<RedisState>);
 pub(super) struct RedisState {
     pub(super) executor: Executor,
     pub(super) servers: RedisServers,
-    pub(super) contention: Arc<Contention>,
+    /// Which keys were contended lately.
+    ///
+    /// A key without contention is taken by plain commands, which cost the server half of what a script does. They cannot add an
+    /// entry to the queue, though: if the key is busy, that takes a second round trip. So for a key that was contended, the script is
+    /// sent at once.
+    pub(super) contended: Box<[AtomicBool]>,
     /// Whether the eviction policy was read.
     pub(super) looked: AtomicBool,
     /// Whether the sentinels are watched.
@@ -35,6 +43,31 @@ pub(super) struct RedisState {
     pub(super) scope: Scope,
     /// Whether the server is one of several that vote: by scripts only, and without grants.
     pub(super) is_one_of_several: bool,
+}
+
+/// Some keys share a mark, which costs them speed and nothing else. Which ones is secret, as the hash of a key is, so that no client can
+/// slow down another's key by choosing its own.
+const MARKS: usize = 1024;
+
+/// Marks of keys that were not contended.
+pub(super) fn no_marks() -> Box<[AtomicBool]> {
+    (0..MARKS).map(|_| AtomicBool::new(false)).collect()
+}
+
+/// Notes whether others wanted a key with this mark.
+pub(super) fn note(mark: &AtomicBool, others: bool) {
+    // The mark mostly stays as it is, and a write would remove it from the caches of other threads.
+    if mark.load(Relaxed) != others {
+        mark.store(others, Relaxed);
+    }
+}
+
+impl RedisState {
+    /// The mark of a key, which is set while contention is expected.
+    pub(super) fn mark_of(&self, key: &LockKey) -> &AtomicBool {
+        let mark = usize::try_from(key.hashed() % MARKS as u64);
+        &self.contended[mark.unwrap_or(0)]
+    }
 }
 
 /// Which keys locks have, and which of them stands for all.

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 use crate::{
+    fencing::KnownTokens,
     key::LockKey,
     mode::Mode,
     options::RESERVED,
@@ -15,7 +16,6 @@ use crate::{
         Acquire, AcquireOutcome, Failure, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
         Store,
         holder_label::HolderLabel,
-        known_tokens::KnownTokens,
         owner::Owner,
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
@@ -132,7 +132,7 @@ pub(super) async fn try_a_lock(
     let label = HolderLabel::new(location.server.connection.address().label());
     // Polling is right for its waiters, whether or not scripts may run here.
     let (token, own_key) = (
-        OwnerTokens::of(label).next(Scheme::Deletes),
+        OwnerTokens::of(&label).next(Scheme::Deletes),
         LockKey::new(&*key),
     );
     let mode = Mode::Exclusive;

@@ -18,7 +18,7 @@ use crate::{
                 errors,
                 wire::{
                     command::{
-                        Arg::{self, Joined, Number, Text},
+                        Arg::{self, Joined, Number, Text, Token},
                         command, in_one_message, millis,
                     },
                     reply,
@@ -194,7 +194,7 @@ impl RedisStore {
                 Text(WATCHED),
             ],
             arguments: &[
-                Text(owner.token.expose()),
+                Token(&owner.token),
                 Number(millis(proposal.ttl)),
                 Number(proposal.number),
                 Number(proposal.count.into()),

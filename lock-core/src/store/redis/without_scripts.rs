@@ -26,7 +26,7 @@ use crate::{
                 CLOCK, errors,
                 reconnecting::ReconnectingConnection,
                 wire::command::{
-                    Arg::{self, Joined, Number, Text},
+                    Arg::{self, Joined, Number, Text, Token},
                     command, in_one_message, millis,
                 },
             },
@@ -63,8 +63,7 @@ impl KeyLocation {
             Err(failure) if is_set => return Err(failure.executed_in_part()),
             holder => holder?,
         };
-        let is_ours =
-            matches!(&holder, Value::BulkString(holder) if **holder == *token.expose().as_bytes());
+        let is_ours = matches!(&holder, Value::BulkString(holder) if token.is(holder));
         if !is_ours {
             return busy(left, connection);
         }
@@ -138,12 +137,12 @@ impl KeyLocation {
         connection: &Arc<ReconnectingConnection>,
         request: &Release,
     ) -> Result<Released, Failure> {
-        let (key, token) = (&*request.owner.full_key, request.owner.token.expose());
+        let (key, token) = (&*request.owner.full_key, &request.owner.token);
         // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
         let current = connection.snapshot().filter(|_| request.keep.is_none());
         let delete_if = current.as_ref().and_then(|current| current.delete_if());
         let first = match delete_if {
-            Some(delete_if) => delete_if.command(Text(key), token),
+            Some(delete_if) => delete_if.command(Text(key), Token(token)),
             None => command(&[&[Text("PING")]]),
         };
         let within = connection.reply_within();
@@ -159,7 +158,7 @@ impl KeyLocation {
                     None => command(&[&[Text("DEL"), Text(key)]]),
                     // Another value, so that no renewal prolongs it.
                     Some(keep) => command(&[
-                        &[Text("SET"), Text(key), Joined(token, ".")],
+                        &[Text("SET"), Text(key), Joined(&token.expose(), ".")],
                         &[Text("PX"), Number(millis(keep))],
                     ]),
                 };
@@ -261,7 +260,7 @@ pub(super) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
     [
         Text("SET"),
         Text(&owner.full_key),
-        Text(owner.token.expose()),
+        Token(&owner.token),
         Text("NX"),
         Text("PX"),
         Number(millis(ttl)),
@@ -273,7 +272,7 @@ fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
     let (key, ttl) = (&*owner.full_key, millis(ttl));
     Change {
         key,
-        holds: owner.token.expose(),
+        holds: &owner.token,
         command: command(&[&[Text("PEXPIRE"), Text(key), Number(ttl)]]),
         unless_it_lasts: ttl,
     }

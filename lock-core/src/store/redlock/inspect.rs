@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    fencing::PER_MILLI,
+    fencing::{KnownTokens, PER_MILLI},
     inspect::{Health, Sighting, Topic, Warning},
     store::{
         Failure, Store,
-        known_tokens::KnownTokens,
         owner_token::sighting_of,
         redlock::{
             ballot::quorum::{self, reached_by_majority},

@@ -17,13 +17,12 @@ use tokio::sync::oneshot;
 
 use crate::{
     error::LockError,
+    fencing::KnownTokens,
     inspect::{Health, Sighting},
     runtime::executor::spawn_beside,
     store::{
         Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, ReleaseOutcome, Renew,
-        Renewed, Store, StoreFuture,
-        known_tokens::KnownTokens,
-        on_the_manager,
+        Renewed, Store, StoreFuture, on_the_manager,
         redis::{Named, Settings},
         redlock::{redlock_server::RedlockServer, redlock_servers::RedlockServers},
     },

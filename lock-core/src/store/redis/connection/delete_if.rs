@@ -20,10 +20,10 @@ pub(crate) enum DeleteIf {
 }
 
 impl DeleteIf {
-    pub(crate) fn command(self, key: Arg<'_>, holds: &str) -> Cmd {
+    pub(crate) fn command(self, key: Arg<'_>, holds: Arg<'_>) -> Cmd {
         match self {
-            Self::Delex => command(&[&[Text("DELEX"), key, Text("IFEQ"), Text(holds)]]),
-            Self::Delifeq => command(&[&[Text("DELIFEQ"), key, Text(holds)]]),
+            Self::Delex => command(&[&[Text("DELEX"), key, Text("IFEQ"), holds]]),
+            Self::Delifeq => command(&[&[Text("DELIFEQ"), key, holds]]),
         }
     }
 }

@@ -91,7 +91,7 @@ impl PubSubDispatch {
 
     /// Notes the commands by which a new connection releases locks.
     pub(crate) fn note_capabilities(&self, capabilities: Capabilities) {
-        self.grants.note_scheme(match capabilities {
+        self.grants.owners.note_scheme(match capabilities {
             Capabilities::Scripts => Scheme::Grants,
             Capabilities::Commands => Scheme::Deletes,
         });

@@ -90,12 +90,16 @@ impl Lua {
 
     /// A call of the script. If the server does not know it, it is not executed.
     pub(super) fn call(&self, call: Call<'_>) -> Cmd {
-        command_of("EVALSHA", &self.hash, &call)
+        let count = Arg::Number(call.keys.len() as u64);
+        let front = [Arg::Text("EVALSHA"), Arg::Text(&self.hash), count];
+        command(&[&front, call.keys, call.arguments])
     }
 
     /// The same with the text, which the server knows by its hash from then on.
     pub(super) fn call_by_text(&self, call: Call<'_>) -> Cmd {
-        command_of("EVAL", self.text, &call)
+        let count = Arg::Number(call.keys.len() as u64);
+        let front = [Arg::Text("EVAL"), Arg::Text(self.text), count];
+        command(&[&front, call.keys, call.arguments])
     }
 
     /// Runs the script, all within a time-out; an error reply of the server is a failure.
@@ -145,15 +149,6 @@ impl Lua {
             left = within.saturating_sub(Clock::Boot.now().since(started));
         }
     }
-}
-
-fn command_of(name: &str, script: &str, call: &Call<'_>) -> Cmd {
-    let keys = Arg::Number(call.keys.len() as u64);
-    command(&[
-        &[Arg::Text(name), Arg::Text(script), keys],
-        call.keys,
-        call.arguments,
-    ])
 }
 
 /// Whether this is the reply to a call of a script that the server does not know.

@@ -19,12 +19,17 @@ use crate::{
 };
 
 /// The replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS` of the queue.
-pub(crate) fn of_plain(set: Value, id: Option<&Value>, queue: Option<&Value>) -> PartReply {
-    PartReply {
-        value: set,
-        id: id.and_then(read_id),
-        has_queue: queue.map(|queue| *queue != Value::Int(0)),
-    }
+pub(crate) fn of_plain(replies: &mut [Value]) -> Result<PartReply, Failure> {
+    let (value, id, has_queue) = match replies {
+        [set, id] => (set, id, None),
+        [set, id, queue] => (set, id, Some(!matches!(queue, Value::Int(0)))),
+        _ => return Err(errors::nonsense("an acquire")),
+    };
+    Ok(PartReply {
+        value: std::mem::take(value),
+        id: read_id(id),
+        has_queue,
+    })
 }
 
 /// Reads them. If the key is busy, there is no outcome yet. `known`: the largest token that the process knew when it sent the request.
@@ -34,20 +39,24 @@ pub(crate) fn read_plain(
     known: u64,
     in_flight: &InFlight,
 ) -> Result<Option<Acquired>, Failure> {
-    if errors::of_reply(reply.value, connection, in_flight)? == Value::Nil {
-        errors::note_answered(in_flight, connection);
-        return Ok(None);
-    }
-    let token = reply.id.and_then(token);
-    let outcome = match (token.filter(|token| *token > known), reply.has_queue) {
-        (Some(token), None | Some(false)) => {
-            AcquireOutcome::Granted(FencingBlock::new(token, 1).into())
+    match reply.value {
+        Value::Okay => {}
+        Value::Nil => {
+            errors::note_answered(in_flight, connection);
+            return Ok(None);
         }
+        other => drop(errors::of_reply(other, connection, in_flight)?),
+    }
+    let outcome = match (reply.id.and_then(token), reply.has_queue) {
+        (Some(token), None | Some(false)) if token > known => AcquireOutcome::Granted(Grant {
+            tokens: FencingBlock::new(token, 1),
+            ..Grant::ALONE
+        }),
         // The key is released by a script, which grants it to the first waiter. The next request is a script, too. It moves the clock
         // on, or says why it cannot.
         (_, Some(_)) => AcquireOutcome::Undo,
         // The next request finds the key, which holds its owner token, and moves the clock on.
-        (None, None) => return Err(Failure::no_reply("the fencing clock gave no larger token")),
+        (_, None) => return Err(Failure::no_reply("the fencing clock gave no larger token")),
     };
     Ok(Some(Acquired {
         outcome,

@@ -14,7 +14,7 @@ use crate::store::{
             reconnecting::ReconnectingConnection,
             wire::{
                 command::{
-                    Arg::{self, Bytes, Joined, Number, Text},
+                    Arg::{self, Bytes, Joined, Number, Text, Token},
                     millis,
                 },
                 redirect::NodeRole,
@@ -75,7 +75,7 @@ impl KeyLocation {
         queue_mode: QueueMode,
     ) -> [Arg<'a>; 6] {
         [
-            Text(request.owner.token.expose()),
+            Token(&request.owner.token),
             Number(millis(request.ttl)),
             Number(request.known_fencing),
             Number(request.tokens.into()),
@@ -99,7 +99,7 @@ impl KeyLocation {
         };
         let result = request.result.as_ref();
         let arguments = [
-            Text(request.owner.token.expose()),
+            Token(&request.owner.token),
             Number(request.known_fencing),
             Number(request.keep.map_or(0, millis)),
             self.entry(request.owner.entry()),
@@ -120,7 +120,7 @@ impl KeyLocation {
             Mode::Shared => vec![lock, holders],
             Mode::Permits(_) => vec![lock, holders, permits],
         };
-        let mut arguments = vec![Text(owner.token.expose()), Number(millis(request.ttl))];
+        let mut arguments = vec![Token(&owner.token), Number(millis(request.ttl))];
         let is_beside = !owner.mode.is_alone();
         if is_beside || request.tokens > 0 {
             arguments.extend([Number(request.known_fencing), Number(request.tokens.into())]);

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::fencing::ClockIndex;
 use crate::store::redis::{
     connection::wire::redirect::{NodeRole, SLOTS},
     topology::{cluster::Cluster, slots::slot_of},
 };
 use crate::store::{
     Failure,
-    known_tokens::ClockIndex,
     redis::{
         address::Address,
         topology::{key_location::KeyLocation, server::RedisServer, slots::Names},

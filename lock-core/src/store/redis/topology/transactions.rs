@@ -12,6 +12,7 @@ use redis::{Cmd, Value};
 
 use crate::store::{
     Failure,
+    owner_token::OwnerToken,
     redis::{
         connection::{
             errors,
@@ -32,7 +33,7 @@ pub(crate) const MOST_TRIES: u32 = 8;
 pub(crate) struct Change<'a> {
     pub(crate) key: &'a str,
     /// The value that the key must hold: otherwise it is left alone.
-    pub(crate) holds: &'a str,
+    pub(crate) holds: &'a OwnerToken,
     pub(crate) command: Cmd,
     /// The key is also left alone if it lasts for so many milliseconds more. A renewal never shortens a lease: one that only verifies
     /// it asks for the remaining time.
@@ -46,7 +47,7 @@ impl Change<'_> {
     /// Reads the replies to GET and PTTL: whether the key holds the value, and whether the change is due.
     fn read(&self, seen: &[Value]) -> Result<(bool, bool), Failure> {
         match seen {
-            [Value::BulkString(holder), Value::Int(left)] if **holder == *self.holds.as_bytes() => {
+            [Value::BulkString(holder), Value::Int(left)] if self.holds.is(holder) => {
                 // If another client removed the expiry, `left` is negative, and the key gets one again.
                 let lasts = u64::try_from(*left).is_ok_and(|left| left >= self.unless_it_lasts);
                 Ok((true, !lasts))

@@ -4,13 +4,17 @@ use std::{io::Write, time::Duration};
 
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 
-use crate::{mode::Mode, store::Entry};
+use crate::{
+    mode::Mode,
+    store::{Entry, owner_token::OwnerToken},
+};
 
 /// A word of a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Arg<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
+    Token(&'a OwnerToken),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
     /// One word: a channel and the data of an entry, with spaces between them.
@@ -32,6 +36,7 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
         match *word {
             Arg::Text(text) => command.write_arg(text.as_bytes()),
             Arg::Bytes(bytes) => command.write_arg(bytes),
+            Arg::Token(token) => token.expose_to(&mut command.writer_for_next_arg()),
             Arg::Number(number) => number.write_redis_args(&mut command),
             // Writing to memory does not fail.
             Arg::Joined(front, back) => {
