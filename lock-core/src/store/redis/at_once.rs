@@ -35,10 +35,10 @@ use crate::store::{
 struct Way {
     location: KeyLocation,
     ready: Ready,
-    form: Form,
+    form: SentAs,
 }
 
-enum Form {
+enum SentAs {
     /// In a message with those of other tasks.
     Gathered,
     /// In a message of its own, which looks at nothing but the lock and the queue.
@@ -54,8 +54,8 @@ pub(super) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
         let mut acquired = Ok(None);
         if let Some(way) = store.way_to_acquire(&request) {
             acquired = match way.form {
-                Form::Script => take_by_script(&way, &request).await,
-                Form::Alone | Form::Gathered => take_plainly(&way, &request).await,
+                SentAs::Script => take_by_script(&way, &request).await,
+                SentAs::Alone | SentAs::Gathered => take_plainly(&way, &request).await,
             };
             let outcome = match &acquired {
                 Ok(Some(acquired)) => Some(&acquired.outcome),
@@ -94,7 +94,7 @@ impl OneServer for RedisStore {
     async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
         let mut released = Ok(None);
         if let Some(way) = self.way_to_release(request) {
-            if !matches!(way.form, Form::Script) {
+            if !matches!(way.form, SentAs::Script) {
                 released = release_alone(&way, request).await;
                 if let Ok(released) = &released {
                     let outcome = released.as_ref().map(|released| released.outcome);
@@ -133,11 +133,11 @@ impl RedisStore {
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
             && !self.0.mark_of(&request.owner.key).load(Relaxed);
         let form = match ready.current.capabilities? {
-            Capabilities::Scripts if !is_plain => Form::Script,
-            Capabilities::Scripts if is_gathered(&location, &ready) => Form::Gathered,
+            Capabilities::Scripts if !is_plain => SentAs::Script,
+            Capabilities::Scripts if is_gathered(&location, &ready) => SentAs::Gathered,
             // Without scripts, a key that may be busy takes more than one request.
             Capabilities::Commands if !is_plain => return None,
-            Capabilities::Scripts | Capabilities::Commands => Form::Alone,
+            Capabilities::Scripts | Capabilities::Commands => SentAs::Alone,
         };
         Some(Way {
             location,
@@ -164,9 +164,9 @@ impl RedisStore {
             && !self.0.is_one_of_several
             && !self.0.mark_of(&request.owner.key).load(Relaxed);
         let form = match is_plain {
-            false => Form::Script,
-            true if is_gathered(&location, &ready) => Form::Gathered,
-            true => Form::Alone,
+            false => SentAs::Script,
+            true if is_gathered(&location, &ready) => SentAs::Gathered,
+            true => SentAs::Alone,
         };
         Some(Way {
             location,
@@ -192,7 +192,7 @@ async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, 
     let (location, ready) = (&way.location, &way.ready);
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
-    let reply = if matches!(way.form, Form::Gathered) {
+    let reply = if matches!(way.form, SentAs::Gathered) {
         Box::pin(gathered::acquire(location, ready, request, within)).await?
     } else {
         let mut commands = Pipeline::with_capacity(3);
@@ -240,7 +240,7 @@ async fn take_by_script(way: &Way, request: &Acquire) -> Result<Option<Acquired>
 async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let mut is_forgotten = false;
-    if matches!(way.form, Form::Gathered) {
+    if matches!(way.form, SentAs::Gathered) {
         match Box::pin(gathered::release(location, ready, request)).await? {
             Value::Int(0) => return Ok(None),
             Value::Int(1) => return read_released(&Value::Int(1), ready.id()).map(Some),
