@@ -16,7 +16,7 @@ use crate::store::{
             ready::Ready,
             wire::command::{
                 Arg::{Text, Token},
-                command, in_one_message,
+                command,
             },
         },
         gathered, native_release,
@@ -261,13 +261,12 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
     let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
     // By its text, if the server has forgotten the script: so the next message finds it. Two rounds at most.
     loop {
-        let sent = in_one_message([if is_forgotten {
+        let sent = if is_forgotten {
             RELEASE_UNCONTENDED.call_by_text(call)
         } else {
             RELEASE_UNCONTENDED.call(call)
-        }]);
-        let mut replies = Box::pin(ready.several(&sent, in_flight, within)).await?;
-        match replies.pop().unwrap_or_default() {
+        };
+        match Box::pin(ready.one(sent, in_flight, within)).await? {
             Value::Array(_) => return Ok(None),
             error if !is_forgotten && is_unknown(&error) => is_forgotten = true,
             reply => return read_released(&errors::of_value(reply)?, ready.id()).map(Some),
