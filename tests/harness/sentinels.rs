@@ -285,12 +285,12 @@ impl Sentinels {
         server.cli(&["CLIENT", "KILL", "USER", watcher]);
     }
 
-    /// Has the next fail-over last for twenty seconds after the promotion: its leader waits for a replica that cannot follow the
-    /// new primary.
+    /// Keeps one replica from following the next primary, so that the leader of the next fail-over waits for it: for three
+    /// seconds after the promotion, or longer if the fail-over is [prolonged](Self::prolong_fail_over).
     ///
     /// All this time, the leader names the old primary with the epoch of the new one. For servers with a
     /// [user](SentinelsBuilder::user).
-    pub fn prolong_fail_over(&self) {
+    pub fn keep_a_replica_behind(&self) {
         assert!(
             self.options.user.is_some(),
             "without a password the replica could follow"
@@ -300,7 +300,6 @@ impl Sentinels {
         replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
         replica.cli(&["CONFIG", "SET", "replica-priority", "0"]);
         for sentinel in &self.watchers {
-            sentinel.cli(&["SENTINEL", "SET", SERVICE, "failover-timeout", "20000"]);
             eventually_blocking(SOON, "it does not promote that replica", || {
                 let known = sentinel.probe(&["SENTINEL", "REPLICAS", SERVICE]);
                 let known = known.map(redis::from_redis_value::<Vec<HashMap<String, String>>>);
@@ -310,6 +309,17 @@ impl Sentinels {
                     .iter()
                     .any(|known| known["port"] == port && known["slave-priority"] == "0")
             });
+        }
+    }
+
+    /// Has the leader of a fail-over wait for twenty seconds for a replica that is [kept
+    /// behind](Self::keep_a_replica_behind), from the promotion on.
+    ///
+    /// To be called after the promotion: this is also half the time after which sentinels repeat a fail-over that failed, for
+    /// example since each of them voted for itself.
+    pub fn prolong_fail_over(&self) {
+        for sentinel in &self.watchers {
+            sentinel.cli(&["SENTINEL", "SET", SERVICE, "failover-timeout", "20000"]);
         }
     }
 

@@ -23,17 +23,18 @@ const GRANTS: usize = 100;
 fn start() -> Sentinels {
     let sentinels = Sentinels::builder().user("app", "word", "~* &* +@all");
     let sentinels = sentinels.start();
-    sentinels.prolong_fail_over();
+    sentinels.keep_a_replica_behind();
     sentinels
 }
 
-/// Waits for the part of a fail-over in which its leader names the old primary with the epoch of the new one.
+/// Waits for the part of a fail-over in which its leader names the old primary with the epoch of the new one, and prolongs it.
 async fn the_leader_is_behind(sentinels: &Sentinels, old: &RedisServer) {
     eventually(SOON, "the epoch is new", async || {
         // On a slow machine it may be over before it was seen.
         sentinels.differ_at_one_epoch() || sentinels.named().is_some_and(|now| now != old.port())
     })
     .await;
+    sentinels.prolong_fail_over();
 }
 
 /// The number of managers that are subscribed to grants at a server.
