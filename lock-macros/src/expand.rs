@@ -6,12 +6,12 @@ use syn::{Ident, Type, parse_quote, spanned::Spanned as _};
 
 use crate::{
     args::Args,
-    arguments::rebind,
     item::{Item, inferred, renamed},
     key::{Key, Keys},
     mode::Modes,
     options::AttributeName,
-    output::{Answer, answer_in_result, is_response_in_result},
+    parameters::rebind,
+    return_type::{Answer, answer_in_result, is_response_in_result},
 };
 
 /// Writes the function without a lock, after a mistake. Further statements keep the mistake from causing other errors.

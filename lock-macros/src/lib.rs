@@ -1,7 +1,6 @@
 //! The attributes of [`lock-core`](https://docs.rs/lock-core). Depend on `lock-core`, which re-exports them.
 
 mod args;
-mod arguments;
 mod borrowed;
 mod bounds;
 mod diagnostics;
@@ -14,7 +13,8 @@ mod links;
 mod mentions;
 mod mode;
 mod options;
-mod output;
+mod parameters;
+mod return_type;
 mod template;
 
 use std::env;
@@ -111,7 +111,7 @@ fn attribute(attribute: AttributeName, arguments: TokenStream, tokens: TokenStre
     if let Some(item) = &item
         && of_item.is_empty()
     {
-        errors.extend(output::check(item, &args).err());
+        errors.extend(return_type::check(item, &args).err());
         if args.finishes {
             errors.append(&mut borrowed::refused(&item.sig));
         }

@@ -32,11 +32,11 @@ mod listing;
 mod modes_in_memory;
 mod multi_key;
 mod operating;
+#[cfg(feature = "redis")]
+mod own_client;
 pub(crate) mod run;
 #[cfg(feature = "once")]
 pub(crate) mod run_once;
-#[cfg(feature = "redis")]
-mod servers;
 mod wanted;
 
 pub use acquire::AcquireFuture;

@@ -9,7 +9,7 @@
 //! State of the process, rather than of a manager, is safe to inherit. Connection numbers are counted on, and never leave the
 //! process (`store/in_flight.rs`). Each manager makes the pauses differ (`runtime/jitter.rs`). The secret
 //! behind the hashes of keys stays secret (`key.rs`). The table of hash tags and the scripts are
-//! the same everywhere (`store/redis/topology/slots.rs`, `store/redis/scripts/mod.rs`). The manager of the process and those of
+//! the same everywhere (`store/redis/topology/companions.rs`, `store/redis/scripts/mod.rs`). The manager of the process and those of
 //! its tasks are refused like any other (`manager/default.rs`), and so are the leases of its bodies (`lock/reentry.rs`). Random
 //! values that were drawn in advance belong to a manager (`store/owner_token.rs`).
 //!

@@ -27,10 +27,10 @@ use crate::{
             redis_store::{RedisState, RedisStore, Settings, no_marks},
             topology::{
                 Topology,
+                companions::Names,
                 server::{RedisServer, watch_sentinels},
                 servers::RedisServers,
                 settings::ServerSettings,
-                slots::Names,
             },
         },
     },

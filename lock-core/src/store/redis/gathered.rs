@@ -28,7 +28,7 @@ use crate::store::{
             },
         },
         scripts::{Call, RELEASE_UNCONTENDED, replies::read_id},
-        topology::{key_location::KeyLocation, slots::Names},
+        topology::{companions::Names, key_location::KeyLocation},
         without_scripts::set_if_free,
     },
 };

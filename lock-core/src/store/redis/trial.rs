@@ -30,7 +30,7 @@ use crate::{
             rights,
             scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
             together::together,
-            topology::{key_location::KeyLocation, slots::tag_in},
+            topology::{companions::tag_in, key_location::KeyLocation},
         },
     },
 };

@@ -32,8 +32,8 @@ use crate::{
             },
             scripts::replies::{read_acquired, read_id, read_sighting, token},
             topology::{
+                companions::clock_moved_to,
                 key_location::KeyLocation,
-                slots::clock_moved_to,
                 transactions::{Change, MOST_TRIES, change, change_all},
             },
         },

@@ -31,12 +31,12 @@ use crate::{
             },
             topology::{
                 Seeds,
+                companions::{Names, slot_of},
                 key_location::KeyLocation,
                 server::RedisServer,
                 settings::ServerSettings,
                 sharded_subscription::ShardedSubscription,
                 slot_ranges::{self, SlotRange},
-                slots::{Names, slot_of},
             },
         },
     },

@@ -21,7 +21,7 @@ use crate::store::{
             },
         },
         scripts::{Call, Lua},
-        topology::{grant_delivery::GrantDelivery, server::RedisServer, slots::Names},
+        topology::{companions::Names, grant_delivery::GrantDelivery, server::RedisServer},
     },
 };
 

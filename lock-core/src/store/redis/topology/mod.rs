@@ -13,6 +13,7 @@ use crate::{
 };
 
 pub(crate) mod cluster;
+pub(crate) mod companions;
 pub(crate) mod grant_delivery;
 pub(crate) mod key_location;
 pub(crate) mod replica_acks;
@@ -21,7 +22,6 @@ pub(crate) mod servers;
 pub(crate) mod settings;
 pub(crate) mod sharded_subscription;
 mod slot_ranges;
-pub(crate) mod slots;
 pub(crate) mod transactions;
 
 /// Which servers keep the locks.

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use crate::fencing::ClockIndex;
 use crate::store::redis::{
     connection::wire::redirect::{NodeRole, SLOTS},
-    topology::{cluster::Cluster, slots::slot_of},
+    topology::{cluster::Cluster, companions::slot_of},
 };
 use crate::store::{
     Failure,
     redis::{
         address::Address,
-        topology::{key_location::KeyLocation, server::RedisServer, slots::Names},
+        topology::{companions::Names, key_location::KeyLocation, server::RedisServer},
     },
 };
 
