@@ -285,8 +285,8 @@ impl Sentinels {
         server.cli(&["CLIENT", "KILL", "USER", watcher]);
     }
 
-    /// Keeps one replica from following the next primary, so that the leader of the next fail-over waits for it: for three
-    /// seconds after the promotion, or longer if the fail-over is [prolonged](Self::prolong_fail_over).
+    /// Keeps one replica from following the next primary. So the leader of the next fail-over waits for it: for three seconds after
+    /// the promotion, or longer if the fail-over is [prolonged](Self::prolong_fail_over).
     ///
     /// All this time, the leader names the old primary with the epoch of the new one. For servers with a
     /// [user](SentinelsBuilder::user).
@@ -315,8 +315,8 @@ impl Sentinels {
     /// Has the leader of a fail-over wait for twenty seconds for a replica that is [kept
     /// behind](Self::keep_a_replica_behind), from the promotion on.
     ///
-    /// To be called after the promotion: this is also half the time after which sentinels repeat a fail-over that failed, for
-    /// example since each of them voted for itself.
+    /// To be called after the promotion. This time is also half of the time after which sentinels repeat a fail-over that failed.
+    /// One fails, for example, if each sentinel votes for itself.
     pub fn prolong_fail_over(&self) {
         for sentinel in &self.watchers {
             sentinel.cli(&["SENTINEL", "SET", SERVICE, "failover-timeout", "20000"]);

@@ -2,6 +2,7 @@
 //! attribute.
 
 mod attribute_ui;
+mod design;
 mod documented;
 mod exported;
 mod guide;

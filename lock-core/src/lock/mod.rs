@@ -1,4 +1,5 @@
-//! One key inside this process: which task holds it, which ones wait, and what is asked of the server.
+//! The locks of this process. For each key: which task holds it, which ones wait, and what is asked of the server. For all of them:
+//! the registry, and what they share.
 
 pub(crate) mod context;
 mod effects;

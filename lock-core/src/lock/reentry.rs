@@ -51,7 +51,7 @@ struct Innermost {
 /// What one running body holds. Guards that take one of its keys again share the lease.
 struct HeldByBody {
     leases: Leases,
-    /// Those of its keys that it took again, shared. It holds these only shared, whatever the mode of the lease.
+    /// Those of its keys that the body took again in shared mode. The body holds these only shared, whatever the mode of the lease.
     shared: Vec<LockKey>,
     /// Those of its keys that calls inside the body took again. The calls get [`PARTS`] of the turn in the order in which they ask.
     turns: Mutex<Vec<(LockKey, Arc<Semaphore>)>>,

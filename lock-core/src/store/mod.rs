@@ -1,6 +1,7 @@
 //! The port: the interface between the runtime and the place where locks are kept.
 //!
-//! Every reply comes within the time given in the request, or it is [`Failure::NoReply`]: the callers have no timers of their own.
+//! Every reply comes within the store's command time-out, and that of a renewal within the time that it is given. Else it is
+//! [`Failure::NoReply`]: the callers have no timers of their own.
 //!
 //! The futures of [`Store::acquire`] and [`Store::release`] contain nothing of a runtime. So any task may poll them, on any thread,
 //! and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
@@ -89,7 +90,8 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Looks at a key.
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
 
-    /// Finds keys with this prefix that are held, a page at a time: not more than about a hundred.
+    /// Finds keys with this prefix that are held, a page at a time. A server looks at about a hundred keys for a page. In memory
+    /// all are in one.
     fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page>;
 
     /// Deletes the result of a run.

@@ -16,6 +16,8 @@ use lock_core::distributed_lock;
     lease = lease,
     locks = manager,
     crate = ::lock_core,
+    on_drop = cancel,
+    mode = exclusive,
 )]
 async fn f(order_id: u64, manager: &lock_core::LockManager) -> Result<u64, String> {
     Ok(order_id + u64::from(lease.fencing_token()))

@@ -498,7 +498,7 @@ mod tests {
         assert!(is_granted(&mut key, 13));
     }
 
-    /// Each reply comes after the lease that it grants.
+    /// Each reply comes after the end of the lease that it grants.
     #[test]
     fn a_ttl_that_is_too_short_for_the_server_is_refused_at_the_third_late_grant() {
         let mut key = waiting();

@@ -1,8 +1,8 @@
 //! One key inside this process, as a state machine without I/O.
 //!
 //! One [`KeyState`] has all that the process knows of a key: the wait queue, the request to the server, the server leases, and
-//! their holders. As long as one task takes a key that is free, a short form has the same (`alone.rs`). An event and the time go in. The new state and a list of [`Action`]s come out, which `lock/effects.rs` performs
-//! after the registry's mutex is free. No waker, listener or destructor of the user runs in here.
+//! their holders. As long as one task takes a key that is free, the state has a short form (`alone.rs`). An event and the time go in.
+//! The new state and a list of [`Action`]s come out, which `lock/effects.rs` carries out after the registry's mutex is free. No waker, listener or destructor of the user runs in here.
 //!
 //! There is one state for each kind of mode in which tasks of this process take the key. The server decides between these states,
 //! as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first waiter, and
@@ -22,7 +22,7 @@
 //!     └────────────────────────────┴──────────────────────┘ released or lost
 //! ```
 //!
-//! A state without a request, a lease or a waiter carries nothing, and the registry removes it.
+//! A state without a request, a lease, a waiter or a refusal that its task has not read carries nothing, and the registry removes it.
 //!
 //! Every deadline is part of the state: [`KeyState::due`] is the earliest. The timer queue holds hints (time, key). A hint that
 //! fires is the event [`Event::Tick`]. It only changes what is due, so a late, stale or repeated hint does no harm.

@@ -1,8 +1,9 @@
 //! One key: its holders and its queue, as a table without I/O. An operation and the time go in; a reply and notices to other entries
 //! come out.
 //!
-//! All requests are of one process, which has at most one acquire request in each kind of mode. So at most three entries wait, beside
-//! those that the process is giving up. For so few, the order of a server (`advance.lua`) is a plain one:
+//! All requests are of one process, which has at most one acquire request in each of four kinds of mode. A key has permits or the
+//! other three modes. So at most three entries wait, beside those that the process is giving up. For so few, the order of a server
+//! (`advance.lua`) is a plain one:
 //!
 //! - The holders are one exclusive one, or shared ones, or those of permits.
 //! - The queue is served first come, first served. A newcomer goes to its end.

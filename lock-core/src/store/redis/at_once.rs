@@ -123,7 +123,7 @@ impl RedisStore {
     fn way_to_acquire(&self, request: &Acquire) -> Option<Way> {
         let location = self.0.servers.location(&request.owner.full_key);
         let server = &location.server;
-        // Such a lock is taken on a connection of its own, so none is made for the caller's runtime.
+        // A lock that replicas must acknowledge is taken on a connection of its own, so none is made for the caller's runtime.
         if server.replica_acks.is_some() {
             return None;
         }

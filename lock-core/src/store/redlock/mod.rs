@@ -7,7 +7,8 @@
 //!
 //! - `ballot`: which fencing token to propose, and what the votes add up to;
 //! - `voting_round`: a ballot with real servers;
-//! - `server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `servers`: all of them;
+//! - `redlock_server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `redlock_servers`: all of
+//!   them;
 //! - `back_off`: letting other processes in;
 //! - `acquire`, `renew`, `release`, `inspect`: the requests of the port.
 

@@ -41,6 +41,7 @@ if kind == 's' then
   band, band_start = 0, '0'
 end
 local holder = redis.call('GET', lock)
+-- `result` is set by acquire_short.lua.
 if result then
   -- Granted nevertheless, by a script that did not find the result while the slot was being moved.
   if holder == token then

@@ -1,4 +1,5 @@
--- What the scripts share. It comes before each of them, and only a short path comes before it.
+-- What acquire.lua, release.lua, renew.lua, inspect.lua and force_release.lua share. It comes before each of them, and only a short
+-- path comes before it.
 --
 -- All of them have these keys:
 --
@@ -15,7 +16,7 @@
 -- `channel`  of the process, where the grant is published; with the number, the name of the entry. In a cluster it begins with
 --            a tag between braces that has the slot of the lock.
 -- `ttl`      in milliseconds, for the lease that it is to get.
--- `kind`     x: exclusive; s: shared; a number n: permits, one of n.
+-- `kind`     x: exclusive; o: exclusive, for a body that runs once; s: shared; a number n: permits, one of n.
 -- `token`    the owner token that the lock, or the entry among the holders, is to hold.
 --
 -- Scores:
@@ -38,7 +39,7 @@
 -- An entry that neither came nor was checked for two beats is passed over. A process that comes back puts it back at its place.
 
 -- A node of a cluster that is giving its slot away, or receiving it, refuses a call that declares a missing key beside others. So a
--- call declares what mostly exists, and all six have the same slot. An exclusive request declares the first four keys. A renewal
+-- call declares what mostly exists, and all seven have the same slot. An exclusive request declares the first four keys. A renewal
 -- beside others declares the lock and the holders, and the permits if there are any.
 if KEYS[2] and not KEYS[4] then
   local front = string.sub(KEYS[2], 1, -#KEYS[1] - 9)
