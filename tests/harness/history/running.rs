@@ -37,7 +37,7 @@ pub struct Demands {
 pub enum Invariant {
     /// I1: no two holders at a time, except those that share the lock in one phase, and those of different permits.
     Exclusion,
-    /// I3: fencing tokens grow; those that share a phase have one.
+    /// I3: fencing tokens grow, those of permits for each permit; those that share a phase have one.
     GrowingTokens,
     /// I6: a waiter gets the lock, or an error that says why not.
     Service,
@@ -79,7 +79,7 @@ struct Attempt {
     mode: Mode,
     called: Moment,
     // The largest token that had been returned before.
-    floor: Option<u64>,
+    floors: key::Floors,
     is_held: bool,
 }
 
@@ -215,7 +215,7 @@ impl Running {
                 key: event.key.clone(),
                 mode,
                 called: event.at,
-                floor: key.largest_returned(),
+                floors: key.largest_returned(),
                 is_held: false,
             };
             self.attempts.insert(id, attempt);
@@ -244,7 +244,7 @@ impl Running {
                 attempt: event.attempt,
                 called: attempt.called,
             };
-            key.granted(grant, attempt.floor, demands, known, &mut self.tally);
+            key.granted(grant, &attempt.floors, demands, known, &mut self.tally);
             key.served(attempt.mode, event.at, demands, known, &mut self.tally);
             return;
         }
@@ -505,6 +505,25 @@ mod tests {
         let taken_anew = fallen(3);
         let lines = taken_anew.each_ref().map(String::as_str);
         assert_eq!(judge(&lines, excused), one(Invariant::GrowingTokens));
+    }
+
+    #[test]
+    fn tokens_of_permits_grow_for_each_permit_by_itself() {
+        for (last, expected) in [(0, none()), (1, one(Invariant::GrowingTokens))] {
+            let last = format!("5 3 1 k acquired 6#{last} 90");
+            let lines = [
+                "1 1 1 k called 2 -",
+                "2 1 1 k acquired 5#0 90",
+                "2 2 1 k called 2 -",
+                "3 2 1 k acquired 7#1 90",
+                "3 1 1 k release-called - 90",
+                "3 2 1 k release-called - 90",
+                "4 3 1 k called 2 -",
+                &last,
+                "6 3 1 k release-called - 90",
+            ];
+            assert_eq!(judge(&lines, |_| {}), expected);
+        }
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::{
 /// The time for which tokens are remembered, to find a repeated token and the process that had the token before.
 const TOKENS_KEPT: Duration = Duration::from_secs(60);
 
+/// The largest tokens that were returned. Those of permits grow for each permit by itself: holders of other permits are not replaced.
+pub(super) type Floors = BTreeMap<Option<u16>, u64>;
+
 #[derive(Debug, Default)]
 pub(super) struct Key {
     // The grants without a known end, and the ended grants that may still be found to overlap with one of them.
@@ -18,7 +21,7 @@ pub(super) struct Key {
     closed: Vec<Grant>,
     // By token: the process that got it, when it was returned, and the mode.
     tokens: BTreeMap<u64, (u32, Moment, Mode)>,
-    largest: Option<u64>,
+    largest: Floors,
     last_holder: Option<u32>,
     // Counted apart from `others`: neither of the two may starve.
     shared: Demand,
@@ -56,8 +59,8 @@ pub(super) struct Grant {
 }
 
 impl Key {
-    pub(super) fn largest_returned(&self) -> Option<u64> {
-        self.largest
+    pub(super) fn largest_returned(&self) -> Floors {
+        self.largest.clone()
     }
 
     pub(super) fn kept(&self) -> usize {
@@ -81,14 +84,14 @@ impl Key {
     pub(super) fn granted(
         &mut self,
         grant: Grant,
-        floor: Option<u64>,
+        floors: &Floors,
         demands: Demands,
         known: Known<'_>,
         tally: &mut Tally,
     ) {
         tally.granted(self.last_holder == Some(grant.process));
         self.last_holder = Some(grant.process);
-        self.judge_token(&grant, floor, demands, known, tally);
+        self.judge_token(&grant, floors, demands, known, tally);
         if let Mode::Permits(permits) = grant.mode
             && grant.permit.is_none_or(|permit| permit >= permits)
         {
@@ -97,14 +100,15 @@ impl Key {
         }
         let known_as = (grant.process, grant.from, grant.mode);
         self.tokens.insert(grant.token, known_as);
-        self.largest = self.largest.max(Some(grant.token));
+        let largest = self.largest.entry(grant.permit).or_default();
+        *largest = grant.token.max(*largest);
         self.open.push(grant);
     }
 
     fn judge_token(
         &self,
         grant: &Grant,
-        floor: Option<u64>,
+        floors: &Floors,
         demands: Demands,
         known: Known<'_>,
         tally: &mut Tally,
@@ -117,7 +121,8 @@ impl Key {
             tally.offend(Invariant::GrowingTokens, text);
             return;
         }
-        let Some(floor) = floor.filter(|&floor| floor > grant.token) else {
+        let floor = floors.get(&grant.permit);
+        let Some(floor) = floor.filter(|&&floor| floor > grant.token) else {
             return;
         };
         let mut before = self.tokens.range(..grant.token);
