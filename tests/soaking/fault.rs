@@ -207,15 +207,27 @@ impl Fault {
 
     /// Whether exclusion is not promised while it lasts. With several independent servers, exclusion is always promised: only one
     /// of them loses its data at a time.
-    pub(crate) fn excuses_overlaps(self, is_one_of_several: bool) -> bool {
+    pub(crate) fn excuses_overlaps(self, topology: Topology) -> bool {
         match self {
-            Self::RestartServer { data, .. } => data == Data::Lost && !is_one_of_several,
+            Self::RestartServer { data, .. } => data == Data::Lost && topology != Topology::Redlock,
             Self::FailOver { .. }
             | Self::FailOverByStop { .. }
             | Self::PlannedFailOver { .. }
             | Self::FlushAll { .. }
             | Self::DeleteKey { .. }
             | Self::StealKey { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a key may have two fencing clocks while it lasts: of two primaries, or since the first one is lost. Redlock has no
+    /// such clock.
+    pub(crate) fn makes_other_clocks(self, topology: Topology) -> bool {
+        match self {
+            Self::FailOver { .. } | Self::FailOverByStop { .. } | Self::PlannedFailOver { .. } => {
+                true
+            }
+            Self::FlushAll { .. } => topology != Topology::Redlock,
             _ => false,
         }
     }

@@ -44,6 +44,8 @@ pub(crate) struct News {
     pub(crate) faults: Vec<Window>,
     /// The windows in which exclusion is not promised.
     pub(crate) excuses: Vec<Window>,
+    /// The windows in which a key may have had two fencing clocks.
+    pub(crate) other_clocks: Vec<Window>,
     /// The windows in which a key, or all keys, were lost.
     pub(crate) wiped: Vec<(Window, Option<&'static str>)>,
 }
@@ -85,7 +87,7 @@ impl Ledger {
         }
     }
 
-    fn end(&self, is_excuse: bool, wiped: impl Iterator<Item = Wipes>) {
+    fn end(&self, faults: &[Fault], topology: Topology) {
         let mut state = self.state();
         let from = state.since.take().expect("it has begun");
         let window = Window {
@@ -93,9 +95,16 @@ impl Ledger {
             to: Moment::now(),
         };
         state.news.faults.push(window);
-        if is_excuse {
+        if faults.iter().any(|fault| fault.excuses_overlaps(topology)) {
             state.news.excuses.push(window);
         }
+        if faults
+            .iter()
+            .any(|fault| fault.makes_other_clocks(topology))
+        {
+            state.news.other_clocks.push(window);
+        }
+        let wiped = faults.iter().filter_map(|fault| fault.wipes(topology));
         let wiped = wiped.map(|wipes| match wipes {
             Wipes::All => (window, None),
             Wipes::Key(number) => (window, Some(key(number))),
@@ -110,6 +119,7 @@ impl Ledger {
         *state.counts.entry("fail-over by itself").or_default() += 1;
         state.news.faults.push(window);
         state.news.excuses.push(window);
+        state.news.other_clocks.push(window);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -162,15 +172,7 @@ impl Nemesis<'_> {
             }
             Ok::<(), io::Error>(())
         })?;
-        let is_one_of_several = self.servers.topology == Topology::Redlock;
-        let topology = self.servers.topology;
-        let mut faults = round.faults.iter();
-        let is_excuse = faults.any(|fault| fault.excuses_overlaps(is_one_of_several));
-        let wiped = round
-            .faults
-            .iter()
-            .filter_map(|fault| fault.wipes(topology));
-        self.ledger.end(is_excuse, wiped);
+        self.ledger.end(&round.faults, self.servers.topology);
         writeln!(self.diary, "{} healed", Moment::now())
     }
 }

@@ -148,6 +148,9 @@ impl Judges<'_> {
         for window in news.excuses {
             self.running.excused(window);
         }
+        for window in news.other_clocks {
+            self.running.had_other_clocks(window);
+        }
         for (window, key) in news.wiped {
             self.running.wiped(window, key.map(str::to_owned));
         }

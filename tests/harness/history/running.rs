@@ -58,6 +58,7 @@ pub struct Running {
     judged: Moment,
     faults: Vec<Window>,
     excuses: Vec<Window>,
+    other_clocks: Vec<Window>,
     wiped: Vec<Wiped>,
     keys: BTreeMap<String, Key>,
     attempts: BTreeMap<(u32, u64), Attempt>,
@@ -96,6 +97,7 @@ struct Wiped {
 struct Known<'a> {
     faults: &'a [Window],
     excuses: &'a [Window],
+    other_clocks: &'a [Window],
     wiped: &'a [Wiped],
 }
 
@@ -109,6 +111,7 @@ impl Running {
             judged: Moment::from_nanos(0),
             faults: Vec::new(),
             excuses: Vec::new(),
+            other_clocks: Vec::new(),
             wiped: Vec::new(),
             keys: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -140,6 +143,12 @@ impl Running {
         self.excuses.push(window);
     }
 
+    /// Takes that a key may have had two fencing clocks in this time: of two primaries, or since its clock was deleted. Two
+    /// processes may then have got the same token.
+    pub fn had_other_clocks(&mut self, window: Window) {
+        self.other_clocks.push(window);
+    }
+
     /// Takes that the locks of a key, or of all keys, were removed from all servers in this time. An earlier holder may rely on
     /// its lock for a ttl at most: a renewal never makes a missing lock anew.
     pub fn wiped(&mut self, window: Window, key: Option<String>) {
@@ -165,6 +174,7 @@ impl Running {
             let known = Known {
                 faults: &self.faults,
                 excuses: &self.excuses,
+                other_clocks: &self.other_clocks,
                 wiped: &self.wiped,
             };
             state.look_at_open_gaps(until, demands, known, &mut self.tally);
@@ -206,6 +216,7 @@ impl Running {
         let known = Known {
             faults: &self.faults,
             excuses: &self.excuses,
+            other_clocks: &self.other_clocks,
             wiped: &self.wiped,
         };
         let key = self.keys.entry(event.key.clone()).or_default();
@@ -297,6 +308,7 @@ impl Running {
         let is_recent = |window: &Window| judged.since(window.to) < KEPT;
         self.faults.retain(is_recent);
         self.excuses.retain(is_recent);
+        self.other_clocks.retain(is_recent);
         self.wiped.retain(|wiped| is_recent(&wiped.window));
         for key in self.keys.values_mut() {
             key.forget(judged);
@@ -537,6 +549,33 @@ mod tests {
             "5 2 1 k release-called - 90",
         ];
         assert_eq!(judge(&lines, |_| {}), one(Invariant::GrowingTokens));
+    }
+
+    #[test]
+    fn the_same_token_twice_is_excused_to_other_processes_while_there_are_two_clocks() {
+        let twice = |second: &str, by: Vec<Window>| {
+            let lines = [
+                "1 1 1 k called - -",
+                "2 1 1 k acquired 5 90",
+                "3 1 1 k release-called - 90",
+                &format!("4 {second} 2 k called - -"),
+                &format!("5 {second} 2 k acquired 5 90"),
+                &format!("6 {second} 2 k release-called - 90"),
+            ];
+            let two_clocks = |running: &mut Running| {
+                for window in &by {
+                    running.had_other_clocks(*window);
+                }
+            };
+            judge(&lines, two_clocks)
+        };
+        assert_eq!(twice("2", vec![window(2, 5)]), none());
+        let apart = vec![window(0, 4), window(3, 9)];
+        assert_eq!(twice("2", apart), one(Invariant::GrowingTokens));
+        assert_eq!(
+            twice("1", vec![window(2, 5)]),
+            one(Invariant::GrowingTokens)
+        );
     }
 
     #[test]
