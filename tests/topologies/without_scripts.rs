@@ -31,6 +31,7 @@ on_every_kind! { server:
     many_locks_are_let_go_without_a_loss_of_another
     a_minimal_hold_keeps_the_key
     tokens_grow_across_a_loss_of_data
+    a_lock_that_a_waiter_cannot_share_is_asked_for_behind_its_release
     operators_look_and_take_away
     waiters_with_scripts_poll_for_a_lock_that_is_held_without
 }
@@ -467,6 +468,21 @@ async fn a_transaction_that_was_given_up_is_ended_by_the_next_one() {
     drop(check.await);
     proxy.delay(Direction::Replies, Duration::ZERO);
     locks.check().await.expect("all works");
+}
+
+/// The waiter wants another ttl, so the lock goes back to the server. A waiter that polled ahead of the release would sleep for longer
+/// than it waits.
+async fn a_lock_that_a_waiter_cannot_share_is_asked_for_behind_its_release(server: &RedisServer) {
+    let locks = LockManager::builder().polling_pause(Duration::from_secs(60));
+    let url = server.url_as("plain", "word");
+    let locks = locks.connect(&url).await.expect("transactions will do");
+    for _ in 0..5 {
+        let guard = locks.acquire_free("k", LockOptions::new(HANG)).await;
+        let other_ttl = LockOptions::new(HANG * 2).wait(Duration::from_secs(20));
+        // In this order: the task waits before the lock is released.
+        let (next, ()) = tokio::join!(locks.acquire("k", other_ttl), guard.release_held());
+        next.expect("free").release_held().await;
+    }
 }
 
 async fn operators_look_and_take_away(server: &RedisServer) {

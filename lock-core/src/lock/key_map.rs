@@ -238,7 +238,7 @@ pub(super) struct KeyEntry {
     pub(super) state: LiveState,
     /// The request in flight that a task polls.
     pub(super) request: Option<Arc<AcquireInFlight>>,
-    /// The last release of this process, until it has its reply: the next request is sent behind the release.
+    /// The last release of a lease that a task gave back, until it has its reply: the next request is sent behind the release.
     pub(super) releasing: Option<Arc<ReleaseInFlight>>,
     pub(super) timer: Option<TimerId>,
     /// A shutdown waits until this is dropped.

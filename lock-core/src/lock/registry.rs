@@ -1,7 +1,7 @@
 //! All keys that this process wants or holds, and the driver of their state machines.
 //!
-//! Each event goes the same way, through `apply`: it locks the mutex of the key, and has the state machine make the transition. After
-//! the mutex is free it carries out what follows (`effects.rs`). An event between the two finds the new state.
+//! Each event goes the same way, through `apply`, or `step` for a release: under the mutex of the key the state machine makes the
+//! transition. After the mutex is free, what follows is carried out (`effects.rs`). An event between the two finds the new state.
 
 use std::{
     mem,
@@ -295,7 +295,7 @@ impl Registry {
     }
 
     /// Makes the transition of an event, and removes an entry that is over. Unlocks the mutex.
-    fn step(
+    pub(super) fn step(
         &self,
         mut keys: MutexGuard<'_, KeyMap>,
         key: &LockKey,
@@ -322,12 +322,17 @@ impl Registry {
             actions: effects::spare_list(),
         };
         let outcome = entry.state.apply(event, &mut cx);
-        let mut effects = self.settle(entry, cx.actions, key, kind);
-        if let Outcome::Released(AfterRelease::GiveBack(action)) = &outcome {
-            let open = OpenRelease::new(&self.context, action);
+        // Noted first: a request of the same transition goes behind the release.
+        let open_release = match &outcome {
+            Outcome::Released(AfterRelease::GiveBack(action)) => {
+                Some(OpenRelease::new(&self.context, action))
+            }
+            _ => None,
+        };
+        if let Some(open) = &open_release {
             entry.releasing = Some(open.0.clone());
-            effects.open_release = Some(open);
         }
+        let mut effects = self.settle(entry, cx.actions, open_release, key, kind);
         if entry.is_over() {
             effects.ended = self.remove(&mut keys, key, kind);
         }
@@ -348,6 +353,7 @@ impl Registry {
         &self,
         entry: &mut KeyEntry,
         actions: Vec<StateAction>,
+        open_release: Option<OpenRelease>,
         key: &LockKey,
         kind: RequestKind,
     ) -> Effects {
@@ -360,7 +366,7 @@ impl Registry {
             to_take_over: None,
             wakes_timers: false,
             releasing: None,
-            open_release: None,
+            open_release,
             ended: None,
         };
         for action in &effects.actions {

@@ -11,6 +11,8 @@ use std::{
 
 use tokio::sync::Notify;
 
+use crate::runtime::catch_panic::catch_panic;
+
 /// The pause between two looks of a blocked thread. It is blocked once, when its program ends.
 const LOOK_PAUSE: Duration = Duration::from_micros(500);
 
@@ -46,7 +48,8 @@ impl Tally {
 
     pub(crate) fn close_one(&self) {
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.emptied.notify_waiters();
+            // This wakes tasks of users, and a waker may panic.
+            catch_panic(|| self.emptied.notify_waiters());
         }
     }
 
@@ -85,5 +88,35 @@ impl Clone for Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.close_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Wake, Waker},
+    };
+
+    use super::*;
+
+    struct Broken;
+
+    impl Wake for Broken {
+        fn wake(self: Arc<Self>) {
+            panic!("of a user's executor");
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_does_not_stop_the_drop_that_calls_it() {
+        let tally = Arc::<Tally>::default();
+        let open = tally.open();
+        let waker = Waker::from(Arc::new(Broken));
+        let mut emptied = pin!(tally.emptied());
+        let mut task = Context::from_waker(&waker);
+        assert!(emptied.as_mut().poll(&mut task).is_pending());
+        drop(open);
+        assert_eq!(tally.count(), 0);
     }
 }

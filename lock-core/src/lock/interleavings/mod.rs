@@ -106,7 +106,6 @@ impl Contended {
         })
     }
 
-    /// Polls once, and leaves.
     fn give_up(&self) {
         if let Some(mut wait) = self.join(&patient(), Waker::noop()) {
             let mut task = TaskContext::from_waker(Waker::noop());
@@ -239,6 +238,29 @@ fn a_shutdown_finds_each_waiter_and_each_holder() {
         );
         contended.nothing_is_left();
     });
+}
+
+/// Another thread may remove the entry of the key before the release has begun, which takes six switches of threads.
+#[tokio::test]
+async fn a_shutdown_waits_for_a_release_that_has_not_begun() {
+    let all = Contended::new();
+    let (registry, key) = (&all.registry, &all.key);
+    let mut task = TaskContext::from_waker(Waker::noop());
+    let mut waits = [(); 2].map(|()| all.join(&patient(), Waker::noop()).expect("open"));
+    let [first, next] = waits.each_mut().map(|wait| Pin::new(wait).poll(&mut task));
+    assert!(first.is_ready() && next.is_pending());
+    // The next task is granted the lock, and does not poll.
+    drop(first);
+    let (keys, now) = (registry.keys.of(key), registry.context.clock.now());
+    let in_progress = &registry.context.in_progress;
+    let before = in_progress.count();
+    let lost = Event::LoseAll(LeaseLost::Shutdown);
+    let stepped = registry.step(keys, key, RequestKind::Exclusive, now, lost);
+    let (_, effects) = stepped.expect("the key is known");
+    assert_eq!(in_progress.count(), before + 1, "its release");
+    effects.carry_out(&registry.context, key, RequestKind::Exclusive);
+    drop(waits);
+    all.nothing_is_left();
 }
 
 #[test]

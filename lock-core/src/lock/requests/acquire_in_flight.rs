@@ -1,10 +1,8 @@
 //! A request for a key while it is in flight. The task that caused it polls it, so that a lock costs no second task.
 //!
-//! If that task is dropped, or does not poll for a second, the manager's executor goes on with the request
-//! ([`Registry::finish_elsewhere`]). Its reply is then an event like any other: a grant goes to the next waiter of this process, or
+//! If that task is dropped, or does not poll for a second, the manager's executor goes on with the request (`finish` in
+//! `lock/effects.rs`). Its reply is then an event like any other: a grant goes to the next waiter of this process, or
 //! back to the server. A dropped acquire needs no other clean-up.
-//!
-//! [`Registry::finish_elsewhere`]: crate::lock::registry::Registry::finish_elsewhere
 
 use std::{
     mem,
@@ -21,7 +19,7 @@ use crate::{
 
 pub(crate) struct AcquireInFlight {
     pub(crate) owner: Arc<Owner>,
-    /// Locked while the reply is polled. The task polls it, or the executor takes it.
+    /// Locked while the reply is polled, but for the first time: then only the task has it. Later the executor may take it.
     reply: Mutex<Reply>,
 }
 

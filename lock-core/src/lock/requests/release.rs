@@ -29,7 +29,7 @@ use crate::{
         context::{Context, forked},
         key_state::ReleaseAction,
     },
-    runtime::{catch_panic::catch_panic, clock::Moment, tally::Tally},
+    runtime::{clock::Moment, tally::Tally},
     store::{
         Acquire, AcquireOutcome, Acquired, CertainRelease, Failure, QueueMode, Release,
         ReleaseOutcome, RunResult, StoreFuture, WakeUpMode, owner::Owner,
@@ -259,7 +259,6 @@ impl Drop for OpenRelease {
         if let Some(listener) = release.context.ticking.listener() {
             listener.released(&release.owner);
         }
-        // This wakes tasks of the user, and a waker may panic.
-        catch_panic(|| release.reply.close_one());
+        release.reply.close_one();
     }
 }
