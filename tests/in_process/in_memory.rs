@@ -728,6 +728,25 @@ async fn the_caps_of_a_manager_hold() {
     waiting.abort();
 }
 
+/// The first runtime ends while its task of the timers sleeps.
+#[test]
+fn a_lease_is_renewed_in_a_runtime_that_follows_another_one() {
+    let locks = LockManager::in_memory();
+    let in_a_runtime = |ttl: Duration, then: Duration| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let guard = locks.acquire_free("k", LockOptions::new(ttl)).await;
+            sleep(then).await;
+            guard.release_held().await;
+        });
+    };
+    let ttl = Duration::from_millis(300);
+    in_a_runtime(ttl, Duration::ZERO);
+    in_a_runtime(ttl, ttl * 2);
+}
+
 #[test]
 fn outside_a_runtime_an_acquire_says_what_is_missing() {
     let locks = LockManager::in_memory();

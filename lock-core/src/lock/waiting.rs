@@ -145,6 +145,8 @@ impl WaitFuture {
     }
 
     fn hold(&self, lease: Arc<LeaseState>) -> Admission {
+        // The task that renews it may have ended with an earlier runtime.
+        self.registry.context.keep_ticking();
         Admission::Held(Hold::first(&self.registry, lease))
     }
 }
