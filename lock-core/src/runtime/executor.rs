@@ -46,7 +46,7 @@ impl Executor {
         }
     }
 
-    /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so a request leaves at once.
+    /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so a request is queued at once.
     /// The work needs no runtime of the calling thread.
     pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(work) = self.poll_here(Box::pin(work)) {

@@ -4,8 +4,8 @@
 use std::sync::TryLockError;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Ignores poisoning. No code of the user runs under a mutex of this crate, and no code of this crate panics between two writes
-/// that belong together. So the data of a poisoned mutex is consistent.
+/// Ignores poisoning. No code of this crate panics between two writes that belong together, so the data of a poisoned mutex is
+/// consistent. Code of the user runs under one mutex only: the driver of a connection wakes tasks, and each panic of a waker is caught.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 

@@ -1,7 +1,7 @@
 //! The port: the interface between the runtime and the place where locks are kept.
 //!
-//! Every reply comes within the store's command time-out, and that of a renewal within the time that it is given. Else it is
-//! [`Failure::NoReply`]: the callers have no timers of their own.
+//! Every reply comes within a few command time-outs of the store, and that of a renewal within the time that it is given. Else it
+//! is [`Failure::NoReply`]: the callers have no timers of their own.
 //!
 //! The futures of [`Store::acquire`] and [`Store::release`] contain nothing of a runtime. So any task may poll them, on any thread,
 //! and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.

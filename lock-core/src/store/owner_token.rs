@@ -135,8 +135,10 @@ impl OwnerTokens {
         }
         let mut drawn = self.drawn.lock();
         if drawn.is_empty() {
-            drawn.resize(Self::AHEAD, [0; 16]);
-            fill(drawn.as_flattened_mut());
+            // Apart, so that a generator that fails leaves none.
+            let mut next = [[0; 16]; Self::AHEAD];
+            fill(next.as_flattened_mut());
+            drawn.extend(next);
         }
         drawn.pop().expect("it was just filled")
     }

@@ -1,5 +1,5 @@
 //! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere. A release that finds
-//! a request waiting takes a second message.
+//! a request waiting takes a second message. So does an acquire in a message of several requests, if a queue exists.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -48,7 +48,11 @@ impl Connection {
         until: Option<Moment>,
     ) -> Request {
         let connection = self.clone();
-        Box::pin(async move { connection.several(&commands, CLOCK.now(), until).await })
+        Box::pin(async move {
+            connection
+                .several(&commands, None, CLOCK.now(), until)
+                .await
+        })
     }
 }
 

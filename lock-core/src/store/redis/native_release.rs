@@ -4,7 +4,7 @@
 //! clients' commands may be executed in between. A request that came before the deletion is in the queue when that is looked at, and
 //! one that comes later finds the lock free.
 //!
-//! If there is a queue, the next try of the release is a script, which finds no key and serves the queue. It is sent at once, and the
+//! If there is a queue, the next try of the release is a script, which finds no key and serves the queue. It is queued at once, and the
 //! caller does not wait for it. Until it is executed, the lock is free with a queue. A request by plain commands finds the queue then,
 //! and gives the lock back (`at_once.rs`). A request by script serves the queue first. If the process ends before the script leaves,
 //! the next check of a waiter serves the queue.

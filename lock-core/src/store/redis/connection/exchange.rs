@@ -86,12 +86,9 @@ impl ReconnectingConnection {
                 ));
             }
             let (id, sent) = (connection.id, CLOCK.now());
-            if let Some(in_flight) = in_flight {
-                in_flight.note_sent_on(id);
-            }
             let connection = used.insert(connection);
             // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
-            let replies = Box::pin(connection.several(&commands, sent, None)).await;
+            let replies = Box::pin(connection.several(&commands, in_flight, sent, None)).await;
             let replies = self.take_in(connection, sent, within, replies, Vec::as_slice)?;
             Ok((id, replies))
         };

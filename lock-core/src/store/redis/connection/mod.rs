@@ -31,7 +31,7 @@ use crate::{
         clock::{Clock, Moment},
     },
     store::{
-        in_flight::ConnectionId,
+        in_flight::{ConnectionId, InFlight},
         redis::connection::{
             shared_driver::{Driver, SharedDriver, Shielded},
             wire::{
@@ -100,18 +100,19 @@ impl Connection {
     pub(super) async fn several(
         &self,
         commands: &Pipeline,
+        in_flight: Option<&InFlight>,
         sent: Moment,
         until: Option<Moment>,
     ) -> Result<Vec<Value>, NoReply> {
         let mut handle = self.behind_messages();
         let replies = pin!(handle.send_packed_commands(commands, 0, commands.len()));
-        self.reply(replies, sent, until).await
+        self.reply(replies, in_flight, sent, until).await
     }
 
     /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
     pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
         let commands = in_one_message(commands.iter().map(|words| command(&[words])));
-        self.several(&commands, CLOCK.now(), None).await
+        self.several(&commands, None, CLOCK.now(), None).await
     }
 
     /// Polls the crate's driver until the connection is over.

@@ -59,11 +59,10 @@ impl Ready {
         within: Duration,
     ) -> Result<Value, Failure> {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
-        in_flight.note_sent_on(connection.id);
         let mut handle = connection.behind_messages();
         let reply = pin!(handle.send_packed_command(&command));
         let until = Some(sent.after(within));
-        let reply = connection.reply(reply, sent, until).await;
+        let reply = connection.reply(reply, Some(in_flight), sent, until).await;
         self.reconnecting
             .take_in(connection, sent, within, reply, slice::from_ref)
     }
@@ -76,11 +75,10 @@ impl Ready {
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
-        in_flight.note_sent_on(connection.id);
-        let mut handle = connection.behind_messages();
-        let replies = pin!(handle.send_packed_commands(commands, 0, commands.len()));
         let until = Some(sent.after(within));
-        let replies = connection.reply(replies, sent, until).await;
+        let replies = connection
+            .several(commands, Some(in_flight), sent, until)
+            .await;
         self.reconnecting
             .take_in(connection, sent, within, replies, Vec::as_slice)
     }
@@ -94,14 +92,15 @@ impl Ready {
         within: Duration,
     ) -> Result<PartReply, Failure> {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
-        in_flight.note_sent_on(connection.id);
         let reply = match &connection.shared {
             None => Err(NoReply::NotSent),
             Some(shared) => {
                 let compose = || compose(connection.handle.clone());
                 let joining = pin!(shared.gathering.join(part, compose));
                 let until = Some(sent.after(within));
-                connection.reply(joining, sent, until).await
+                connection
+                    .reply(joining, Some(in_flight), sent, until)
+                    .await
             }
         };
         self.reconnecting
@@ -234,11 +233,16 @@ impl Connection {
     pub(super) async fn reply<T>(
         &self,
         mut reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
+        in_flight: Option<&InFlight>,
         sent: Moment,
         until: Option<Moment>,
     ) -> Result<T, NoReply> {
         let traffic = &*self.traffic;
         let _counted = traffic.begin(sent).ok_or(NoReply::NotSent)?;
+        // Before the first poll, in which the request may leave.
+        if let Some(in_flight) = in_flight {
+            in_flight.note_sent_on(self.id);
+        }
         // Each is made before the connection is checked: the tick that follows its end wakes those that exist by then.
         let mut tick = pin!(traffic.tick.notified());
         let (mut sends_to, mut seen_to) = (self.shared.as_ref(), None);
@@ -325,7 +329,7 @@ mod tests {
             }
             Poll::Pending
         }));
-        let request = tokio::time::timeout(HANG, connection.reply(reply, CLOCK.now(), None));
+        let request = tokio::time::timeout(HANG, connection.reply(reply, None, CLOCK.now(), None));
         let ended = request.await.expect("it waits for no later tick");
         assert!(matches!(ended, Err(NoReply::Nonsense)), "{ended:?}");
     }
@@ -340,6 +344,16 @@ mod tests {
         let (connection, _server) = undriven().await;
         end(&connection);
         ends(&connection, || {}).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_does_not_leave_is_not_noted_as_sent() {
+        let (connection, _server) = undriven().await;
+        connection.traffic.retire();
+        let (in_flight, reply) = (InFlight::default(), pin!(std::future::pending()));
+        let sent = connection.reply::<()>(reply, Some(&in_flight), CLOCK.now(), None);
+        assert!(matches!(sent.await, Err(NoReply::NotSent)));
+        assert!(in_flight.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -359,7 +373,7 @@ mod tests {
             end(&connection);
             Poll::Pending
         }));
-        let replied = connection.reply(reply, CLOCK.now(), None).await;
+        let replied = connection.reply(reply, None, CLOCK.now(), None).await;
         assert!(matches!(replied, Ok("the reply")), "{replied:?}");
     }
 }

@@ -209,7 +209,7 @@ fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
         };
         let gathering = &connection.shared.as_ref().expect("it shares").gathering;
         let joining = pin!(gathering.join(part, || compose(connection.handle.clone())));
-        let mut joined = pin!(connection.reply(joining, sent, None));
+        let mut joined = pin!(connection.reply(joining, None, sent, None));
         let mut context = Context::from_waker(Waker::noop());
         assert!(joined.as_mut().poll(&mut context).is_pending());
         before.push(tokio::spawn(connection.request(ask(CROWD.start + 1), None)));

@@ -184,7 +184,7 @@ impl RedisServer {
         runtime: CallerRuntime,
     ) -> &'a mut RequestConnection {
         let own = each.iter().position(|one| one.runtime == runtime);
-        // One of a runtime that has ended serves the next one.
+        // One without a reader serves the next runtime: the runtime of its reader has ended, or it has not been used yet.
         let left = || each.iter().position(|one| !one.connection.has_reader());
         let at = match own.or_else(left) {
             Some(at) => at,

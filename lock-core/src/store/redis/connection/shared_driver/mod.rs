@@ -138,6 +138,8 @@ pub(crate) struct SharedDriver {
     queued: AtomicUsize,
     /// How often the driver was polled.
     polls: AtomicU64,
+    /// How often it was polled to read.
+    reads: AtomicU64,
     /// The message that requests join.
     pub(super) gathering: Gathering,
     has_ended: AtomicBool,
@@ -196,6 +198,7 @@ impl SharedDriver {
             is_seen_to: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             gathering: Gathering::default(),
             has_ended: AtomicBool::new(false),
             reader: Mutex::default(),
@@ -267,10 +270,13 @@ impl SharedDriver {
             *rounds += 1;
             if !matches!(polling, Polling::Writes) {
                 self.reads_again.store(false, SeqCst);
+                self.reads.fetch_add(1, SeqCst);
             }
+            // In this order: a request that then sets `is_seen_to` has noted this poll, and makes another one.
+            self.polls.fetch_add(1, SeqCst);
+            may_switch();
             self.is_seen_to.store(false, SeqCst);
             self.queued.store(0, SeqCst);
-            self.polls.fetch_add(1, SeqCst);
             // Behind the lines above: a request that joins from now on sees to another poll.
             self.gathering.leave();
             if Pin::new(polled_driver).poll(&mut context).is_ready() {
@@ -308,6 +314,7 @@ impl SharedDriver {
         } else if in_flight <= CROWD.start || queued >= in_flight.div_ceil(PART) {
             self.poll(Polling::Writes);
         } else if !self.is_seen_to.swap(true, SeqCst) {
+            may_switch();
             let seen_to = SeesTo {
                 shared: self,
                 since: self.polls.load(SeqCst),
@@ -333,7 +340,8 @@ impl SharedDriver {
 /// The request that polls the driver for those that are queued, also if its future is dropped.
 pub(crate) struct SeesTo<'a> {
     shared: &'a SharedDriver,
-    /// How often the driver had been polled. Read after `is_seen_to` was set: a poll in between is repeated, and none is missed.
+    /// How often the driver had been polled. Read after `is_seen_to` was set, which a poll clears after it is counted. So a poll in
+    /// between is repeated, and none is missed.
     since: u64,
 }
 

@@ -6,7 +6,7 @@
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
-    io,
+    io, mem,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -26,10 +26,11 @@ use crate::{
         Entry,
         owner::Owner,
         redis::connection::{
+            CLOCK,
             shared_driver::{
                 MANAGER, SharedDriver,
                 gathering::{Compose, MessagePart, PartReply, Queueing, Wants},
-                reader::{Ending, ReaderTask},
+                reader::{Ending, Looks, MOST_IDLE_LOOKS, ReaderTask},
             },
             wire::{
                 shared_socket::{Polling, Registration, Registrations},
@@ -208,7 +209,7 @@ impl Model {
     fn request(&self, sees_to_it: SeesToIt) {
         self.shared.gathering.leave();
         let reply = self.wire.queued();
-        self.see_to(sees_to_it);
+        self.see_to(sees_to_it, Waker::noop());
         while !reply.has_come.load(SeqCst) {
             point();
         }
@@ -245,24 +246,22 @@ impl Model {
             let _queueing = Queueing::begin();
             assert!(reply.as_mut().poll(&mut context).is_pending());
         }
-        self.see_to(sees_to_it);
+        self.see_to(sees_to_it, &waker);
         while !is_woken.0.swap(false, SeqCst) || reply.as_mut().poll(&mut context).is_pending() {
             point();
         }
         self.wire.answered.fetch_add(1, SeqCst);
     }
 
-    fn see_to(&self, sees_to_it: SeesToIt) {
+    fn see_to(&self, sees_to_it: SeesToIt, waker: &Waker) {
         point();
         match sees_to_it {
             SeesToIt::TheRequest => self.shared.poll(Polling::Writes),
             SeesToIt::OneOfACrowd => {
-                if !self.shared.is_seen_to.swap(true, SeqCst) {
-                    point();
-                    if self.shared.is_seen_to.load(SeqCst) {
-                        self.shared.poll(Polling::Writes);
-                    }
-                }
+                // With this many in flight, no request is the last of its part.
+                let seen_to = self.shared.see_to(usize::MAX, waker);
+                point();
+                drop(seen_to);
             }
             SeesToIt::TheReader => self.shared.leave_to_the_reader(),
         }
@@ -380,4 +379,38 @@ fn a_request_in_a_message_is_not_forgotten() {
     explored(1, 0, &[IN_A_MESSAGE, IN_A_MESSAGE]);
     explored(1, 1, &[IN_A_MESSAGE, IN_A_MESSAGE, ALONE]);
     explored(1, 1, &[IN_A_MESSAGE_IN_THE_BACKGROUND, IN_A_MESSAGE]);
+}
+
+/// A request begins while the watchdog goes to sleep.
+#[test]
+fn a_connection_with_a_request_in_flight_is_watched() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.expect("a runtime");
+    let _inside = runtime.enter();
+    explore(SCHEDULES, || {
+        let Model { shared, .. } = Model::new();
+        shared.reader_number.store(MANAGER + 1, SeqCst);
+        let watchdog = shuttle::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                let mut looks = Looks::default();
+                looks.idle = MOST_IDLE_LOOKS;
+                point();
+                shared.look(&mut looks);
+            }
+        });
+        let request = shuttle::thread::spawn({
+            let shared = shared.clone();
+            move || {
+                // Until the end.
+                mem::forget(shared.traffic.begin(CLOCK.now()));
+                point();
+                shared.ensure_reader();
+            }
+        });
+        for thread in [watchdog, request] {
+            thread.join().expect("no panic");
+        }
+        assert!(shared.is_watched.load(SeqCst));
+    });
 }

@@ -13,7 +13,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use crate::{
-    runtime::{catch_panic::catch_panic, io_thread},
+    runtime::{catch_panic::catch_panic, io_thread, mutex::may_switch},
     store::redis::connection::{
         shared_driver::{Driver, MANAGER, Reader, SharedDriver},
         wire::shared_socket::{Polling, Registration},
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(3);
 
 /// After so many looks that find no new poll of the driver, the connection counts as unused, and the watchdog sleeps: 50 ms. The next
 /// request then wakes it. A manager that is used once a second looks a few times for each request, and not all the time.
-const MOST_IDLE_LOOKS: u32 = 16;
+pub(super) const MOST_IDLE_LOOKS: u32 = 16;
 
 impl SharedDriver {
     /// Makes a task of the caller's runtime the reader, unless a task reads already. Without a runtime that has a reactor, the
@@ -226,39 +226,44 @@ impl SharedDriver {
         }
     }
 
-    /// Polls the driver if its reader does not, and reads from then on.
-    fn look(&self, looks: &mut Looks) {
-        let polls = self.polls.load(SeqCst);
-        let is_idle = polls == looks.polls;
-        looks.polls = polls;
+    /// Polls the driver if its reader does not, and reads from then on. The polls of requests do not read, so they say nothing of the
+    /// reader.
+    pub(super) fn look(&self, looks: &mut Looks) {
+        let (polls, reads) = (self.polls.load(SeqCst), self.reads.load(SeqCst));
+        let (is_idle, is_unread) = (polls == looks.polls, reads == looks.reads);
+        (looks.polls, looks.reads) = (polls, reads);
         if self.traffic.in_flight() == 0 {
             looks.idle = if is_idle { looks.idle + 1 } else { 0 };
             if looks.idle > MOST_IDLE_LOOKS {
                 looks.idle = 0;
                 self.is_watched.store(false, SeqCst);
-                // A request that began meanwhile has seen that the connection is watched.
-                self.is_watched.store(self.traffic.in_flight() > 0, SeqCst);
+                may_switch();
+                // A request that began meanwhile may have seen that the connection is watched. A later one finds that it is not.
+                if self.traffic.in_flight() > 0 {
+                    self.is_watched.store(true, SeqCst);
+                }
             }
             return;
         }
         // A request that waited for room wakes the reader alone, and so does a thread that has polled for the last time in a row.
         let is_wanted = || self.is_seen_to.load(SeqCst) || self.again.load(SeqCst);
-        if is_idle && (is_wanted() || self.socket.has_work()) {
+        if is_idle && is_wanted() || is_unread && self.socket.has_work() {
             let number = self.reader_number.load(SeqCst);
             self.poll(Polling::WithoutReactor);
             if number > MANAGER {
                 self.read_on_the_manager(number);
             }
-            looks.polls = self.polls.load(SeqCst);
+            (looks.polls, looks.reads) = (self.polls.load(SeqCst), self.reads.load(SeqCst));
         }
     }
 }
 
 /// What the watchdog saw last.
 #[derive(Default)]
-struct Looks {
+pub(super) struct Looks {
     polls: u64,
-    idle: u32,
+    reads: u64,
+    pub(super) idle: u32,
 }
 
 /// Drops the driver, and so ends the requests in flight. Closes the connection.

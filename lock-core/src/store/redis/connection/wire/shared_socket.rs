@@ -136,7 +136,8 @@ impl SharedSocket {
                 socket,
                 is_full: AtomicBool::new(false),
                 has_reactor: AtomicBool::new(true),
-                reads_left: AtomicU32::new(MOST_READS),
+                // A handshake is bounded by its time-out.
+                reads_left: AtomicU32::new(u32::MAX),
                 is_changed: AtomicBool::new(false),
                 change: Mutex::default(),
             }),
