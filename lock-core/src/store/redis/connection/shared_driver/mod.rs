@@ -138,8 +138,6 @@ pub(crate) struct SharedDriver {
     queued: AtomicUsize,
     /// How often the driver was polled.
     polls: AtomicU64,
-    /// How often it was polled to read.
-    reads: AtomicU64,
     /// The message that requests join.
     pub(super) gathering: Gathering,
     has_ended: AtomicBool,
@@ -198,7 +196,6 @@ impl SharedDriver {
             is_seen_to: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
-            reads: AtomicU64::new(0),
             gathering: Gathering::default(),
             has_ended: AtomicBool::new(false),
             reader: Mutex::default(),
@@ -270,7 +267,6 @@ impl SharedDriver {
             *rounds += 1;
             if !matches!(polling, Polling::Writes) {
                 self.reads_again.store(false, SeqCst);
-                self.reads.fetch_add(1, SeqCst);
             }
             // In this order: a request that then sets `is_seen_to` has noted this poll, and makes another one.
             self.polls.fetch_add(1, SeqCst);

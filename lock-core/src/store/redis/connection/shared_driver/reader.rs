@@ -226,12 +226,11 @@ impl SharedDriver {
         }
     }
 
-    /// Polls the driver if its reader does not, and reads from then on. The polls of requests do not read, so they say nothing of the
-    /// reader.
+    /// Polls the driver if its reader does not, and reads from then on.
     pub(super) fn look(&self, looks: &mut Looks) {
-        let (polls, reads) = (self.polls.load(SeqCst), self.reads.load(SeqCst));
-        let (is_idle, is_unread) = (polls == looks.polls, reads == looks.reads);
-        (looks.polls, looks.reads) = (polls, reads);
+        let polls = self.polls.load(SeqCst);
+        let is_idle = polls == looks.polls;
+        looks.polls = polls;
         if self.traffic.in_flight() == 0 {
             looks.idle = if is_idle { looks.idle + 1 } else { 0 };
             if looks.idle > MOST_IDLE_LOOKS {
@@ -247,13 +246,13 @@ impl SharedDriver {
         }
         // A request that waited for room wakes the reader alone, and so does a thread that has polled for the last time in a row.
         let is_wanted = || self.is_seen_to.load(SeqCst) || self.again.load(SeqCst);
-        if is_idle && is_wanted() || is_unread && self.socket.has_work() {
+        if is_idle && (is_wanted() || self.socket.has_work()) {
             let number = self.reader_number.load(SeqCst);
             self.poll(Polling::WithoutReactor);
             if number > MANAGER {
                 self.read_on_the_manager(number);
             }
-            (looks.polls, looks.reads) = (self.polls.load(SeqCst), self.reads.load(SeqCst));
+            looks.polls = self.polls.load(SeqCst);
         }
     }
 }
@@ -262,7 +261,6 @@ impl SharedDriver {
 #[derive(Default)]
 pub(super) struct Looks {
     polls: u64,
-    reads: u64,
     pub(super) idle: u32,
 }
 
