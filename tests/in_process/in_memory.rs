@@ -742,9 +742,9 @@ fn a_lease_is_renewed_in_a_runtime_that_follows_another_one() {
             guard.release_held().await;
         });
     };
-    let ttl = Duration::from_millis(300);
+    let ttl = SECOND * 2;
     in_a_runtime(ttl, Duration::ZERO);
-    in_a_runtime(ttl, ttl * 2);
+    in_a_runtime(ttl, ttl * 3 / 2);
 }
 
 #[test]
