@@ -1,10 +1,8 @@
 //! The names in `docs/design.md`: each file exists, and each function is in a file that the same entry names.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
+
+use crate::names::files;
 
 /// The parts of the page that lead a reader through the sources.
 const FIRST: &str = "## Where things are";
@@ -13,25 +11,12 @@ const BEHIND: &str = "## Decisions";
 /// Words in code that name something else: folders, the kind of an entry, a number, an attribute.
 const OTHER_WORDS: &[&str] = &["manager", "lock", "store", "runtime", "o", "n", "run_once"];
 
-/// The texts of the sources, by their paths from the root.
+/// The texts of the sources, by their paths.
 fn sources(root: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut folders: Vec<PathBuf> = ["lock-core/src", "lock-macros", "tests"]
-        .map(|folder| root.join(folder))
-        .into();
-    // Bounded by the folders.
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if let Ok(text) = fs::read_to_string(&path) {
-                let name = path.strip_prefix(root).expect("below it");
-                found.insert(name.to_string_lossy().into_owned(), text);
-            }
-        }
-    }
-    found
+    let folders = ["lock-core/src", "lock-macros", "tests"];
+    let paths = folders.iter().flat_map(|folder| files(&root.join(folder)));
+    let texts = paths.filter_map(|path| Some((fs::read_to_string(&path).ok()?, path)));
+    texts.map(|(text, path)| (path, text)).collect()
 }
 
 /// The entries of a part: the rows of its tables without the first cell, its list items and its paragraphs.

@@ -37,7 +37,7 @@ impl<'ast> Visit<'ast> for Types {
 }
 
 /// All files below a folder.
-fn files(folder: &Path) -> Vec<String> {
+pub(crate) fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
