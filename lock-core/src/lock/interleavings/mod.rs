@@ -106,6 +106,7 @@ impl Contended {
         })
     }
 
+    /// Polls once, and leaves.
     fn give_up(&self) {
         if let Some(mut wait) = self.join(&patient(), Waker::noop()) {
             let mut task = TaskContext::from_waker(Waker::noop());

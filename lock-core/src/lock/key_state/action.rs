@@ -19,8 +19,8 @@ pub(crate) const POLL_WITHIN: Duration = Duration::from_secs(1);
 /// Renewals that come due within this time leave together.
 pub(crate) const BATCHED_WITHIN: Duration = Duration::from_millis(20);
 
-/// How many fencing tokens are prefetched at a time. Unused tokens are lost, and a server has 2,048 a
-/// millisecond for all of its locks.
+/// How many fencing tokens are prefetched at a time. Unused tokens are lost, and a server has 2,048 a millisecond for all
+/// of its locks.
 pub(crate) const BLOCK: u32 = 64;
 
 /// The same while no other process wants the key. Another process is then noticed after so many hand-offs at the latest.

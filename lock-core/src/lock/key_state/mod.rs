@@ -2,7 +2,8 @@
 //!
 //! One [`KeyState`] has all that the process knows of a key: the wait queue, the request to the server, the server leases, and
 //! their holders. As long as one task takes a key that is free, the state has a short form (`alone.rs`). An event and the time go in.
-//! The new state and a list of [`Action`]s come out, which `lock/effects.rs` carries out after the registry's mutex is free. No waker, listener or destructor of the user runs in here.
+//! The new state and a list of [`Action`]s come out, which `lock/effects.rs` carries out after the registry's mutex is free. No waker,
+//! listener or destructor of the user runs in here.
 //!
 //! There is one state for each kind of mode in which tasks of this process take the key. The server decides between these states,
 //! as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first waiter, and

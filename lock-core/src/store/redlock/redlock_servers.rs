@@ -103,8 +103,8 @@ impl RedlockServers {
         replies.result().unwrap_or_else(none)
     }
 
-    /// The number of the first proposal: the last one of a block of `count` tokens. It is the time at which the servers will receive it, but above
-    /// all numbers that this process knows or has proposed.
+    /// The number of the first proposal: the last one of a block of `count` tokens. It is the time at which the servers
+    /// will receive it, but above all numbers that this process knows or has proposed.
     pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|server| server.clock());
         let time = reached_by_majority(self.servers.len(), clocks.collect())
