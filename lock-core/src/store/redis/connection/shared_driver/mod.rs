@@ -10,7 +10,7 @@
 //!   together. They do so when half of those in flight are queued, or when all tasks that are ready have run. Those for free locks are
 //!   one message then (`gathering.rs`).
 //! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
-//!   polled although there is work, the thread polls it, and reads from then on.
+//!   polled although it was to be, or did not read although there is something to read, the thread polls it, and reads from then on.
 //!
 //! What holds:
 //!
@@ -138,6 +138,8 @@ pub(crate) struct SharedDriver {
     queued: AtomicUsize,
     /// How often the driver was polled.
     polls: AtomicU64,
+    /// How often it was polled to read.
+    reads: AtomicU64,
     /// The message that requests join.
     pub(super) gathering: Gathering,
     has_ended: AtomicBool,
@@ -196,6 +198,7 @@ impl SharedDriver {
             is_seen_to: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             gathering: Gathering::default(),
             has_ended: AtomicBool::new(false),
             reader: Mutex::default(),
@@ -267,6 +270,7 @@ impl SharedDriver {
             *rounds += 1;
             if !matches!(polling, Polling::Writes) {
                 self.reads_again.store(false, SeqCst);
+                self.reads.fetch_add(1, SeqCst);
             }
             // In this order: a request that then sets `is_seen_to` has noted this poll, and makes another one.
             self.polls.fetch_add(1, SeqCst);

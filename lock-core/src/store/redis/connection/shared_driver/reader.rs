@@ -226,11 +226,12 @@ impl SharedDriver {
         }
     }
 
-    /// Polls the driver if its reader does not, and reads from then on.
+    /// Polls the driver if its reader does not, and reads from then on. The polls of requests do not read, so they say nothing of the
+    /// reader.
     pub(super) fn look(&self, looks: &mut Looks) {
-        let polls = self.polls.load(SeqCst);
-        let is_idle = polls == looks.polls;
-        looks.polls = polls;
+        let (polls, reads) = (self.polls.load(SeqCst), self.reads.load(SeqCst));
+        let (is_idle, is_unread) = (polls == looks.polls, reads == looks.reads);
+        (looks.polls, looks.reads) = (polls, reads);
         if self.traffic.in_flight() == 0 {
             looks.idle = if is_idle { looks.idle + 1 } else { 0 };
             if looks.idle > MOST_IDLE_LOOKS {
@@ -246,13 +247,13 @@ impl SharedDriver {
         }
         // A request that waited for room wakes the reader alone, and so does a thread that has polled for the last time in a row.
         let is_wanted = || self.is_seen_to.load(SeqCst) || self.again.load(SeqCst);
-        if is_idle && (is_wanted() || self.socket.has_work()) {
+        if is_idle && is_wanted() || is_unread && self.socket.has_work() {
             let number = self.reader_number.load(SeqCst);
             self.poll(Polling::WithoutReactor);
             if number > MANAGER {
                 self.read_on_the_manager(number);
             }
-            looks.polls = self.polls.load(SeqCst);
+            (looks.polls, looks.reads) = (self.polls.load(SeqCst), self.reads.load(SeqCst));
         }
     }
 }
@@ -261,6 +262,7 @@ impl SharedDriver {
 #[derive(Default)]
 pub(super) struct Looks {
     polls: u64,
+    reads: u64,
     pub(super) idle: u32,
 }
 

@@ -70,9 +70,10 @@ fn a_unix_socket_has_work_only_when_there_is_something_to_read() {
     assert!(registrations.has_work(), "its end is to be read");
 }
 
-/// The waker is called when a request that waited for room is queued. Its reader, whose runtime does not run, would not notice.
-#[test]
-fn the_watchdog_polls_a_driver_that_was_woken_while_its_reader_does_not_run() {
+/// A shared driver whose manager's thread runs, and whose reader is a task of a runtime that does not run. A request is in flight. Returns
+/// the number of polls, too.
+fn with_a_reader_that_does_not_run() -> (Arc<SharedDriver>, StdUnixStream, Arc<AtomicU64>, Runtime)
+{
     let polls = Arc::new(AtomicU64::new(0));
     let (made, result) = mpsc::channel();
     let counted = polls.clone();
@@ -89,16 +90,42 @@ fn the_watchdog_polls_a_driver_that_was_woken_while_its_reader_does_not_run() {
         shared.watched().await;
     };
     thread::spawn(move || runtime().block_on(of_the_manager));
-    let (shared, _server) = result.recv().expect("it is there");
+    let (shared, server) = result.recv().expect("it is there");
     let stands_still = runtime();
     {
         let _inside = stands_still.enter();
         shared.ensure_reader();
     }
     assert!(shared.reader_number.load(SeqCst) > MANAGER);
+    (shared, server, polls, stands_still)
+}
+
+/// The waker is called when a request that waited for room is queued. Its reader, whose runtime does not run, would not notice.
+#[test]
+fn the_watchdog_polls_a_driver_that_was_woken_while_its_reader_does_not_run() {
+    let (shared, _server, polls, _stands_still) = with_a_reader_that_does_not_run();
     let before = polls.load(SeqCst);
     shared.waker.wake_by_ref();
     eventually("it is polled", || polls.load(SeqCst) > before);
+}
+
+/// The requests of another runtime poll the driver all the time, to write.
+#[test]
+fn the_watchdog_reads_while_requests_write_and_the_reader_does_not_run() {
+    let (shared, mut server, polls, _stands_still) = with_a_reader_that_does_not_run();
+    server.write_all(b"+OK\r\n").expect("it is open");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let started = Instant::now();
+            while shared.reads.load(SeqCst) == 0 && started.elapsed() < HANG {
+                shared.poll(Polling::Writes);
+                thread::yield_now();
+            }
+        });
+        eventually("it is read", || shared.reads.load(SeqCst) > 0);
+    });
+    eventually("the manager's thread reads", || !shared.has_reader());
+    assert!(polls.load(SeqCst) > 0);
 }
 
 /// A thread is stopped while it has the driver. What the driver has taken must not leave when the thread goes on.
