@@ -115,8 +115,8 @@ fn a_worker_that_blocks_keeps_no_reply_from_the_others() {
         });
         let tasks: Vec<_> = tasks.collect();
         eventually_blocking(HANG, "the others go on", || {
-            // Wakes a worker of tokio that sleeps. It then takes ready tasks out of the queue of the blocked one. Tokio wakes none if the
-            // other worker was just about to sleep when they became ready: some one in 6,000 rounds, also without any lock.
+            // Wakes a worker of tokio that sleeps. It then takes ready tasks out of the queue of the blocked one. Tokio itself wakes none
+            // if the other worker was about to sleep when they became ready: one in 6,000 rounds, with or without locks.
             drop(workers.spawn(async {}));
             tasks.iter().all(JoinHandle::is_finished)
         });

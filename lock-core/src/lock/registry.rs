@@ -466,6 +466,10 @@ impl EventListener for Registry {
         self.context.store.round_trip()
     }
 
+    fn most_batches(&self) -> usize {
+        self.context.store.most_batches()
+    }
+
     fn rouse_all(&self) {
         let (wakers, leases) = self.keys.observers();
         for waker in wakers {

@@ -70,6 +70,9 @@ fn on_the_manager<T: Send + 'static>(
 pub(crate) const OTHER_MODE: &str =
     "it is held or waited for in another mode: a key is taken with permits everywhere, or nowhere";
 
+/// The most batches of renewals in flight.
+pub(crate) const MOST_BATCHES: usize = 64;
+
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// Takes the key if it is free, or if it already holds this very token (the reply to an earlier request was lost). Otherwise
     /// joins the key's queue, or checks on its position, as the request says.
@@ -113,8 +116,13 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
         0
     }
 
-    /// How long a request and its reply take, as measured lately; zero if not known.
+    /// How long a renewal and its reply take, as measured lately; zero if not known.
     fn round_trip(&self) -> Duration;
+
+    /// How many batches of renewals may be in flight.
+    fn most_batches(&self) -> usize {
+        MOST_BATCHES
+    }
 }
 
 /// Where a page of a list begins.

@@ -1,7 +1,7 @@
 //! The task of the timers of a manager: the hints of the state machines, and the renewals that they cause.
 //!
 //! Renewals leave in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs no
-//! more than those batches.
+//! more than those batches. Those that are due meanwhile make larger batches.
 
 use std::{
     collections::BTreeMap,
@@ -31,9 +31,6 @@ use crate::{
 /// The most renewals in one message, so that the server stays responsive to others.
 const LARGEST_BATCH: usize = 512;
 
-/// The most batches in flight. Further renewals wait in `due`.
-const MOST_IN_FLIGHT: usize = 64;
-
 pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
 
 /// What the registry is to the parts that report events to it.
@@ -47,8 +44,11 @@ pub(crate) trait EventListener: Send + Sync {
     /// Sends a batch of renewals. A reply may take so long.
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration);
 
-    /// The time of a round trip to the backend.
+    /// How long a renewal and its reply take, as measured lately.
     fn round_trip(&self) -> Duration;
+
+    /// How many batches may be in flight. Further renewals wait in `due`.
+    fn most_batches(&self) -> usize;
 
     /// The task of the timers has ended, with the runtime that it ran on. Waiters and observers of leases look again, which starts
     /// another.
@@ -142,17 +142,20 @@ impl Ticking {
             for (key, kind) in hints {
                 listener.clone().happened(&key, kind, Event::Tick);
             }
-            let round_trip = listener.round_trip();
-            while let Some((batch, within)) = self.next_batch(round_trip) {
+            if self.due.lock().is_empty() {
+                continue;
+            }
+            let (round_trip, most) = (listener.round_trip(), listener.most_batches());
+            while let Some((batch, within)) = self.next_batch(round_trip, most) {
                 listener.clone().renew(batch, within);
             }
         }
     }
 
     /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
-    fn next_batch(&self, round_trip: Duration) -> Option<(Vec<RenewalDue>, Duration)> {
+    fn next_batch(&self, round_trip: Duration, most: usize) -> Option<(Vec<RenewalDue>, Duration)> {
         let mut due = self.due.lock();
-        if self.in_flight.load(Ordering::Acquire) >= MOST_IN_FLIGHT {
+        if self.in_flight.load(Ordering::Acquire) >= most {
             return None;
         }
         let within = patience(due.first_key_value()?.1.ttl, round_trip);

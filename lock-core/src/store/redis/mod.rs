@@ -6,8 +6,8 @@ use crate::{
     fencing::{ClockIndex, KnownTokens},
     inspect::{Health, NAMED, Sighting},
     store::{
-        Acquire, Acquired, CertainRelease, Contended, Failure, Page, PagePosition, ReleaseOutcome,
-        Renew, Renewed, Store, StoreFuture, until_certain,
+        Acquire, Acquired, CertainRelease, Contended, Failure, MOST_BATCHES, Page, PagePosition,
+        ReleaseOutcome, Renew, Renewed, Store, StoreFuture, until_certain,
     },
 };
 
@@ -33,6 +33,7 @@ pub(crate) mod voting_server;
 mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
+use connection::capabilities::Capabilities;
 use redis_store::note;
 pub(crate) use redis_store::{RedisStore, Scope, Settings};
 pub(crate) use topology::{Access, settings::Replicas};
@@ -117,6 +118,25 @@ impl Store for RedisStore {
     }
 
     fn round_trip(&self) -> Duration {
-        self.0.servers.round_trip()
+        let trips = if self.renews_by_transactions() { 2 } else { 1 };
+        self.0.servers.round_trip() * trips
+    }
+
+    fn most_batches(&self) -> usize {
+        if self.renews_by_transactions() {
+            1
+        } else {
+            MOST_BATCHES
+        }
+    }
+}
+
+impl RedisStore {
+    /// Whether a batch of renewals is a transaction. It takes two round trips, and a connection has one transaction at a time. Further
+    /// batches would wait for that connection until they are late.
+    fn renews_by_transactions(&self) -> bool {
+        let current = self.0.servers.any().server.connection.snapshot();
+        let capabilities = current.and_then(|current| current.capabilities);
+        matches!(capabilities, Some(Capabilities::Commands))
     }
 }

@@ -9,8 +9,8 @@
 //!   tasks on the worker of its runtime, which its own task may block next. In a crowd, requests that are made together leave
 //!   together. They do so when half of those in flight are queued, or when all tasks that are ready have run. Those for free locks are
 //!   one message then (`gathering.rs`).
-//! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. If the driver was not
-//!   polled although it was to be, or did not read although there is something to read, the thread polls it, and reads from then on.
+//! - The *watchdog*, on the manager's thread, looks every few milliseconds while the connection is in use. It finds a poll that was
+//!   left out, or replies that were not read. Then the thread polls the driver, and reads from then on.
 //!
 //! What holds:
 //!
