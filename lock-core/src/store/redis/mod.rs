@@ -36,6 +36,7 @@ pub(crate) use address::{Named, client::OwnClient, transport::Security};
 use connection::capabilities::Capabilities;
 use redis_store::note;
 pub(crate) use redis_store::{RedisStore, Scope, Settings};
+use topology::servers::RedisServers;
 pub(crate) use topology::{Access, settings::Replicas};
 
 impl Store for RedisStore {
@@ -133,10 +134,16 @@ impl Store for RedisStore {
 
 impl RedisStore {
     /// Whether a batch of renewals is a transaction. It takes two round trips, and a connection has one transaction at a time. Further
-    /// batches would wait for that connection until they are late.
+    /// batches would wait for that connection until they are late. In a cluster each key is a transaction, and a node that hangs must
+    /// not delay the renewals at others.
     fn renews_by_transactions(&self) -> bool {
-        let current = self.0.servers.any().server.connection.snapshot();
-        let capabilities = current.and_then(|current| current.capabilities);
+        let RedisServers::One(server, _) = &self.0.servers else {
+            return false;
+        };
+        let capabilities = server
+            .connection
+            .snapshot()
+            .and_then(|current| current.capabilities);
         matches!(capabilities, Some(Capabilities::Commands))
     }
 }
