@@ -1,23 +1,27 @@
 //! A server's wall clock that a test can set.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs::File, os::unix::fs::FileExt, path::PathBuf, time::Duration};
 
 use crate::preload::Preload;
 
-/// The time by which the wall clock of a server is ahead or behind; see
+/// The name of the file that says how the clock is set.
+const SHIFT: &str = "shift";
+
+/// The time by which the wall clock of a server is ahead or behind, or at which it stands; see
 /// [`RedisServerBuilder::clock`](crate::RedisServerBuilder::clock).
 #[derive(Debug)]
 pub struct ShiftedClock {
     preload: Preload,
+    file: File,
 }
 
 impl ShiftedClock {
     /// Makes one that is right, for now.
     #[expect(clippy::new_without_default, reason = "it compiles a library")]
     pub fn new() -> Self {
-        let clock = Self {
-            preload: Preload::compile("clock/shift.c"),
-        };
+        let preload = Preload::compile("clock/shift.c");
+        let file = File::create(preload.file(SHIFT)).expect("a file in the temporary folder");
+        let clock = Self { preload, file };
         clock.write(0);
         clock
     }
@@ -37,20 +41,26 @@ impl ShiftedClock {
         self.write(0);
     }
 
+    /// Stops it at this time after 1970, until it is set again.
+    pub fn stop_at(&self, since_epoch: Duration) {
+        self.write_text(&format!("={:030}", since_epoch.as_micros()));
+    }
+
     /// The environment variables that a server is to be started with.
     pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [
             ("LD_PRELOAD", self.preload.library()),
-            ("SHIFTED_CLOCK", self.file()),
+            ("SHIFTED_CLOCK", self.preload.file(SHIFT)),
         ]
     }
 
     fn write(&self, micros: i128) {
-        // Each text has the length of the longest one, so that the server never reads half a number.
-        fs::write(self.file(), format!("{micros:+031}")).expect("a file in the temporary folder");
+        self.write_text(&format!("{micros:+031}"));
     }
 
-    fn file(&self) -> PathBuf {
-        self.preload.file("shift")
+    /// Each text has the same length, and the file is never emptied, so the server reads one of them whole.
+    fn write_text(&self, text: &str) {
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        written.expect("a file in the temporary folder");
     }
 }
