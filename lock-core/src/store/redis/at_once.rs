@@ -202,7 +202,7 @@ async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, 
             let [_, _, queue, ..] = location.keys(&request.owner.full_key);
             commands.add_command(command(&[&[Text("EXISTS"), queue]]));
         }
-        of_plain(&mut Box::pin(ready.several(&commands, in_flight, within)).await?)?
+        of_plain(&mut ready.several(&commands, in_flight, within).await?)?
     };
     read_plain(reply, ready.id(), known, in_flight)
 }
@@ -266,7 +266,7 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
         } else {
             RELEASE_UNCONTENDED.call(call)
         };
-        match Box::pin(ready.one(sent, in_flight, within)).await? {
+        match ready.one(sent, in_flight, within).await? {
             Value::Array(_) => return Ok(None),
             error if !is_forgotten && is_unknown(&error) => is_forgotten = true,
             reply => return read_released(&errors::of_value(reply)?, ready.id()).map(Some),
