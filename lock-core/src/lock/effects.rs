@@ -65,7 +65,7 @@ impl Effects {
         kind: RequestKind,
     ) -> Option<PolledRequest> {
         if self.wakes_timers {
-            context.ticking.timers.wake();
+            context.ticking.alarm.wake();
             context.keep_ticking();
         }
         let (mut actions, mut to_poll, mut polled) = (self.actions, self.to_poll, None);

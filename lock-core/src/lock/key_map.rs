@@ -21,7 +21,7 @@ use crate::{
         clock::Moment,
         mutex::Mutex,
         tally::{Open, Tally},
-        timer_queue::TimerId,
+        timer_queue::{TimerId, TimerQueue},
     },
     store::{grants::HeldNow, owner::Owner},
 };
@@ -30,6 +30,7 @@ pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
 pub(super) type LiveOutcome = Outcome<Arc<LeaseState>, Arc<Owner>>;
 
+pub(super) type Timers = TimerQueue<(LockKey, RequestKind)>;
 pub(super) type Entries = HashMap<LockKey, Box<KeyEntry>, BuildHasherDefault<HashOfKey>>;
 
 /// Takes the hash that a key has.
@@ -188,6 +189,8 @@ pub(super) struct KeyMap {
     entries: [Entries; 4],
     /// How long keys of each template were held lately. A program has a fixed number of templates.
     typical_holds: HashMap<&'static str, Duration>,
+    /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.
+    pub(super) timers: Timers,
     /// After a shutdown no task may wait any more.
     pub(super) is_closed: bool,
 }
@@ -195,6 +198,11 @@ pub(super) struct KeyMap {
 impl KeyMap {
     pub(super) fn of(&mut self, kind: RequestKind) -> &mut Entries {
         &mut self.entries[kind as usize]
+    }
+
+    /// The same, and the timers of all entries of the part.
+    pub(super) fn with_timers(&mut self, kind: RequestKind) -> (&mut Entries, &mut Timers) {
+        (&mut self.entries[kind as usize], &mut self.timers)
     }
 
     /// Makes the entry of a key, if there is none.
@@ -208,6 +216,15 @@ impl KeyMap {
                 _in_progress: in_progress.open(),
             }));
         }
+    }
+
+    /// Takes an entry that is over out of the map. The caller drops it when the mutex is free.
+    pub(super) fn remove(&mut self, key: &LockKey, kind: RequestKind) -> Option<Box<KeyEntry>> {
+        let mut ended = self.of(kind).remove(key)?;
+        if let Some(timer) = ended.timer.take() {
+            self.timers.remove(timer);
+        }
+        Some(ended)
     }
 
     /// The entries of a key, in all modes.

@@ -22,7 +22,7 @@ use crate::{
             ticking::{EventListener, LiveEvent, RenewalDue},
         },
         effects::{self, Effects},
-        key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction},
+        key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction, Timers},
         key_state::{
             AcquireAction, Action, AfterRelease, Event, Host, Limits, NewLease, Outcome, Refusal,
             RenewalReply, TaskId, Transition, request::AcquireReply, terms::Terms,
@@ -38,6 +38,7 @@ use crate::{
         catch_panic::{SpareWaker, catch_panic},
         clock::Moment,
         jitter::jittered,
+        timer_queue::Due,
     },
     store::{
         Acquired, Failure, Notice, Renewed, RunResult, StoreFuture,
@@ -303,7 +304,8 @@ impl Registry {
         now: Moment,
         event: LiveEvent<'_>,
     ) -> Option<(LiveOutcome, Effects)> {
-        let entry = keys.of(kind).get_mut(key)?;
+        let (entries, timers) = keys.with_timers(kind);
+        let entry = entries.get_mut(key)?;
         match &event {
             Event::Tick => entry.timer = None,
             // The request has its reply.
@@ -332,32 +334,22 @@ impl Registry {
         if let Some(open) = &open_release {
             entry.releasing = Some(open.0.clone());
         }
-        let mut effects = self.settle(entry, cx.actions, open_release, key, kind);
+        let mut effects = self.settle((entry, timers), cx.actions, open_release, key, kind);
         if entry.is_over() {
-            effects.ended = self.remove(&mut keys, key, kind);
+            effects.ended = keys.remove(key, kind);
         }
         Some((outcome, effects))
-    }
-
-    /// Takes an entry that is over out of the map. Called with the mutex locked. The caller drops it when the mutex is free.
-    fn remove(&self, keys: &mut KeyMap, key: &LockKey, kind: RequestKind) -> Option<Box<KeyEntry>> {
-        let mut ended = keys.of(kind).remove(key)?;
-        if let Some(timer) = ended.timer.take() {
-            self.context.ticking.timers.remove(timer);
-        }
-        Some(ended)
     }
 
     /// Sets the timer of the key, and notes which of its requests a task polls. Called with the mutex locked.
     fn settle(
         &self,
-        entry: &mut KeyEntry,
+        (entry, timers): (&mut KeyEntry, &mut Timers),
         actions: Vec<StateAction>,
         open_release: Option<OpenRelease>,
         key: &LockKey,
         kind: RequestKind,
     ) -> Effects {
-        let timers = &self.context.ticking.timers;
         let mut effects = Effects {
             actions,
             asks: false,
@@ -372,8 +364,8 @@ impl Registry {
         for action in &effects.actions {
             match action {
                 Action::Arm(at) => {
-                    let (timer, is_earlier) = timers.insert_quietly(*at, (key.clone(), kind));
-                    effects.wakes_timers |= is_earlier;
+                    let timer = timers.insert(*at, (key.clone(), kind));
+                    effects.wakes_timers |= self.context.ticking.alarm.is_late_for(*at);
                     if let Some(replaced) = entry.timer.replace(timer) {
                         timers.remove(replaced);
                     }
@@ -450,12 +442,25 @@ impl EventListener for Registry {
             _ => return,
         }
         let ended = if entry.is_over() {
-            self.remove(&mut keys, key, kind)
+            keys.remove(key, kind)
         } else {
             None
         };
         drop(keys);
         drop(ended);
+    }
+
+    fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)> {
+        let next = self.keys.each().filter_map(|keys| keys.timers.next()).min();
+        if next.is_none_or(|next| next > now) {
+            return Err(next);
+        }
+        let until = now.after(ahead);
+        let due = self
+            .keys
+            .each()
+            .map(|mut keys| keys.timers.take_until(until));
+        Ok(due.flatten().collect())
     }
 
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration) {

@@ -3,9 +3,9 @@
 //! tokio's timers panic in a runtime that was built without a time driver, and do not exist under another executor. A manager with
 //! a thread of its own runs the timers there and only wakes the sleeper.
 
-use std::sync::Arc;
 #[cfg(feature = "redis")]
-use std::{future::Future, time::Duration};
+use std::future::Future;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 use crate::runtime::catch_panic::catch_panic;
 use crate::runtime::{
     clock::{Clock, Moment},
-    timer_queue::{TimerId, TimerQueue},
+    mutex::Mutex,
+    timer_queue::{Alarm, TimerId, TimerQueue},
 };
 
 #[derive(Clone, Debug)]
@@ -23,7 +24,11 @@ pub(crate) struct Timer {
     sleepers: Option<Arc<Sleepers>>,
 }
 
-type Sleepers = TimerQueue<oneshot::Sender<()>>;
+#[derive(Debug)]
+struct Sleepers {
+    queue: Mutex<TimerQueue<oneshot::Sender<()>>>,
+    alarm: Alarm,
+}
 
 impl Timer {
     pub(crate) fn clock(&self) -> &Clock {
@@ -43,7 +48,10 @@ impl Timer {
     pub(crate) fn of_a_thread(clock: Clock) -> Self {
         Self {
             clock,
-            sleepers: Some(Arc::new(TimerQueue::new())),
+            sleepers: Some(Arc::new(Sleepers {
+                queue: Mutex::default(),
+                alarm: Alarm::new(),
+            })),
         }
     }
 
@@ -53,8 +61,15 @@ impl Timer {
         let Self { clock, sleepers } = self.clone();
         async move {
             let Some(sleepers) = sleepers else { return };
+            let look = |now| {
+                let mut queue = sleepers.queue.lock();
+                match queue.next() {
+                    Some(next) if next <= now => Ok(queue.take_until(now)),
+                    next => Err(next),
+                }
+            };
             loop {
-                for sleeper in sleepers.due(&clock, Duration::ZERO).await {
+                for sleeper in sleepers.alarm.due(&clock, look).await {
                     catch_panic(|| drop(sleeper));
                 }
             }
@@ -69,7 +84,14 @@ impl Timer {
             return;
         }
         let (sleeper, due) = oneshot::channel();
-        let timer_id = sleepers.insert(moment, sleeper);
+        let (timer_id, is_late) = {
+            let mut queue = sleepers.queue.lock();
+            let timer_id = queue.insert(moment, sleeper);
+            (timer_id, sleepers.alarm.is_late_for(moment))
+        };
+        if is_late {
+            sleepers.alarm.wake();
+        }
         let _entry = SleepersEntry { sleepers, timer_id };
         // Nothing is sent: the thread drops the sender.
         drop(due.await);
@@ -84,6 +106,6 @@ struct SleepersEntry<'a> {
 
 impl Drop for SleepersEntry<'_> {
     fn drop(&mut self) {
-        self.sleepers.remove(self.timer_id);
+        drop(self.sleepers.queue.lock().remove(self.timer_id));
     }
 }

@@ -1,103 +1,127 @@
-//! A timer queue: items with a due time, in order, for one task that waits for the next of them.
+//! Items with a due time, in order, and the sleep of the one task that takes them when they are due.
 //!
 //! Inserting and removing are cheap, and wake that task only if it would sleep too long. A busy lock sets and clears a timer half
-//! a million times a second, and none of these timers comes due.
+//! a million times a second, and none of these timers comes due. So a list has no mutex of its own: it stands beside what its items
+//! are about, and there may be several lists.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use tokio::sync::Notify;
 
 use crate::runtime::clock::{Clock, Moment};
-use crate::runtime::mutex::Mutex;
 
-/// The key of an entry; unique for the life of the queue.
+/// The key of an item; unique for the life of its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerId {
     at: Moment,
     number: u64,
 }
 
+/// A list of items, sorted by when they are due.
 #[derive(Debug)]
 pub(crate) struct TimerQueue<T> {
-    timers: Mutex<Timers<T>>,
-    /// Signalled when an entry was inserted that is due before the waiting task wakes.
-    earlier: Notify,
+    items: BTreeMap<TimerId, T>,
+    last_number: u64,
 }
 
-#[derive(Debug)]
-struct Timers<T> {
-    entries: BTreeMap<TimerId, T>,
-    next_number: u64,
-    /// The moment that the waiting task sleeps to; `None` while it is awake, or sleeps because there is no entry.
-    sleeps_to: Option<Moment>,
+impl<T> Default for TimerQueue<T> {
+    fn default() -> Self {
+        Self {
+            items: BTreeMap::new(),
+            last_number: 0,
+        }
+    }
 }
 
 impl<T> TimerQueue<T> {
+    /// Inserts an item. The caller has to ask [`Alarm::is_late_for`] before the list is unlocked.
+    pub(crate) fn insert(&mut self, at: Moment, item: T) -> TimerId {
+        self.last_number += 1;
+        let timer_id = TimerId {
+            at,
+            number: self.last_number,
+        };
+        self.items.insert(timer_id, item);
+        timer_id
+    }
+
+    /// Removes an item; `None` if it came due before.
+    pub(crate) fn remove(&mut self, timer_id: TimerId) -> Option<T> {
+        self.items.remove(&timer_id)
+    }
+
+    /// When the first item is due.
+    pub(crate) fn next(&self) -> Option<Moment> {
+        let (timer_id, _) = self.items.first_key_value()?;
+        Some(timer_id.at)
+    }
+
+    /// Takes the items that are due at this moment.
+    pub(crate) fn take_until(&mut self, moment: Moment) -> Vec<T> {
+        let mut due = Vec::new();
+        while let Some(item) = self.items.first_entry()
+            && item.key().at <= moment
+        {
+            due.push(item.remove());
+        }
+        due
+    }
+}
+
+/// What a look at the lists finds: the items that are due, or when the next one is, if there is one.
+pub(crate) type Due<T> = Result<Vec<T>, Option<Moment>>;
+
+/// The sleep of the task that takes what is due.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    /// The moment that the task sleeps to, in nanoseconds. Later than any moment while the task is awake, or sleeps because there is
+    /// no item.
+    sleeps_to: AtomicU64,
+    /// Signalled when an item was inserted that is due before the task wakes.
+    earlier: Notify,
+}
+
+impl Alarm {
     pub(crate) fn new() -> Self {
         Self {
-            timers: Mutex::new(Timers {
-                entries: BTreeMap::new(),
-                next_number: 0,
-                sleeps_to: None,
-            }),
+            sleeps_to: AtomicU64::new(u64::MAX),
             earlier: Notify::new(),
         }
     }
 
-    /// Inserts an entry, and wakes the waiting task if it sleeps too long.
-    pub(crate) fn insert(&self, at: Moment, item: T) -> TimerId {
-        let (timer_id, is_earlier) = self.insert_quietly(at, item);
-        if is_earlier {
-            self.wake();
-        }
-        timer_id
-    }
-
-    /// Inserts an entry, and returns whether the waiting task may sleep too long. If so, the caller has to call
-    /// [`wake`](Self::wake) after it has unlocked its mutexes.
-    pub(crate) fn insert_quietly(&self, at: Moment, item: T) -> (TimerId, bool) {
-        let mut timers = self.timers.lock();
-        let timer_id = TimerId {
-            at,
-            number: timers.next_number,
-        };
-        timers.next_number += 1;
-        timers.entries.insert(timer_id, item);
-        let too_late = timers.sleeps_to.is_none_or(|moment| at < moment);
-        (timer_id, too_late)
+    /// Whether the task may sleep too long for an item that was inserted. If so, the caller has to call [`wake`](Self::wake) after it
+    /// has unlocked its mutexes.
+    pub(crate) fn is_late_for(&self, at: Moment) -> bool {
+        at.as_nanos() < self.sleeps_to.load(Ordering::Acquire)
     }
 
     pub(crate) fn wake(&self) {
         self.earlier.notify_one();
     }
 
-    /// Removes an entry; `None` if it came due before.
-    pub(crate) fn remove(&self, timer_id: TimerId) -> Option<T> {
-        self.timers.lock().entries.remove(&timer_id)
-    }
-
-    /// Waits until an entry is due, and takes it with all entries that are due within `ahead`; never an empty list.
+    /// Waits until an item is due, and returns what the look at the lists then finds.
     ///
-    /// Meant for one waiting task. Dropping the future at its only await takes nothing.
-    pub(crate) async fn due(&self, clock: &Clock, ahead: Duration) -> Vec<T> {
+    /// Meant for one task. Dropping the future at its only await takes nothing.
+    pub(crate) async fn due<T>(
+        &self,
+        clock: &Clock,
+        mut look: impl FnMut(Moment) -> Due<T>,
+    ) -> Vec<T> {
         loop {
-            let sleeps_to = {
-                let mut timers = self.timers.lock();
-                let now = clock.now();
-                let first = timers.entries.first_key_value();
-                let next = first.map(|(timer_id, _)| timer_id.at);
-                timers.sleeps_to = next.filter(|at| *at > now);
-                if next.is_some_and(|at| at <= now) {
-                    return take_until(&mut timers.entries, now.after(ahead));
-                }
-                next
-            };
-            match sleeps_to {
-                None => self.earlier.notified().await,
-                Some(moment) => {
+            // Before the look: the look finds an item that was inserted before the mutex of its list was locked for it, and a later
+            // insertion finds that the task is awake, or the moment below.
+            self.sleeps_to.store(u64::MAX, Ordering::Release);
+            match look(clock.now()) {
+                Ok(due) => return due,
+                Err(None) => self.earlier.notified().await,
+                Err(Some(next)) => {
+                    self.sleeps_to.store(next.as_nanos(), Ordering::Release);
                     tokio::select! {
                         biased;
-                        () = clock.sleep_until(moment) => {}
+                        () = clock.sleep_until(next) => {}
                         () = self.earlier.notified() => {}
                     }
                 }
@@ -106,64 +130,105 @@ impl<T> TimerQueue<T> {
     }
 }
 
-fn take_until<T>(entries: &mut BTreeMap<TimerId, T>, moment: Moment) -> Vec<T> {
-    let mut due = Vec::new();
-    while let Some(entry) = entries.first_entry()
-        && entry.key().at <= moment
-    {
-        due.push(entry.remove());
-    }
-    due
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{sync::Arc, time::Duration};
 
     use super::*;
+    use crate::runtime::mutex::Mutex;
 
-    #[tokio::test(start_paused = true)]
-    async fn entries_come_due_in_order_and_removed_ones_do_not() {
-        let clock = Clock::tokio();
-        let queue = TimerQueue::new();
-        let start = clock.now();
-        queue.insert(start.after(Duration::from_secs(2)), 'b');
-        let removed = queue.insert(start.after(Duration::from_secs(1)), 'x');
-        queue.insert(start.after(Duration::from_secs(1)), 'a');
-        assert_eq!(queue.remove(removed), Some('x'));
-        assert_eq!(queue.due(&clock, Duration::ZERO).await, ['a']);
-        assert_eq!(queue.due(&clock, Duration::ZERO).await, ['b']);
-        assert_eq!(clock.now().since(start), Duration::from_secs(2));
-    }
+    #[derive(Clone)]
+    struct Timers(Arc<(Mutex<TimerQueue<&'static str>>, Alarm)>, Clock, Moment);
 
-    #[tokio::test(start_paused = true)]
-    async fn what_is_nearly_due_comes_along_but_does_not_come_alone() {
-        let clock = Clock::tokio();
-        let queue = TimerQueue::new();
-        let start = clock.now();
-        for millis in [1000, 1010, 1030] {
-            queue.insert(start.after(Duration::from_millis(millis)), millis);
+    impl Timers {
+        fn new() -> Self {
+            let (list, clock) = (Mutex::new(TimerQueue::default()), Clock::tokio());
+            let start = clock.now();
+            Self(Arc::new((list, Alarm::new())), clock, start)
         }
-        let ahead = Duration::from_millis(20);
-        assert_eq!(queue.due(&clock, ahead).await, [1000, 1010]);
-        assert_eq!(clock.now().since(start), Duration::from_secs(1));
-        assert_eq!(queue.due(&clock, ahead).await, [1030]);
-        assert_eq!(clock.now().since(start), Duration::from_millis(1030));
+
+        fn insert(&self, after: u64, item: &'static str) -> TimerId {
+            let (list, alarm) = &*self.0;
+            let (at, mut list) = (self.2.after(Duration::from_secs(after)), list.lock());
+            let timer_id = list.insert(at, item);
+            if alarm.is_late_for(at) {
+                alarm.wake();
+            }
+            timer_id
+        }
+
+        async fn due(&self) -> Vec<&'static str> {
+            let (list, alarm) = &*self.0;
+            let look = |now| {
+                let mut list = list.lock();
+                match list.next() {
+                    Some(next) if next <= now => Ok(list.take_until(now)),
+                    next => Err(next),
+                }
+            };
+            alarm.due(&self.1, look).await
+        }
+
+        fn seconds(&self) -> u64 {
+            self.1.now().since(self.2).as_secs()
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_earlier_entry_wakes_the_task_that_sleeps_to_a_later_one() {
-        let clock = Clock::tokio();
-        let queue = Arc::new(TimerQueue::new());
-        let start = clock.now();
-        queue.insert(start.after(Duration::from_secs(60)), "late");
-        let waiting = tokio::spawn({
-            let (queue, clock) = (queue.clone(), clock.clone());
-            async move { queue.due(&clock, Duration::ZERO).await }
-        });
+    async fn items_come_due_in_order_and_removed_ones_do_not() {
+        let timers = Timers::new();
+        timers.insert(2, "b");
+        let removed = timers.insert(1, "x");
+        timers.insert(1, "a");
+        timers.insert(1, "a too");
+        assert_eq!(timers.0.0.lock().remove(removed), Some("x"));
+        assert_eq!(timers.due().await, ["a", "a too"]);
+        assert_eq!(timers.due().await, ["b"]);
+        assert_eq!(timers.seconds(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_earlier_item_wakes_the_task_that_sleeps_to_a_later_one() {
+        let timers = Timers::new();
+        timers.insert(60, "late");
+        let sleeping = timers.clone();
+        let waiting = tokio::spawn(async move { sleeping.due().await });
         tokio::task::yield_now().await;
-        queue.insert(start.after(Duration::from_secs(1)), "early");
+        timers.insert(1, "early");
         assert_eq!(waiting.await.expect("the task ends"), ["early"]);
-        assert_eq!(clock.now().since(start), Duration::from_secs(1));
+        assert_eq!(timers.seconds(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_item_wakes_a_task_that_found_none() {
+        let timers = Timers::new();
+        let sleeping = timers.clone();
+        let waiting = tokio::spawn(async move { sleeping.due().await });
+        tokio::task::yield_now().await;
+        timers.insert(5, "first");
+        assert_eq!(waiting.await.expect("the task ends"), ["first"]);
+        assert_eq!(timers.seconds(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_item_that_comes_during_the_look_wakes_the_task() {
+        let timers = Timers::new();
+        timers.insert(2, "first");
+        assert_eq!(timers.due().await, ["first"]);
+        timers.insert(60, "late");
+        let (list, alarm) = &*timers.0;
+        let mut is_first = true;
+        let look = |now| {
+            let next = list.lock().next();
+            if std::mem::take(&mut is_first) {
+                timers.insert(5, "early");
+            }
+            match next {
+                Some(next) if next <= now => Ok(list.lock().take_until(now)),
+                next => Err(next),
+            }
+        };
+        assert_eq!(alarm.due(&timers.1, look).await, ["early"]);
+        assert_eq!(timers.seconds(), 5);
     }
 }

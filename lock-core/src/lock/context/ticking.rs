@@ -23,7 +23,7 @@ use crate::{
         clock::{Clock, Moment},
         executor::Executor,
         mutex::Mutex,
-        timer_queue::TimerQueue,
+        timer_queue::{Alarm, Due},
     },
     store::owner::Owner,
 };
@@ -40,6 +40,9 @@ pub(crate) trait EventListener: Send + Sync {
 
     /// Called when the release of this owner token has its result, or when none will come.
     fn released(&self, owner: &Owner);
+
+    /// The hints that are due at `now`, with those that are due within `ahead` from then. Else when the next one is due.
+    fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)>;
 
     /// Sends a batch of renewals. A reply may take so long.
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration);
@@ -65,8 +68,8 @@ pub(crate) struct RenewalDue {
 }
 
 pub(crate) struct Ticking {
-    /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.
-    pub(crate) timers: TimerQueue<(LockKey, RequestKind)>,
+    /// Wakes the task for the hints of the states, which are kept beside the states.
+    pub(crate) alarm: Alarm,
     /// In the order in which their leases end.
     due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
     in_flight: AtomicUsize,
@@ -80,7 +83,7 @@ pub(crate) struct Ticking {
 impl Ticking {
     pub(crate) fn new() -> Self {
         Self {
-            timers: TimerQueue::new(),
+            alarm: Alarm::new(),
             due: Mutex::default(),
             in_flight: AtomicUsize::new(0),
             changed: Notify::new(),
@@ -129,11 +132,15 @@ impl Ticking {
 
     /// Runs until the manager ends, or the runtime that the task was started on.
     async fn run(&self, clock: &Clock) {
+        let look = |now| match self.listener() {
+            Some(listener) => listener.due(now, BATCHED_WITHIN),
+            None => Ok(Vec::new()),
+        };
         loop {
             let hints = tokio::select! {
                 biased;
                 // The timers are first: frequent changes must not delay them. Batches are sent after either branch.
-                hints = self.timers.due(clock, BATCHED_WITHIN) => hints,
+                hints = self.alarm.due(clock, look) => hints,
                 () = self.changed.notified() => Vec::new(),
             };
             let Some(listener) = self.listener() else {
