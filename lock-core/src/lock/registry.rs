@@ -334,7 +334,7 @@ impl Registry {
         if let Some(open) = &open_release {
             entry.releasing = Some(open.0.clone());
         }
-        let mut effects = self.settle((entry, timers), cx.actions, open_release, key, kind);
+        let mut effects = self.settle(entry, timers, cx.actions, open_release, key, kind);
         if entry.is_over() {
             effects.ended = keys.remove(key, kind);
         }
@@ -344,7 +344,8 @@ impl Registry {
     /// Sets the timer of the key, and notes which of its requests a task polls. Called with the mutex locked.
     fn settle(
         &self,
-        (entry, timers): (&mut KeyEntry, &mut Timers),
+        entry: &mut KeyEntry,
+        timers: &mut Timers,
         actions: Vec<StateAction>,
         open_release: Option<OpenRelease>,
         key: &LockKey,

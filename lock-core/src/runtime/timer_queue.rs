@@ -111,8 +111,8 @@ impl Alarm {
         mut look: impl FnMut(Moment) -> Due<T>,
     ) -> Vec<T> {
         loop {
-            // Before the look: the look finds an item that was inserted before the mutex of its list was locked for it, and a later
-            // insertion finds that the task is awake, or the moment below.
+            // Before the look. An insertion that the look does not find comes behind it, and then finds that the task is awake, or the
+            // moment below.
             self.sleeps_to.store(u64::MAX, Ordering::Release);
             match look(clock.now()) {
                 Ok(due) => return due,

@@ -1,5 +1,7 @@
 //! The task of the timers of a manager: the hints of the state machines, and the renewals that they cause.
 //!
+//! The hints stand beside the states (`lock/key_map.rs`), under the same mutex. This task looks at all of them when it wakes.
+//!
 //! Renewals leave in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs no
 //! more than those batches. Those that are due meanwhile make larger batches.
 
