@@ -38,7 +38,7 @@ use crate::{
         catch_panic::{SpareWaker, catch_panic},
         clock::Moment,
         jitter::jittered,
-        timer_queue::Due,
+        timer_queue::{self, Due},
     },
     store::{
         Acquired, Failure, Notice, Renewed, RunResult, StoreFuture,
@@ -452,16 +452,12 @@ impl EventListener for Registry {
     }
 
     fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)> {
-        let next = self.keys.each().filter_map(|keys| keys.timers.next()).min();
-        if next.is_none_or(|next| next > now) {
-            return Err(next);
-        }
-        let until = now.after(ahead);
-        let due = self
-            .keys
-            .each()
-            .map(|mut keys| keys.timers.take_until(until));
-        Ok(due.flatten().collect())
+        let each = |with: &mut dyn FnMut(&mut Timers)| {
+            for mut keys in self.keys.each() {
+                with(&mut keys.timers);
+            }
+        };
+        timer_queue::look(each, now, ahead)
     }
 
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration) {

@@ -3,14 +3,14 @@
 //! tokio's timers panic in a runtime that was built without a time driver, and do not exist under another executor. A manager with
 //! a thread of its own runs the timers there and only wakes the sleeper.
 
-#[cfg(feature = "redis")]
-use std::future::Future;
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::{future::Future, time::Duration};
 
 use tokio::sync::oneshot;
 
 #[cfg(feature = "redis")]
-use crate::runtime::catch_panic::catch_panic;
+use crate::runtime::{catch_panic::catch_panic, timer_queue};
 use crate::runtime::{
     clock::{Clock, Moment},
     mutex::Mutex,
@@ -62,11 +62,7 @@ impl Timer {
         async move {
             let Some(sleepers) = sleepers else { return };
             let look = |now| {
-                let mut queue = sleepers.queue.lock();
-                match queue.next() {
-                    Some(next) if next <= now => Ok(queue.take_until(now)),
-                    next => Err(next),
-                }
+                timer_queue::look(|with| with(&mut sleepers.queue.lock()), now, Duration::ZERO)
             };
             loop {
                 for sleeper in sleepers.alarm.due(&clock, look).await {

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use tokio::sync::Notify;
@@ -54,13 +55,13 @@ impl<T> TimerQueue<T> {
     }
 
     /// When the first item is due.
-    pub(crate) fn next(&self) -> Option<Moment> {
+    fn next(&self) -> Option<Moment> {
         let (timer_id, _) = self.items.first_key_value()?;
         Some(timer_id.at)
     }
 
     /// Takes the items that are due at this moment.
-    pub(crate) fn take_until(&mut self, moment: Moment) -> Vec<T> {
+    fn take_until(&mut self, moment: Moment) -> Vec<T> {
         let mut due = Vec::new();
         while let Some(item) = self.items.first_entry()
             && item.key().at <= moment
@@ -73,6 +74,23 @@ impl<T> TimerQueue<T> {
 
 /// What a look at the lists finds: the items that are due, or when the next one is, if there is one.
 pub(crate) type Due<T> = Result<Vec<T>, Option<Moment>>;
+
+/// Looks at lists, each of which `each` locks for a moment. What is due within `ahead` from now comes along with what is due now, but
+/// does not come alone.
+pub(crate) fn look<T>(
+    each: impl Fn(&mut dyn FnMut(&mut TimerQueue<T>)),
+    now: Moment,
+    ahead: Duration,
+) -> Due<T> {
+    let mut next: Option<Moment> = None;
+    each(&mut |list| next = next.into_iter().chain(list.next()).min());
+    if next.is_none_or(|next| next > now) {
+        return Err(next);
+    }
+    let mut due = Vec::new();
+    each(&mut |list| due.append(&mut list.take_until(now.after(ahead))));
+    Ok(due)
+}
 
 /// The sleep of the task that takes what is due.
 #[derive(Debug)]
@@ -132,7 +150,9 @@ impl Alarm {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
+
+    use tokio::task::JoinHandle;
 
     use super::*;
     use crate::runtime::mutex::Mutex;
@@ -159,14 +179,16 @@ mod tests {
 
         async fn due(&self) -> Vec<&'static str> {
             let (list, alarm) = &*self.0;
-            let look = |now| {
-                let mut list = list.lock();
-                match list.next() {
-                    Some(next) if next <= now => Ok(list.take_until(now)),
-                    next => Err(next),
-                }
-            };
+            let look = |now| look(|with| with(&mut list.lock()), now, Duration::ZERO);
             alarm.due(&self.1, look).await
+        }
+
+        /// A task that sleeps until something is due.
+        async fn sleeping(&self) -> JoinHandle<Vec<&'static str>> {
+            let sleeping = self.clone();
+            let sleeping = tokio::spawn(async move { sleeping.due().await });
+            tokio::task::yield_now().await;
+            sleeping
         }
 
         fn seconds(&self) -> u64 {
@@ -191,22 +213,18 @@ mod tests {
     async fn an_earlier_item_wakes_the_task_that_sleeps_to_a_later_one() {
         let timers = Timers::new();
         timers.insert(60, "late");
-        let sleeping = timers.clone();
-        let waiting = tokio::spawn(async move { sleeping.due().await });
-        tokio::task::yield_now().await;
+        let sleeping = timers.sleeping().await;
         timers.insert(1, "early");
-        assert_eq!(waiting.await.expect("the task ends"), ["early"]);
+        assert_eq!(sleeping.await.expect("the task ends"), ["early"]);
         assert_eq!(timers.seconds(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_first_item_wakes_a_task_that_found_none() {
         let timers = Timers::new();
-        let sleeping = timers.clone();
-        let waiting = tokio::spawn(async move { sleeping.due().await });
-        tokio::task::yield_now().await;
+        let sleeping = timers.sleeping().await;
         timers.insert(5, "first");
-        assert_eq!(waiting.await.expect("the task ends"), ["first"]);
+        assert_eq!(sleeping.await.expect("the task ends"), ["first"]);
         assert_eq!(timers.seconds(), 5);
     }
 
@@ -219,16 +237,37 @@ mod tests {
         let (list, alarm) = &*timers.0;
         let mut is_first = true;
         let look = |now| {
-            let next = list.lock().next();
+            let found = look(|with| with(&mut list.lock()), now, Duration::ZERO);
             if std::mem::take(&mut is_first) {
                 timers.insert(5, "early");
             }
-            match next {
-                Some(next) if next <= now => Ok(list.lock().take_until(now)),
-                next => Err(next),
-            }
+            found
         };
         assert_eq!(alarm.due(&timers.1, look).await, ["early"]);
         assert_eq!(timers.seconds(), 5);
+    }
+    #[test]
+    fn what_is_nearly_due_comes_along_from_each_list_but_does_not_come_alone() {
+        let at = |millis| Moment::from_nanos(0).after(Duration::from_millis(millis));
+        let lists = [[1000, 1030], [1010, 1020]].map(|each| {
+            let mut list = TimerQueue::default();
+            for millis in each {
+                list.insert(at(millis), millis);
+            }
+            Mutex::new(list)
+        });
+        let look = |millis| {
+            let each = |with: &mut dyn FnMut(&mut TimerQueue<u64>)| {
+                for list in &lists {
+                    with(&mut list.lock());
+                }
+            };
+            look(each, at(millis), Duration::from_millis(20))
+        };
+        assert_eq!(look(999), Err(Some(at(1000))));
+        assert_eq!(look(1000), Ok(vec![1000, 1010, 1020]));
+        assert_eq!(look(1029), Err(Some(at(1030))));
+        assert_eq!(look(1030), Ok(vec![1030]));
+        assert_eq!(look(1030), Err(None));
     }
 }
