@@ -24,7 +24,7 @@
 
 use std::{cell::Cell, process, time::Duration};
 
-use crate::runtime::clock::Moment;
+use crate::runtime::clock::{Clock, Moment};
 
 /// The process that made something. No other process may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +39,13 @@ impl OriginProcess {
         Self(process::id())
     }
 
-    /// Whether the caller runs in this process. Asks the system.
+    /// Whether the caller runs in this process.
     pub(crate) fn is_here(self) -> bool {
-        self.0 == process::id()
+        self.is_here_at(Clock::Boot.now())
     }
 
-    /// The same for frequent calls: asks the system once in ten microseconds, since asking takes a quarter of the time of a
-    /// hand-over. `now` is of [`Clock::Boot`](crate::runtime::clock::Clock), and was read by the caller.
+    /// The same for a caller that has read the time, which is of [`Clock::Boot`]. A thread asks the system once in ten microseconds,
+    /// since that is a call of the kernel: it takes ten times as long as to read the clock.
     pub(crate) fn is_here_at(self, now: Moment) -> bool {
         thread_local! {
             static SEEN: Cell<Option<(u32, Moment)>> = const { Cell::new(None) };

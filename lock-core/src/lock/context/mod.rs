@@ -90,7 +90,7 @@ impl Context {
     }
 
     pub(crate) fn is_here(&self) -> bool {
-        self.origin.is_here_at(Clock::Boot.now())
+        self.origin.is_here()
     }
 
     /// Logs that an acquire is refused without a reply of the backend. So an outage is in the log of a program that does not log its
