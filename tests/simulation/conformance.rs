@@ -186,7 +186,7 @@ impl Command {
             2 => &["ZADD", key, "GT", plain, &value, greater, &another],
             3 => &["ZADD", key, "NX", plain, &value, greater, &another],
             4 => &["ZREM", key, &value, &another],
-            5 => &["ZMSCORE", key, &value, &another],
+            5 => &["ZSCORE", key, &value],
             6 => &["ZCOUNT", key, from, to],
             7 => &["ZRANGEBYSCORE", key, from, to, "LIMIT", "0", count],
             8 => &[

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::files::{below, has_extension, root};
 use syn::{
     Attribute, Ident, Item, ItemImpl, ItemMod, Meta, UseTree, Visibility,
     ext::IdentExt as _,
@@ -18,7 +19,7 @@ use syn::{
 pub(crate) fn items() -> Vec<Item> {
     let names = names();
     let mut found = Vec::new();
-    for path in files(&root()) {
+    for path in rust_sources() {
         collect_items(&names, parse(&path).items, &mut found);
     }
     found
@@ -157,7 +158,7 @@ struct Exported {
 
 fn exported() -> Vec<Exported> {
     let mut all = Vec::new();
-    for item in parse(&root().join("lib.rs")).items {
+    for item in parse(&sources().join("lib.rs")).items {
         match item {
             Item::Use(item) if is_public(&item.vis) => {
                 collect(&item.tree, &[], &mut |name, path| {
@@ -213,7 +214,7 @@ pub(crate) fn names_at_the_root(without: &[&str]) -> BTreeSet<String> {
         })
     };
     let mut names = BTreeSet::new();
-    for item in parse(&root().join("lib.rs")).items {
+    for item in parse(&sources().join("lib.rs")).items {
         if let Item::Use(item) = item
             && is_public(&item.vis)
             && !needs(&item.attrs)
@@ -261,7 +262,7 @@ fn names_in(module: &ItemMod) -> Vec<String> {
     let items = if let Some((_, items)) = &module.content {
         items.clone()
     } else {
-        let file = root().join(module.ident.to_string());
+        let file = sources().join(module.ident.to_string());
         let files = [file.with_extension("rs"), file.join("mod.rs")];
         let file = files.into_iter().find(|file| file.is_file());
         parse(&file.expect("the file of the module")).items
@@ -321,21 +322,14 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src")
+fn sources() -> PathBuf {
+    root().join("lock-core/src")
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found
+fn rust_sources() -> Vec<PathBuf> {
+    let mut files = below(&sources());
+    files.retain(|path| has_extension(path, "rs"));
+    files
 }
 
 fn parse(path: &Path) -> syn::File {

@@ -3,16 +3,11 @@
 //!
 //! `BLESS=1` writes the packaged README and the drawn picture anew.
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeMap, env, fs, process::Command};
 
 use syn::{Expr, Item, ItemMod, LitStr, Meta};
 
-use crate::{links::anchors, manifests::packaged};
+use crate::{files::root, links::anchors, manifests::packaged};
 
 use markdown::{Link, with_links};
 
@@ -22,10 +17,6 @@ mod markdown;
 
 /// A page on the code itself, which the package does not have.
 const NOT_FOR_USERS: &str = "design";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 fn read(file: &str) -> String {
     let path = root().join(file);

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::files::{below, has_extension, root};
 use proc_macro2::{TokenStream, TokenTree};
 
 /// A longer sentence has more than one idea.
@@ -266,17 +267,12 @@ fn files(path: PathBuf) -> Vec<PathBuf> {
     if path.is_file() {
         return vec![path];
     }
-    let entries = fs::read_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let inside = entries.map(|entry| entry.expect("an entry").path());
-    let is_read = |path: &PathBuf| {
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        path.is_dir() || matches!(extension, Some("rs" | "md" | "lua" | "toml" | "yml"))
-    };
+    let read = ["rs", "md", "lua", "toml", "yml"];
+    let mut inside = below(&path);
+    inside.retain(|path| read.iter().any(|extension| has_extension(path, extension)));
     // The comments of these cases are compared with what the compiler says.
+    inside.retain(|path| !path.starts_with(root().join("tests/ui")));
     inside
-        .filter(|path| is_read(path) && !path.ends_with("tests/ui"))
-        .flat_map(files)
-        .collect()
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod attribute_ui;
 mod design;
 mod documented;
 mod exported;
+mod files;
 mod guide;
 mod language;
 mod links;

@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use crate::files::{below, root};
 use syn::{Ident, Item, ItemMod, visit::Visit};
 
 /// The names of files that say what the file is for its folder.
@@ -38,16 +39,9 @@ impl<'ast> Visit<'ast> for Types {
 
 /// All files below a folder.
 pub(crate) fn files(folder: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else {
-            found.push(path.to_str().expect("a name of ours").to_owned());
-        }
-    }
-    found
+    let paths = below(folder).into_iter();
+    let names = paths.map(|path| path.into_os_string().into_string());
+    names.map(|name| name.expect("a name of ours")).collect()
 }
 
 fn name(path: &str) -> &str {
@@ -68,8 +62,7 @@ fn doubled(places: &BTreeMap<String, Vec<String>>) -> String {
 }
 
 fn sources() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
-    let mut files = files(&folder);
+    let mut files = files(&root().join("lock-core/src"));
     files.retain(|path| !is_for_tests(path));
     files
 }

@@ -1,10 +1,17 @@
 //! Checks that the page on reliability names tests that exist, and that each situation and claim has a test or a reason. Also
 //! checks that each mutant can still be applied.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::files::{below, has_extension, root};
 
 fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -112,7 +119,7 @@ fn every_claim_is_shown_by_what_exists() {
         let quoted = shown.split('`').skip(1).step_by(2);
         let paths: Vec<_> = quoted.filter(|name| name.starts_with("tests/")).collect();
         for path in &paths {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+            let path = root().join(path);
             assert!(path.exists(), "{claim}: no {}", path.display());
         }
         let is_bench = shown.contains("cargo bench");
@@ -138,31 +145,18 @@ fn is_there(test: &str) -> bool {
 
 /// Whether a name is in a file of a folder, or of one below it.
 fn is_named_in(folder: &Path, name: &str) -> bool {
-    let entries = fs::read_dir(folder).expect("a folder");
-    let mut paths = entries.map(|entry| entry.expect("an entry").path());
-    paths.any(|path| {
-        if path.is_dir() {
-            return is_named_in(&path, name);
-        }
-        let source = fs::read_to_string(path).expect("text");
-        source.contains(name)
-    })
+    let contains = |path: &PathBuf| fs::read_to_string(path).expect("text").contains(name);
+    below(folder).iter().any(contains)
 }
 
 /// To check that a test notices each mutant takes an hour (`tests/mutants/run`). To check that each mutant can still be
 /// applied where it was made takes a moment.
 #[test]
 fn every_mutant_can_be_applied_and_names_what_catches_it() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut count = 0;
-    for entry in fs::read_dir(root.join("tests/mutants")).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path
-            .extension()
-            .is_none_or(|extension| extension != "patch")
-        {
-            continue;
-        }
+    let mut patches = below(&root().join("tests/mutants"));
+    patches.retain(|path| has_extension(path, "patch"));
+    for path in patches {
         count += 1;
         let text = fs::read_to_string(&path).expect("text");
         let header = text.lines().skip(1);
@@ -177,7 +171,7 @@ fn every_mutant_can_be_applied_and_names_what_catches_it() {
         program.args(["--dry-run", "--strip=1", "--fuzz=0", "--quiet", "--input"]);
         let output = program
             .arg(&path)
-            .current_dir(&root)
+            .current_dir(root())
             .output()
             .expect("patch starts");
         assert!(output.status.success(), "{}: {output:?}", path.display());

@@ -9,11 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{language, links};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use crate::{files::root, language, links};
 
 fn text_of(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

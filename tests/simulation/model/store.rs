@@ -75,7 +75,7 @@ impl Store {
         }
         let least = match name {
             "GET" | "MGET" | "DEL" | "EXISTS" | "PTTL" | "ZPOPMIN" | "ZCARD" => 1,
-            "ZREM" | "ZSCORE" | "ZMSCORE" | "PEXPIRE" | "PEXPIREAT" | "SET" => 2,
+            "ZREM" | "ZSCORE" | "PEXPIRE" | "PEXPIREAT" | "SET" => 2,
             "ZADD" | "ZRANGE" | "ZREVRANGE" | "ZRANGEBYSCORE" | "ZCOUNT" | "ZREMRANGEBYSCORE" => 3,
             "XADD" => 4,
             _ => return None,
@@ -102,7 +102,6 @@ impl Store {
             "ZPOPMIN" => self.pop(&words[0]),
             "ZCARD" => self.sorted(&words[0]).map(|all| int(all.len())),
             "ZSCORE" => self.score(&words[0], &words[1]),
-            "ZMSCORE" => self.scores(&words[0], &words[1..]),
             "ZRANGE" => self.range(words, false),
             "ZREVRANGE" => self.range(words, true),
             "ZRANGEBYSCORE" => self.range_by_score(words),
@@ -294,11 +293,6 @@ impl Store {
         let mut all = self.sorted(key)?.iter();
         let found = all.find(|(_, other)| other == member);
         Ok(found.map_or(Reply::Nil, |(score, _)| Reply::text(&score.to_string())))
-    }
-
-    fn scores(&self, key: &[u8], members: &[Bytes]) -> Result<Reply, &'static str> {
-        let scores: Result<_, _> = members.iter().map(|one| self.score(key, one)).collect();
-        Ok(Reply::Array(scores?))
     }
 
     /// The members in a range of ranks; the last option shows the scores, too.
