@@ -81,7 +81,7 @@ impl Effects {
                     let reply = request(context, acquire, self.behind.as_ref());
                     match to_poll.take() {
                         Some(shared) => polled = Some(PolledRequest::new(shared, reply)),
-                        None => finish(context, owner, reply),
+                        None => finish_on_executor(context, owner, reply),
                     }
                 }
                 Action::Renew {
@@ -126,7 +126,7 @@ impl Effects {
         if let Some(request) = self.to_take_over
             && let Some(reply) = request.take()
         {
-            finish(context, request.owner.clone(), reply);
+            finish_on_executor(context, request.owner.clone(), reply);
         }
         drop((self.releasing, self.ended));
         polled
@@ -162,7 +162,11 @@ fn request(
 }
 
 /// Has the executor wait for the reply to a request: its task has left, or does not poll.
-pub(super) fn finish(context: &Arc<Context>, owner: Arc<Owner>, reply: StoreFuture<Acquired>) {
+pub(super) fn finish_on_executor(
+    context: &Arc<Context>,
+    owner: Arc<Owner>,
+    reply: StoreFuture<Acquired>,
+) {
     let (listener, of_reply) = (context.ticking.listener(), context.clone());
     send_reply(&context.executor, reply, move |result| {
         let reply = read_reply(&of_reply, &owner, result);

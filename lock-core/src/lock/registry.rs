@@ -215,7 +215,7 @@ impl Registry {
             let reply = read_reply(&self.context, owner, left);
             self.event(key, kind, Event::Acquired(owner, reply));
         } else {
-            effects::finish(&self.context, owner.clone(), reply);
+            effects::finish_on_executor(&self.context, owner.clone(), reply);
         }
     }
 

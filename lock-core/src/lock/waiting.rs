@@ -107,7 +107,7 @@ impl WaitFuture {
                 if let Poll::Ready(result) = request.poll(task) {
                     let owner = &request.shared.owner;
                     reply = Some((owner, read_reply(context, owner, result)));
-                } else if request.is_to_be_handed_over()
+                } else if request.is_left_to_the_executor()
                     && let Some(left) = request.take()
                 {
                     registry.finish_elsewhere(&request.shared.owner, left);

@@ -44,8 +44,8 @@ impl OriginProcess {
         self.is_here_at(Clock::Boot.now())
     }
 
-    /// The same for a caller that has read the time, which is of [`Clock::Boot`]. A thread asks the system once in ten microseconds:
-    /// that is a call of the kernel, and takes ten times as long as to read the clock.
+    /// The same for a caller that has read the time, which is of [`Clock::Boot`]. A thread asks the system once in ten microseconds.
+    /// That is a call of the kernel, and takes ten times as long as to read the clock.
     pub(crate) fn is_here_at(self, now: Moment) -> bool {
         thread_local! {
             static SEEN: Cell<Option<(u32, Moment)>> = const { Cell::new(None) };

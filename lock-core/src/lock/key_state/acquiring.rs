@@ -117,7 +117,7 @@ where
         // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
             let other = std::mem::replace(request, new());
-            cx.actions.extend(other.into_release(cx.now));
+            cx.actions.extend(other.give_up(cx.now));
         }
         let queue_mode = match (request.queue_mode, terms.wait) {
             (QueueMode::CheckPosition(position), _) => QueueMode::CheckPosition(position),
@@ -160,7 +160,7 @@ where
 
     pub(super) fn end_request(&mut self, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request.take() {
-            cx.actions.extend(request.into_release(cx.now));
+            cx.actions.extend(request.give_up(cx.now));
         }
     }
 
@@ -172,7 +172,7 @@ where
             let given_up = std::mem::replace(request, next);
             request.rivals = given_up.rivals;
             request.last_reply.clone_from(&given_up.last_reply);
-            cx.actions.extend(given_up.into_release(cx.now));
+            cx.actions.extend(given_up.give_up(cx.now));
         }
     }
 
@@ -310,7 +310,7 @@ where
                 .push(Action::Learn(owner, granted.grant.tokens.last()));
         }
         if !granted.is_short(cx.now) {
-            return self.hand_over(granted, cx);
+            return self.grant_to_head(granted, cx);
         }
         if let Some(request) = &mut self.request {
             request.wait_until(cx.now);
@@ -319,7 +319,7 @@ where
 
     /// Gives a grant to the next waiter, if that waiter asks for this ttl and mode. Else the next request gives the lease the other
     /// ttl. A longer one was not granted, and with a shorter one a crash would block others for too long.
-    fn hand_over(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
+    fn grant_to_head(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = &mut self.request else {
             return;
         };

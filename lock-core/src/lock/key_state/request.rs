@@ -206,7 +206,7 @@ impl<O> AcquireRequest<O> {
         };
     }
 
-    pub(super) fn into_release<W, L>(self, now: Moment) -> Option<Action<W, L, O>> {
+    pub(super) fn give_up<W, L>(self, now: Moment) -> Option<Action<W, L, O>> {
         self.may_hold.then_some(Action::Release(ReleaseAction {
             owner: self.owner,
             ttl: self.ttl,

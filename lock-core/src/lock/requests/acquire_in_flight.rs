@@ -1,8 +1,8 @@
 //! A request for a key while it is in flight. The task that caused it polls it, so that a lock costs no second task.
 //!
-//! If that task is dropped, or does not poll for a second, the manager's executor goes on with the request (`finish` in
-//! `lock/effects.rs`). Its reply is then an event like any other: a grant goes to the next waiter of this process, or
-//! back to the server. A dropped acquire needs no other clean-up.
+//! If that task is dropped, or does not poll for a second, the manager's executor goes on with the request (`finish_on_executor` in
+//! `lock/effects.rs`). Its reply is then an event like any other. A grant goes to the next waiter of this process. If there is none,
+//! the request ends by a release (`end_request` in `lock/key_state/acquiring.rs`). A dropped acquire needs no other clean-up.
 
 use std::{
     mem,
@@ -93,7 +93,7 @@ impl PolledRequest {
 
     /// Whether the executor must wait for the reply, although the task has it: the process was stopped for a second before the first
     /// poll.
-    pub(crate) fn is_to_be_handed_over(&self) -> bool {
+    pub(crate) fn is_left_to_the_executor(&self) -> bool {
         self.first.is_some()
     }
 
