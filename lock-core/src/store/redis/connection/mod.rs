@@ -57,8 +57,6 @@ pub(crate) mod reconnecting;
 pub(crate) mod sentinel;
 mod session;
 pub(crate) mod shared_driver;
-#[cfg(all(test, unix))]
-mod shared_requests;
 pub(crate) mod subscribed_channels;
 pub(crate) mod wire;
 

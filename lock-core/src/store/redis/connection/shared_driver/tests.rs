@@ -28,6 +28,8 @@ use crate::store::redis::connection::{
     },
 };
 
+mod requests;
+
 /// Far longer than any step here takes.
 const HANG: Duration = Duration::from_secs(30);
 

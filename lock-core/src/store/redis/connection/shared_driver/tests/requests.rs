@@ -8,7 +8,6 @@ use std::{
     sync::{Arc, mpsc},
     task::{Context, Wake, Waker},
     thread,
-    time::Duration,
 };
 
 use redis::{
@@ -16,7 +15,6 @@ use redis::{
 };
 use tokio::{
     net::UnixStream,
-    runtime::{Builder, Runtime},
     task::{JoinHandle, yield_now},
     time::timeout,
 };
@@ -31,6 +29,7 @@ use crate::{
             shared_driver::{
                 SharedDriver,
                 gathering::{CROWD, Compose, MessagePart, PartReply, Wants},
+                tests::{HANG, runtime},
             },
             wire::{
                 command::{Arg, command, in_one_message},
@@ -42,16 +41,8 @@ use crate::{
     },
 };
 
-/// Far longer than any step here takes.
-const HANG: Duration = Duration::from_secs(30);
-
 /// How many requests the queue of the driver has room for.
 const ROOM: usize = 1 << 12;
-
-fn runtime() -> Runtime {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime")
-}
 
 /// A connection with a thread of its manager, and the server's end.
 fn connected() -> (Arc<Connection>, StdUnixStream) {
