@@ -37,14 +37,13 @@ pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credenti
     // A task of its own, since the provider is code of the user and may panic. The task ends when this future is dropped.
     let mut asked = JoinSet::new();
     asked.spawn(async move { provider.credentials().await });
-    let server = address.shown();
     let why = match asked.join_next().await {
         Some(Ok(Ok(credentials))) => return Ok(Some(credentials)),
         Some(Ok(Err(error))) => error.to_string(),
         _ => "their provider panicked".to_owned(),
     };
     Err(Failure::not_now(format!(
-        "no credentials for {server}: {why}"
+        "no credentials for {address}: {why}"
     )))
 }
 

@@ -70,20 +70,18 @@ pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
 
 pub(crate) fn of_a_cluster(address: &Address) -> Failure {
     Failure::invalid(format!(
-        "{} is a node of a cluster: write `redis+cluster://host:port,host2:port`",
-        address.shown()
+        "{address} is a node of a cluster: write `redis+cluster://host:port,host2:port`"
     ))
 }
 
 /// A command has no reply. Unless it never left, it is unknown whether it was executed.
 pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> Failure {
-    let server = address.shown();
     match none {
         NoReply::Broken(why) | NoReply::Unacceptable(why) => {
-            Failure::no_reply(format!("the connection to {server} broke: {why}"))
+            Failure::no_reply(format!("the connection to {address} broke: {why}"))
         }
         NoReply::Nonsense => {
-            Failure::no_reply(format!("what {server} sent is not the Redis protocol"))
+            Failure::no_reply(format!("what {address} sent is not the Redis protocol"))
         }
         NoReply::Late => late(address, within),
         NoReply::NotSent => Failure::not_now("nothing more can be sent on this connection"),
@@ -91,10 +89,7 @@ pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> F
 }
 
 pub(crate) fn late(address: &Address, within: Duration) -> Failure {
-    Failure::no_reply(format!(
-        "no reply from {} within {within:?}",
-        address.shown()
-    ))
+    Failure::no_reply(format!("no reply from {address} within {within:?}"))
 }
 
 /// No connection was made in time.
@@ -106,13 +101,12 @@ pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
         _ => "",
     };
     Failure::no_reply(format!(
-        "no connection to {} within {within:?}{hint}",
-        address.shown()
+        "no connection to {address} within {within:?}{hint}"
     ))
 }
 
 pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
-    let text = format!("cannot connect to {}: {error}", address.shown());
+    let text = format!("cannot connect to {address}: {error}");
     match error.kind() {
         // Only TLS has errors of this kind.
         io::ErrorKind::InvalidData => Failure::invalid(text),
@@ -122,7 +116,6 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
 
 /// No reply during the handshake, when no request has left yet.
 pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
-    let server = address.shown();
     match none {
         NoReply::Broken(why) => {
             let hint = match (&address.transport, address.place()) {
@@ -130,14 +123,14 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
                 (Transport::Plain, Some(_)) => "; a port for TLS has a `rediss://` url",
                 _ => "",
             };
-            Failure::no_reply(format!("cannot connect to {server}: {why}{hint}"))
+            Failure::no_reply(format!("cannot connect to {address}: {why}{hint}"))
         }
         NoReply::Unacceptable(why) => {
-            Failure::invalid(format!("cannot connect to {server}: {why}"))
+            Failure::invalid(format!("cannot connect to {address}: {why}"))
         }
         NoReply::Nonsense => garbled(address),
         NoReply::Late | NoReply::NotSent => {
-            Failure::no_reply(format!("cannot connect to {server}: no reply"))
+            Failure::no_reply(format!("cannot connect to {address}: no reply"))
         }
     }
 }
@@ -162,17 +155,21 @@ pub(crate) fn ungreeted(error: &RedisError, ended: Option<NoReply>, address: &Ad
 }
 
 fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
-    let (server, details) = (address.shown(), shown_details(details));
+    let details = shown_details(details);
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(address),
-        "NOPERM" => denied(format!("{server} refuses the connection: {code} {details}")),
+        "NOPERM" => denied(format!(
+            "{address} refuses the connection: {code} {details}"
+        )),
         _ if details.contains("without any password configured") => Failure::invalid(format!(
-            "{server} has no password, but the url gives one: take it out of the url"
+            "{address} has no password, but the url gives one: take it out of the url"
         )),
         _ if is_transient(code, &details) => {
-            Failure::not_now(format!("{server} refuses connections: {code} {details}"))
+            Failure::not_now(format!("{address} refuses connections: {code} {details}"))
         }
-        _ => Failure::invalid(format!("{server} refuses the connection: {code} {details}")),
+        _ => Failure::invalid(format!(
+            "{address} refuses the connection: {code} {details}"
+        )),
     }
 }
 
@@ -312,17 +309,16 @@ pub(crate) fn nonsense(what: &str) -> Failure {
 /// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was
 /// damaged, or a proxy answered by itself.
 fn garbled(address: &Address) -> Failure {
-    let server = address.shown();
     if address.has_spoken() {
         return Failure::not_now(format!(
-            "{server} does not speak the Redis protocol at the moment, as it did before"
+            "{address} does not speak the Redis protocol at the moment, as it did before"
         ));
     }
-    no_redis(server)
+    no_redis(address)
 }
 
 /// A reply has a form that no Redis server sends.
-pub(crate) fn no_redis(server: &str) -> Failure {
+pub(crate) fn no_redis(server: impl fmt::Display) -> Failure {
     Failure::invalid(format!(
         "{server} does not speak the Redis protocol: is it the right port?"
     ))
@@ -331,16 +327,15 @@ pub(crate) fn no_redis(server: &str) -> Failure {
 /// The server refuses credentials. Those of a provider may be others the next time: a token had just expired, or the server did not
 /// know it yet.
 pub(crate) fn wrong_credentials(address: &Address) -> Failure {
-    let server = address.shown();
     let provider = address.credentials();
     if provider.is_some_and(|provider| !is_fixed(&**provider)) {
         let reason = format!(
-            "{server} refuses the user or password that the credentials provider returned: it is asked again"
+            "{address} refuses the user or password that the credentials provider returned: it is asked again"
         );
         return Failure::NotNow(Arc::new(Denial::OfCredentials(reason)));
     }
     Failure::invalid(format!(
-        "{server} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
+        "{address} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
          percent-encoded"
     ))
 }

@@ -60,7 +60,7 @@ impl CurrentConnection {
 
     pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, Failure> {
         let reply = self.ask_all(&[words]).await?.pop();
-        reply.ok_or_else(|| errors::no_redis(self.address.shown()))
+        reply.ok_or_else(|| errors::no_redis(&self.address))
     }
 
     /// The same for several commands in one message.
@@ -73,7 +73,7 @@ impl CurrentConnection {
         match self.ask(words).await? {
             Value::Okay => Ok(()),
             Value::ServerError(error) => Err(errors::refused(&error, &self.address)),
-            _ => Err(errors::no_redis(self.address.shown())),
+            _ => Err(errors::no_redis(&self.address)),
         }
     }
 
@@ -84,7 +84,7 @@ impl CurrentConnection {
         // The second reply is ignored: locks work without the name of the connection, which a user may lack the right to set.
         let replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
         let reply = replies.into_iter().next();
-        let reply = reply.ok_or_else(|| errors::no_redis(self.address.shown()))?;
+        let reply = reply.ok_or_else(|| errors::no_redis(&self.address))?;
         let mode = reply::field(&reply, "mode").and_then(reply::bytes);
         // A node of a cluster has only some of the keys, and companion keys may be on different nodes.
         if purpose == Purpose::Locks && mode == Some(b"cluster") {
@@ -116,7 +116,7 @@ impl CurrentConnection {
             Value::Array(words) if words.first().and_then(reply::bytes) != Some(b"master") => {
                 Err(Failure::not_now(format!(
                     "{} is a replica: the sentinels do not know the new primary yet",
-                    self.address.shown()
+                    self.address
                 )))
             }
             // If ROLE is forbidden, the first command that writes reports READONLY.

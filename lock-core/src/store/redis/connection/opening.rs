@@ -105,7 +105,7 @@ pub(super) async fn open(
     match settings.purpose {
         Purpose::OtherCommands => return Ok(current),
         Purpose::Grants if current.greeting.is_none() => {
-            let why = format!("{} {NO_RESP3}", address.shown());
+            let why = format!("{address} {NO_RESP3}");
             return Err(Failure::refused(why));
         }
         Purpose::Grants => {
@@ -172,7 +172,7 @@ impl Opening<'_> {
             current
         } else {
             let current = self.start(credentials, ProtocolVersion::RESP2).await?;
-            let current = current.ok_or_else(|| errors::no_redis(address.shown()))?;
+            let current = current.ok_or_else(|| errors::no_redis(address))?;
             // A user's own client has logged in already.
             if let (Some(credentials), None) = (credentials, address.client()) {
                 current.expect_okay(&auth(credentials)).await?;

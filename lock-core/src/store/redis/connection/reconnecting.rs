@@ -181,7 +181,7 @@ impl ReconnectingConnection {
         {
             return Err(Failure::not_now(format!(
                 "{} was replaced while the connection to it was made",
-                current.address.shown()
+                current.address
             )));
         }
         current.found = found;
@@ -195,7 +195,7 @@ impl ReconnectingConnection {
         if current.connection.has_ended() {
             return Err(Failure::not_now(format!(
                 "the connection to {} broke as soon as it was made",
-                self.address().shown()
+                self.address()
             )));
         }
         let mut session = self.session.lock();
@@ -286,7 +286,7 @@ impl ReconnectingConnection {
 
     fn forget_if(&self, is_meant: impl FnOnce(&Arc<CurrentConnection>) -> bool) -> bool {
         let broken = || {
-            let server = self.address().shown();
+            let server = self.address();
             Failure::not_now(format!(
                 "connections to {server} break as soon as they are made"
             ))
