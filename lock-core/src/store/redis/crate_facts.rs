@@ -217,7 +217,7 @@ async fn nothing_is_sent_twice_and_the_socket_is_never_replaced() {
     let reply = timeout(HANG, connection.request(get("again"), None)).await;
     let reply = reply.expect("an end");
     assert!(matches!(reply, Err(NoReply::Broken(_))), "{reply:?}");
-    assert!(connection.has_ended());
+    assert!(connection.traffic.has_ended());
 }
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn a_retired_connection_ends_after_the_replies_in_flight() {
     let (connection, mut server) = driven().await;
     let request = tokio::spawn(connection.request(get("last"), None));
     expect(&mut server, &sent("last")).await;
-    connection.retire();
+    connection.traffic.retire();
     let refused = connection.request(get("no more"), None).await;
     assert!(matches!(refused, Err(NoReply::NotSent)), "{refused:?}");
     server.write_all(b":1\r\n").await.expect("it is open");

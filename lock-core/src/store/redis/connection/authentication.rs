@@ -69,7 +69,7 @@ pub(super) async fn keep_authenticated(
     while let Some(span) = pause {
         sleep(span).await;
         // The driver of a user's own client may not notice the end.
-        if connection.has_ended() {
+        if connection.traffic.has_ended() {
             break;
         }
         pause = match authenticate_again(connection, address, transaction, within).await {
@@ -122,16 +122,12 @@ async fn authenticate(
         match replies.last() {
             Some(Value::Okay) => return Ok(()),
             Some(Value::ServerError(error)) => return Err(errors::refused(error, address)),
-            Some(queued) if is_queued(queued) && commands.len() == 1 => {
+            Some(Value::SimpleString(word)) if word == "QUEUED" && commands.len() == 1 => {
                 commands.insert(0, &exec);
             }
             _ => return Err(errors::nonsense("AUTH")),
         }
     }
-}
-
-fn is_queued(reply: &Value) -> bool {
-    matches!(reply, Value::SimpleString(word) if word == "QUEUED")
 }
 
 /// The time until the next credentials are asked for.

@@ -56,21 +56,11 @@ impl ReconnectingConnection {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        self.exchange(None, commands, within, in_flight).await
+        self.send_all_on(None, commands, within, in_flight).await
     }
 
-    /// The same on this connection only: for the rest of a transaction, which does not exist on another connection.
+    /// The same on one connection only, if it is given: for the rest of a transaction, which does not exist on another connection.
     pub(crate) async fn send_all_on(
-        self: &Arc<Self>,
-        connection: ConnectionId,
-        commands: Pipeline,
-        within: Duration,
-    ) -> Result<Vec<Value>, Failure> {
-        let exchange = self.exchange(Some(connection), commands, within, None);
-        exchange.await.map(|(_, replies)| replies)
-    }
-
-    async fn exchange(
         self: &Arc<Self>,
         only_on: Option<ConnectionId>,
         commands: Pipeline,

@@ -127,7 +127,7 @@ impl CurrentConnection {
 
 impl Drop for CurrentConnection {
     fn drop(&mut self) {
-        self.connection.retire();
+        self.connection.traffic.retire();
     }
 }
 

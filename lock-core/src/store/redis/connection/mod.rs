@@ -122,18 +122,18 @@ impl Connection {
         driver: Driver,
         patience: Duration,
         silent: impl Fn() + Send,
-        left: impl FnOnce() + Send,
+        left: impl Fn() + Send,
     ) {
         let (mut driver, mut tick) = (Shielded::new(driver), interval(patience / 8));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut retired, mut left) = (None::<Moment>, Some(left));
+        let mut retired = None::<Moment>;
         loop {
             tokio::select! {
                 biased;
                 () = &mut driver => break,
                 () = self.traffic.retired.notified() => {
-                    retired.get_or_insert_with(|| CLOCK.now());
-                    if let Some(left) = left.take() {
+                    if retired.is_none() {
+                        retired = Some(CLOCK.now());
                         left();
                     }
                 }
@@ -144,44 +144,22 @@ impl Connection {
                     }
                 }
             }
-            let is_idle = self.is_idle();
+            let is_idle = self.traffic.in_flight() == 0;
             if retired.is_some_and(|retired| is_idle || CLOCK.now() >= retired.after(patience)) {
                 break;
             }
         }
-        self.traffic.end(if retired.is_some() {
-            NoReply::Broken("the connection was given up".into())
+        if retired.is_some() {
+            let why = "the connection was given up";
+            self.traffic.end(NoReply::Broken(why.into()));
         } else {
             // The first reason counts: if the stream ended, its reason was noted before.
-            NoReply::Nonsense
-        });
-        if let Some(left) = left {
+            self.traffic.end(NoReply::Nonsense);
             left();
         }
         // Both calls wake tasks of users' executors, and a waker may panic. The tick ends requests on a user's own client, of which
         // the driver may still run.
         catch_panic(|| drop(driver));
         catch_panic(|| self.traffic.tick.notify_waiters());
-    }
-
-    /// Sends nothing more on this connection. It closes when all replies have come, or after the `patience` of its driver.
-    pub(super) fn retire(&self) {
-        self.traffic.retire();
-    }
-
-    /// Whether a task of a user's runtime reads, or the connection needs none.
-    pub(super) fn has_reader(&self) -> bool {
-        self.shared
-            .as_ref()
-            .is_none_or(|shared| shared.has_reader())
-    }
-
-    /// Whether no request is in flight.
-    pub(super) fn is_idle(&self) -> bool {
-        self.traffic.in_flight() == 0
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.traffic.has_ended()
     }
 }

@@ -149,15 +149,16 @@ impl ReconnectingConnection {
         }
         // The mutex is free after this line: a runtime that ends drops the task below at once, and its drop locks it.
         let wanted = self.session.lock().wanted(CLOCK.now());
-        match wanted {
-            Wanted::Refused(failure) => Err(failure),
-            Wanted::Wait(attempt) => attempt.wait().await.clone(),
+        let attempt = match wanted {
+            Wanted::Known(opened) => return opened,
+            Wanted::Wait(attempt) => attempt,
             Wanted::Begin(attempt) => {
                 // The first caller may be a renewal, which has less time for its reply than a connect may take.
                 spawn_beside(Unfinished(self.clone(), attempt.clone()).connect());
-                attempt.wait().await.clone()
+                attempt
             }
-        }
+        };
+        attempt.wait().await.clone()
     }
 
     /// Makes a connection, to the primary that the sentinels name. Its caller bounds the time.
@@ -192,17 +193,14 @@ impl ReconnectingConnection {
         let current = Arc::new(current);
         // The connection may have ended since its handshake. If that counted as a success, it would be made anew again and again
         // without a pause.
-        if current.connection.has_ended() {
+        if current.connection.traffic.has_ended() {
             return Err(Failure::not_now(format!(
                 "the connection to {} broke as soon as it was made",
                 self.address()
             )));
         }
         let mut session = self.session.lock();
-        let has_ended = |earlier: &Arc<CurrentConnection>| earlier.connection.has_ended();
-        if let Some(earlier) = session.made(&current, has_ended, CLOCK.now()) {
-            return Ok(earlier);
-        }
+        session.made(current.clone(), CLOCK.now());
         current.connection.in_use.store(true, Ordering::Release);
         drop(session);
         current.address.note_spoke();
@@ -297,7 +295,7 @@ impl ReconnectingConnection {
         };
         self.losses.fetch_add(1, Ordering::AcqRel);
         // Its driver reports the end: this may be a thread of the user, in the middle of a request.
-        current.connection.retire();
+        current.connection.traffic.retire();
         true
     }
 
@@ -309,7 +307,7 @@ impl ReconnectingConnection {
     /// The connection that there is now, and what is known of it.
     pub(crate) fn snapshot(&self) -> Option<Arc<CurrentConnection>> {
         let current = self.session.lock().current()?.clone();
-        if !current.connection.has_ended() {
+        if !current.connection.traffic.has_ended() {
             return Some(current);
         }
         // Its driver has not reported the end yet.
@@ -320,7 +318,8 @@ impl ReconnectingConnection {
     /// Doubts the connection, since another one to the same server has ended. It is made anew if no request is in flight. Else this
     /// finds out whether it is dead. Runs on the manager's thread.
     pub(crate) fn doubt(self: &Arc<Self>) {
-        let is_idle = |current: &Arc<CurrentConnection>| current.connection.is_idle();
+        let is_idle =
+            |current: &Arc<CurrentConnection>| current.connection.traffic.in_flight() == 0;
         if !self.forget_if(is_idle)
             && let Some(current) = self.snapshot()
         {
@@ -328,20 +327,17 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Whether a task of a runtime reads the connection, or there is none yet.
+    /// Whether a task of a runtime reads the connection, or it needs none, or there is none yet.
     pub(crate) fn has_reader(&self) -> bool {
-        let current = self.snapshot();
-        current.is_none_or(|current| current.connection.has_reader())
+        let shared = self
+            .snapshot()
+            .and_then(|now| now.connection.shared.clone());
+        shared.is_none_or(|shared| shared.has_reader())
     }
 
     /// Whether there is no connection, none is being made, and none was tried in this time.
     pub(crate) fn is_to_be_made(&self, pause: Duration) -> bool {
         self.session.lock().is_to_be_made(pause, CLOCK.now())
-    }
-
-    /// The id of the connection that there is now.
-    pub(crate) fn current_id(&self) -> Option<ConnectionId> {
-        self.snapshot().map(|current| current.connection.id)
     }
 }
 

@@ -26,7 +26,8 @@ pub(super) type Attempt<C> = SetOnce<Result<C, Failure>>;
 /// What a caller that needs a connection does.
 #[derive(Debug)]
 pub(super) enum Wanted<C> {
-    Refused(Failure),
+    /// There is a connection by now, or none is to be made yet.
+    Known(Result<C, Failure>),
     /// It waits for this one.
     Wait(Arc<Attempt<C>>),
     /// It waits for this one, and begins it.
@@ -63,12 +64,15 @@ impl<C: Clone> Session<C> {
         self.current.as_ref()
     }
 
-    /// A caller needs a connection, and there is none.
+    /// A caller needs a connection, and saw none. It looks again here: a connection that carries requests is not to be replaced.
     pub(super) fn wanted(&mut self, now: Moment) -> Wanted<C> {
+        if let Some(current) = &self.current {
+            return Wanted::Known(Ok(current.clone()));
+        }
         if let Some((at, failure)) = &self.last_failure
             && now.since(*at) < RECONNECT_PAUSE
         {
-            return Wanted::Refused(failure.clone());
+            return Wanted::Known(Err(failure.clone()));
         }
         if let Some(attempt) = &self.attempt {
             return Wanted::Wait(attempt.clone());
@@ -77,24 +81,10 @@ impl<C: Clone> Session<C> {
         Wanted::Begin(attempt.clone())
     }
 
-    /// A connection was made. Returns the earlier one, if that is to be used.
-    ///
-    /// A caller that saw no connection may have begun one just after another one was made. The earlier one carries requests, so it
-    /// stays.
-    pub(super) fn made(
-        &mut self,
-        connection: &C,
-        has_ended: impl FnOnce(&C) -> bool,
-        now: Moment,
-    ) -> Option<C> {
-        if let Some(earlier) = &self.current
-            && !has_ended(earlier)
-        {
-            return Some(earlier.clone());
-        }
-        self.current = Some(connection.clone());
+    /// A connection was made. There was none when its attempt began, and there is one attempt at a time.
+    pub(super) fn made(&mut self, connection: C, now: Moment) {
+        self.current = Some(connection);
         self.since = Some(now);
-        None
     }
 
     /// The attempt is over. `failure`: why it made no connection.
@@ -144,22 +134,11 @@ impl<C: Clone> Session<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, rc::Rc};
-
     use super::*;
 
+    /// A connection with a number.
     #[derive(Clone, Debug)]
-    struct Fake(u32, Rc<Cell<bool>>);
-
-    impl Fake {
-        fn has_ended(&self) -> bool {
-            self.1.get()
-        }
-    }
-
-    fn fake(number: u32) -> Fake {
-        Fake(number, Rc::default())
-    }
+    struct Fake(u32);
 
     fn at(millis: u64) -> Moment {
         Moment::from_nanos(0).after(Duration::from_millis(millis))
@@ -184,11 +163,8 @@ mod tests {
             panic!("a second attempt");
         };
         assert!(Arc::ptr_eq(&first, &second));
-        assert!(first.set(Ok(fake(1))).is_ok(), "the first result");
+        assert!(first.set(Ok(Fake(1))).is_ok(), "the first result");
         assert!(second.set(Err(broken())).is_err(), "which stays");
-        assert!(session.made(&fake(1), Fake::has_ended, at(2)).is_none());
-        session.ended(None, at(2));
-        begun(&mut session, at(3));
     }
 
     #[test]
@@ -196,7 +172,8 @@ mod tests {
         let mut session = Session::<Fake>::default();
         begun(&mut session, at(0));
         session.ended(Some(broken()), at(10));
-        assert!(matches!(session.wanted(at(59)), Wanted::Refused(_)));
+        let refused = session.wanted(at(59));
+        assert!(matches!(refused, Wanted::Known(Err(_))), "{refused:?}");
         assert!(!session.is_to_be_made(Duration::from_secs(1), at(1009)));
         assert!(session.is_to_be_made(Duration::from_secs(1), at(1010)));
         begun(&mut session, at(60));
@@ -208,18 +185,15 @@ mod tests {
         let mut session = Session::default();
         for number in 1..=MOST_SHORT_LIVED + 1 {
             begun(&mut session, at(0));
-            assert!(
-                session
-                    .made(&fake(number), Fake::has_ended, at(0))
-                    .is_none()
-            );
+            session.made(Fake(number), at(0));
             session.ended(None, at(0));
             let taken = session.take_if(|current| current.0 == number, at(1), broken);
             assert_eq!(taken.map(|taken| taken.0), Some(number));
         }
-        assert!(matches!(session.wanted(at(2)), Wanted::Refused(_)));
+        let refused = session.wanted(at(2));
+        assert!(matches!(refused, Wanted::Known(Err(_))), "{refused:?}");
         begun(&mut session, at(51));
-        session.made(&fake(9), Fake::has_ended, at(51));
+        session.made(Fake(9), at(51));
         session.ended(None, at(51));
         session.take_if(|_| true, at(51 + 50), broken);
         begun(&mut session, at(51 + 50));
@@ -228,14 +202,21 @@ mod tests {
     #[test]
     fn a_connection_that_lives_is_not_replaced_by_a_later_one() {
         let mut session = Session::default();
-        let first = fake(1);
-        assert!(session.made(&first, Fake::has_ended, at(0)).is_none());
-        let kept = session.made(&fake(2), Fake::has_ended, at(1));
-        assert_eq!(kept.map(|kept| kept.0), Some(1));
-        first.1.set(true);
-        assert!(session.made(&fake(3), Fake::has_ended, at(2)).is_none());
-        let other = session.take_if(|current| current.0 == 1, at(3), broken);
-        assert!(other.is_none(), "it has been replaced");
+        begun(&mut session, at(0));
+        session.made(Fake(1), at(0));
+        let known = session.wanted(at(0));
+        assert!(matches!(known, Wanted::Known(Ok(Fake(1)))), "{known:?}");
+        session.ended(None, at(0));
+        let known = session.wanted(at(1));
+        assert!(matches!(known, Wanted::Known(Ok(Fake(1)))), "{known:?}");
+        let other = session.take_if(|current| current.0 == 2, at(60), broken);
+        assert!(other.is_none(), "it is another one");
+        assert!(
+            session
+                .take_if(|current| current.0 == 1, at(60), broken)
+                .is_some()
+        );
+        begun(&mut session, at(60));
     }
 
     #[test]

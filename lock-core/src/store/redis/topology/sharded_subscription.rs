@@ -61,7 +61,8 @@ impl ShardedSubscription {
         if self.is_given_up.load(Ordering::Relaxed) {
             return GrantDelivery::Unsupported;
         }
-        let current = self.connection.current_id();
+        let current = self.connection.snapshot();
+        let current = current.map(|current| current.connection.id);
         if self.channels.is_subscribed(channel, current) {
             GrantDelivery::Pushed
         } else {

@@ -123,8 +123,8 @@ pub(crate) async fn change_all(
         // about a slot in migration until its end.
         let commands = due.iter().map(|number| changes[*number].command.clone());
         let second = in_one_message(commands.chain([word("EXEC")]));
-        let sent = connection.send_all_on(id, second, within);
-        match outcome(sent.await?) {
+        let sent = connection.send_all_on(Some(id), second, within, None);
+        match outcome(sent.await?.1) {
             // A key that the transaction watched was changed.
             Some(Value::Nil) => {}
             Some(Value::ServerError(error)) => return Err(errors::answered(&error)),

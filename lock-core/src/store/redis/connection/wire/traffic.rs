@@ -106,7 +106,7 @@ impl Traffic {
         (before < MOST_IN_FLIGHT && !self.is_retired.load(Ordering::SeqCst)).then_some(counted)
     }
 
-    /// Lets no further request begin.
+    /// Lets no further request begin. The connection closes when all replies have come, or after the patience of its driver.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         self.retired.notify_one();
@@ -122,14 +122,13 @@ impl Traffic {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Notes bytes that came.
+    /// Notes how many bytes came.
     ///
     /// # Errors
     ///
     /// If they are more than any reply has. A hostile server may announce a reply of any length, which must not be stored.
     pub(crate) fn note_received(&self, count: usize) -> io::Result<()> {
-        self.arrived
-            .fetch_max(CLOCK.now().as_nanos(), Ordering::AcqRel);
+        self.note_bytes();
         let without_reply = self.without_reply.fetch_add(count, Ordering::AcqRel) + count;
         let in_flight = self.in_flight.load(Ordering::Acquire);
         if without_reply <= MOST_WITHOUT_REPLY.saturating_add(in_flight.saturating_mul(MOST_EACH)) {
