@@ -19,7 +19,7 @@ use crate::store::{
     Failure, Release, ReleaseOutcome, Released,
     redis::{
         connection::{
-            delete_if::DeleteIf,
+            capabilities::DeleteIf,
             errors,
             ready::Ready,
             wire::command::{

@@ -18,8 +18,7 @@ use crate::{
         Failure,
         redis::{
             connection::{
-                capabilities::Capabilities,
-                delete_if::DeleteIf,
+                capabilities::{Capabilities, DeleteIf},
                 errors,
                 pub_sub::GRANTS,
                 reconnecting::ReconnectingConnection,

@@ -15,8 +15,7 @@ use crate::store::{
         address::Address,
         connection::{
             Connection,
-            capabilities::Capabilities,
-            delete_if::DeleteIf,
+            capabilities::{Capabilities, DeleteIf},
             errors,
             known_primary::KnownPrimary,
             wire::{command::Arg, reply},

@@ -44,20 +44,17 @@ use crate::{
 
 mod authentication;
 pub(crate) mod capabilities;
-pub(crate) mod delete_if;
 pub(crate) mod errors;
 pub(crate) mod exchange;
 pub(crate) mod handshake;
 pub(crate) mod known_primary;
 pub(crate) mod opening;
 pub(crate) mod pub_sub;
-pub(crate) mod reachability;
 pub(crate) mod ready;
 pub(crate) mod reconnecting;
 pub(crate) mod sentinel;
 mod session;
 pub(crate) mod shared_driver;
-pub(crate) mod subscribed_channels;
 pub(crate) mod wire;
 
 pub(super) const CLOCK: Clock = Clock::Boot;

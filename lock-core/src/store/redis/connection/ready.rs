@@ -20,7 +20,7 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::connection::{
             CLOCK, Connection,
-            delete_if::DeleteIf,
+            capabilities::DeleteIf,
             errors,
             handshake::CurrentConnection,
             reconnecting::ReconnectingConnection,

@@ -2,15 +2,15 @@
 //!
 //! At most one is being made at a time, and all callers wait for that one. After a failure, the next one waits for a moment, so that
 //! many callers do not flood a server that is down. Connections that end as soon as they are made count as a failure.
+//!
+//! An operator reads one line when a server is out of reach, and one when it is back. A connection that breaks is made anew at once.
+//! Only if that fails, the server counts as out of reach: servers and proxies close idle connections, and that is no outage.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use tokio::sync::SetOnce;
 
-use crate::{
-    runtime::clock::Moment,
-    store::{Failure, redis::connection::reachability::Reachability},
-};
+use crate::{runtime::clock::Moment, store::Failure};
 
 /// After a failed connect the next one waits this long.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
@@ -132,6 +132,63 @@ impl<C: Clone> Session<C> {
     }
 }
 
+/// What is known of one server. Its events come from the only connection on the manager's thread to that server.
+#[derive(Debug, Default)]
+pub(super) struct Reachability {
+    /// When the last connection ended, and whether the log says so.
+    lost: Option<(Moment, bool)>,
+    /// Whether a task makes the next connection.
+    is_returning: bool,
+}
+
+impl Reachability {
+    /// A connection that was in use has ended. Returns whether a task is to make the next one: one does at a time.
+    pub(super) fn broke(&mut self, now: Moment) -> bool {
+        self.lost.get_or_insert((now, false));
+        !mem::replace(&mut self.is_returning, true)
+    }
+
+    /// That task has ended.
+    pub(super) fn returns_no_more(&mut self) {
+        self.is_returning = false;
+    }
+
+    /// No new connection could be made. Returns whether the log is to say so: once for each outage.
+    pub(super) fn failed(&mut self) -> bool {
+        let is_said = self.lost.as_mut().map(|(_, is_said)| is_said);
+        is_said.is_some_and(|is_said| !mem::replace(is_said, true))
+    }
+
+    /// A connection was made. Returns for how long the server was out of reach, if the log said that it was.
+    pub(super) fn returned(&mut self, now: Moment) -> Option<Duration> {
+        let (since, is_said) = self.lost.take()?;
+        is_said.then(|| now.since(since))
+    }
+
+    /// Whether the log said that the server is out of reach, and not yet that it is back.
+    pub(super) fn is_out_of_reach(&self) -> bool {
+        self.lost.is_some_and(|(_, is_said)| is_said)
+    }
+}
+
+/// What the reply to `INFO server` says of the time in which a server was out of reach. `uptime`: the field of that reply, if it is not
+/// refused.
+pub(super) fn since_then(uptime: Option<&str>, away: Duration) -> &'static str {
+    match uptime.and_then(|seconds| seconds.parse().ok()) {
+        None => {
+            "the server is reached again. Whether it was restarted, and has forgotten locks, is not known: `INFO` is refused"
+        }
+        // Rounded down by the server. A server that is older than the outage was there before it.
+        Some(seconds) if Duration::from_secs(seconds) > away => {
+            "the server is reached again: it was not restarted"
+        }
+        Some(_) => {
+            "the server is reached again: it was restarted, or another one has its place. What it had not saved is forgotten, \
+             locks too"
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,16 +278,45 @@ mod tests {
 
     #[test]
     fn one_task_at_a_time_makes_the_next_connection() {
-        let mut session = Session::<Fake>::default();
-        assert!(session.reachability.broke(at(0)));
-        assert!(!session.reachability.broke(at(1)));
-        assert!(session.reachability.failed());
-        assert!(!session.reachability.failed(), "one line an outage");
+        let mut reachability = Reachability::default();
+        assert!(reachability.broke(at(0)));
+        assert!(!reachability.broke(at(1)));
+        reachability.returns_no_more();
+        assert!(reachability.broke(at(40)));
+    }
+
+    #[test]
+    fn an_outage_has_one_line_at_each_end() {
+        let mut reachability = Reachability::default();
+        assert!(!reachability.failed(), "it was never reached");
+        reachability.broke(at(1_000));
+        assert!(reachability.failed() && !reachability.failed());
+        reachability.broke(at(5_000));
         assert_eq!(
-            session.reachability.returned(at(30)),
-            Some(Duration::from_millis(30))
+            reachability.returned(at(21_000)),
+            Some(Duration::from_secs(20))
         );
-        session.reachability.returns_no_more();
-        assert!(session.reachability.broke(at(40)));
+        assert_eq!(reachability.returned(at(22_000)), None);
+    }
+
+    #[test]
+    fn a_connection_that_is_made_anew_at_once_is_no_outage() {
+        let mut reachability = Reachability::default();
+        reachability.broke(at(1_000));
+        assert_eq!(reachability.returned(at(1_000)), None);
+        assert!(!reachability.failed());
+    }
+
+    #[test]
+    fn a_server_that_is_younger_than_the_outage_was_restarted() {
+        let away = Duration::from_secs(20);
+        for (uptime, says) in [
+            (Some("20"), "it was restarted, or another one has its place"),
+            (Some("21"), "it was not restarted"),
+            (None, "is not known"),
+        ] {
+            let said = since_then(uptime, away);
+            assert!(said.contains(says), "{uptime:?}: {said}");
+        }
     }
 }

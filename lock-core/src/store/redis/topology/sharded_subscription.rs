@@ -21,8 +21,8 @@ use crate::store::{
         connection::{
             CLOCK, errors,
             handshake::Purpose,
+            pub_sub::{SubscribedChannels, Subscription},
             reconnecting::ReconnectingConnection,
-            subscribed_channels::{SubscribedChannels, Subscription},
             wire::{command::Arg::Text, reply},
         },
         topology::{grant_delivery::GrantDelivery, settings::ServerSettings},
