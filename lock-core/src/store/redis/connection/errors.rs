@@ -175,37 +175,24 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
 
 /// An error reply of the server to a command.
 pub(crate) fn answered(error: &ServerError) -> Failure {
-    let (code, details) = (code_of(error), shown_details(details_of(error)));
-    if code == "WRONGTYPE" {
-        return Failure::invalid(NO_LOCK);
-    }
     if let Some(redirect) = Redirect::read(error) {
         return Failure::NotNow(Arc::new(redirect));
     }
-    if code == "LOCKMODE" {
-        return Failure::invalid(OTHER_MODE);
-    }
-    let advice = if code == "NOPERM" && details.contains("access") && details.contains("key") {
-        ": grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
-    } else {
-        ""
-    };
-    let text = format!("{code} {details}{advice}");
-    if code == "NOPERM" {
-        return denied(text);
-    }
-    if is_transient(code, &details) {
-        return Failure::not_now(text);
-    }
-    // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
-    // script.
-    let before = matches!(code, "NOAUTH" | "NOSCRIPT")
-        || is_unknown_command(error)
-        || details.contains(OUT_OF_BOUNDS);
-    if before {
-        Failure::refused(text)
-    } else {
-        Failure::no_reply(text)
+    let (code, details) = (code_of(error), shown_details(details_of(error)));
+    let text = format!("{code} {details}");
+    match code {
+        "WRONGTYPE" => Failure::invalid(NO_LOCK),
+        "LOCKMODE" => Failure::invalid(OTHER_MODE),
+        "NOPERM" if details.contains("access") && details.contains("key") => denied(format!(
+            "{text}: grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
+        )),
+        "NOPERM" => denied(text),
+        _ if is_transient(code, &details) => Failure::not_now(text),
+        // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
+        // script.
+        "NOAUTH" | "NOSCRIPT" => Failure::refused(text),
+        _ if is_unknown_command(error) || details.contains(OUT_OF_BOUNDS) => Failure::refused(text),
+        _ => Failure::no_reply(text),
     }
 }
 
@@ -267,14 +254,9 @@ pub(crate) fn code_of(error: &ServerError) -> &str {
     if !details.starts_with("Error running script") {
         return error.code();
     }
-    let inner = details
-        .rsplit_once(": ")
-        .map_or(details, |(_, inner)| inner);
-    let code = inner
-        .trim_start_matches('-')
-        .split(' ')
-        .next()
-        .unwrap_or_default();
+    let (_, inner) = details.rsplit_once(": ").unwrap_or(("", details));
+    let inner = inner.trim_start_matches('-');
+    let (code, _) = inner.split_once(' ').unwrap_or((inner, ""));
     let is_code = code.len() > 1 && code.bytes().all(|byte| byte.is_ascii_uppercase());
     if is_code { code } else { error.code() }
 }
@@ -293,12 +275,8 @@ pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
 /// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
 /// passwords among them.
 fn shown_details(details: &str) -> String {
-    redact(
-        details
-            .split(", with args beginning with")
-            .next()
-            .unwrap_or_default(),
-    )
+    let quoted = details.find(", with args beginning with");
+    redact(&details[..quoted.unwrap_or(details.len())])
 }
 
 /// A reply of a form that no server of this kind sends: it is unknown what was executed.

@@ -36,7 +36,7 @@ pub(crate) struct CurrentConnection {
     pub(crate) greeting: Option<Greeting>,
     /// The commands by which locks are kept; `None` if this connection keeps no locks.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Whether grants arrive on it.
+    /// Whether the grants of its locks arrive on it.
     pub(crate) grants: bool,
     /// The command by which the server deletes a key that holds a value, as its version says.
     pub(super) delete_if: Option<DeleteIf>,

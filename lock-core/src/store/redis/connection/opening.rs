@@ -103,15 +103,11 @@ pub(super) async fn open(
     }
     let mut no_grants = None;
     match settings.purpose {
-        Purpose::OtherCommands => return Ok(current),
         Purpose::Grants if current.greeting.is_none() => {
             let why = format!("{address} {NO_RESP3}");
             return Err(Failure::refused(why));
         }
-        Purpose::Grants => {
-            current.grants = true;
-            return Ok(current);
-        }
+        Purpose::Grants | Purpose::OtherCommands => return Ok(current),
         Purpose::LocksOnly | Purpose::Requests => {}
         Purpose::Locks => no_grants = opening.listen(&mut current).await?,
     }

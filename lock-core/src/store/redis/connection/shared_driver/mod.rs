@@ -78,7 +78,6 @@ const MANAGER: u64 = 1;
 
 #[derive(Default)]
 struct Reader {
-    number: u64,
     waker: Option<Waker>,
     /// Runtimes that are known to have no reactor, the newest first.
     without_reactor: Vec<Id>,
@@ -144,7 +143,7 @@ pub(crate) struct SharedDriver {
     pub(super) gathering: Gathering,
     has_ended: AtomicBool,
     reader: Mutex<Reader>,
-    /// The number of the reader, to be looked at without the mutex. Zero before the first one.
+    /// The number of the reader, which changes under that mutex. Zero before the first one.
     reader_number: AtomicU64,
     last_number: AtomicU64,
     socket: Arc<dyn Registrations>,

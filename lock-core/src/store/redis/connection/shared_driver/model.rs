@@ -270,7 +270,7 @@ impl Model {
     /// Reads until another reader comes, or the connection ends.
     fn read(&self, number: u64) {
         let mut reader = self.shared.reader.lock();
-        if reader.number > number {
+        if self.shared.reader_number.load(SeqCst) > number {
             return;
         }
         let registration = self.wire.register_here().expect("a registration");
@@ -313,7 +313,7 @@ fn explored(early: u64, late: u64, tasks: &'static [fn(&Model)]) {
             shuttle::thread::spawn(move || model.read(MANAGER + number))
         };
         let mut threads: Vec<_> = (1..=early).map(reader).collect();
-        while model.shared.reader.lock().number < MANAGER + early {
+        while model.shared.reader_number.load(SeqCst) < MANAGER + early {
             point();
         }
         threads.extend((early + 1..=early + late).map(reader));

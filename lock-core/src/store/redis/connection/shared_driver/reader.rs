@@ -52,7 +52,7 @@ impl SharedDriver {
         };
         let number = self.last_number.fetch_add(1, SeqCst) + 1;
         let mut reader = self.reader.lock();
-        if reader.number > MANAGER {
+        if self.has_reader() {
             return;
         }
         // Another thread may look between these lines. What it wakes before the new reader has polled, it wakes in vain.
@@ -83,7 +83,6 @@ impl SharedDriver {
 
     /// Returns the waker of the earlier reader, which is to end.
     pub(super) fn become_reader(&self, reader: &mut Reader, number: u64) -> Option<Waker> {
-        reader.number = number;
         self.reader_number.store(number, SeqCst);
         reader.waker.take()
     }
@@ -97,7 +96,7 @@ impl SharedDriver {
     /// The manager's thread reads instead of the reader with this number.
     pub(super) fn read_on_the_manager(&self, instead_of: u64) {
         let mut reader = self.reader.lock();
-        if reader.number != instead_of {
+        if self.reader_number.load(SeqCst) != instead_of {
             return;
         }
         let before = self.become_reader(&mut reader, MANAGER);
@@ -143,7 +142,7 @@ impl Future for ReaderTask {
         if !matches!(&self.waker, Some(known) if known.will_wake(waker)) {
             self.waker = Some(waker.clone());
             let mut reader = shared.reader.lock();
-            if reader.number == self.number {
+            if shared.reader_number.load(SeqCst) == self.number {
                 let old = shared.wake_with(&mut reader, waker);
                 drop(reader);
                 drop(old);
@@ -203,7 +202,7 @@ impl SharedDriver {
     /// Reads, if the manager's thread is the reader. Never ready before the connection is over.
     fn read_here(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut reader = self.reader.lock();
-        if reader.number != MANAGER {
+        if self.reader_number.load(SeqCst) != MANAGER {
             return Poll::Pending;
         }
         // A reader without a waker has just become it: the current registration is that of an earlier one.

@@ -27,10 +27,7 @@ const USUAL_WORD: usize = 32;
 
 /// Makes a command of words in several lists.
 pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
-    let mut count = 0;
-    for list in words {
-        count += list.len();
-    }
+    let count = words.iter().map(|list| list.len()).sum();
     let mut command = Cmd::with_capacity(count, count * USUAL_WORD);
     for word in words.iter().copied().flatten() {
         match *word {

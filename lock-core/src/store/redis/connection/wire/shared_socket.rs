@@ -253,11 +253,7 @@ impl AsyncRead for SharedSocket {
             }
         } else {
             let free = buffer.initialize_unfilled();
-            let read = at_once(match &this.shared.socket {
-                Socket::Tcp(socket) => (&*socket).read(free),
-                #[cfg(unix)]
-                Socket::Unix(socket) => (&*socket).read(free),
-            });
+            let read = at_once((&*this.shared.socket.all()).read(free));
             ready!(read).map(|count| buffer.advance(count))
         };
         this.shared.reads_left.store(left - 1, Ordering::Relaxed);

@@ -52,7 +52,9 @@ pub(crate) async fn connect(
             Ok((Box::new(stream), None))
         };
     }
-    let (host, port) = address.place().ok_or_else(no_unix_sockets)?;
+    let no_place = "there are no unix sockets on this system";
+    let (host, port) =
+        (address.place()).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, no_place))?;
     #[cfg(feature = "simulation")]
     if let Some(connecting) = crate::runtime::simulation::ask(|world| world.connect(host, port)) {
         return Ok((Box::new(connecting.await?), None));
@@ -77,11 +79,6 @@ fn shared(socket: SharedSocket) -> io::Result<Connected> {
     // For the handshakes.
     registrations.replace(registrations.register_here()?);
     Ok((Box::new(socket), Some(registrations)))
-}
-
-fn no_unix_sockets() -> io::Error {
-    let why = "there are no unix sockets on this system";
-    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 /// Switches Nagle's delay off, since each command is one small write. The kernel also notices a dead peer: on an idle connection by
