@@ -59,7 +59,7 @@ impl Connection {
 /// A connection, its driver, which does not run yet, and the server's end.
 async fn pair() -> (Arc<Connection>, Driver, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
-    let traffic = Arc::new(Traffic::new());
+    let traffic = Arc::<Traffic>::default();
     let stream = Watched::new(Box::new(ours), traffic.clone());
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(None)

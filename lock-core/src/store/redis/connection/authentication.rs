@@ -164,7 +164,7 @@ mod tests {
     /// The result of an authentication to which a server replies so, message by message, and the last message that came.
     async fn authenticated(replies: &[&str]) -> (Result<(), Failure>, String) {
         let (ours, mut server) = duplex(1 << 10);
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Arc::<Traffic>::default();
         let stream = Watched::new(Box::new(ours), traffic.clone());
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let info = RedisConnectionInfo::default().set_skip_set_lib_name();

@@ -25,7 +25,7 @@ use crate::{
                 capabilities::Capabilities,
                 errors,
                 handshake::{CurrentConnection, Purpose, knows_no_resp3},
-                pub_sub::PubSubDispatch,
+                pub_sub::{PubSubDispatch, warn_of_polling},
                 shared_driver::{Driver, SharedDriver},
                 wire::{
                     command::Arg,
@@ -116,11 +116,7 @@ pub(super) async fn open(
     if settings.purpose == Purpose::Locks && known == Capabilities::Scripts {
         current.grants = no_grants.is_none();
         if let Some(why) = no_grants {
-            tracing::warn!(
-                server = address.shown(),
-                why,
-                "grants cannot be received from this server, or by this user: waiters poll"
-            );
+            warn_of_polling(address.shown(), &why);
         }
     }
     current.capabilities = Some(known);
@@ -206,7 +202,7 @@ impl Opening<'_> {
         protocol: ProtocolVersion,
     ) -> Result<Option<CurrentConnection>, Failure> {
         let address = self.address;
-        let (traffic, gone) = (Arc::new(Traffic::new()), Arc::new(Notify::new()));
+        let (traffic, gone) = (Arc::<Traffic>::default(), Arc::<Notify>::default());
         let config = self.config(protocol, &traffic, &gone);
         let mut registrations = None;
         let made = if address.client().is_some() {
@@ -363,7 +359,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_end() {
         let (ours, theirs) = tokio::io::duplex(64);
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Arc::<Traffic>::default();
         let stream = Watched::new(Box::new(ours), traffic.clone());
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let made = greet(stream, None, ProtocolVersion::RESP2, config).await;

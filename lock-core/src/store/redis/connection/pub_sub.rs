@@ -197,6 +197,15 @@ impl SubscribedChannels {
     }
 }
 
+/// Logs that no grants arrive, and why.
+pub(crate) fn warn_of_polling(server: &str, why: &str) {
+    tracing::warn!(
+        server,
+        why,
+        "grants cannot be received from this server, or by this user: waiters poll"
+    );
+}
+
 /// Reads the number of an entry, the message to it, and the proof that the server sent the message: see `scripts/queue.lua`.
 fn read(message: &[u8]) -> Option<Message<'_>> {
     let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;

@@ -311,7 +311,7 @@ mod tests {
     /// A connection whose driver is gone, and the server's end.
     async fn undriven() -> (Connection, DuplexStream) {
         let (ours, server) = tokio::io::duplex(64);
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Arc::<Traffic>::default();
         let stream = Watched::new(Box::new(ours), traffic.clone());
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let info = RedisConnectionInfo::default().set_skip_set_lib_name();

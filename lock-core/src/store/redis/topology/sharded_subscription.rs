@@ -21,7 +21,7 @@ use crate::store::{
         connection::{
             CLOCK, errors,
             handshake::Purpose,
-            pub_sub::{SubscribedChannels, Subscription},
+            pub_sub::{SubscribedChannels, Subscription, warn_of_polling},
             reconnecting::ReconnectingConnection,
             wire::{command::Arg::Text, reply},
         },
@@ -117,11 +117,7 @@ impl ShardedSubscription {
 
     fn give_up(&self, why: &str) -> GrantDelivery {
         if !self.is_given_up.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                server = self.connection.address().shown(),
-                why,
-                "grants cannot be received from this server, or by this user: waiters poll"
-            );
+            warn_of_polling(self.connection.address().shown(), why);
         }
         GrantDelivery::Unsupported
     }

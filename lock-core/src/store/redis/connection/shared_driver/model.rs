@@ -32,10 +32,7 @@ use crate::{
                 gathering::{Compose, MessagePart, PartReply, Queueing, Wants},
                 reader::{Ending, Looks, MOST_IDLE_LOOKS, ReaderTask},
             },
-            wire::{
-                shared_socket::{Polling, Registration, Registrations},
-                traffic::Traffic,
-            },
+            wire::shared_socket::{Polling, Registration, Registrations},
         },
     },
 };
@@ -201,7 +198,7 @@ impl Model {
             of_driver.drive(context);
             Poll::Pending
         });
-        let shared = SharedDriver::new(Box::pin(driver), wire.clone(), Arc::new(Traffic::new()));
+        let shared = SharedDriver::new(Box::pin(driver), wire.clone(), Arc::default());
         Self { wire, shared }
     }
 

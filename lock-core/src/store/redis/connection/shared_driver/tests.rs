@@ -23,7 +23,7 @@ use crate::store::redis::connection::{
     CLOCK,
     shared_driver::{Driver, MANAGER, PART, SharedDriver, reader::Ending},
     wire::{
-        shared_socket::{Polling, Registration, Registrations, SharedSocket},
+        shared_socket::{Polling, Registration, Registrations, SharedSocket, Socket},
         traffic::Traffic,
     },
 };
@@ -49,7 +49,8 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 /// A socket that several runtimes may read, registered in the current one, and its other end.
 fn sockets() -> (SharedSocket, Arc<dyn Registrations>, StdUnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
-    let socket = SharedSocket::unix(ours).expect("a socket");
+    let ours = ours.into_std().expect("a socket");
+    let socket = SharedSocket::new(Socket::Unix(ours));
     let registrations = socket.registrations();
     let here = registrations.register_here().expect("a registration");
     registrations.replace(here);
@@ -85,7 +86,7 @@ fn with_a_reader_that_does_not_run() -> (Arc<SharedDriver>, StdUnixStream, Arc<A
             counted.fetch_add(1, SeqCst);
             Poll::Pending
         }));
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Arc::<Traffic>::default();
         let _counted = traffic.begin(CLOCK.now());
         let shared = SharedDriver::new(driver, registrations, traffic.clone());
         made.send((shared.clone(), server)).expect("the test waits");

@@ -41,8 +41,9 @@ pub(crate) enum Polling {
     WithoutReactor,
 }
 
+/// Of the standard library, and not blocking.
 #[derive(Debug)]
-enum Socket {
+pub(crate) enum Socket {
     Tcp(StdTcpStream),
     #[cfg(unix)]
     Unix(StdUnixStream),
@@ -121,16 +122,7 @@ struct Replacements {
 pub(crate) type Registration = Box<dyn Stream>;
 
 impl SharedSocket {
-    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
-        Ok(Self::new(Socket::Tcp(stream.into_std()?)))
-    }
-
-    #[cfg(unix)]
-    pub(crate) fn unix(stream: UnixStream) -> io::Result<Self> {
-        Ok(Self::new(Socket::Unix(stream.into_std()?)))
-    }
-
-    fn new(socket: Socket) -> Self {
+    pub(crate) fn new(socket: Socket) -> Self {
         Self {
             shared: Arc::new(RegisteredSocket {
                 socket,

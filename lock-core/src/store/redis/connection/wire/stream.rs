@@ -28,7 +28,7 @@ use crate::{
         address::Address,
         connection::wire::{
             Stream,
-            shared_socket::{Registrations, SharedSocket},
+            shared_socket::{Registrations, SharedSocket, Socket},
             traffic::{NoReply, Traffic},
         },
     },
@@ -47,7 +47,7 @@ pub(crate) async fn connect(
     if let ConnectionAddr::Unix(path) = address.addr() {
         let stream = UnixStream::connect(path).await?;
         return if is_shared {
-            shared(SharedSocket::unix(stream)?)
+            shared(Socket::Unix(stream.into_std()?))
         } else {
             Ok((Box::new(stream), None))
         };
@@ -62,7 +62,7 @@ pub(crate) async fn connect(
     let stream = TcpStream::connect((host, port)).await?;
     set_up(&stream, command_timeout)?;
     let (stream, registrations): Connected = if is_shared {
-        shared(SharedSocket::tcp(stream)?)?
+        shared(Socket::Tcp(stream.into_std()?))?
     } else {
         (Box::new(stream), None)
     };
@@ -74,7 +74,8 @@ pub(crate) async fn connect(
     Ok((stream, registrations))
 }
 
-fn shared(socket: SharedSocket) -> io::Result<Connected> {
+fn shared(socket: Socket) -> io::Result<Connected> {
+    let socket = SharedSocket::new(socket);
     let registrations = socket.registrations();
     // For the handshakes.
     registrations.replace(registrations.register_here()?);
@@ -199,7 +200,7 @@ mod tests {
 
     fn endless() -> Watched {
         let endless = tokio::io::join(tokio::io::repeat(b'+'), tokio::io::sink());
-        Watched::new(Box::new(endless), Arc::new(Traffic::new()))
+        Watched::new(Box::new(endless), Arc::default())
     }
 
     /// Reads until the stream puts a read off, as a driver does. Returns how often.

@@ -60,11 +60,11 @@ impl NoReply {
 /// What is visible of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// When bytes last came, in nanoseconds of the clock.
+    /// When bytes last came, in nanoseconds of the clock. Zero before the first ones.
     arrived: AtomicU64,
     /// How many messages have come.
     messages: AtomicU64,
-    /// Since when there has always been a request in flight.
+    /// Since when there has always been a request in flight, or silence counts without one.
     waiting_since: AtomicU64,
     in_flight: AtomicUsize,
     /// Whether silence counts also while no request is in flight.
@@ -83,15 +83,6 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    pub(crate) fn new() -> Self {
-        let now = CLOCK.now().as_nanos();
-        Self {
-            arrived: AtomicU64::new(now),
-            waiting_since: AtomicU64::new(now),
-            ..Self::default()
-        }
-    }
-
     /// Counts a request that is about to leave, until the result is dropped. `None`: too many are in flight, or the connection is
     /// retired.
     ///
@@ -186,6 +177,8 @@ impl Traffic {
 
     /// Makes silence count also while no request is in flight.
     pub(crate) fn always_notice_silence(&self) {
+        let now = CLOCK.now().as_nanos();
+        self.waiting_since.store(now, Ordering::Release);
         self.is_always_watched.store(true, Ordering::Release);
     }
 
@@ -223,13 +216,13 @@ mod tests {
 
     #[test]
     fn what_comes_is_bounded_by_what_is_asked_for() {
-        let traffic = Traffic::new();
+        let traffic = Traffic::default();
         traffic
             .note_received(MOST_WITHOUT_REPLY)
             .expect("a long reply");
         assert!(traffic.note_received(1).is_err());
         assert!(matches!(traffic.ended(), Some(NoReply::Nonsense)));
-        let traffic = Traffic::new();
+        let traffic = Traffic::default();
         let _counted = traffic.begin(CLOCK.now()).expect("the first one");
         let most = MOST_WITHOUT_REPLY + MOST_EACH;
         traffic.note_received(most).expect("a reply and a long one");
@@ -240,7 +233,7 @@ mod tests {
 
     #[test]
     fn more_requests_than_a_server_can_be_sent_are_refused() {
-        let traffic = Traffic::new();
+        let traffic = Traffic::default();
         let counted: Vec<_> = (0..MOST_IN_FLIGHT)
             .map(|_| traffic.begin(CLOCK.now()).expect("room"))
             .collect();

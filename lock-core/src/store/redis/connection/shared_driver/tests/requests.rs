@@ -33,7 +33,7 @@ use crate::{
             },
             wire::{
                 command::{Arg, command, in_one_message},
-                shared_socket::SharedSocket,
+                shared_socket::{SharedSocket, Socket},
                 stream::Watched,
                 traffic::{NoReply, Traffic},
             },
@@ -49,12 +49,13 @@ fn connected() -> (Arc<Connection>, StdUnixStream) {
     let (made, result) = mpsc::channel();
     let of_the_manager = async move {
         let (ours, server) = UnixStream::pair().expect("a pair of sockets");
-        let socket = SharedSocket::unix(ours).expect("a socket");
+        let ours = ours.into_std().expect("a socket");
+        let socket = SharedSocket::new(Socket::Unix(ours));
         let server = server.into_std().expect("a socket");
         server.set_nonblocking(false).expect("a socket");
         server.set_read_timeout(Some(HANG)).expect("a socket");
         let registrations = socket.registrations();
-        let traffic = Arc::new(Traffic::new());
+        let traffic = Arc::<Traffic>::default();
         let stream = Watched::new(Box::new(socket), traffic.clone());
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
