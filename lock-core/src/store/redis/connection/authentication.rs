@@ -18,7 +18,7 @@ use crate::{
         Failure,
         redis::{
             address::Address,
-            connection::{Connection, errors, wire::command::Arg},
+            connection::{Arg, Connection, errors},
         },
     },
 };

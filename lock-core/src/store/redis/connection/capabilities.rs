@@ -2,7 +2,7 @@
 
 use redis::Cmd;
 
-use crate::store::redis::connection::wire::command::{
+use crate::store::redis::connection::{
     Arg::{self, Text},
     command,
 };

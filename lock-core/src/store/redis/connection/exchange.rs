@@ -19,9 +19,7 @@ use crate::{
         Failure,
         in_flight::{ConnectionId, InFlight},
         redis::connection::{
-            CLOCK, Connection, errors,
-            reconnecting::ReconnectingConnection,
-            wire::command::{Arg, command, in_one_message},
+            Arg, CLOCK, Connection, ReconnectingConnection, command, errors, in_one_message,
         },
         timing::LONGEST,
     },

@@ -14,11 +14,7 @@ use crate::store::{
     redis::{
         address::Address,
         connection::{
-            Connection,
-            capabilities::{Capabilities, DeleteIf},
-            errors,
-            known_primary::KnownPrimary,
-            wire::{command::Arg, reply},
+            Arg, Capabilities, Connection, DeleteIf, errors, known_primary::KnownPrimary, reply,
         },
     },
 };
@@ -226,10 +222,8 @@ fn connection_name(label: Option<&str>) -> String {
     // The server accepts no spaces and no special characters in a name.
     let shown = program.chars().filter(char::is_ascii_graphic).take(40);
     let shown: String = shown.collect();
-    match label {
-        Some(label) => format!("lock-core:{shown}:{label}"),
-        None => format!("lock-core:{shown}:{}", process::id()),
-    }
+    let id = process::id().to_string();
+    format!("lock-core:{shown}:{}", label.unwrap_or(&id))
 }
 
 #[cfg(test)]

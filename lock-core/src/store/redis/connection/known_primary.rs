@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::{
     runtime::clock::Moment,
-    store::{StoreFuture, redis::connection::wire::reply},
+    store::{StoreFuture, redis::connection::reply},
 };
 
 /// For this long after a switch, no reply leads back. Sentinels learn of a fail-over from each other within a few seconds.
@@ -127,9 +127,10 @@ impl Choices {
         Ok(best)
     }
 
-    /// The last choice.
-    pub(super) fn known(&self) -> Option<&KnownPrimary> {
-        self.known.as_ref()
+    /// Whether no later choice than this one was made.
+    pub(super) fn is_still(&self, primary: &KnownPrimary) -> bool {
+        let known = self.known.as_ref();
+        known.is_some_and(|known| known.is_same_server(primary))
     }
 
     /// Whether a reply counts beside what is known. Sentinels that were set up anew have lower epochs. So a reply that is behind the

@@ -32,13 +32,7 @@ use crate::{
     },
     store::{
         in_flight::{ConnectionId, InFlight},
-        redis::connection::{
-            shared_driver::{Driver, SharedDriver, Shielded},
-            wire::{
-                command::{Arg, command, in_one_message},
-                traffic::{NoReply, Traffic},
-            },
-        },
+        redis::connection::shared_driver::Shielded,
     },
 };
 
@@ -56,6 +50,19 @@ pub(crate) mod sentinel;
 mod session;
 pub(crate) mod shared_driver;
 pub(crate) mod wire;
+
+// The vocabulary of this folder.
+pub(super) use capabilities::{Capabilities, DeleteIf};
+pub(super) use handshake::{CurrentConnection, Purpose};
+pub(super) use pub_sub::PubSubDispatch;
+pub(super) use reconnecting::ReconnectingConnection;
+pub(super) use shared_driver::{Driver, SharedDriver};
+pub(super) use wire::{
+    command::{Arg, command, in_one_message},
+    reply,
+    stream::Watched,
+    traffic::{NoReply, Traffic},
+};
 
 pub(super) const CLOCK: Clock = Clock::Boot;
 

@@ -20,18 +20,13 @@ use crate::{
         redis::{
             address::{Address, client::authenticated},
             connection::{
-                CLOCK, Connection,
+                Arg, CLOCK, Capabilities, Connection, CurrentConnection, Driver, PubSubDispatch,
+                Purpose, SharedDriver, Traffic, Watched,
                 authentication::{auth, credentials_for, due, keep_authenticated},
-                capabilities::Capabilities,
                 errors,
-                handshake::{CurrentConnection, Purpose, knows_no_resp3},
-                pub_sub::{PubSubDispatch, warn_of_polling},
-                shared_driver::{Driver, SharedDriver},
-                wire::{
-                    command::Arg,
-                    stream::{self, Watched},
-                    traffic::Traffic,
-                },
+                handshake::knows_no_resp3,
+                pub_sub::warn_of_polling,
+                wire::stream,
             },
         },
         timing::Timing,

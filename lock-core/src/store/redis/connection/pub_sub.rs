@@ -16,7 +16,7 @@ use crate::{
         grants::{Grants, HeldNow, Message, MessageKind},
         in_flight::ConnectionId,
         owner_token::Scheme,
-        redis::connection::{CLOCK, capabilities::Capabilities},
+        redis::connection::{CLOCK, Capabilities},
     },
 };
 

@@ -19,13 +19,9 @@ use crate::{
         Failure,
         in_flight::{ConnectionId, InFlight},
         redis::connection::{
-            CLOCK, Connection,
-            capabilities::DeleteIf,
+            CLOCK, Connection, CurrentConnection, DeleteIf, NoReply, ReconnectingConnection,
             errors,
-            handshake::CurrentConnection,
-            reconnecting::ReconnectingConnection,
             shared_driver::gathering::{CROWD, Compose, MessagePart, PartReply, Queueing},
-            wire::traffic::NoReply,
         },
     },
 };

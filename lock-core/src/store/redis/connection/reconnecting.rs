@@ -21,15 +21,13 @@ use crate::{
         redis::{
             address::Address,
             connection::{
-                CLOCK, Connection,
-                capabilities::Capabilities,
+                Arg, CLOCK, Capabilities, Connection, CurrentConnection, PubSubDispatch, Purpose,
                 errors,
-                handshake::{CurrentConnection, Greeting, Purpose},
+                handshake::Greeting,
                 known_primary::{KnownPrimary, Need, PrimaryFinder},
                 opening::{self, ConnectionEvent, ConnectionSettings},
-                pub_sub::PubSubDispatch,
+                reply,
                 session::{Attempt, Session, Wanted, since_then},
-                wire::{command::Arg, reply},
             },
         },
         timing::Timing,

@@ -21,12 +21,9 @@ use crate::store::{
     redis::{
         address::Address,
         connection::{
-            CLOCK, errors,
-            handshake::Purpose,
+            Arg::Text,
+            CLOCK, PubSubDispatch, Purpose, ReconnectingConnection, errors,
             known_primary::{Choices, KnownPrimary, Need, PrimaryFinder, SentinelReply},
-            pub_sub::PubSubDispatch,
-            reconnecting::ReconnectingConnection,
-            wire::command::Arg::Text,
         },
     },
     timing::Timing,
@@ -121,10 +118,7 @@ impl PrimaryFinder for Sentinels {
     }
 
     fn is_still(&self, primary: &KnownPrimary) -> bool {
-        let choices = self.choices.lock();
-        choices
-            .known()
-            .is_some_and(|known| known.is_same_server(primary))
+        self.choices.lock().is_still(primary)
     }
 
     fn doubted(&self) -> &Notify {

@@ -59,11 +59,9 @@ use crate::{
         mutex::{Mutex, may_switch, this_thread},
     },
     store::redis::connection::{
+        Traffic,
         shared_driver::gathering::{CROWD, Gathering, Queueing},
-        wire::{
-            shared_socket::{Polling, Registrations},
-            traffic::Traffic,
-        },
+        wire::shared_socket::{Polling, Registrations},
     },
 };
 
