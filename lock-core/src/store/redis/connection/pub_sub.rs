@@ -13,7 +13,7 @@ use crate::{
     runtime::{clock::Moment, mutex::Mutex},
     store::{
         Grant, Notice, PushedGrant,
-        grants::{Grants, HeldNow, Message, MessageKind},
+        grants::{Grants, Message, MessageKind},
         in_flight::ConnectionId,
         owner_token::Scheme,
         redis::connection::{CLOCK, Capabilities},
@@ -102,26 +102,6 @@ impl PubSubDispatch {
             Capabilities::Scripts => Scheme::Grants,
             Capabilities::Commands => Scheme::Deletes,
         });
-    }
-
-    /// Notes that the connection has ended.
-    pub(crate) fn note_disconnected(&self) {
-        if let Some(listener) = self.grants.listener() {
-            listener.disconnected(CLOCK.now());
-        }
-    }
-
-    /// The leases that the manager holds now.
-    pub(crate) fn held(&self) -> HeldNow {
-        let listener = self.grants.listener();
-        listener.map_or_else(HeldNow::default, |listener| listener.held())
-    }
-
-    /// Notes that there is a new connection, before which messages may have been missed.
-    pub(crate) fn note_connected(&self) {
-        if let Some(listener) = self.grants.listener() {
-            listener.reconnected(CLOCK.now());
-        }
     }
 }
 

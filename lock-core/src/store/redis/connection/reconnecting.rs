@@ -206,7 +206,9 @@ impl ReconnectingConnection {
             self.note_reached();
         }
         // Grants may have been published while there was no subscription.
-        self.settings.dispatch.note_connected();
+        if let Some(listener) = self.settings.dispatch.grants.listener() {
+            listener.reconnected(CLOCK.now());
+        }
         Ok(current)
     }
 
@@ -225,7 +227,9 @@ impl ReconnectingConnection {
         if !connection.in_use.load(Ordering::Acquire) {
             return;
         }
-        self.settings.dispatch.note_disconnected();
+        if let Some(listener) = self.settings.dispatch.grants.listener() {
+            listener.disconnected(CLOCK.now());
+        }
         if self.keeps_locks() && self.session.lock().reachability.broke(CLOCK.now()) {
             spawn_beside(make_the_next(Arc::downgrade(self)));
         }
@@ -241,7 +245,9 @@ impl ReconnectingConnection {
             return;
         }
         let server = self.address().shown();
-        let held = self.settings.dispatch.held();
+        let listener = self.settings.dispatch.grants.listener();
+        let held = listener.map(|listener| listener.held());
+        let held = held.unwrap_or_default();
         let cause = cause.text();
         telemetry::out_of_reach(server, &cause, held.count, held.first_ends_in);
     }
