@@ -1,6 +1,6 @@
 //! Requests at the location of a key, through redirects. They run on the manager's thread, and connect if need be.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
 use redis::Value;
 
@@ -10,6 +10,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released, StoreFuture,
         on_the_manager,
+        owner_token::sighting_of,
         redis::{
             connection::{
                 capabilities::Capabilities,
@@ -19,13 +20,12 @@ use crate::{
                     command,
                 },
             },
-            redis_store::{Acked, RedisStore, note},
+            redis_store::{Acked, RedisStore},
             scripts::{
                 ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE,
                 replies::{read_acquired, read_released, read_sighting},
-                send_to,
             },
-            topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
+            topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
         },
     },
 };
@@ -79,7 +79,6 @@ impl RedisStore {
         request: &Acquire,
         acked: Acked,
     ) -> Result<Acquired, Failure> {
-        let server = &location.server;
         let acquired = match location.capabilities(self.within()).await? {
             Capabilities::Commands if request.owner.mode != Mode::Exclusive => {
                 return Err(needs_scripts());
@@ -87,14 +86,13 @@ impl RedisStore {
             Capabilities::Commands => {
                 let acquired = location.acquire_by_commands(request).await?;
                 let is_busy = !matches!(acquired.outcome, AcquireOutcome::Granted(_));
-                note(self.0.mark_of(&request.owner.key), is_busy);
+                self.note_others(&request.owner.key, is_busy);
                 acquired
             }
             Capabilities::Scripts => self.acquire_by_script(location, request).await?,
         };
-        if let (Some(replica_acks), AcquireOutcome::Granted(_)) =
-            (&server.replica_acks, &acquired.outcome)
-            && acked == Acked::Must
+        if let (Some(replica_acks), AcquireOutcome::Granted(_), Acked::Must) =
+            (&location.server.replica_acks, &acquired.outcome, acked)
         {
             replica_acks.gather(acquired.connection).await?;
         }
@@ -109,28 +107,18 @@ impl RedisStore {
         // A key without contention needs no subscription.
         if request.queue_mode == QueueMode::JoinQueue
             && location.delivery() == GrantDelivery::NotSubscribedYet
-            && !self.0.mark_of(&request.owner.key).load(Relaxed)
+            && !self.expects_others(&request.owner.key)
         {
-            let acquired = self
-                .ask_for(location, request, QueueMode::DoNotQueue)
-                .await?;
-            if matches!(
-                acquired.outcome,
-                AcquireOutcome::Granted(_) | AcquireOutcome::Done(_)
-            ) {
+            let asked = self.ask_for(location, request, QueueMode::DoNotQueue);
+            let acquired = asked.await?;
+            if acquired.outcome.found_it_free() {
                 return Ok(acquired);
             }
-            note(self.0.mark_of(&request.owner.key), true);
+            self.note_others(&request.owner.key, true);
         }
         let queue_mode = match request.queue_mode {
             QueueMode::DoNotQueue => QueueMode::DoNotQueue,
-            wanted => match location.listen(self.within()).await? {
-                GrantDelivery::Pushed => wanted,
-                // An entry in the queue would only be passed over.
-                GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => {
-                    QueueMode::DoNotQueue
-                }
-            },
+            wanted => location.listen(self.within()).await?.queue_mode(wanted),
         };
         self.ask_for(location, request, queue_mode).await
     }
@@ -147,11 +135,9 @@ impl RedisStore {
             arguments: &location.acquire_arguments(request, queue_mode),
         };
         let (connection, in_flight) = (location.server.holding(), &request.owner.in_flight);
-        let (within, role) = (connection.acquire_within(request.ttl), location.node_role);
-        let (id, mut replies) = ACQUIRE
-            .ask(connection, role, &[call], within, Some(in_flight))
-            .await?;
-        let reply = replies.pop().unwrap_or(Value::Nil);
+        let within = connection.acquire_within(request.ttl);
+        let ran = location.run_on(connection, &ACQUIRE, call, within, Some(in_flight));
+        let (id, reply) = ran.await?;
         let reply = errors::of_reply(reply, id, in_flight)?;
         read_acquired(&reply, id, queue_mode)
     }
@@ -172,10 +158,10 @@ impl RedisStore {
                 [..KeyLocation::declared(request.owner.mode)],
             arguments: &arguments[..count],
         };
-        let (id, reply) = location
-            .run(&connection, &RELEASE, call, Some(request.in_flight()))
-            .await?;
-        read_released(&reply, id)
+        let (within, in_flight) = (connection.reply_within(), Some(request.in_flight()));
+        let ran = location.run_on(&connection, &RELEASE, call, within, in_flight);
+        let (id, reply) = ran.await?;
+        read_released(&errors::of_value(reply)?, id)
     }
 
     /// Looks at a key, and names so many holders and waiters.
@@ -198,16 +184,15 @@ impl RedisStore {
         named: usize,
     ) -> Result<Option<Sighting>, Failure> {
         if location.capabilities(self.within()).await? == Capabilities::Commands {
-            return location.inspect_by_commands(full_key).await;
+            let seen = location.look(full_key).await?;
+            // There is no queue, one holder, and no result of a run.
+            return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
         }
         let call = Call {
             keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
             arguments: &[Number(named as u64)],
         };
-        let (_, reply) = location
-            .run(&location.server.connection, &INSPECT, call, None)
-            .await?;
-        read_sighting(&reply)
+        read_sighting(&location.run(&INSPECT, call).await?)
     }
 
     /// Deletes the result of a run.
@@ -223,14 +208,8 @@ impl RedisStore {
         let [.., result] = location.keys(full_key);
         let delete = command(&[&[Text("DEL"), result]]);
         let connection = &location.server.connection;
-        let (_, mut replies) = send_to(
-            connection,
-            location.node_role,
-            [delete],
-            self.within(),
-            None,
-        )
-        .await?;
+        let sent = location.send(connection, [delete], self.within(), None);
+        let (_, mut replies) = sent.await?;
         errors::of_value(replies.pop().unwrap_or(Value::Nil)).map(drop)
     }
 
@@ -247,9 +226,8 @@ impl RedisStore {
             keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
             arguments: &[Number(known_fencing)],
         };
-        let connection = &location.server.connection;
-        match location.run(connection, &FORCE_RELEASE, call, None).await? {
-            (_, Value::Int(_)) => Ok(()),
+        match location.run(&FORCE_RELEASE, call).await? {
+            Value::Int(_) => Ok(()),
             _ => Err(errors::nonsense("a forced release")),
         }
     }

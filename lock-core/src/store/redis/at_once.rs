@@ -1,8 +1,6 @@
 //! Requests that take one message and one reply, where a connection is ready. Their futures may be polled anywhere. A release that finds
 //! a request waiting takes a second message. So does an acquire in a message of several requests, if a queue exists.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use redis::{Pipeline, Value};
 
 use crate::mode::Mode;
@@ -20,12 +18,12 @@ use crate::store::{
             },
         },
         gathered, native_release,
-        redis_store::{RedisStore, note},
+        redis_store::RedisStore,
         scripts::{
             ACQUIRE, Call, RELEASE, RELEASE_UNCONTENDED, is_unknown,
             replies::{of_plain, read_acquired, read_plain, read_released},
         },
-        topology::{grant_delivery::GrantDelivery, key_location::KeyLocation},
+        topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
         without_scripts::set_if_free,
     },
     until_certain::OneServer,
@@ -57,16 +55,10 @@ pub(super) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
                 SentAs::Script => take_by_script(&way, &request).await,
                 SentAs::Alone | SentAs::Gathered => take_plainly(&way, &request).await,
             };
-            let outcome = match &acquired {
-                Ok(Some(acquired)) => Some(&acquired.outcome),
-                // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
-                Ok(None) | Err(_) => None,
-            };
-            let is_free = matches!(
-                outcome,
-                Some(AcquireOutcome::Granted(_) | AcquireOutcome::Done(_))
-            );
-            note(store.0.mark_of(&request.owner.key), !is_free);
+            // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
+            let is_busy =
+                !matches!(&acquired, Ok(Some(acquired)) if acquired.outcome.found_it_free());
+            store.note_others(&request.owner.key, is_busy);
         }
         let may_have_it = match acquired {
             Ok(Some(acquired)) => return Ok(acquired),
@@ -97,9 +89,8 @@ impl OneServer for RedisStore {
             if !matches!(way.form, SentAs::Script) {
                 released = release_alone(&way, request).await;
                 if let Ok(released) = &released {
-                    let outcome = released.as_ref().map(|released| released.outcome);
-                    let is_free = matches!(outcome, Some(ReleaseOutcome::Released));
-                    note(self.0.mark_of(&request.owner.key), !is_free);
+                    let is_free = released.is_some_and(|it| it.outcome == ReleaseOutcome::Released);
+                    self.note_others(&request.owner.key, !is_free);
                 }
             }
             if matches!(released, Ok(None)) {
@@ -131,7 +122,7 @@ impl RedisStore {
         let ready = server.ready(behind, &self.0.executor)?;
         let is_plain = matches!(request.owner.mode, Mode::Exclusive)
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
-            && !self.0.mark_of(&request.owner.key).load(Relaxed);
+            && !self.expects_others(&request.owner.key);
         let form = match ready.current.capabilities? {
             Capabilities::Scripts if !is_plain => SentAs::Script,
             Capabilities::Scripts if is_gathered(&location, &ready) => SentAs::Gathered,
@@ -162,7 +153,7 @@ impl RedisStore {
             && request.acquire_in_flight().is_empty()
             && server.replica_acks.is_none()
             && !self.0.is_one_of_several
-            && !self.0.mark_of(&request.owner.key).load(Relaxed);
+            && !self.expects_others(&request.owner.key);
         let form = match is_plain {
             false => SentAs::Script,
             true if is_gathered(&location, &ready) => SentAs::Gathered,
@@ -211,10 +202,7 @@ async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, 
 async fn take_by_script(way: &Way, request: &Acquire) -> Result<Option<Acquired>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let delivery = location.delivery();
-    let queue_mode = match delivery {
-        GrantDelivery::Pushed => request.queue_mode,
-        GrantDelivery::NotSubscribedYet | GrantDelivery::Unsupported => QueueMode::DoNotQueue,
-    };
+    let queue_mode = delivery.queue_mode(request.queue_mode);
     let script = ACQUIRE.call(Call {
         keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
         arguments: &location.acquire_arguments(request, queue_mode),

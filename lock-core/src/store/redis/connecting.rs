@@ -26,11 +26,11 @@ use crate::{
             health,
             redis_store::{RedisState, RedisStore, Settings, no_marks},
             topology::{
-                Topology,
+                ServerSettings, Topology,
                 companions::Names,
+                key_location::KeyLocation,
                 server::{RedisServer, watch_sentinels},
                 servers::RedisServers,
-                settings::ServerSettings,
             },
         },
     },
@@ -89,7 +89,7 @@ impl RedisStore {
         let store = self.clone();
         let requests = match &self.0.servers {
             // Its locks are taken on the connection that waits for replicas.
-            RedisServers::One(server, _) if server.replica_acks.is_none() => {
+            RedisServers::One(KeyLocation { server, .. }) if server.replica_acks.is_none() => {
                 server.for_caller(&self.0.executor)
             }
             _ => None,
@@ -121,7 +121,7 @@ impl RedisStore {
 
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let server = match &self.0.servers {
-            RedisServers::One(server, _) => server,
+            RedisServers::One(KeyLocation { server, .. }) => server,
             RedisServers::Several(cluster) => return cluster.look(within).await,
         };
         let connection = &server.connection;
@@ -149,5 +149,5 @@ fn one(
     let (purpose, timing) = (Purpose::Locks, server_settings.timing);
     let connection = ReconnectingConnection::new(address, sentinels, purpose, timing, dispatch);
     let server = RedisServer::new(connection, None, server_settings.replicas);
-    RedisServers::One(Arc::new(server), Arc::new(names))
+    RedisServers::One(KeyLocation::at(Arc::new(server), Arc::new(names), 0))
 }

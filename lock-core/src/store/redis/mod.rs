@@ -34,10 +34,10 @@ mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
 use connection::capabilities::Capabilities;
-use redis_store::note;
 pub(crate) use redis_store::{RedisStore, Scope, Settings};
+pub(crate) use scripts::replies::SeenLock;
 use topology::servers::RedisServers;
-pub(crate) use topology::{Access, settings::Replicas};
+pub(crate) use topology::{Access, Replicas};
 
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
@@ -59,7 +59,7 @@ impl Store for RedisStore {
                 }) = renewed
                 {
                     // The release is to grant the lock, too.
-                    note(store.0.mark_of(&request.owner.key), true);
+                    store.note_others(&request.owner.key, true);
                 }
             }
             Ok(renewals)
@@ -137,13 +137,10 @@ impl RedisStore {
     /// batches would wait for that connection until they are late. In a cluster each key is a transaction, and a node that hangs must
     /// not delay the renewals at others.
     fn renews_by_transactions(&self) -> bool {
-        let RedisServers::One(server, _) = &self.0.servers else {
+        let RedisServers::One(location) = &self.0.servers else {
             return false;
         };
-        let capabilities = server
-            .connection
-            .snapshot()
-            .and_then(|current| current.capabilities);
-        matches!(capabilities, Some(Capabilities::Commands))
+        let current = location.server.connection.snapshot();
+        current.is_some_and(|current| current.capabilities == Some(Capabilities::Commands))
     }
 }

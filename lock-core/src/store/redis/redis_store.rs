@@ -16,7 +16,7 @@ use crate::{
     store::{
         redis::{
             address::transport::Security,
-            topology::{Access, servers::RedisServers, settings::Replicas},
+            topology::{Access, Replicas, servers::RedisServers},
         },
         timing::Timing,
     },
@@ -52,22 +52,6 @@ const MARKS: usize = 1024;
 /// Marks of keys that were not contended.
 pub(super) fn no_marks() -> Box<[AtomicBool]> {
     (0..MARKS).map(|_| AtomicBool::new(false)).collect()
-}
-
-/// Notes whether others wanted a key with this mark.
-pub(super) fn note(mark: &AtomicBool, others: bool) {
-    // The mark mostly stays as it is, and a write would remove it from the caches of other threads.
-    if mark.load(Relaxed) != others {
-        mark.store(others, Relaxed);
-    }
-}
-
-impl RedisState {
-    /// The mark of a key, which is set while contention is expected.
-    pub(super) fn mark_of(&self, key: &LockKey) -> &AtomicBool {
-        let mark = usize::try_from(key.hashed() % MARKS as u64);
-        &self.contended[mark.unwrap_or(0)]
-    }
 }
 
 /// Which keys locks have, and which of them stands for all.
@@ -116,13 +100,32 @@ impl RedisStore {
     /// Whether no other server can take this one's place unnoticed: neither sentinels nor a cluster name one.
     pub(crate) fn is_one_server(&self) -> bool {
         match &self.0.servers {
-            RedisServers::One(server, _) => server.connection.sentinels().is_none(),
+            RedisServers::One(location) => location.server.connection.sentinels().is_none(),
             RedisServers::Several(_) => false,
         }
     }
 
     pub(super) fn within(&self) -> Duration {
         self.0.timing.command_timeout
+    }
+
+    fn mark_of(&self, key: &LockKey) -> &AtomicBool {
+        let mark = usize::try_from(key.hashed() % MARKS as u64);
+        &self.0.contended[mark.unwrap_or(0)]
+    }
+
+    /// Whether contention is expected for a key.
+    pub(super) fn expects_others(&self, key: &LockKey) -> bool {
+        self.mark_of(key).load(Relaxed)
+    }
+
+    /// Notes whether others wanted a key.
+    pub(super) fn note_others(&self, key: &LockKey, others: bool) {
+        let mark = self.mark_of(key);
+        // The mark mostly stays as it is, and a write would remove it from the caches of other threads.
+        if mark.load(Relaxed) != others {
+            mark.store(others, Relaxed);
+        }
     }
 }
 

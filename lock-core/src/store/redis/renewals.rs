@@ -83,8 +83,9 @@ async fn renew_at(
         .iter()
         .map(|(keys, arguments)| Call { keys, arguments });
     let calls: Vec<_> = calls.collect();
-    let (connection, role) = (&location.server.connection, location.node_role);
-    let (_, replies) = RENEW.ask(connection, role, &calls, within, None).await?;
+    let connection = &location.server.connection;
+    let ran = location.run_each(connection, &RENEW, &calls, within, None);
+    let (_, replies) = ran.await?;
     let mut renewals: Renewals = replies.iter().map(read_renewed).collect();
     renewals.resize_with(batch.len(), || {
         Err(Failure::no_reply("the renewal has no reply"))

@@ -165,7 +165,6 @@ async fn expect_rights(store: &RedisStore, location: &KeyLocation) -> Result<(),
             Joined(&names.grants, ":check"),
         ],
     };
-    let connection = &location.server.connection;
     // The usual release is a script that the release of the trial lock does not run. The server is to know it before the first lock. What
     // it refuses of that script, it refuses of the other one, too, which names the right.
     let nothing = Call {
@@ -173,11 +172,10 @@ async fn expect_rights(store: &RedisStore, location: &KeyLocation) -> Result<(),
         arguments: &[Text("")],
     };
     let (tried, _) = tokio::join!(
-        location.run(connection, &TRIAL, call, None),
-        location.run(connection, &RELEASE_UNCONTENDED, nothing, None),
+        location.run(&TRIAL, call),
+        location.run(&RELEASE_UNCONTENDED, nothing),
     );
-    let (_, reply) = tried?;
-    let refused: Option<(String, String)> = redis::from_redis_value_ref(&reply).ok().flatten();
+    let refused: Option<(String, String)> = redis::from_redis_value(tried?).ok().flatten();
     let Some((name, words)) = refused else {
         return Ok(());
     };

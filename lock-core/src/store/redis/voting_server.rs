@@ -26,7 +26,7 @@ use crate::{
             },
             health,
             redis_store::RedisStore,
-            scripts::{Call, INSPECT, MARK, PROPOSE, replies::read_holder},
+            scripts::{Call, MARK, PROPOSE, replies::SeenLock},
             topology::key_location::KeyLocation,
             without_scripts::set_if_free,
         },
@@ -85,9 +85,6 @@ pub(crate) struct ServerIdentity {
     /// The fencing counter.
     pub(crate) counter: Option<u64>,
 }
-
-/// What a server has for a key: the owner token, and for how long, `None`: without an expiry.
-pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
 
 impl RedisStore {
     /// Connects with the first request.
@@ -169,10 +166,8 @@ impl RedisStore {
             ],
         };
         let connection = &place.server.connection;
-        let (_, reply) = MARK
-            .run(connection, place.node_role, call, within, None)
-            .await?;
-        let text = reply::text(&reply).map(str::to_owned);
+        let (_, reply) = (place.run_on(connection, &MARK, call, within, None)).await?;
+        let text = reply::text(&errors::of_value(reply)?).map(str::to_owned);
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
@@ -208,9 +203,9 @@ impl RedisStore {
             ],
         };
         let connection = &place.server.connection;
-        let (connection, reply) = PROPOSE
-            .run(connection, place.node_role, call, within, in_flight)
-            .await?;
+        let proposed = place.run_on(connection, &PROPOSE, call, within, in_flight);
+        let (connection, reply) = proposed.await?;
+        let reply = errors::of_value(reply)?;
         let vote = match reply::numbers(&reply).as_deref() {
             Some([-2]) => None,
             _ => Some(read_vote(&reply).ok_or_else(|| errors::nonsense("a proposal"))?),
@@ -234,14 +229,7 @@ impl RedisStore {
 
     /// The owner token in the key, and for how long.
     pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<SeenLock, Failure> {
-        let place = self.place();
-        let call = Call {
-            keys: &place.keys(&full_key)[..1],
-            arguments: &[],
-        };
-        let connection = &place.server.connection;
-        let (_, reply) = place.run(connection, &INSPECT, call, None).await?;
-        read_holder(&reply)
+        self.place().look(&full_key).await
     }
 }
 

@@ -15,7 +15,6 @@ use redis::Value;
 
 use crate::{
     fencing::{FencingBlock, LARGEST_TOKEN, PER_MILLI},
-    inspect::Sighting,
     store::{
         Acquire, AcquireOutcome, Acquired, Contended, Failure, QueueMode, Release, ReleaseOutcome,
         Released, Renew, Renewed,
@@ -30,7 +29,7 @@ use crate::{
                     command, in_one_message, millis,
                 },
             },
-            scripts::replies::{read_acquired, read_id, read_sighting, token},
+            scripts::replies::{SeenLock, read_acquired, read_holder, read_id, token},
             topology::{
                 companions::clock_moved_to,
                 key_location::KeyLocation,
@@ -70,8 +69,7 @@ impl KeyLocation {
         // An earlier request set the key, and its reply was lost. The ttl counts from that request, so the lease is renewed.
         if !is_set {
             let prolonged = prolonged(&request.owner, request.ttl);
-            // Not on the connection of the renewals, which it would delay.
-            if !change(&self.server.changes, prolonged).await? {
+            if !change(self, prolonged).await? {
                 return busy(Value::Int(0), connection);
             }
         }
@@ -106,7 +104,7 @@ impl KeyLocation {
                 .map(|request| prolonged(&request.owner, request.ttl));
             let changes: Vec<_> = changes.collect();
             let left = within.saturating_sub(CLOCK.now().since(started));
-            let made = change_all(connection, self.node_role, &changes, left).await;
+            let made = change_all(self, connection, &changes, left).await;
             let made = made.unwrap_or_else(|failure| vec![Err(failure); some.len()]);
             for (request, made) in some.iter().zip(made) {
                 renewals.push(match made {
@@ -168,7 +166,7 @@ impl KeyLocation {
                     command: words,
                     unless_it_lasts: u64::MAX,
                 };
-                change(&self.server.changes, release).await?
+                change(self, release).await?
             }
         };
         Ok(Released {
@@ -181,31 +179,23 @@ impl KeyLocation {
         })
     }
 
-    pub(super) async fn inspect_by_commands(
-        &self,
-        full_key: &str,
-    ) -> Result<Option<Sighting>, Failure> {
+    /// What holds the key, and for how long, without a script.
+    pub(super) async fn look(&self, full_key: &str) -> Result<SeenLock, Failure> {
         let looks = ["GET", "PTTL"].map(|look| command(&[&[Text(look), Text(full_key)]]));
         let connection = &self.server.connection;
-        let within = connection.reply_within();
-        let (_, seen) = connection
-            .send_all(in_one_message(looks), within, None)
-            .await?;
+        let (looks, within) = (in_one_message(looks), connection.reply_within());
+        let (_, seen) = connection.send_all(looks, within, None).await?;
         let seen = seen.into_iter().map(errors::of_value);
-        let mut seen = seen.collect::<Result<Vec<_>, _>>()?;
-        if seen.first() == Some(&Value::Nil) {
-            return Ok(None);
+        match &seen.collect::<Result<Vec<_>, _>>()?[..] {
+            // It may have expired between the two commands.
+            [Value::Nil, _] | [_, Value::Int(-2)] => Ok(None),
+            seen => read_holder(seen).map(Some),
         }
-        // There is no queue, one holder, and no result of a run.
-        seen.extend([Value::Int(0), Value::Int(1)]);
-        seen.extend([Value::Array(Vec::new()), Value::Array(Vec::new())]);
-        seen.push(Value::Int(-2));
-        read_sighting(&Value::Array(seen))
     }
 
     pub(super) async fn force_release_by_commands(&self, full_key: &str) -> Result<(), Failure> {
         // A key of another type is no lock, and stays: reading it fails.
-        if self.inspect_by_commands(full_key).await?.is_some() {
+        if self.look(full_key).await?.is_some() {
             let connection = &self.server.connection;
             let (delete, within) = ([Text("DEL"), Text(full_key)], connection.reply_within());
             let (_, reply) = connection.send(&[&delete], within, None).await?;

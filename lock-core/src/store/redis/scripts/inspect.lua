@@ -1,6 +1,6 @@
 -- Looks at a lock and its queue.
 --
--- The keys are those of queue.lua. Only the first one has to be there: without the others nothing waits, and no label is found.
+-- The keys are those of queue.lua.
 --
 -- ARGV[1]  how many holders and how many waiting requests are named, at most
 --
@@ -36,16 +36,16 @@ local function first_waiters()
 end
 
 local holder = redis.call('GET', KEYS[1])
-local result = KEYS[3] and redis.call('PTTL', (string.gsub(KEYS[3], 'waiters:', 'result:', 1))) or -2
+local result = redis.call('PTTL', (string.gsub(KEYS[3], 'waiters:', 'result:', 1)))
 if not holder then
   return result > 0 and {'', -2, 0, 0, {}, {}, result} or {}
 end
 -- A key of another type is no queue: then nothing waits.
-local waiting = KEYS[3] and redis.pcall('ZCARD', KEYS[3])
+local waiting = redis.pcall('ZCARD', KEYS[3])
 waiting = type(waiting) == 'number' and waiting or 0
 local remaining = redis.call('PTTL', KEYS[1])
 local queue = waiting > 0 and first_waiters() or {}
-if string.sub(holder, 1, 4) ~= 'lc1+' or not KEYS[5] then
+if string.sub(holder, 1, 4) ~= 'lc1+' then
   return {holder, remaining, waiting, 1, {}, queue, result}
 end
 local now_ms = math.floor(microseconds() / 1000)

@@ -10,28 +10,11 @@
 //! - a counter of permits: a crash would leave it wrong;
 //! - for permits, to enter by a free number below `n` alone: a fifth holder could enter with `n = 4`.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::sync::LazyLock;
 
 use redis::{Cmd, ServerErrorKind, Value};
 
-use crate::{
-    runtime::clock::Clock,
-    store::{
-        Failure,
-        in_flight::{ConnectionId, InFlight},
-        redis::connection::{
-            errors,
-            reconnecting::ReconnectingConnection,
-            wire::{
-                command::{Arg, command, in_one_message},
-                redirect::NodeRole,
-            },
-        },
-    },
-};
+use crate::store::redis::connection::wire::command::{Arg, command};
 
 pub(crate) mod replies;
 
@@ -101,81 +84,9 @@ impl Lua {
         let front = [Arg::Text("EVAL"), Arg::Text(self.text), count];
         command(&[&front, call.keys, call.arguments])
     }
-
-    /// Runs the script, all within a time-out; an error reply of the server is a failure.
-    pub(super) async fn run(
-        &self,
-        connection: &Arc<ReconnectingConnection>,
-        node_role: NodeRole,
-        call: Call<'_>,
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Value), Failure> {
-        let (id, mut replies) = self
-            .ask(connection, node_role, &[call], within, in_flight)
-            .await?;
-        let reply = replies.pop().unwrap_or(Value::Nil);
-        Ok((id, errors::of_value(reply)?))
-    }
-
-    /// Runs the script once for each call, in one message; one reply each. An error reply of the server is a value.
-    pub(super) async fn ask(
-        &self,
-        connection: &Arc<ReconnectingConnection>,
-        node_role: NodeRole,
-        calls: &[Call<'_>],
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        let (started, mut left) = (Clock::Boot.now(), within);
-        // How many of the calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
-        let mut by_text = usize::from(node_role != NodeRole::SlotOwner);
-        // Three rounds at most.
-        loop {
-            let commands = calls.iter().enumerate().map(|(number, call)| {
-                if number < by_text {
-                    self.call_by_text(*call)
-                } else {
-                    self.call(*call)
-                }
-            });
-            let sent = send_to(connection, node_role, commands, left, in_flight).await?;
-            if by_text >= calls.len() || !sent.1.iter().any(is_unknown) {
-                return Ok(sent);
-            }
-            // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
-            // call: for example, its key has moved to another node.
-            by_text = if by_text == 0 { 1 } else { calls.len() };
-            left = within.saturating_sub(Clock::Boot.now().since(started));
-        }
-    }
 }
 
 /// Whether this is the reply to a call of a script that the server does not know.
 pub(super) fn is_unknown(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
-}
-
-/// Sends commands in one message to a node that has their keys, or to which the keys are being moved; one reply each.
-pub(super) async fn send_to(
-    connection: &Arc<ReconnectingConnection>,
-    node_role: NodeRole,
-    commands: impl IntoIterator<Item = Cmd>,
-    within: Duration,
-    in_flight: Option<&InFlight>,
-) -> Result<(ConnectionId, Vec<Value>), Failure> {
-    let commands = commands.into_iter();
-    match node_role {
-        NodeRole::SlotOwner => {
-            let commands = in_one_message(commands);
-            connection.send_all(commands, within, in_flight).await
-        }
-        NodeRole::MigrationTarget => {
-            // Each ASKING applies to the command after it.
-            let asking = || command(&[&[Arg::Text("ASKING")]]);
-            let commands = in_one_message(commands.flat_map(|command| [asking(), command]));
-            let (id, replies) = connection.send_all(commands, within, in_flight).await?;
-            Ok((id, replies.into_iter().skip(1).step_by(2).collect()))
-        }
-    }
 }

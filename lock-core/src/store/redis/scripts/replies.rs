@@ -93,6 +93,13 @@ pub(crate) fn read_acquired(
     })
 }
 
+impl AcquireOutcome {
+    /// Whether the request found no other holder.
+    pub(crate) fn found_it_free(&self) -> bool {
+        matches!(self, Self::Granted(_) | Self::Done(_))
+    }
+}
+
 pub(crate) fn read_released(reply: &Value, connection: ConnectionId) -> Result<Released, Failure> {
     let outcome = match reply {
         Value::Int(1) => ReleaseOutcome::Released,
@@ -194,9 +201,12 @@ pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
 }
 
 pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> {
-    let (Some((holder, remaining)), Value::Array(parts)) = (read_holder(reply)?, reply) else {
-        return Ok(None);
+    let parts = match reply {
+        Value::Array(parts) if parts.is_empty() => return Ok(None),
+        Value::Array(parts) => &parts[..],
+        _ => &[],
     };
+    let (holder, remaining) = read_holder(parts)?;
     let [
         _,
         _,
@@ -205,7 +215,7 @@ pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> 
         Value::Array(leases),
         Value::Array(queue),
         Value::Int(result),
-    ] = &parts[..]
+    ] = parts
     else {
         return Err(errors::nonsense("an inspection"));
     };
@@ -233,17 +243,15 @@ pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> 
     }))
 }
 
-/// What holds a key, and for how long: an owner token, or the marker of a lock that is not exclusive.
-pub(crate) fn read_holder(reply: &Value) -> Result<Option<(String, Option<Duration>)>, Failure> {
-    let parts = match reply {
-        Value::Array(parts) => &parts[..],
-        _ => &[Value::Nil],
-    };
+/// What holds a key, if anything does, and for how long, `None`: without an expiry.
+pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
+
+/// Reads what holds a key, and for how long: an owner token, or the marker of a lock that is not exclusive.
+pub(crate) fn read_holder(parts: &[Value]) -> Result<(String, Option<Duration>), Failure> {
     match parts {
-        [] => Ok(None),
         [Value::BulkString(holder), Value::Int(millis), ..] => {
             let holder = String::from_utf8_lossy(holder).into_owned();
-            Ok(Some((holder, time_left(*millis))))
+            Ok((holder, time_left(*millis)))
         }
         _ => Err(errors::nonsense("an inspection")),
     }

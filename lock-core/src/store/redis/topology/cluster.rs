@@ -30,11 +30,10 @@ use crate::{
                 wire::redirect::{NodeRole, Redirect, SLOTS},
             },
             topology::{
-                Seeds,
+                Seeds, ServerSettings,
                 companions::{Names, slot_of},
                 key_location::KeyLocation,
                 server::RedisServer,
-                settings::ServerSettings,
                 sharded_subscription::ShardedSubscription,
                 slot_ranges::{self, SlotRange},
             },

@@ -2,26 +2,32 @@
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use redis::Value;
+use redis::{Cmd, Value};
 
-use crate::mode::Mode;
-use crate::store::{
-    Acquire, Entry, Failure, QueueMode, Release, Renew,
-    in_flight::{ConnectionId, InFlight},
-    redis::{
-        connection::{
-            capabilities::Capabilities,
-            reconnecting::ReconnectingConnection,
-            wire::{
-                command::{
-                    Arg::{self, Bytes, Joined, Number, Text, Token},
-                    millis,
+use crate::{
+    mode::Mode,
+    store::{
+        Acquire, Entry, Failure, QueueMode, Release, Renew,
+        in_flight::{ConnectionId, InFlight},
+        redis::{
+            connection::{
+                CLOCK,
+                capabilities::Capabilities,
+                errors,
+                reconnecting::ReconnectingConnection,
+                wire::{
+                    command::{
+                        Arg::{self, Bytes, Joined, Number, Text, Token},
+                        command, in_one_message, millis,
+                    },
+                    redirect::NodeRole,
                 },
-                redirect::NodeRole,
+            },
+            scripts::{Call, Lua, is_unknown},
+            topology::{
+                companions::Names, server::RedisServer, sharded_subscription::GrantDelivery,
             },
         },
-        scripts::{Call, Lua},
-        topology::{companions::Names, grant_delivery::GrantDelivery, server::RedisServer},
     },
 };
 
@@ -156,18 +162,79 @@ impl KeyLocation {
         Ok(self.delivery())
     }
 
-    /// Runs a script on one of the server's connections; an error reply of the server is a failure.
-    pub(crate) async fn run(
+    /// Runs a script; an error reply of the server is a failure.
+    pub(crate) async fn run(&self, script: &Lua, call: Call<'_>) -> Result<Value, Failure> {
+        let connection = &self.server.connection;
+        let within = connection.reply_within();
+        let (_, reply) = (self.run_on(connection, script, call, within, None)).await?;
+        errors::of_value(reply)
+    }
+
+    /// The same on one of the server's connections, all within a time-out. An error reply of the server is a value.
+    pub(crate) async fn run_on(
         &self,
         connection: &Arc<ReconnectingConnection>,
         script: &Lua,
         call: Call<'_>,
+        within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let within = connection.reply_within();
-        script
-            .run(connection, self.node_role, call, within, in_flight)
-            .await
+        let calls = [call];
+        let ran = self.run_each(connection, script, &calls, within, in_flight);
+        let (id, mut replies) = ran.await?;
+        Ok((id, replies.pop().unwrap_or(Value::Nil)))
+    }
+
+    /// The same once for each call, in one message; one reply each.
+    pub(crate) async fn run_each(
+        &self,
+        connection: &Arc<ReconnectingConnection>,
+        script: &Lua,
+        calls: &[Call<'_>],
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        let (started, mut left) = (CLOCK.now(), within);
+        // How many of the calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
+        let mut by_text = usize::from(self.node_role != NodeRole::SlotOwner);
+        // Three rounds at most.
+        loop {
+            let commands = calls.iter().enumerate().map(|(number, call)| {
+                if number < by_text {
+                    script.call_by_text(*call)
+                } else {
+                    script.call(*call)
+                }
+            });
+            let sent = self.send(connection, commands, left, in_flight).await?;
+            if by_text >= calls.len() || !sent.1.iter().any(is_unknown) {
+                return Ok(sent);
+            }
+            // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
+            // call: for example, its key has moved to another node.
+            by_text = if by_text == 0 { 1 } else { calls.len() };
+            left = within.saturating_sub(CLOCK.now().since(started));
+        }
+    }
+
+    /// Sends commands in one message to a node that has their keys, or to which the keys are being moved; one reply each.
+    pub(crate) async fn send(
+        &self,
+        connection: &Arc<ReconnectingConnection>,
+        commands: impl IntoIterator<Item = Cmd>,
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        let commands = commands.into_iter();
+        if self.node_role == NodeRole::SlotOwner {
+            let commands = in_one_message(commands);
+            return connection.send_all(commands, within, in_flight).await;
+        }
+        // Each ASKING applies to the command after it.
+        let asking = || command(&[&[Text("ASKING")]]);
+        let commands = in_one_message(commands.flat_map(|command| [asking(), command]));
+        let (id, replies) = connection.send_all(commands, within, in_flight).await?;
+        Ok((id, replies.into_iter().skip(1).step_by(2).collect()))
     }
 
     /// The commands by which locks are kept here; connects if need be.

@@ -1,25 +1,28 @@
 //! From a url to its servers: one server, the primary that sentinels know, or the nodes of a cluster.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use crate::store::redis::address::DEFAULT_PORT;
 use crate::{
     credentials::CredentialsProvider,
     error::LockError,
-    store::redis::{
-        address::{Address, Named, scheme::Kind, transport::Security, url::ServerUrl},
-        connection::sentinel::Service,
+    store::{
+        grants::Grants,
+        redis::{
+            address::{
+                Address, DEFAULT_PORT, Named, scheme::Kind, transport::Security, url::ServerUrl,
+            },
+            connection::{pub_sub::PubSubDispatch, sentinel::Service},
+        },
+        timing::Timing,
     },
 };
 
 pub(crate) mod cluster;
 pub(crate) mod companions;
-pub(crate) mod grant_delivery;
 pub(crate) mod key_location;
 pub(crate) mod replica_acks;
 pub(crate) mod server;
 pub(crate) mod servers;
-pub(crate) mod settings;
 pub(crate) mod sharded_subscription;
 mod slot_ranges;
 pub(crate) mod transactions;
@@ -50,6 +53,35 @@ pub(crate) struct Access {
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Access").finish_non_exhaustive()
+    }
+}
+
+/// The settings of every server of a manager.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerSettings {
+    pub(crate) timing: Timing,
+    /// A random name of the manager.
+    pub(crate) manager: Arc<str>,
+    pub(crate) grants: Arc<Grants>,
+    pub(crate) replicas: Option<Replicas>,
+}
+
+/// How many replicas must have a lock before it counts, and how long that may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub(crate) least: u32,
+    pub(crate) within: Duration,
+}
+
+impl ServerSettings {
+    /// A dispatch for grants, or for hints if replicas must have a lock before it counts.
+    pub(crate) fn dispatch(&self, channel: Arc<str>) -> PubSubDispatch {
+        let dispatch = PubSubDispatch::new(channel, self.manager.clone(), self.grants.clone());
+        if self.replicas.is_some() {
+            dispatch.for_hints()
+        } else {
+            dispatch
+        }
     }
 }
 

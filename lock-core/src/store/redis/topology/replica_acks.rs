@@ -30,7 +30,7 @@ use crate::store::{
                 millis,
             },
         },
-        topology::settings::Replicas,
+        topology::Replicas,
     },
 };
 

@@ -24,8 +24,7 @@ use crate::{
                 reconnecting::ReconnectingConnection,
             },
             topology::{
-                replica_acks::ReplicaAcks, settings::Replicas,
-                sharded_subscription::ShardedSubscription,
+                Replicas, replica_acks::ReplicaAcks, sharded_subscription::ShardedSubscription,
             },
         },
     },

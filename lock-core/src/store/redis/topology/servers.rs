@@ -2,16 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::fencing::ClockIndex;
-use crate::store::redis::{
-    connection::wire::redirect::{NodeRole, SLOTS},
-    topology::{cluster::Cluster, companions::slot_of},
-};
-use crate::store::{
-    Failure,
-    redis::{
-        address::Address,
-        topology::{companions::Names, key_location::KeyLocation, server::RedisServer},
+use crate::{
+    fencing::ClockIndex,
+    store::{
+        Failure,
+        redis::{
+            address::Address,
+            connection::wire::redirect::SLOTS,
+            topology::{cluster::Cluster, companions::slot_of, key_location::KeyLocation},
+        },
     },
 };
 
@@ -21,20 +20,15 @@ pub(crate) const MOST_HOPS: u32 = 5;
 /// All servers that keep the locks of a manager.
 #[derive(Clone)]
 pub(crate) enum RedisServers {
-    /// One that has all keys.
-    One(Arc<RedisServer>, Arc<Names>),
+    /// One that has all keys, as their location.
+    One(KeyLocation),
     Several(Arc<Cluster>),
 }
 
 impl RedisServers {
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         match self {
-            Self::One(server, names) => KeyLocation {
-                server: server.clone(),
-                names: names.clone(),
-                slot: 0,
-                node_role: NodeRole::SlotOwner,
-            },
+            Self::One(location) => location.clone(),
             Self::Several(cluster) => cluster.location(full_key),
         }
     }
@@ -97,7 +91,7 @@ impl RedisServers {
     /// Each server that has locks, as one location on it.
     pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
-            Self::One(..) => vec![self.any()],
+            Self::One(location) => vec![location.clone()],
             Self::Several(cluster) => cluster.owners(),
         }
     }
@@ -105,7 +99,7 @@ impl RedisServers {
     /// How long a request and its reply take, as measured lately.
     pub(crate) fn round_trip(&self) -> Duration {
         match self {
-            Self::One(server, _) => server.connection.round_trip(),
+            Self::One(location) => location.server.connection.round_trip(),
             Self::Several(cluster) => cluster.round_trip(),
         }
     }
@@ -113,7 +107,7 @@ impl RedisServers {
     /// What is shown of the url.
     pub(crate) fn address(&self) -> &Address {
         match self {
-            Self::One(server, _) => server.connection.address(),
+            Self::One(location) => location.server.connection.address(),
             Self::Several(cluster) => cluster.address(),
         }
     }

@@ -15,7 +15,7 @@ use std::{
 use redis::{PushKind, Value};
 
 use crate::store::{
-    Failure,
+    Failure, QueueMode,
     redis::{
         address::Address,
         connection::{
@@ -25,9 +25,29 @@ use crate::store::{
             reconnecting::ReconnectingConnection,
             wire::{command::Arg::Text, reply},
         },
-        topology::{grant_delivery::GrantDelivery, settings::ServerSettings},
+        topology::ServerSettings,
     },
 };
+
+/// Whether grants for a key will arrive at this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantDelivery {
+    Pushed,
+    /// Not now: the reply has not come yet, or the connection broke.
+    NotSubscribedYet,
+    Unsupported,
+}
+
+impl GrantDelivery {
+    /// What a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
+    pub(crate) fn queue_mode(self, wanted: QueueMode) -> QueueMode {
+        if self == Self::Pushed {
+            wanted
+        } else {
+            QueueMode::DoNotQueue
+        }
+    }
+}
 
 /// The subscriptions at one node.
 #[derive(Debug)]

@@ -17,12 +17,9 @@ use crate::store::{
         connection::{
             errors,
             reconnecting::ReconnectingConnection,
-            wire::{
-                command::{Arg::Text, command, in_one_message},
-                redirect::NodeRole,
-            },
+            wire::command::{Arg::Text, command, in_one_message},
         },
-        scripts::send_to,
+        topology::key_location::KeyLocation,
     },
 };
 
@@ -65,21 +62,19 @@ impl Change<'_> {
 }
 
 /// Changes one key.
-pub(crate) async fn change(
-    connection: &Arc<ReconnectingConnection>,
-    change: Change<'_>,
-) -> Changed {
-    let within = connection.reply_within();
-    let changes = [change];
-    let mut made = change_all(connection, NodeRole::SlotOwner, &changes, within).await?;
+pub(crate) async fn change(location: &KeyLocation, change: Change<'_>) -> Changed {
+    // Not on the connection of the renewals, which it would delay.
+    let connection = &location.server.changes;
+    let (changes, within) = ([change], connection.reply_within());
+    let mut made = change_all(location, connection, &changes, within).await?;
     made.pop()
         .unwrap_or_else(|| Err(errors::nonsense("a change")))
 }
 
 /// Changes keys in one transaction. One result each.
 pub(crate) async fn change_all(
+    location: &KeyLocation,
     connection: &Arc<ReconnectingConnection>,
-    node_role: NodeRole,
     changes: &[Change<'_>],
     within: Duration,
 ) -> Result<Vec<Changed>, Failure> {
@@ -95,7 +90,7 @@ pub(crate) async fn change_all(
             .iter()
             .flat_map(|key| [look("GET", *key), look("PTTL", *key)]);
         let first = begin.into_iter().chain(looks).chain([word("MULTI")]);
-        let sent = send_to(connection, node_role, first, within, None);
+        let sent = location.send(connection, first, within, None);
         let (id, replies) = sent.await?;
         let [_, watch, seen @ .., multi] = &replies[..] else {
             return Err(errors::nonsense("the begin of a transaction"));

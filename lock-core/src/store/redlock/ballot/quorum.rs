@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Failure, redis::voting_server::SeenLock};
+use crate::store::{Failure, redis::SeenLock};
 
 /// The smallest number of servers that is more than half.
 pub(crate) const fn majority(servers: usize) -> usize {
