@@ -12,20 +12,12 @@ use crate::{
         on_the_manager,
         owner_token::sighting_of,
         redis::{
-            connection::{
-                capabilities::Capabilities,
-                errors,
-                wire::command::{
-                    Arg::{Number, Text},
-                    command,
-                },
-            },
-            redis_store::{Acked, RedisStore},
+            Acked, Call, Capabilities, GrantDelivery, KeyLocation, Number, RedisStore, Text,
+            command, errors,
             scripts::{
-                ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE,
+                ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE,
                 replies::{read_acquired, read_released, read_sighting},
             },
-            topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
         },
     },
 };

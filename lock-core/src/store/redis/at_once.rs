@@ -3,30 +3,22 @@
 
 use redis::{Pipeline, Value};
 
-use crate::mode::Mode;
-use crate::store::{
-    Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, ReleaseOutcome, Released,
-    StoreFuture,
-    redis::{
-        connection::{
-            capabilities::Capabilities,
-            errors,
-            ready::Ready,
-            wire::command::{
-                Arg::{Text, Token},
-                command,
+use crate::{
+    mode::Mode,
+    store::{
+        Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, ReleaseOutcome, Released,
+        StoreFuture,
+        redis::{
+            Call, Capabilities, GrantDelivery, KeyLocation, Ready, RedisStore, Text, Token,
+            command, errors, gathered, native_release,
+            scripts::{
+                ACQUIRE, RELEASE, RELEASE_UNCONTENDED, is_unknown,
+                replies::{of_plain, read_acquired, read_plain, read_released},
             },
+            without_scripts::set_if_free,
         },
-        gathered, native_release,
-        redis_store::RedisStore,
-        scripts::{
-            ACQUIRE, Call, RELEASE, RELEASE_UNCONTENDED, is_unknown,
-            replies::{of_plain, read_acquired, read_plain, read_released},
-        },
-        topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
-        without_scripts::set_if_free,
+        until_certain::OneServer,
     },
-    until_certain::OneServer,
 };
 
 /// Where and how a request leaves.

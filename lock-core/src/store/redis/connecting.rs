@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::store::redis::topology::cluster::Cluster;
 use crate::{
     error::LockError,
     runtime::{clock::Clock, executor::spawn_beside},
@@ -17,21 +16,13 @@ use crate::{
         grants::Grants,
         owner_token::random_name,
         redis::{
-            address::{Address, Named},
-            connection::{
-                errors, handshake::Purpose, known_primary::PrimaryFinder,
-                reconnecting::ReconnectingConnection, sentinel::Sentinels,
-                wire::command::Arg::Text,
-            },
-            health,
-            redis_store::{RedisState, RedisStore, Settings, no_marks},
-            topology::{
-                ServerSettings, Topology,
-                companions::Names,
-                key_location::KeyLocation,
-                server::{RedisServer, watch_sentinels},
-                servers::RedisServers,
-            },
+            Address, Cluster, KeyLocation, Names, Purpose, ReconnectingConnection, RedisServer,
+            RedisServers, RedisStore, Text,
+            address::Named,
+            connection::{known_primary::PrimaryFinder, sentinel::Sentinels},
+            errors, health,
+            redis_store::{RedisState, Settings, no_marks},
+            topology::{ServerSettings, Topology, server::watch_sentinels},
         },
     },
 };

@@ -19,16 +19,9 @@ use tokio::task::coop::unconstrained;
 use crate::store::{
     Acquire, Failure, Release,
     redis::{
-        connection::{
-            ready::Ready,
-            shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
-            wire::command::{
-                Arg::{Joined, Text, Token},
-                command,
-            },
-        },
-        scripts::{Call, RELEASE_UNCONTENDED, replies::read_id},
-        topology::{companions::Names, key_location::KeyLocation},
+        Call, Joined, KeyLocation, Names, Ready, Text, Token, command,
+        connection::shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
+        scripts::{RELEASE_UNCONTENDED, replies::read_id},
         without_scripts::set_if_free,
     },
 };

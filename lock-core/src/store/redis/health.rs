@@ -15,16 +15,8 @@ use crate::{
     store::{
         Failure,
         redis::{
-            connection::{
-                capabilities::Capabilities,
-                errors,
-                reconnecting::ReconnectingConnection,
-                wire::{command::Arg::Text, reply},
-            },
-            redis_store::{Acked, RedisStore},
-            rights,
-            topology::key_location::KeyLocation,
-            trial,
+            Acked, Capabilities, KeyLocation, ReconnectingConnection, RedisStore, Text, errors,
+            reply, rights, trial,
         },
     },
 };

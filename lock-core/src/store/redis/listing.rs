@@ -13,12 +13,7 @@ use crate::{
         Cursor, Failure, Page, PagePosition, StoreFuture,
         in_flight::ConnectionId,
         redis::{
-            connection::{
-                errors, reconnecting::ReconnectingConnection, wire::command::Arg::Text, wire::reply,
-            },
-            rights,
-            together::together,
-            topology::servers::RedisServers,
+            ReconnectingConnection, RedisServers, Text, errors, reply, rights, together::together,
         },
     },
 };

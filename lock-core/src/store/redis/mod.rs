@@ -33,11 +33,36 @@ pub(crate) mod voting_server;
 mod without_scripts;
 
 pub(crate) use address::{Named, client::OwnClient, transport::Security};
-use connection::capabilities::Capabilities;
 pub(crate) use redis_store::{RedisStore, Scope, Settings};
 pub(crate) use scripts::replies::SeenLock;
-use topology::servers::RedisServers;
 pub(crate) use topology::{Access, Replicas};
+
+// The vocabulary of this folder.
+use address::Address;
+use connection::{
+    CLOCK, Capabilities, CurrentConnection, DeleteIf, Purpose, ReconnectingConnection, command,
+    errors, in_one_message,
+    pub_sub::GRANTS,
+    ready::Ready,
+    reply,
+    wire::{
+        command::{
+            Arg::{self, Bytes, Joined, Number, Text, Token},
+            millis,
+        },
+        redirect::{NodeRole, SLOTS},
+    },
+};
+use redis_store::Acked;
+use scripts::Call;
+use topology::{
+    cluster::Cluster,
+    companions::Names,
+    key_location::KeyLocation,
+    server::RedisServer,
+    servers::RedisServers,
+    sharded_subscription::{GrantDelivery, ShardedSubscription},
+};
 
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {

@@ -17,18 +17,7 @@ use redis::Value;
 
 use crate::store::{
     Failure, Release, ReleaseOutcome, Released,
-    redis::{
-        connection::{
-            capabilities::DeleteIf,
-            errors,
-            ready::Ready,
-            wire::command::{
-                Arg::{Text, Token},
-                command, in_one_message,
-            },
-        },
-        topology::key_location::KeyLocation,
-    },
+    redis::{DeleteIf, KeyLocation, Ready, Text, Token, command, errors, in_one_message},
 };
 
 /// Releases the lock. `None`: the script is to do it.

@@ -15,8 +15,9 @@ use crate::{
     runtime::executor::Executor,
     store::{
         redis::{
+            RedisServers,
             address::transport::Security,
-            topology::{Access, Replicas, servers::RedisServers},
+            topology::{Access, Replicas},
         },
         timing::Timing,
     },

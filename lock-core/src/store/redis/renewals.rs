@@ -5,13 +5,10 @@ use std::{sync::Arc, time::Duration};
 use crate::store::{
     Failure, Renew, Renewed,
     redis::{
-        connection::{CLOCK, capabilities::Capabilities, wire::redirect::NodeRole},
-        scripts::{Call, RENEW, replies::read_renewed},
+        CLOCK, Call, Capabilities, KeyLocation, NodeRole, RedisServers,
+        scripts::{RENEW, replies::read_renewed},
         together::together,
-        topology::{
-            key_location::KeyLocation,
-            servers::{MOST_HOPS, RedisServers},
-        },
+        topology::servers::MOST_HOPS,
     },
 };
 

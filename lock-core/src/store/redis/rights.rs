@@ -17,15 +17,8 @@ use crate::{
     store::{
         Failure,
         redis::{
-            connection::{
-                capabilities::{Capabilities, DeleteIf},
-                errors,
-                pub_sub::GRANTS,
-                reconnecting::ReconnectingConnection,
-                wire::{command::Arg::Text, reply},
-            },
-            redis_store::RedisStore,
-            topology::key_location::KeyLocation,
+            Capabilities, DeleteIf, GRANTS, KeyLocation, ReconnectingConnection, RedisStore, Text,
+            errors, reply,
         },
     },
 };

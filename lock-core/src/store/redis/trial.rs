@@ -19,18 +19,11 @@ use crate::{
         owner::Owner,
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
-            connection::{
-                capabilities::Capabilities,
-                errors,
-                handshake::CurrentConnection,
-                pub_sub::GRANTS,
-                wire::command::Arg::{Joined, Text},
-            },
-            redis_store::{Acked, RedisStore},
-            rights,
-            scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
+            Acked, Call, Capabilities, CurrentConnection, GRANTS, Joined, KeyLocation, RedisStore,
+            Text, errors, rights,
+            scripts::{RELEASE_UNCONTENDED, TRIAL},
             together::together,
-            topology::{companions::tag_in, key_location::KeyLocation},
+            topology::companions::tag_in,
         },
     },
 };

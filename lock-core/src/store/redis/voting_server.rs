@@ -13,21 +13,9 @@ use crate::{
         owner::Owner,
         owner_token::random_name,
         redis::{
-            Named, Settings,
-            connection::{
-                errors,
-                wire::{
-                    command::{
-                        Arg::{self, Joined, Number, Text, Token},
-                        command, in_one_message, millis,
-                    },
-                    reply,
-                },
-            },
-            health,
-            redis_store::RedisStore,
-            scripts::{Call, MARK, PROPOSE, replies::SeenLock},
-            topology::key_location::KeyLocation,
+            Arg, Call, Joined, KeyLocation, Named, Number, RedisStore, Settings, Text, Token,
+            command, errors, health, in_one_message, millis, reply,
+            scripts::{MARK, PROPOSE, replies::SeenLock},
             without_scripts::set_if_free,
         },
     },

@@ -21,18 +21,11 @@ use crate::{
         in_flight::ConnectionId,
         owner::Owner,
         redis::{
-            connection::{
-                CLOCK, errors,
-                reconnecting::ReconnectingConnection,
-                wire::command::{
-                    Arg::{self, Joined, Number, Text, Token},
-                    command, in_one_message, millis,
-                },
-            },
+            Arg, CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, Text, Token, command,
+            errors, in_one_message, millis,
             scripts::replies::{SeenLock, read_acquired, read_holder, read_id, token},
             topology::{
                 companions::clock_moved_to,
-                key_location::KeyLocation,
                 transactions::{Change, MOST_TRIES, change, change_all},
             },
         },

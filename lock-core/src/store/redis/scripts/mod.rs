@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ServerErrorKind, Value};
 
-use crate::store::redis::connection::wire::command::{Arg, command};
+use crate::store::redis::{Arg, command};
 
 pub(crate) mod replies;
 

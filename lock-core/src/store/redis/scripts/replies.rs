@@ -14,7 +14,7 @@ use crate::{
         ReleaseOutcome, Released, Renewed, WakeUpMode,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
-        redis::connection::{errors, shared_driver::gathering::PartReply, wire::reply},
+        redis::{connection::shared_driver::gathering::PartReply, errors, reply},
     },
 };
 

@@ -22,19 +22,13 @@ use crate::{
     store::{
         Failure,
         redis::{
-            address::Address,
-            connection::{
-                errors,
-                handshake::Purpose,
-                reconnecting::ReconnectingConnection,
-                wire::redirect::{NodeRole, Redirect, SLOTS},
-            },
+            Address, KeyLocation, Names, NodeRole, Purpose, ReconnectingConnection, RedisServer,
+            SLOTS, ShardedSubscription,
+            connection::wire::redirect::Redirect,
+            errors,
             topology::{
                 Seeds, ServerSettings,
-                companions::{Names, slot_of},
-                key_location::KeyLocation,
-                server::RedisServer,
-                sharded_subscription::ShardedSubscription,
+                companions::slot_of,
                 slot_ranges::{self, SlotRange},
             },
         },

@@ -11,16 +11,7 @@ use redis::Cmd;
 
 use crate::{
     options::RESERVED,
-    store::redis::connection::{
-        pub_sub::GRANTS,
-        wire::{
-            command::{
-                Arg::{self, Number, Text},
-                command,
-            },
-            redirect::SLOTS,
-        },
-    },
+    store::redis::{Arg, GRANTS, Number, SLOTS, Text, command},
 };
 
 /// The names of a lock's companions.

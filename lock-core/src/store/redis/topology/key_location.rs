@@ -10,23 +10,10 @@ use crate::{
         Acquire, Entry, Failure, QueueMode, Release, Renew,
         in_flight::{ConnectionId, InFlight},
         redis::{
-            connection::{
-                CLOCK,
-                capabilities::Capabilities,
-                errors,
-                reconnecting::ReconnectingConnection,
-                wire::{
-                    command::{
-                        Arg::{self, Bytes, Joined, Number, Text, Token},
-                        command, in_one_message, millis,
-                    },
-                    redirect::NodeRole,
-                },
-            },
-            scripts::{Call, Lua, is_unknown},
-            topology::{
-                companions::Names, server::RedisServer, sharded_subscription::GrantDelivery,
-            },
+            Arg, Bytes, CLOCK, Call, Capabilities, GrantDelivery, Joined, Names, NodeRole, Number,
+            ReconnectingConnection, RedisServer, Text, Token, command, errors, in_one_message,
+            millis,
+            scripts::{Lua, is_unknown},
         },
     },
 };

@@ -8,9 +8,8 @@ use crate::{
     store::{
         grants::Grants,
         redis::{
-            address::{
-                Address, DEFAULT_PORT, Named, scheme::Kind, transport::Security, url::ServerUrl,
-            },
+            Address,
+            address::{DEFAULT_PORT, Named, scheme::Kind, transport::Security, url::ServerUrl},
             connection::{pub_sub::PubSubDispatch, sentinel::Service},
         },
         timing::Timing,

@@ -20,18 +20,7 @@ use tokio::sync::Mutex;
 use crate::store::{
     Failure,
     in_flight::ConnectionId,
-    redis::{
-        connection::{
-            errors,
-            handshake::Purpose,
-            reconnecting::ReconnectingConnection,
-            wire::command::{
-                Arg::{Number, Text},
-                millis,
-            },
-        },
-        topology::Replicas,
-    },
+    redis::{Number, Purpose, ReconnectingConnection, Text, errors, millis, topology::Replicas},
 };
 
 #[derive(Debug)]

@@ -17,15 +17,9 @@ use crate::{
         Release,
         in_flight::{ConnectionId, InFlight},
         redis::{
-            connection::{
-                handshake::{CurrentConnection, Purpose},
-                known_primary::Need,
-                ready::Ready,
-                reconnecting::ReconnectingConnection,
-            },
-            topology::{
-                Replicas, replica_acks::ReplicaAcks, sharded_subscription::ShardedSubscription,
-            },
+            CurrentConnection, Purpose, Ready, ReconnectingConnection, ShardedSubscription,
+            connection::known_primary::Need,
+            topology::{Replicas, replica_acks::ReplicaAcks},
         },
     },
 };

@@ -6,11 +6,7 @@ use crate::{
     fencing::ClockIndex,
     store::{
         Failure,
-        redis::{
-            address::Address,
-            connection::wire::redirect::SLOTS,
-            topology::{cluster::Cluster, companions::slot_of, key_location::KeyLocation},
-        },
+        redis::{Address, Cluster, KeyLocation, SLOTS, topology::companions::slot_of},
     },
 };
 

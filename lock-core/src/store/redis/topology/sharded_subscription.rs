@@ -17,14 +17,9 @@ use redis::{PushKind, Value};
 use crate::store::{
     Failure, QueueMode,
     redis::{
-        address::Address,
-        connection::{
-            CLOCK, errors,
-            handshake::Purpose,
-            pub_sub::{SubscribedChannels, Subscription, warn_of_polling},
-            reconnecting::ReconnectingConnection,
-            wire::{command::Arg::Text, reply},
-        },
+        Address, CLOCK, Purpose, ReconnectingConnection, Text,
+        connection::pub_sub::{SubscribedChannels, Subscription, warn_of_polling},
+        errors, reply,
         topology::ServerSettings,
     },
 };

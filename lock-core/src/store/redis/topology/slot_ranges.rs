@@ -6,14 +6,7 @@ use redis::{ServerError, Value};
 
 use crate::store::{
     Failure,
-    redis::{
-        address::Address,
-        connection::{
-            errors,
-            wire::{command::Arg::Text, redirect::SLOTS},
-        },
-        topology::server::RedisServer,
-    },
+    redis::{Address, RedisServer, SLOTS, Text, errors},
 };
 
 /// More nodes than any cluster has: a map with more nodes is refused.

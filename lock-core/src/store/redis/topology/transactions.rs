@@ -13,14 +13,7 @@ use redis::{Cmd, Value};
 use crate::store::{
     Failure,
     owner_token::OwnerToken,
-    redis::{
-        connection::{
-            errors,
-            reconnecting::ReconnectingConnection,
-            wire::command::{Arg::Text, command, in_one_message},
-        },
-        topology::key_location::KeyLocation,
-    },
+    redis::{KeyLocation, ReconnectingConnection, Text, command, errors, in_one_message},
 };
 
 /// How often a change is tried while other clients disturb it.
