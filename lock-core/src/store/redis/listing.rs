@@ -122,20 +122,12 @@ fn pattern(prefix: &str) -> String {
 }
 
 fn read(reply: &Value) -> Option<(u64, Vec<String>)> {
-    let Value::Array(parts) = reply else {
+    let [cursor, Value::Array(keys)] = reply.as_sequence()? else {
         return None;
     };
-    let [cursor, Value::Array(keys)] = &parts[..] else {
-        return None;
-    };
-    let cursor = std::str::from_utf8(reply::bytes(cursor)?)
-        .ok()?
-        .parse()
-        .ok()?;
-    let keys = keys.iter().filter_map(reply::bytes);
     // A key that is no text is none of this library.
-    let keys = keys.filter_map(|key| String::from_utf8(key.to_vec()).ok());
-    Some((cursor, keys.collect()))
+    let keys = keys.iter().filter_map(reply::text).map(str::to_owned);
+    Some((reply::text(cursor)?.parse().ok()?, keys.collect()))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::{
         redis::{
             Arg, CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, Text, Token, command,
             errors, in_one_message, millis,
-            scripts::replies::{SeenLock, read_acquired, read_holder, read_id, token},
+            scripts::replies::{SeenLock, read_acquired, read_id, time_left, token},
             topology::{
                 companions::clock_moved_to,
                 transactions::{Change, MOST_TRIES, change, change_all},
@@ -182,7 +182,11 @@ impl KeyLocation {
         match &seen.collect::<Result<Vec<_>, _>>()?[..] {
             // It may have expired between the two commands.
             [Value::Nil, _] | [_, Value::Int(-2)] => Ok(None),
-            seen => read_holder(seen).map(Some),
+            [Value::BulkString(holder), Value::Int(left)] => {
+                let holder = String::from_utf8_lossy(holder).into_owned();
+                Ok(Some((holder, time_left(*left))))
+            }
+            _ => Err(errors::nonsense("an inspection")),
         }
     }
 

@@ -114,23 +114,17 @@ pub(crate) fn read_released(reply: &Value, connection: ConnectionId) -> Result<R
 }
 
 pub(crate) fn read_outcome(reply: &Value) -> Option<AcquireOutcome> {
-    if let Value::Array(words) = reply
-        && let [Value::Int(2), Value::BulkString(result)] = &words[..]
-    {
+    let words = reply.as_sequence()?;
+    if let [Value::Int(2), Value::BulkString(result)] = words {
         return Some(AcquireOutcome::Done(result.as_slice().into()));
     }
     // The last word of a reply is the holder's label. Only the first reply to a waiter has none: it does not say whether the waiter
     // is the next, and has no stamp, either.
-    let (numbers, holder) = match reply {
-        Value::Array(words) => match &words[..] {
-            [numbers @ .., holder @ Value::BulkString(_)] => {
-                (reply::numbers_of(numbers)?, label(holder))
-            }
-            numbers => (reply::numbers_of(numbers)?, None),
-        },
-        _ => return None,
+    let (numbers, holder) = match words {
+        [numbers @ .., holder @ Value::BulkString(_)] => (numbers, label(holder)),
+        numbers => (numbers, None),
     };
-    let (left, position, ours, is_next, stamp) = match numbers[..] {
+    let (left, position, ours, is_next, stamp) = match reply::numbers_of(numbers)?[..] {
         [1, first, count] => {
             return Some(AcquireOutcome::Granted(read_fencing(first, count)?.into()));
         }
@@ -200,34 +194,30 @@ pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
     })
 }
 
+/// What holds a key, if anything does, and for how long, `None`: without an expiry.
+pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
+
+/// What the script says of a key: its holder, the time left, how many wait, how many hold it, their leases, the queue, and for how long a
+/// result is kept.
+type Inspected = (Vec<u8>, i64, usize, usize, Words, Words, i64);
+type Words = Vec<Vec<u8>>;
+
 pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> {
-    let parts = match reply {
-        Value::Array(parts) if parts.is_empty() => return Ok(None),
-        Value::Array(parts) => &parts[..],
-        _ => &[],
-    };
-    let (holder, remaining) = read_holder(parts)?;
-    let [
-        _,
-        _,
-        Value::Int(waiting),
-        Value::Int(holders),
-        Value::Array(leases),
-        Value::Array(queue),
-        Value::Int(result),
-    ] = parts
-    else {
-        return Err(errors::nonsense("an inspection"));
-    };
-    let result_kept_for = time_left(*result);
+    if reply.as_sequence().is_some_and(<[Value]>::is_empty) {
+        return Ok(None);
+    }
+    let read = redis::from_redis_value_ref(reply);
+    let (holder, left, waiting, holders, leases, queue, result): Inspected =
+        read.map_err(|_| errors::nonsense("an inspection"))?;
+    let result_kept_for = time_left(result);
     if let (true, Some(kept_for)) = (holder.is_empty(), result_kept_for) {
         return Ok(Some(Sighting::of_result(kept_for)));
     }
-    let waiting = usize::try_from(*waiting).unwrap_or(0);
+    let holder = String::from_utf8_lossy(&holder);
     let seen = Sighting {
-        queue: words_of(queue).map(|words| waiter(&words)).collect(),
+        queue: queue.iter().map(|words| waiter(words)).collect(),
         result_kept_for,
-        ..sighting_of(&holder, remaining, waiting)
+        ..sighting_of(&holder, time_left(left), waiting)
     };
     let mode = match holder.get(..6) {
         Some("lc1+s:") => LockMode::Shared,
@@ -236,42 +226,24 @@ pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> 
     };
     Ok(Some(Sighting {
         mode,
-        holders: usize::try_from(*holders).unwrap_or(0),
+        holders,
         // None is named if the set of holders was evicted.
-        leases: words_of(leases).map(|words| lease(&words)).collect(),
+        leases: leases.iter().map(|words| lease(words)).collect(),
         ..seen
     }))
 }
 
-/// What holds a key, if anything does, and for how long, `None`: without an expiry.
-pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
-
-/// Reads what holds a key, and for how long: an owner token, or the marker of a lock that is not exclusive.
-pub(crate) fn read_holder(parts: &[Value]) -> Result<(String, Option<Duration>), Failure> {
-    match parts {
-        [Value::BulkString(holder), Value::Int(millis), ..] => {
-            let holder = String::from_utf8_lossy(holder).into_owned();
-            Ok((holder, time_left(*millis)))
-        }
-        _ => Err(errors::nonsense("an inspection")),
-    }
-}
-
 /// A reply to PTTL: a missing expiry is a negative number.
-fn time_left(millis: i64) -> Option<Duration> {
+pub(crate) fn time_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
-}
-
-fn words_of(values: &[Value]) -> impl Iterator<Item = String> {
-    let values = values.iter().filter_map(reply::bytes);
-    values.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
 fn process(label: &str) -> Holder {
     Holder::labelled(Some(label).filter(|label| !label.is_empty()))
 }
 
-fn lease(words: &str) -> LeaseInfo {
+fn lease(words: &[u8]) -> LeaseInfo {
+    let words = String::from_utf8_lossy(words);
     let mut words = words.splitn(3, ' ');
     let mut next = || words.next().unwrap_or_default();
     LeaseInfo {
@@ -281,8 +253,9 @@ fn lease(words: &str) -> LeaseInfo {
     }
 }
 
-fn waiter(words: &str) -> Waiter {
-    let (kind, label) = words.split_once(' ').unwrap_or((words, ""));
+fn waiter(words: &[u8]) -> Waiter {
+    let words = String::from_utf8_lossy(words);
+    let (kind, label) = words.split_once(' ').unwrap_or((&words, ""));
     Waiter {
         process: process(label),
         mode: match kind {

@@ -54,10 +54,8 @@ fn read_ranges(reply: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failure
 }
 
 fn read_range(range: &Value, own: &str) -> Option<SlotRange> {
-    let Value::Array(words) = range else {
-        return None;
-    };
-    let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = &words[..] else {
+    let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = range.as_sequence()?
+    else {
         return None;
     };
     let (host, port) = match &owner[..] {
