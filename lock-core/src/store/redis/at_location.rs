@@ -9,7 +9,6 @@ use crate::{
     mode::Mode,
     store::{
         Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released, StoreFuture,
-        on_the_manager,
         owner_token::sighting_of,
         redis::{
             Acked, Call, Capabilities, GrantDelivery, KeyLocation, Number, RedisStore, Text,
@@ -23,23 +22,6 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Takes a key by all steps that it needs, on the manager's thread.
-    pub(super) fn take_on_the_manager(&self, request: Acquire) -> StoreFuture<Acquired> {
-        let store = self.clone();
-        on_the_manager(&self.0.executor, async move {
-            store.take(&request, Acked::Must).await
-        })
-    }
-
-    /// Releases a key by all steps that it needs, on the manager's thread.
-    pub(super) fn let_go_on_the_manager(&self, request: Release) -> StoreFuture<Released> {
-        let store = self.clone();
-        on_the_manager(
-            &self.0.executor,
-            async move { store.let_go(&request).await },
-        )
-    }
-
     /// Releases, wherever the key is.
     pub(super) async fn let_go(&self, request: &Release) -> Result<Released, Failure> {
         let (mut is_first, mut passed) = (true, None);
@@ -164,64 +146,59 @@ impl RedisStore {
     ) -> StoreFuture<Option<Sighting>> {
         let store = self.clone();
         Box::pin(async move {
-            let inspect = async |location| store.inspect_at(&location, &full_key, named).await;
+            let inspect = async |location: KeyLocation| {
+                if location.capabilities(store.within()).await? == Capabilities::Commands {
+                    let seen = location.look(&full_key).await?;
+                    // There is no queue, one holder, and no result of a run.
+                    return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
+                }
+                let call = Call {
+                    keys: &location.keys(&full_key)[..KeyLocation::declared(Mode::Exclusive)],
+                    arguments: &[Number(named as u64)],
+                };
+                read_sighting(&location.run(&INSPECT, call).await?)
+            };
             store.0.servers.ask(&full_key, inspect).await
         })
     }
 
-    async fn inspect_at(
-        &self,
-        location: &KeyLocation,
-        full_key: &str,
-        named: usize,
-    ) -> Result<Option<Sighting>, Failure> {
-        if location.capabilities(self.within()).await? == Capabilities::Commands {
-            let seen = location.look(full_key).await?;
-            // There is no queue, one holder, and no result of a run.
-            return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
-        }
-        let call = Call {
-            keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
-            arguments: &[Number(named as u64)],
-        };
-        read_sighting(&location.run(&INSPECT, call).await?)
-    }
-
-    /// Deletes the result of a run.
-    pub(super) fn forget_on_the_manager(&self, full_key: Arc<str>) -> StoreFuture<()> {
+    pub(super) fn forget_at_location(&self, full_key: Arc<str>) -> StoreFuture<()> {
         let store = self.clone();
-        on_the_manager(&self.0.executor, async move {
-            let forget = async |location| store.forget_at(&location, &full_key).await;
+        Box::pin(async move {
+            let forget = async |location: KeyLocation| {
+                let [.., result] = location.keys(&full_key);
+                let delete = [command(&[&[Text("DEL"), result]])];
+                let connection = &location.server.connection;
+                let sent = location.send(connection, delete, store.within(), None);
+                let (_, mut replies) = sent.await?;
+                errors::of_value(replies.pop().unwrap_or(Value::Nil)).map(drop)
+            };
             store.0.servers.ask(&full_key, forget).await
         })
     }
 
-    async fn forget_at(&self, location: &KeyLocation, full_key: &str) -> Result<(), Failure> {
-        let [.., result] = location.keys(full_key);
-        let delete = command(&[&[Text("DEL"), result]]);
-        let connection = &location.server.connection;
-        let sent = location.send(connection, [delete], self.within(), None);
-        let (_, mut replies) = sent.await?;
-        errors::of_value(replies.pop().unwrap_or(Value::Nil)).map(drop)
-    }
-
-    pub(super) async fn force_release_at(
+    pub(super) fn force_release_at_location(
         &self,
-        location: &KeyLocation,
-        full_key: &str,
+        full_key: Arc<str>,
         known_fencing: u64,
-    ) -> Result<(), Failure> {
-        if location.capabilities(self.within()).await? == Capabilities::Commands {
-            return location.force_release_by_commands(full_key).await;
-        }
-        let call = Call {
-            keys: &location.keys(full_key)[..KeyLocation::declared(Mode::Exclusive)],
-            arguments: &[Number(known_fencing)],
-        };
-        match location.run(&FORCE_RELEASE, call).await? {
-            Value::Int(_) => Ok(()),
-            _ => Err(errors::nonsense("a forced release")),
-        }
+    ) -> StoreFuture<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            let force_release = async |location: KeyLocation| {
+                if location.capabilities(store.within()).await? == Capabilities::Commands {
+                    return location.force_release_by_commands(&full_key).await;
+                }
+                let call = Call {
+                    keys: &location.keys(&full_key)[..KeyLocation::declared(Mode::Exclusive)],
+                    arguments: &[Number(known_fencing)],
+                };
+                match location.run(&FORCE_RELEASE, call).await? {
+                    Value::Int(_) => Ok(()),
+                    _ => Err(errors::nonsense("a forced release")),
+                }
+            };
+            store.0.servers.ask(&full_key, force_release).await
+        })
     }
 }
 

@@ -109,18 +109,11 @@ impl Store for RedisStore {
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
-        let store = self.clone();
-        Box::pin(async move {
-            let force_release = async |location| {
-                let forced = store.force_release_at(&location, &full_key, known_fencing);
-                forced.await
-            };
-            store.0.servers.ask(&full_key, force_release).await
-        })
+        self.force_release_at_location(full_key, known_fencing)
     }
 
     fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
-        self.forget_on_the_manager(full_key)
+        self.forget_at_location(full_key)
     }
 
     fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
