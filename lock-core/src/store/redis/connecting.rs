@@ -1,16 +1,15 @@
 //! From a url to a store, and the first connection: which server it leads to, and what its user may do.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{Arc, Once, atomic::AtomicBool},
+    time::Duration,
 };
-use std::time::Duration;
 
 use redis::Value;
 
 use crate::{
     error::LockError,
-    runtime::{clock::Clock, executor::spawn_beside},
+    runtime::clock::Clock,
     store::{
         Failure, StoreFuture,
         grants::Grants,
@@ -21,7 +20,7 @@ use crate::{
             address::Named,
             connection::{known_primary::PrimaryFinder, sentinel::Sentinels},
             errors, health,
-            redis_store::{RedisState, Settings, no_marks},
+            redis_store::{MARKS, RedisState, Settings},
             topology::{ServerSettings, Topology, server::watch_sentinels},
         },
     },
@@ -52,11 +51,17 @@ impl RedisStore {
             replicas: settings.replicas,
         };
         let servers = match topology {
-            Topology::Single(address) => one(address, None, &server_settings),
+            Topology::Single(address) => {
+                RedisServers::One(one_server(address, None, &server_settings))
+            }
             Topology::Sentinel(service) => {
                 let dispatch = server_settings.dispatch("".into());
                 let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
-                one(service.primary, Some(Arc::new(sentinels)), &server_settings)
+                let sentinels = Some(Arc::new(sentinels) as _);
+                let location = one_server(service.primary, sentinels, &server_settings);
+                let watch = watch_sentinels(Arc::downgrade(&location.server));
+                settings.executor.spawn(watch);
+                RedisServers::One(location)
             }
             Topology::Cluster(seeds) => {
                 RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
@@ -65,9 +70,8 @@ impl RedisStore {
         Ok(Self(Arc::new(RedisState {
             executor: settings.executor.clone(),
             servers,
-            contended: no_marks(),
-            looked: AtomicBool::new(false),
-            watched: AtomicBool::new(false),
+            contended: (0..MARKS).map(|_| AtomicBool::new(false)).collect(),
+            eviction: Once::new(),
             timing: settings.timing,
             scope: settings.scope.clone(),
             is_one_of_several,
@@ -111,14 +115,10 @@ impl RedisStore {
     }
 
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
-        let server = match &self.0.servers {
-            RedisServers::One(KeyLocation { server, .. }) => server,
+        let connection = match &self.0.servers {
+            RedisServers::One(location) => &location.server.connection,
             RedisServers::Several(cluster) => return cluster.look(within).await,
         };
-        let connection = &server.connection;
-        if connection.sentinels().is_some() && !self.0.watched.swap(true, Ordering::Relaxed) {
-            spawn_beside(watch_sentinels(Arc::downgrade(server)));
-        }
         match connection.send(&[&[Text("PING")]], within, None).await? {
             (_, Value::SimpleString(pong)) if pong == "PONG" => Ok(()),
             (_, Value::ServerError(error)) => Err(match error.code() {
@@ -130,15 +130,16 @@ impl RedisStore {
     }
 }
 
-fn one(
+/// The location of all keys on a server that has all of them.
+fn one_server(
     address: Address,
     sentinels: Option<Arc<dyn PrimaryFinder>>,
     server_settings: &ServerSettings,
-) -> RedisServers {
+) -> KeyLocation {
     let names = Names::of_a_server(&server_settings.manager);
     let dispatch = server_settings.dispatch(names.grants.clone());
     let (purpose, timing) = (Purpose::Locks, server_settings.timing);
     let connection = ReconnectingConnection::new(address, sentinels, purpose, timing, dispatch);
     let server = RedisServer::new(connection, None, server_settings.replicas);
-    RedisServers::One(KeyLocation::at(Arc::new(server), Arc::new(names), 0))
+    KeyLocation::at(Arc::new(server), Arc::new(names), 0)
 }

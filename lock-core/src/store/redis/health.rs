@@ -1,9 +1,6 @@
 //! Whether a server is fit for locks.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     fencing::KnownTokens,
@@ -107,18 +104,17 @@ async fn clock_warning(
 /// Warns about an eviction policy, once a manager and server, in a task apart from the connect. If the policy cannot be read,
 /// there is no warning; a check reports that.
 pub(super) fn look_at_eviction(store: &RedisStore) {
-    if store.0.looked.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    for KeyLocation { server, .. } in store.0.servers.each() {
-        let within = store.within();
-        spawn_beside(async move {
-            if let Ok(Some(warning)) = eviction_warning(&server.connection, within).await {
-                let server = server.connection.address().shown();
-                tracing::warn!(server, "{warning}");
-            }
-        });
-    }
+    store.0.eviction.call_once(|| {
+        for KeyLocation { server, .. } in store.0.servers.each() {
+            let within = store.within();
+            spawn_beside(async move {
+                if let Ok(Some(warning)) = eviction_warning(&server.connection, within).await {
+                    let server = server.connection.address().shown();
+                    tracing::warn!(server, "{warning}");
+                }
+            });
+        }
+    });
 }
 
 /// Locks are keys with an expiry, which every eviction policy but one may delete.

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -36,10 +36,8 @@ pub(super) struct RedisState {
     /// entry to the queue, though: if the key is busy, that takes a second round trip. So for a key that was contended, the script is
     /// sent at once.
     pub(super) contended: Box<[AtomicBool]>,
-    /// Whether the eviction policy was read.
-    pub(super) looked: AtomicBool,
-    /// Whether the sentinels are watched.
-    pub(super) watched: AtomicBool,
+    /// The look at the eviction policies.
+    pub(super) eviction: Once,
     pub(super) timing: Timing,
     pub(super) scope: Scope,
     /// Whether the server is one of several that vote: by scripts only, and without grants.
@@ -48,12 +46,7 @@ pub(super) struct RedisState {
 
 /// Some keys share a mark, which costs them speed and nothing else. Which ones is secret, as the hash of a key is, so that no client can
 /// slow down another's key by choosing its own.
-const MARKS: usize = 1024;
-
-/// Marks of keys that were not contended.
-pub(super) fn no_marks() -> Box<[AtomicBool]> {
-    (0..MARKS).map(|_| AtomicBool::new(false)).collect()
-}
+pub(super) const MARKS: usize = 1024;
 
 /// Which keys locks have, and which of them stands for all.
 #[derive(Clone, Debug, Default)]
