@@ -23,9 +23,7 @@ use crate::{
         Failure,
         redis::{
             Address, KeyLocation, Names, NodeRole, Purpose, ReconnectingConnection, RedisServer,
-            SLOTS, ShardedSubscription,
-            connection::wire::redirect::Redirect,
-            errors,
+            SLOTS, ShardedSubscription, errors,
             topology::{
                 Seeds, ServerSettings,
                 companions::slot_of,
@@ -105,18 +103,6 @@ impl Cluster {
             }
             return None;
         };
-        let server = self.redirected(location, redirect);
-        if redirect.node_role == NodeRole::SlotOwner {
-            self.look_soon();
-        }
-        Some(KeyLocation {
-            server,
-            node_role: redirect.node_role,
-            ..location.clone()
-        })
-    }
-
-    fn redirected(&self, location: &KeyLocation, redirect: &Redirect) -> Arc<RedisServer> {
         let asked = location.server.connection.address();
         let host = match asked.place() {
             Some((own, _)) if matches!(&*redirect.host, "" | "?") => own,
@@ -126,8 +112,14 @@ impl Cluster {
         let server = self.server_at(&mut map, &asked.at(host, redirect.port));
         if redirect.node_role == NodeRole::SlotOwner {
             map.owners[usize::from(redirect.slot)] = Some(server.clone());
+            drop(map);
+            self.look_soon();
         }
-        server
+        Some(KeyLocation {
+            server,
+            node_role: redirect.node_role,
+            ..location.clone()
+        })
     }
 
     /// The nodes that have slots, each as the location of its first slot.

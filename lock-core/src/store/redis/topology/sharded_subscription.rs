@@ -103,9 +103,8 @@ impl ShardedSubscription {
         let reply = self.connection.send(&[&words], within, None).await;
         match reply.and_then(|(connection, value)| Ok((connection, errors::of_value(value)?))) {
             Ok((connection, reply)) => {
-                let noted = confirms(&reply, channel)
-                    .then(|| self.channels.note(channel, connection, sent));
-                match noted {
+                let note = || self.channels.note(channel, connection, sent);
+                match confirms(&reply, channel).then(note) {
                     Some(Subscription::Confirmed) => return Ok(GrantDelivery::Pushed),
                     Some(Subscription::Ended) => {}
                     // All waiters ask again, and subscribe on a new connection. If the reply was not the confirmation, the node has ended
@@ -115,7 +114,12 @@ impl ShardedSubscription {
                 }
                 Ok(GrantDelivery::NotSubscribedYet)
             }
-            Err(Failure::Refused(why)) => Ok(self.give_up(&why.to_string())),
+            Err(Failure::Refused(why)) => {
+                if !self.is_given_up.swap(true, Ordering::Relaxed) {
+                    warn_of_polling(self.connection.address().shown(), &why.to_string());
+                }
+                Ok(GrantDelivery::Unsupported)
+            }
             // Another node has the slot, and so the lock.
             Err(failure) if errors::redirect(&failure).is_some() => Err(failure),
             // Locks do not depend on the subscription: waiters poll until it is confirmed.
@@ -129,23 +133,10 @@ impl ShardedSubscription {
             }
         }
     }
-
-    fn give_up(&self, why: &str) -> GrantDelivery {
-        if !self.is_given_up.swap(true, Ordering::Relaxed) {
-            warn_of_polling(self.connection.address().shown(), why);
-        }
-        GrantDelivery::Unsupported
-    }
 }
 
 /// Whether a reply is the confirmation of this subscription.
 fn confirms(reply: &Value, channel: &str) -> bool {
-    let Value::Push {
-        kind: PushKind::SSubscribe,
-        data,
-    } = reply
-    else {
-        return false;
-    };
-    data.first().and_then(reply::bytes) == Some(channel.as_bytes())
+    matches!(reply, Value::Push { kind: PushKind::SSubscribe, data }
+        if data.first().and_then(reply::bytes) == Some(channel.as_bytes()))
 }
