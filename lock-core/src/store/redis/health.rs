@@ -12,8 +12,8 @@ use crate::{
     store::{
         Failure,
         redis::{
-            Acked, Capabilities, KeyLocation, ReconnectingConnection, RedisStore, Text, errors,
-            reply, rights, trial,
+            Acked, Capabilities, KeyLocation, ReconnectingConnection, RedisServers, RedisStore,
+            Text, errors, reply, rights, trial,
         },
     },
 };
@@ -69,16 +69,16 @@ async fn check_one(
         (Topic::Eviction, eviction),
         (Topic::Rights, scripts),
     ];
-    let found = found
-        .into_iter()
-        .filter_map(|(topic, text)| Some((topic, text?)));
-    health.warnings.extend(found.map(|(topic, text)| {
-        if store.0.servers.are_several() {
-            topic.warning(format!("{}: {text}", connection.address().shown()))
-        } else {
-            topic.warning(text)
-        }
-    }));
+    for (topic, text) in found {
+        health
+            .warnings
+            .extend(text.map(|text| match &store.0.servers {
+                RedisServers::One(_) => topic.warning(text),
+                RedisServers::Several(_) => {
+                    topic.warning(format!("{}: {text}", connection.address().shown()))
+                }
+            }));
+    }
     Ok(())
 }
 

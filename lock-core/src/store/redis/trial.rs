@@ -105,7 +105,7 @@ pub(super) async fn try_a_lock(
     known_tokens: &KnownTokens,
 ) -> Result<Option<String>, Failure> {
     match location.capabilities(store.within()).await? {
-        Capabilities::Scripts => expect_rights(store, location).await?,
+        Capabilities::Scripts => expect_rights(location).await?,
         Capabilities::Commands if store.0.is_one_of_several => {
             return Err(errors::denied(
                 "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
@@ -124,14 +124,17 @@ pub(super) async fn try_a_lock(
     let known_fencing = known_tokens.of(clock);
     let label = HolderLabel::new(location.server.connection.address().label());
     // Polling is right for its waiters, whether or not scripts may run here.
-    let (token, own_key) = (
-        OwnerTokens::of(&label).next(Scheme::Deletes),
-        LockKey::new(&*key),
-    );
-    let mode = Mode::Exclusive;
-    let owner = Owner::new(token, &Arc::default(), mode, &own_key, key, clock);
-    let (owner, may_be_busy) = (Arc::new(owner), given.is_some());
-    let tried = lock_and_unlock(store, owner, may_be_busy, acked, known_fencing).await;
+    let token = OwnerTokens::of(&label).next(Scheme::Deletes);
+    let (own_key, mode) = (LockKey::new(&*key), Mode::Exclusive);
+    let owner = Arc::new(Owner::new(
+        token,
+        &Arc::default(),
+        mode,
+        &own_key,
+        key,
+        clock,
+    ));
+    let tried = lock_and_unlock(store, owner, given.is_some(), acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {
         (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
             let given = given.escape_debug();
@@ -143,18 +146,12 @@ pub(super) async fn try_a_lock(
 
 /// Verifies that scripts may call all that they call, also for a lock that others wait for or share. In the middle of a script a
 /// refusal would leave the lock half done.
-async fn expect_rights(store: &RedisStore, location: &KeyLocation) -> Result<(), Failure> {
+async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let (names, random) = (&location.names, random_name());
-    let publish = if store.0.servers.are_several() {
-        "SPUBLISH"
-    } else {
-        "PUBLISH"
-    };
     let call = Call {
         keys: &[],
         arguments: &[
             Joined(&names.check, &random),
-            Text(publish),
             Joined(&names.grants, ":check"),
         ],
     };
@@ -267,13 +264,12 @@ async fn announce(
     current: &CurrentConnection,
     within: Duration,
 ) {
-    let connection = &location.server.connection;
     let protocol = if current.greeting.is_some() {
         "RESP3"
     } else {
         "RESP2"
     };
-    let greeting = connection.greeting(within).await;
+    let greeting = location.server.connection.greeting(within).await;
     let scripts = current.capabilities == Some(Capabilities::Scripts);
     // In a cluster, grants arrive on a connection beside this one, once a task waits.
     let delivery = if store.0.servers.are_several() {
@@ -281,11 +277,9 @@ async fn announce(
     } else {
         current.grants
     };
-    // With sentinels, the primary that they named.
-    let found = current.found.as_ref();
-    let found = found.map(|found| connection.address().at(&found.host, found.port));
     tracing::info!(
-        server = found.as_ref().unwrap_or(connection.address()).shown(),
+        // With sentinels, the primary that they named.
+        server = current.address.shown(),
         kind = greeting.server.as_deref().unwrap_or("unknown"),
         version = greeting.version.as_deref().unwrap_or("unknown"),
         protocol,

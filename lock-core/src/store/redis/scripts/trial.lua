@@ -2,18 +2,19 @@
 --
 -- ARGV[1]  an unused key of the reserved name space, in a slot of this server. It is not declared: so a refusal of the key comes from
 --          the command, and not from this call.
--- ARGV[2]  PUBLISH or SPUBLISH. A server that does not have it refuses nothing.
--- ARGV[3]  a channel of the asking process, to which it does not listen.
+-- ARGV[2]  a channel of the asking process, to which it does not listen. In a cluster it has a tag between braces. A server without
+--          such channels refuses nothing.
 --
 -- Returns that command and the server's words, or nothing. Only SET makes the key, which expires at once if it is not deleted.
 local key = ARGV[1]
+local publish = string.find(ARGV[2], '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
 
 for _, call in ipairs({
   {'XADD', key, 'NOMKSTREAM', 'MAXLEN', 0, '*', '', ''}, {'ZADD', key, 'XX', 0, ''}, {'ZRANGE', key, 0, 0}, {'ZREM', key, ''},
   {'ZCARD', key}, {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0},
   {'ZCOUNT', key, 0, 0}, {'ZRANGEBYSCORE', key, 0, 0}, {'ZREVRANGE', key, 0, 0}, {'PEXPIREAT', key, 1},
   {'SET', key, '', 'PX', 1000}, {'GET', key}, {'MGET', key}, {'EXISTS', key}, {'PTTL', key}, {'PEXPIRE', key, 1000}, {'DEL', key},
-  {'TIME'}, {ARGV[2], ARGV[3], ''},
+  {'TIME'}, {publish, ARGV[2], ''},
 }) do
   local reply = redis.pcall(unpack(call))
   local refusal = type(reply) == 'table' and reply.err or ''
