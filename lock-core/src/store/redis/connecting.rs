@@ -9,14 +9,13 @@ use redis::Value;
 
 use crate::{
     error::LockError,
-    runtime::clock::Clock,
     store::{
         Failure, StoreFuture,
         grants::Grants,
         owner_token::random_name,
         redis::{
-            Address, Cluster, KeyLocation, Names, Purpose, ReconnectingConnection, RedisServer,
-            RedisServers, RedisStore, Text,
+            Address, CLOCK, Cluster, KeyLocation, Names, Purpose, ReconnectingConnection,
+            RedisServer, RedisServers, RedisStore, Text,
             address::Named,
             connection::{known_primary::PrimaryFinder, sentinel::Sentinels},
             errors, health,
@@ -100,14 +99,13 @@ impl RedisStore {
 
     /// Makes the first connection, verifies which server it leads to, and that its user has the rights that locks need.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let started = Clock::Boot.now();
         let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
-        let left = || within.saturating_sub(Clock::Boot.now().since(started));
+        let until = CLOCK.now().after(within);
         let reached = self.reach(within).await;
         if reached.is_ok() {
             health::look_at_eviction(self);
         }
-        self.try_out(reached, left()).await?;
+        self.try_out(reached, until).await?;
         if let Some(warning) = self.0.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
         }

@@ -5,15 +5,12 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     fencing::KnownTokens,
     inspect::{Health, Topic},
-    runtime::{
-        clock::{Clock, wall_clock},
-        executor::spawn_beside,
-    },
+    runtime::{clock::wall_clock, executor::spawn_beside},
     store::{
         Failure,
         redis::{
-            Acked, Capabilities, KeyLocation, ReconnectingConnection, RedisServers, RedisStore,
-            Text, errors, reply, rights, trial,
+            Acked, CLOCK, Capabilities, KeyLocation, ReconnectingConnection, RedisStore, Text,
+            errors, reply, rights, trial,
         },
     },
 };
@@ -48,9 +45,9 @@ async fn check_one(
 ) -> Result<(), Failure> {
     let slow = trial::try_a_lock(store, location, Acked::Must, known_tokens).await?;
     let (connection, within) = (&location.server.connection, store.within());
-    let sent = Clock::Boot.now();
+    let sent = CLOCK.now();
     let clock = clock_warning(connection, within).await?;
-    health.round_trip = health.round_trip.max(Clock::Boot.now().since(sent));
+    health.round_trip = health.round_trip.max(CLOCK.now().since(sent));
     let eviction = match eviction_warning(connection, within).await {
         Err(failure) if errors::lack_of_rights(&failure).is_some() => Some(
             "this user may not run INFO, so the eviction policy is not known: grant it `+info`, or make sure that it is \
@@ -69,15 +66,14 @@ async fn check_one(
         (Topic::Eviction, eviction),
         (Topic::Rights, scripts),
     ];
+    let several = store.0.servers.are_several();
+    let front = several.then(|| format!("{}: ", connection.address().shown()));
+    let front = front.unwrap_or_default();
     for (topic, text) in found {
-        health
-            .warnings
-            .extend(text.map(|text| match &store.0.servers {
-                RedisServers::One(_) => topic.warning(text),
-                RedisServers::Several(_) => {
-                    topic.warning(format!("{}: {text}", connection.address().shown()))
-                }
-            }));
+        if let Some(text) = text {
+            let text = format!("{front}{text}");
+            health.warnings.push(topic.warning(text));
+        }
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(super) async fn page(
         return Ok(Page { locks, next });
     };
     let is_last = left.next().is_none();
-    let pattern = pattern(full_prefix);
+    let pattern = format!("{}*", rights::literally(full_prefix));
     let connection = &location.server.connection;
     let (mut id, mut reply) = scan(connection, from.cursor, &pattern, within).await?;
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {
@@ -56,7 +56,7 @@ pub(super) async fn page(
     let (number, keys) = read(&reply).ok_or_else(|| errors::nonsense("a SCAN"))?;
     let keys: Vec<String> = keys
         .into_iter()
-        .filter(|key| !key.starts_with(RESERVED))
+        .filter(|key| key.starts_with(full_prefix) && !key.starts_with(RESERVED))
         .collect();
     // Their number is bounded by a page.
     let seen = together(keys.iter().map(|key| inspect(key.as_str().into()))).await;
@@ -108,19 +108,6 @@ async fn scan(
     connection.send(&[&words], within, None).await
 }
 
-/// A glob that matches all texts with this prefix.
-fn pattern(prefix: &str) -> String {
-    let mut pattern = String::with_capacity(prefix.len() + 1);
-    for character in prefix.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
-    }
-    pattern.push('*');
-    pattern
-}
-
 fn read(reply: &Value) -> Option<(u64, Vec<String>)> {
     let [cursor, Value::Array(keys)] = reply.as_sequence()? else {
         return None;
@@ -133,12 +120,6 @@ fn read(reply: &Value) -> Option<(u64, Vec<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_prefix_is_not_a_glob() {
-        assert_eq!(pattern("lock:"), "lock:*");
-        assert_eq!(pattern(r"a*b?[c]\^"), r"a\*b\?\[c\]\\\^*");
-    }
 
     #[test]
     fn a_reply_of_the_wrong_form_is_not_taken_for_one() {

@@ -153,7 +153,7 @@ pub(super) async fn without_scan(
 }
 
 /// A text as a pattern that matches it, in one word of a line: a character that would split the word becomes `?`.
-fn literally(text: &str) -> String {
+pub(super) fn literally(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {
         match c {

@@ -11,7 +11,7 @@ use crate::{
     key::LockKey,
     mode::Mode,
     options::RESERVED,
-    runtime::clock::Clock,
+    runtime::clock::Moment,
     store::{
         Acquire, AcquireOutcome, Failure, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
         Store,
@@ -19,8 +19,8 @@ use crate::{
         owner::Owner,
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
-            Acked, Call, Capabilities, CurrentConnection, GRANTS, Joined, KeyLocation, RedisStore,
-            Text, errors, rights,
+            Acked, CLOCK, Call, Capabilities, CurrentConnection, GRANTS, Joined, KeyLocation,
+            RedisStore, Text, errors, rights,
             scripts::{RELEASE_UNCONTENDED, TRIAL},
             together::together,
             topology::companions::tag_in,
@@ -43,17 +43,16 @@ impl RedisStore {
     pub(crate) async fn try_out(
         &self,
         reached: Result<(), Failure>,
-        within: Duration,
+        until: Moment,
     ) -> Result<(), Failure> {
-        let started = Clock::Boot.now();
-        let left = || within.saturating_sub(Clock::Boot.now().since(started));
+        let left = || until.since(CLOCK.now());
         let homes = self.0.servers.each();
         if let Err(failure) = reached {
             return Err(rights::explained(self, &self.0.servers.any(), failure, left()).await);
         }
         // At the same time. A trial that is not awaited would leave its key until its ttl ends.
         let tried = together(homes.iter().map(|location| try_one(self, location)));
-        if let Ok(tried) = timeout(within, tried).await {
+        if let Ok(tried) = timeout(left(), tried).await {
             for (location, tried) in homes.iter().zip(tried) {
                 if let Err(failure) = tried {
                     return Err(rights::explained(self, location, failure, left()).await);
@@ -209,8 +208,8 @@ async fn lock_and_unlock(
     acked: Acked,
     known_fencing: u64,
 ) -> Result<Option<String>, Failure> {
-    let started = Clock::Boot.now();
-    let gone = || match Clock::Boot.now().since(started) {
+    let started = CLOCK.now();
+    let gone = || match CLOCK.now().since(started) {
         late if late >= CHECK_TTL => Ok(Some(format!(
             "a lock with a ttl of {CHECK_TTL:?} could not be taken, renewed and released in {late:?}: choose longer ttls, or find \
              what slows this server down"

@@ -92,7 +92,7 @@ impl RedlockServer {
     pub(super) async fn connect(&self) -> Result<(), Failure> {
         let until = self.patience();
         let reached = self.ask_voting_right(until).await.map(drop);
-        self.node.try_out(reached, left(until)).await
+        self.node.try_out(reached, until).await
     }
 
     /// Until when a new connection and its first reply may take.
