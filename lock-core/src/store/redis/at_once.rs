@@ -225,18 +225,14 @@ async fn take_by_script(way: &Way, request: &Acquire) -> Result<Option<Acquired>
 /// more. Then the script of all releases is to do it.
 async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
-    let mut is_forgotten = false;
     if matches!(way.form, SentAs::Gathered) {
         match Box::pin(gathered::release(location, ready, request)).await? {
             Value::Int(0) => return Ok(None),
             Value::Int(1) => return read_released(&Value::Int(1), ready.id()).map(Some),
-            // Perhaps another key of the message caused the error.
-            error => is_forgotten = is_unknown(&error),
+            // Perhaps another key of the message caused the error, or the server has forgotten the script.
+            _ => {}
         }
-    }
-    if let Some(by) = ready.current.delete_if()
-        && !is_forgotten
-    {
+    } else if let Some(by) = ready.current.delete_if() {
         return Box::pin(native_release::release(by, location, ready, request)).await;
     }
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
@@ -245,19 +241,17 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
         arguments: &[Token(&request.owner.token)],
     };
     let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
-    // By its text, if the server has forgotten the script: so the next message finds it. Two rounds at most.
-    loop {
-        let sent = if is_forgotten {
-            RELEASE_UNCONTENDED.call_by_text(call)
-        } else {
-            RELEASE_UNCONTENDED.call(call)
-        };
-        match ready.one(sent, in_flight, within).await? {
-            Value::Array(_) => return Ok(None),
-            error if !is_forgotten && is_unknown(&error) => is_forgotten = true,
-            reply => return read_released(&errors::of_value(reply)?, ready.id()).map(Some),
-        }
+    let by_hash = RELEASE_UNCONTENDED.call(call);
+    let mut reply = ready.one(by_hash, in_flight, within).await?;
+    if is_unknown(&reply) {
+        // The next message finds the script, too.
+        let by_text = RELEASE_UNCONTENDED.call_by_text(call);
+        reply = ready.one(by_text, in_flight, within).await?;
     }
+    if let Value::Array(_) = reply {
+        return Ok(None);
+    }
+    read_released(&errors::of_value(reply)?, ready.id()).map(Some)
 }
 
 /// Releases a lock by the script of all releases, which serves the queue.
