@@ -34,6 +34,10 @@ pub(super) async fn check(
             return Err(rights::explained(store, &location, failure, within).await);
         }
     }
+    // With several servers, this warning is given once for all of them.
+    if !store.0.is_one_of_several {
+        health.warnings.extend(store.0.scope.warning());
+    }
     Ok(health)
 }
 

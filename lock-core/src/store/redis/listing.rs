@@ -7,13 +7,12 @@ use std::{sync::Arc, time::Duration};
 use redis::Value;
 
 use crate::{
-    inspect::Sighting,
     options::RESERVED,
     store::{
-        Cursor, Failure, Page, PagePosition, StoreFuture,
+        Cursor, Failure, Page, PagePosition,
         in_flight::ConnectionId,
         redis::{
-            ReconnectingConnection, RedisServers, Text, errors, reply, rights, together::together,
+            ReconnectingConnection, RedisStore, Text, errors, reply, rights, together::together,
         },
     },
 };
@@ -28,13 +27,11 @@ const LOOKED_AT: &str = "100";
 /// The servers of a cluster are known by their addresses, since their number and order may change. A slot that moves meanwhile may
 /// be passed over, or seen twice.
 pub(super) async fn page(
-    servers: &RedisServers,
-    within: Duration,
-    inspect: impl Fn(Arc<str>) -> StoreFuture<Option<Sighting>>,
+    store: &RedisStore,
     full_prefix: &str,
     from: PagePosition,
 ) -> Result<Page, Failure> {
-    let mut left = servers.each().into_iter().filter(|location| {
+    let mut left = store.0.servers.each().into_iter().filter(|location| {
         let address = location.server.connection.address().shown();
         !from.done.iter().any(|done| done == address)
     });
@@ -44,7 +41,7 @@ pub(super) async fn page(
     };
     let is_last = left.next().is_none();
     let pattern = format!("{}*", rights::literally(full_prefix));
-    let connection = &location.server.connection;
+    let (connection, within) = (&location.server.connection, store.within());
     let (mut id, mut reply) = scan(connection, from.cursor, &pattern, within).await?;
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {
         (id, reply) = scan(connection, None, &pattern, within).await?;
@@ -59,7 +56,8 @@ pub(super) async fn page(
         .filter(|key| key.starts_with(full_prefix) && !key.starts_with(RESERVED))
         .collect();
     // Their number is bounded by a page.
-    let seen = together(keys.iter().map(|key| inspect(key.as_str().into()))).await;
+    let seen = keys.iter().map(|key| store.look_at(key.as_str().into(), 0));
+    let seen = together(seen).await;
     let mut locks = Vec::with_capacity(keys.len());
     for (key, seen) in keys.into_iter().zip(seen) {
         match seen {

@@ -101,11 +101,7 @@ impl Store for RedisStore {
 
     fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
         let store = self.clone();
-        Box::pin(async move {
-            let (servers, within) = (&store.0.servers, store.within());
-            let inspect = |full_key| store.look_at(full_key, 0);
-            listing::page(servers, within, inspect, &full_prefix, from).await
-        })
+        Box::pin(async move { listing::page(&store, &full_prefix, from).await })
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
@@ -118,14 +114,7 @@ impl Store for RedisStore {
 
     fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
         let store = self.clone();
-        Box::pin(async move {
-            let mut health = health::check(&store, &known_tokens).await?;
-            // With several servers, this warning is given once for all of them.
-            if !store.0.is_one_of_several {
-                health.warnings.extend(store.0.scope.warning());
-            }
-            Ok(health)
-        })
+        Box::pin(async move { health::check(&store, &known_tokens).await })
     }
 
     fn clocks(&self) -> u16 {
