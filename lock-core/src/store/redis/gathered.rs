@@ -114,10 +114,8 @@ fn distributed(parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
     let releases = parts.iter().filter(|part| part.is_release()).count();
     let mut replies = replies.into_iter();
     let of_script = (releases > 0).then(|| replies.next().unwrap_or_default());
-    let mut outcomes = of_script
-        .map(|reply| each_outcome(reply, releases))
-        .into_iter()
-        .flatten();
+    let outcomes = of_script.map(|reply| each_outcome(reply, releases));
+    let mut outcomes = outcomes.into_iter().flatten();
     let behind = match replies.as_slice() {
         [.., id, queues] => PartReply {
             value: Value::Nil,

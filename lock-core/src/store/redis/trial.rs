@@ -137,7 +137,7 @@ pub(super) async fn try_a_lock(
     tried.map_err(|failure| match (failure, given) {
         (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
             let given = given.escape_debug();
-            Failure::Invalid(format!("`{given}` cannot be the check_key: {reason}").into())
+            Failure::invalid(format!("`{given}` cannot be the check_key: {reason}"))
         }
         (other, _) => other,
     })

@@ -83,13 +83,10 @@ impl ReplicaAcks {
     pub(crate) async fn try_out(&self) -> Result<(), Failure> {
         let words = [Text("WAIT"), Number(0), Number(1)];
         let within = self.connection.timing().command_timeout;
-        match self.connection.send(&[&words], within, None).await? {
-            (_, Value::ServerError(error)) if error.code() == "NOPERM" => {
-                Err(errors::answered(&error))
-            }
-            (_, Value::ServerError(error))
-                if errors::details_of(&error).contains("unknown command") =>
-            {
+        let (_, reply) = self.connection.send(&[&words], within, None).await?;
+        match reply {
+            Value::ServerError(error) if error.code() == "NOPERM" => Err(errors::answered(&error)),
+            Value::ServerError(error) if errors::is_unknown_command(&error) => {
                 Err(Failure::invalid(format!(
                     "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",
                     self.connection.address().shown()

@@ -1,6 +1,6 @@
 //! Asks a node of a cluster which nodes have which slots.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use redis::{ServerError, Value};
 
@@ -38,12 +38,8 @@ fn read_ranges(reply: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failure
     let own = asked.place().map_or("", |(host, _)| host);
     let ranges: Option<Vec<_>> = parts.iter().map(|part| read_range(part, own)).collect();
     let ranges = ranges.ok_or_else(|| errors::nonsense("CLUSTER SLOTS"))?;
-    let mut places: Vec<_> = ranges
-        .iter()
-        .map(|range| (&range.host, range.port))
-        .collect();
-    places.sort_unstable();
-    places.dedup();
+    let places = ranges.iter().map(|range| (&range.host, range.port));
+    let places: HashSet<_> = places.collect();
     if places.is_empty() || places.len() > MOST_NODES {
         return Err(Failure::not_now(format!(
             "{} knows of no node that has slots",
@@ -73,19 +69,15 @@ fn read_range(range: &Value, own: &str) -> Option<SlotRange> {
 }
 
 fn no_map(error: &ServerError, asked: &Address) -> Failure {
+    let shown = asked.shown();
     if errors::details_of(error).contains("cluster support disabled") {
-        return Failure::Invalid(
-            format!(
-                "{} is no node of a cluster: use a `redis://` url",
-                asked.shown()
-            )
-            .into(),
-        );
+        return Failure::invalid(format!(
+            "{shown} is no node of a cluster: use a `redis://` url"
+        ));
     }
     if error.code() == "NOPERM" {
         return errors::denied(format!(
-            "this user of {} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`",
-            asked.shown()
+            "this user of {shown} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`"
         ));
     }
     errors::refused(error, asked)
