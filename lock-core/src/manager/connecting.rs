@@ -127,7 +127,7 @@ impl LockManagerBuilder {
 
         let grants = Arc::<Grants>::default();
         let executor = start_thread()?;
-        let store = RedisStore::new(&server, &self.settings(&executor)?, grants.clone())?;
+        let store = RedisStore::new(&server, &self.settings(&executor)?, Some(grants.clone()))?;
         if store.is_one_server() {
             self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
         }

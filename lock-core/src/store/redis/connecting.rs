@@ -26,27 +26,20 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Connects with the first request.
+    /// Connects with the first request. `grants`: where they are delivered; `None` for one of several servers, of which none can grant
+    /// a lock that a majority has.
     pub(crate) fn new(
         server: &Named,
         settings: &Settings,
-        grants: Arc<Grants>,
+        grants: Option<Arc<Grants>>,
     ) -> Result<Self, LockError> {
-        Self::make(server, settings, grants, false)
-    }
-
-    pub(super) fn make(
-        server: &Named,
-        settings: &Settings,
-        grants: Arc<Grants>,
-        is_one_of_several: bool,
-    ) -> Result<Self, LockError> {
+        let is_one_of_several = grants.is_none();
         let label = settings.label.as_ref();
         let topology = Topology::of(server, &settings.access, &settings.security, label)?;
         let server_settings = ServerSettings {
             timing: settings.timing,
             manager: random_name().into(),
-            grants,
+            grants: grants.unwrap_or_default(),
             replicas: settings.replicas,
         };
         let servers = match topology {

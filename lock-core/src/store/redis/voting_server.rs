@@ -13,8 +13,8 @@ use crate::{
         owner::Owner,
         owner_token::random_name,
         redis::{
-            Arg, Call, Joined, KeyLocation, Named, Number, RedisStore, Settings, Text, Token,
-            command, errors, health, in_one_message, millis, reply,
+            Call, Joined, KeyLocation, Named, Number, RedisStore, Settings, Text, Token, command,
+            errors, health, in_one_message, millis, reply,
             scripts::{MARK, PROPOSE, replies::SeenLock},
             without_scripts::set_if_free,
         },
@@ -77,8 +77,7 @@ pub(crate) struct ServerIdentity {
 impl RedisStore {
     /// Connects with the first request.
     pub(crate) fn one_of_several(named: &Named, settings: &Settings) -> Result<Self, LockError> {
-        // No grants are received: no single server can grant a lock that a majority has.
-        let store = Self::make(named, settings, Arc::default(), true)?;
+        let store = Self::new(named, settings, None)?;
         if store.0.servers.are_several() || store.place().server.connection.sentinels().is_some() {
             return Err(LockError::invalid(format!(
                 "`{}` is no server that is independent of the others: list single ones",
@@ -107,11 +106,10 @@ impl RedisStore {
     /// Connects, if need be, and verifies which server it is.
     pub(crate) async fn identify(&self, within: Duration) -> Result<ServerIdentity, Failure> {
         let place = self.place();
-        let words: [&[Arg<'_>]; 2] = [
-            &[Text("INFO"), Text("server")],
-            &[Text("GET"), Text(ACCEPTED)],
-        ];
-        let asked = in_one_message(words.map(|words| command(&[words])));
+        let asked = in_one_message([
+            command(&[&[Text("INFO"), Text("server")]]),
+            command(&[&[Text("GET"), Text(ACCEPTED)]]),
+        ]);
         let sent = place.server.connection.send_all(asked, within, None);
         let (connection, replies) = sent.await?;
         let [reply, counter] =
