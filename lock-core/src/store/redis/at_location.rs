@@ -9,6 +9,7 @@ use crate::{
     mode::Mode,
     store::{
         Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, Released, StoreFuture,
+        on_the_manager,
         owner_token::sighting_of,
         redis::{
             Acked, Call, Capabilities, GrantDelivery, KeyLocation, Number, RedisStore, Text,
@@ -22,6 +23,20 @@ use crate::{
 };
 
 impl RedisStore {
+    /// Takes a key by all steps that it needs, on the manager's thread.
+    pub(super) fn take_on_the_manager(&self, request: Acquire) -> StoreFuture<Acquired> {
+        let store = self.clone();
+        let acquired = async move { store.take(&request, Acked::Must).await };
+        on_the_manager(&self.0.executor, acquired)
+    }
+
+    /// Releases a key by all steps that it needs, on the manager's thread.
+    pub(super) fn let_go_on_the_manager(&self, request: Release) -> StoreFuture<Released> {
+        let store = self.clone();
+        let released = async move { store.let_go(&request).await };
+        on_the_manager(&self.0.executor, released)
+    }
+
     /// Releases, wherever the key is.
     pub(super) async fn let_go(&self, request: &Release) -> Result<Released, Failure> {
         let (mut is_first, mut passed) = (true, None);

@@ -7,9 +7,9 @@ use crate::{
     mode::Mode,
     store::{
         Acquire, AcquireOutcome, Acquired, Failure, QueueMode, Release, ReleaseOutcome, Released,
-        StoreFuture, on_the_manager,
+        StoreFuture,
         redis::{
-            Acked, Call, Capabilities, GrantDelivery, KeyLocation, Ready, RedisStore, Text, Token,
+            Call, Capabilities, GrantDelivery, KeyLocation, Ready, RedisStore, Text, Token,
             command, errors, gathered, native_release,
             scripts::{
                 ACQUIRE, RELEASE, RELEASE_UNCONTENDED, is_unknown,
@@ -60,9 +60,7 @@ pub(super) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
         };
         let owner = request.owner.clone();
         let left_on = owner.in_flight.only_connection();
-        let executor = store.0.executor.clone();
-        let acquired = async move { store.take(&request, Acked::Must).await };
-        let reply = on_the_manager(&executor, acquired).await;
+        let reply = store.take_on_the_manager(request).await;
         if !may_have_it {
             return reply;
         }
@@ -95,11 +93,7 @@ impl OneServer for RedisStore {
             Ok(Some(released)) => Ok(released),
             Err(failure) if !failure.is_definite() => Err(failure),
             // For example, the server does not know the script yet.
-            Ok(None) | Err(_) => {
-                let (store, request) = (self.clone(), request.clone());
-                let released = async move { store.let_go(&request).await };
-                on_the_manager(&self.0.executor, released).await
-            }
+            Ok(None) | Err(_) => self.let_go_on_the_manager(request.clone()).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The scripts, and running them: by their hash, or by their text if the server does not know the hash (any more).
+//! The scripts, and calls of them: by their hash, or by their text if the server does not know the hash (any more).
 //!
 //! The data of a lock are described in `queue.lua`. Rejected for them:
 //!

@@ -197,8 +197,7 @@ pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
 /// What holds a key, if anything does, and for how long, `None`: without an expiry.
 pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
 
-/// What the script says of a key: its holder, the time left, how many wait, how many hold it, their leases, the queue, and for how long a
-/// result is kept.
+/// What the script says of a key, in the order of `inspect.lua`.
 type Inspected = (Vec<u8>, i64, usize, usize, Words, Words, i64);
 type Words = Vec<Vec<u8>>;
 

@@ -211,8 +211,8 @@ impl RedisServer {
         })
     }
 
-    /// The runtime of the calling task. `None`: it has no connection of its own, since there is none, or it is that of the manager's
-    /// thread, or the client is a user's.
+    /// The runtime of the calling task. `None`: there is none, or it has no connection of its own. That of the manager's thread has none,
+    /// nor has any where the client is a user's.
     fn caller(&self, executor: &Executor) -> Option<CallerRuntime> {
         #[cfg(feature = "simulation")]
         if crate::runtime::simulation::ask(|_| ()).is_some() {
