@@ -14,11 +14,7 @@ use crate::{
     key::LockKey,
     runtime::executor::Executor,
     store::{
-        redis::{
-            RedisServers,
-            address::transport::Security,
-            topology::{Access, Replicas},
-        },
+        redis::{Access, RedisServers, Replicas, Security},
         timing::Timing,
     },
 };

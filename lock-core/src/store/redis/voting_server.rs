@@ -13,9 +13,9 @@ use crate::{
         owner::Owner,
         owner_token::random_name,
         redis::{
-            Call, Joined, KeyLocation, Named, Number, RedisStore, Settings, Text, Token, command,
-            errors, health, in_one_message, millis, reply,
-            scripts::{MARK, PROPOSE, replies::SeenLock},
+            Call, Joined, KeyLocation, Named, Number, RedisStore, SeenLock, Settings, Text, Token,
+            command, errors, health, in_one_message, millis, reply,
+            scripts::{MARK, PROPOSE},
             without_scripts::set_if_free,
         },
     },

@@ -21,9 +21,9 @@ use crate::{
         in_flight::ConnectionId,
         owner::Owner,
         redis::{
-            Arg, CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, Text, Token, command,
-            errors, in_one_message, millis,
-            scripts::replies::{SeenLock, read_acquired, read_id, time_left, token},
+            Arg, CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, SeenLock, Text, Token,
+            command, errors, in_one_message, millis,
+            scripts::replies::{read_acquired, read_id, time_left, token},
             topology::{
                 companions::clock_moved_to,
                 transactions::{Change, MOST_TRIES, change, change_all},

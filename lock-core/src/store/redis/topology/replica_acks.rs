@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use crate::store::{
     Failure,
     in_flight::ConnectionId,
-    redis::{Number, Purpose, ReconnectingConnection, Text, errors, millis, topology::Replicas},
+    redis::{Number, Purpose, ReconnectingConnection, Replicas, Text, errors, millis},
 };
 
 #[derive(Debug)]

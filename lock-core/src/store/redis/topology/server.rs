@@ -17,9 +17,9 @@ use crate::{
         Release,
         in_flight::{ConnectionId, InFlight},
         redis::{
-            CurrentConnection, Purpose, Ready, ReconnectingConnection, ShardedSubscription,
-            connection::known_primary::Need,
-            topology::{Replicas, replica_acks::ReplicaAcks},
+            CurrentConnection, Purpose, Ready, ReconnectingConnection, Replicas,
+            ShardedSubscription, connection::known_primary::Need,
+            topology::replica_acks::ReplicaAcks,
         },
     },
 };
