@@ -94,16 +94,9 @@ async fn scan(
     let number = from.map_or(0, |cursor| cursor.number).to_string();
     // Keys of other types are no locks. Strings that are not locks cannot be distinguished from the locks of other libraries.
     let words = [
-        Text("SCAN"),
-        Text(&number),
-        Text("MATCH"),
-        Text(pattern),
-        Text("COUNT"),
-        Text(LOOKED_AT),
-        Text("TYPE"),
-        Text("string"),
+        "SCAN", &number, "MATCH", pattern, "COUNT", LOOKED_AT, "TYPE", "string",
     ];
-    connection.send(&[&words], within, None).await
+    connection.send(&[&words.map(Text)], within, None).await
 }
 
 fn read(reply: &Value) -> Option<(u64, Vec<String>)> {

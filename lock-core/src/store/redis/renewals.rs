@@ -16,8 +16,8 @@ type Renewals = Vec<Result<Renewed, Failure>>;
 
 pub(super) async fn renew(servers: &RedisServers, batch: &[Renew], within: Duration) -> Renewals {
     let started = CLOCK.now();
-    let none = || Err(Failure::no_reply("the renewal timed out"));
-    let mut renewals: Renewals = batch.iter().map(|_| none()).collect();
+    let none = Failure::no_reply("the renewal timed out");
+    let mut renewals = vec![Err(none); batch.len()];
     let location =
         |(number, request): (usize, &Renew)| (number, servers.location(&request.owner.full_key));
     let mut open: Vec<(usize, KeyLocation)> = batch.iter().enumerate().map(location).collect();
@@ -84,8 +84,7 @@ async fn renew_at(
     let ran = location.run_each(connection, &RENEW, &calls, within, None);
     let (_, replies) = ran.await?;
     let mut renewals: Renewals = replies.iter().map(read_renewed).collect();
-    renewals.resize_with(batch.len(), || {
-        Err(Failure::no_reply("the renewal has no reply"))
-    });
+    let none = Failure::no_reply("the renewal has no reply");
+    renewals.resize(batch.len(), Err(none));
     Ok(renewals)
 }

@@ -97,11 +97,8 @@ impl ReplicaAcks {
     }
 
     async fn wait(&self) -> Result<Acks, Failure> {
-        let words = [
-            Text("WAIT"),
-            Number(self.least.into()),
-            Number(millis(self.within)),
-        ];
+        let (least, wait) = (self.least.into(), millis(self.within));
+        let words = [Text("WAIT"), Number(least), Number(wait)];
         let within = self.connection.timing().command_timeout;
         let (connection, reply) = self.connection.send(&[&words], within, None).await?;
         match errors::of_value(reply).map_err(Failure::executed_in_part)? {
