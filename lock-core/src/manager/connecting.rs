@@ -11,7 +11,7 @@ use crate::{
         registry::Registry,
     },
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
-    runtime::{clock::Clock, executor::Executor, timer::Timer},
+    runtime::{clock::Clock, executor::Executor},
     store::{
         Store, grants::Grants, holder_label::HolderLabel, memory::MemoryStore,
         owner_token::OwnerTokens,
@@ -99,7 +99,7 @@ impl LockManagerBuilder {
         let clock = Clock::tokio();
         let grants = Arc::<Grants>::default();
         let store = Arc::new(MemoryStore::new(clock.clone(), grants.clone()));
-        self.with_the_caller(store, grants, clock)
+        self.finish(store, grants, Executor::Caller, clock)
     }
 
     /// Makes a manager for locks inside this process, and a handle that injects faults; see
@@ -113,7 +113,7 @@ impl LockManagerBuilder {
         let grants = Arc::<Grants>::default();
         let timeout = self.timing.command_timeout;
         let store = Arc::new(FaultyStore::new(clock.clone(), timeout, grants.clone()));
-        let manager = self.with_the_caller(store.clone(), grants, clock);
+        let manager = self.finish(store.clone(), grants, Executor::Caller, clock);
         let faults = Faults::new(manager.inner.registry.clone(), store);
         (manager, faults)
     }
@@ -132,7 +132,7 @@ impl LockManagerBuilder {
             self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
         }
         let first_connection = self.first_connection;
-        let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
+        let manager = self.finish(Arc::new(store.clone()), grants, executor, Clock::Boot);
         let greet = move || store.greet_for_caller();
         first_connection.make(manager, greet).await
     }
@@ -160,7 +160,12 @@ impl LockManagerBuilder {
         let executor = start_thread()?;
         let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
         let first_connection = self.first_connection;
-        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
+        let manager = self.finish(
+            Arc::new(store.clone()),
+            Arc::default(),
+            executor,
+            Clock::Boot,
+        );
         let greet = move || -> StoreFuture<()> {
             let store = store.clone();
             Box::pin(async move { store.greet().await })
@@ -202,35 +207,13 @@ impl LockManagerBuilder {
         })
     }
 
-    /// A manager that works on its caller's runtime.
-    fn with_the_caller(
-        self,
-        store: Arc<dyn Store>,
-        grants: Arc<Grants>,
-        clock: Clock,
-    ) -> LockManager {
-        self.finish(store, grants, Executor::Caller, Timer::of_the_caller(clock))
-    }
-
-    /// A manager with a thread of its own.
-    #[cfg(feature = "redis")]
-    fn on_a_thread(
-        self,
-        executor: Executor,
-        store: Arc<dyn Store>,
-        grants: Arc<Grants>,
-    ) -> LockManager {
-        let timer = Timer::of_a_thread(Clock::Boot);
-        executor.spawn(timer.ring());
-        self.finish(store, grants, executor, timer)
-    }
-
+    /// `clock` is the machine's for a manager with a thread of its own.
     fn finish(
         self,
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
         executor: Executor,
-        timer: Timer,
+        clock: Clock,
     ) -> LockManager {
         let defaults = self.check().map(|()| self.defaults);
         let label = HolderLabel::new(self.label.as_deref());
@@ -240,7 +223,7 @@ impl LockManagerBuilder {
             grants,
             OwnerTokens::of(&label),
             executor,
-            timer,
+            clock,
             self.timing,
             Outage::new(self.fail_fast_after),
         ));
@@ -279,12 +262,10 @@ impl FirstConnection {
 /// Tries the first connection about once a second, as long as the manager exists.
 #[cfg(feature = "redis")]
 async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> StoreFuture<()>) {
-    while let Some(pause) = registry.upgrade().map(|registry| {
-        let (timer, clock) = (registry.context.timer.clone(), &registry.context.clock);
+    let clock = Clock::Boot;
+    while registry.strong_count() > 0 {
         let until = clock.now().after(jittered(GREETING_PAUSE));
-        async move { timer.sleep_until(until).await }
-    }) {
-        pause.await;
+        clock.sleep_until(until).await;
         match greet().await {
             Ok(()) => return,
             Err(failure) if failure.is_transient() => {}

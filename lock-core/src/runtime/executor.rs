@@ -1,12 +1,22 @@
 //! Where a manager's own work runs: on the manager's I/O thread, or on the caller's runtime.
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 #[cfg(feature = "redis")]
 use std::{io, sync::Arc};
 
+use tokio::sync::oneshot;
+
 #[cfg(feature = "redis")]
 use crate::runtime::io_thread::IoThread;
-use crate::runtime::{Work, polled_once};
+use crate::runtime::{
+    Work,
+    catch_panic::catch_panic,
+    clock::{Clock, Moment},
+    polled_once,
+};
+
+/// After so long, a sleep that was dropped takes no room any more.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Executor {
@@ -110,12 +120,33 @@ impl Executor {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let (sender, reply) = tokio::sync::oneshot::channel();
+        let (sender, reply) = oneshot::channel();
         self.spawn(async move {
             // The receiver may have been dropped.
             drop(sender.send(work.await));
         });
         async move { reply.await.ok() }
+    }
+
+    /// Sleeps in a user's future, whatever polls it. tokio's timers panic in a runtime that was built without a time driver, and do not
+    /// exist under another executor. So a manager's own thread has the timer, and wakes the sleeper.
+    pub(crate) async fn sleep_until(&self, clock: &Clock, moment: Moment) {
+        if !self.has_own_thread() {
+            return clock.sleep_until(moment).await;
+        }
+        let (sleeper, due) = oneshot::channel::<()>();
+        let clock = clock.clone();
+        self.spawn(async move {
+            // The drop of a sleep does not wake this task: in a forked child, that would wake the thread of the parent.
+            while !sleeper.is_closed() && clock.now() < moment {
+                clock
+                    .sleep_until(clock.now().after(LOOK_PAUSE).min(moment))
+                    .await;
+            }
+            // Nothing is sent: the drop wakes the sleeper.
+            catch_panic(|| drop(sleeper));
+        });
+        drop(due.await);
     }
 }
 

@@ -16,7 +16,6 @@ pub(crate) mod process;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulation;
 pub(crate) mod tally;
-pub(crate) mod timer;
 pub(crate) mod timer_queue;
 
 /// A unit of the manager's work. It outlives the call that started it: dropping a user's future never stops it.

@@ -20,7 +20,6 @@ use crate::{
         executor::Executor,
         process::OriginProcess,
         tally::Tally,
-        timer::Timer,
     },
     store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
     telemetry::Refusals,
@@ -33,7 +32,6 @@ pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) executor: Executor,
     pub(crate) clock: Clock,
-    pub(crate) timer: Timer,
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
     pub(crate) owner_tokens: OwnerTokens,
@@ -57,7 +55,7 @@ impl Context {
         grants: Arc<Grants>,
         owner_tokens: OwnerTokens,
         executor: Executor,
-        timer: Timer,
+        clock: Clock,
         timing: Timing,
         outage: Outage,
     ) -> Self {
@@ -66,8 +64,7 @@ impl Context {
             store,
             grants,
             executor,
-            clock: timer.clock().clone(),
-            timer,
+            clock,
             timing,
             owner_tokens,
             origin: OriginProcess::this_process(),
@@ -186,7 +183,7 @@ impl Context {
         tokio::select! {
             biased;
             result = event => Some(result),
-            () = self.timer.sleep_until(deadline) => None,
+            () = self.executor.sleep_until(&self.clock, deadline) => None,
         }
     }
 

@@ -35,7 +35,6 @@ use crate::{
         clock::Clock,
         executor::Executor,
         mutex::interleaved::{explore, point},
-        timer::Timer,
     },
     store::{
         self, Renewed, Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens,
@@ -70,7 +69,7 @@ impl Contended {
             grants,
             OwnerTokens::of_this_process(),
             Executor::Caller,
-            Timer::of_the_caller(clock),
+            clock,
             Timing::default(),
             Outage::new(None),
         );
