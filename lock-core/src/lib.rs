@@ -92,6 +92,13 @@
 //! - `cli`: the program `lockctl`, for operators: `cargo install lock-core --features cli`.
 //! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(feature = "redis"),
+    expect(
+        dead_code,
+        reason = "the port and the runtime have more than locks in memory use"
+    )
+)]
 
 #[cfg(feature = "redis")]
 pub mod credentials;
@@ -111,13 +118,6 @@ mod tls;
 mod runtime;
 mod telemetry;
 
-#[cfg_attr(
-    not(feature = "redis"),
-    expect(
-        dead_code,
-        reason = "the port is wider than what the other backends use"
-    )
-)]
 mod store;
 
 mod lock;

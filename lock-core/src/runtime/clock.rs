@@ -21,7 +21,6 @@ pub(crate) struct Moment(u64);
 
 impl Moment {
     /// Later than any reading of a clock.
-    #[cfg(any(feature = "testing", feature = "redis"))]
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
@@ -38,7 +37,6 @@ impl Moment {
     }
 
     /// Saturates at the clock's origin.
-    #[cfg(feature = "redis")]
     pub(crate) fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(span)))
     }

@@ -1,17 +1,14 @@
 //! Where a manager's own work runs: on the manager's I/O thread, or on the caller's runtime.
 
-use std::{future::Future, time::Duration};
-#[cfg(feature = "redis")]
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-#[cfg(feature = "redis")]
-use crate::runtime::io_thread::IoThread;
 use crate::runtime::{
     Work,
     catch_panic::catch_panic,
     clock::{Clock, Moment},
+    io_thread::IoThread,
     polled_once,
 };
 
@@ -24,7 +21,6 @@ pub(crate) enum Executor {
     #[default]
     Caller,
     /// On the manager's own thread, which no handler can block. For servers.
-    #[cfg(feature = "redis")]
     Thread(Arc<IoThread>),
     #[cfg(feature = "simulation")]
     Simulated(Arc<dyn crate::runtime::simulation::Thread>),
@@ -32,7 +28,6 @@ pub(crate) enum Executor {
 
 impl Executor {
     /// Starts a thread for a manager.
-    #[cfg(feature = "redis")]
     pub(crate) fn start_thread() -> io::Result<Self> {
         #[cfg(feature = "simulation")]
         if let Some(thread) = crate::runtime::simulation::ask(|world| world.start_thread()) {
@@ -49,7 +44,6 @@ impl Executor {
     fn hand_over(&self, work: Work) {
         match self {
             Self::Caller => run_with_caller(work),
-            #[cfg(feature = "redis")]
             Self::Thread(thread) => thread.spawn(work),
             #[cfg(feature = "simulation")]
             Self::Simulated(thread) => thread.spawn(work),
@@ -67,7 +61,6 @@ impl Executor {
     /// The same for work that no caller waits for: a reply to it is looked at a little later.
     pub(crate) fn start_patiently(&self, work: impl Future<Output = ()> + Send + 'static) {
         match (self, self.poll_here(Box::pin(work))) {
-            #[cfg(feature = "redis")]
             (Self::Thread(thread), Some(work)) => thread.spawn_patiently(work),
             (_, Some(work)) => self.hand_over(work),
             (_, None) => {}
@@ -75,18 +68,10 @@ impl Executor {
     }
 
     /// Polls the work once on the calling thread. Returns work that is to be spawned.
-    #[cfg_attr(
-        not(any(feature = "redis", feature = "simulation")),
-        expect(
-            clippy::unnecessary_wraps,
-            reason = "with a thread, the work may be done"
-        )
-    )]
     fn poll_here(&self, work: Work) -> Option<Work> {
         match self {
             // To spawn it is to poll it here.
             Self::Caller => Some(work),
-            #[cfg(feature = "redis")]
             Self::Thread(thread) => thread.poll_here(work),
             #[cfg(feature = "simulation")]
             Self::Simulated(_) => polled_once(work),
@@ -94,7 +79,6 @@ impl Executor {
     }
 
     /// Whether this is the runtime of the manager's thread.
-    #[cfg(feature = "redis")]
     pub(crate) fn has_runtime(&self, id: tokio::runtime::Id) -> bool {
         matches!(self, Self::Thread(thread) if thread.has_runtime(id))
     }
@@ -107,14 +91,12 @@ impl Executor {
     /// Whether the manager's work goes on while the calling thread is blocked. A simulated thread does not.
     pub(crate) fn runs_beside(&self) -> bool {
         match self {
-            #[cfg(feature = "redis")]
             Self::Thread(_) => true,
             _ => false,
         }
     }
 
     /// Runs `work` where the manager's work runs. The future may be polled anywhere; dropping it does not stop the work.
-    #[cfg(feature = "redis")]
     pub(crate) fn run<T, F>(&self, work: F) -> impl Future<Output = Option<T>> + Send + use<T, F>
     where
         T: Send + 'static,
@@ -151,7 +133,6 @@ impl Executor {
 }
 
 /// Starts a task on the runtime of the running task. The new task goes on when the one that started it is dropped.
-#[cfg(feature = "redis")]
 pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {

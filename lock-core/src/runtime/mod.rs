@@ -8,7 +8,6 @@ use std::{
 pub(crate) mod catch_panic;
 pub(crate) mod clock;
 pub(crate) mod executor;
-#[cfg(feature = "redis")]
 pub(crate) mod io_thread;
 pub(crate) mod jitter;
 pub(crate) mod mutex;

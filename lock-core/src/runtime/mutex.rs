@@ -1,6 +1,5 @@
 //! A mutex that is never poisoned.
 
-#[cfg(feature = "redis")]
 use std::sync::TryLockError;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -23,7 +22,6 @@ impl<T> Mutex<T> {
     }
 
     /// `None` if another thread has it.
-    #[cfg(feature = "redis")]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         may_switch();
         match self.0.try_lock() {
@@ -35,7 +33,6 @@ impl<T> Mutex<T> {
 }
 
 /// In the explorer of threads, another thread may run here. For code that shares data without a mutex.
-#[cfg(feature = "redis")]
 #[inline]
 pub(crate) fn may_switch() {
     #[cfg(test)]
@@ -43,7 +40,6 @@ pub(crate) fn may_switch() {
 }
 
 /// A number of the calling thread, which no other one has now.
-#[cfg(feature = "redis")]
 pub(crate) fn this_thread() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };
@@ -84,7 +80,6 @@ pub(crate) mod interleaved {
     }
 
     /// The number of a thread of the explorer: all of them run on one thread of the system.
-    #[cfg(feature = "redis")]
     pub(crate) fn thread() -> Option<usize> {
         EXPLORES
             .get()
