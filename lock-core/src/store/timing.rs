@@ -46,22 +46,11 @@ impl Timing {
     }
 
     pub(crate) fn check(self) -> Result<(), LockError> {
+        let milli = Duration::from_millis(1);
         let bounds = [
-            (
-                "connect_timeout",
-                self.connect_timeout,
-                Duration::from_millis(10),
-            ),
-            (
-                "command_timeout",
-                self.command_timeout,
-                Duration::from_millis(10),
-            ),
-            (
-                "polling_pause",
-                self.polling_pause,
-                Duration::from_millis(1),
-            ),
+            ("connect_timeout", self.connect_timeout, 10 * milli),
+            ("command_timeout", self.command_timeout, 10 * milli),
+            ("polling_pause", self.polling_pause, milli),
         ];
         for (name, value, least) in bounds {
             if value < least || value > LONGEST {

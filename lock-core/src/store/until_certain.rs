@@ -45,7 +45,7 @@ pub(crate) fn release(
     let mut repeated = RepeatedRelease {
         server,
         release,
-        tries: Tries::NONE,
+        tries: Tries::default(),
         pause: FIRST_PAUSE,
         answered: None,
         unserved: None,
@@ -86,6 +86,7 @@ struct RepeatedRelease<S> {
 }
 
 /// What came of the tries so far.
+#[derive(Default)]
 struct Tries {
     all: u32,
     refused: u32,
@@ -93,15 +94,6 @@ struct Tries {
     not_stored: u32,
     /// Whether one of them was sent and has no reply.
     may_have_done_it: bool,
-}
-
-impl Tries {
-    const NONE: Self = Self {
-        all: 0,
-        refused: 0,
-        not_stored: 0,
-        may_have_done_it: false,
-    };
 }
 
 impl<S: OneServer> RepeatedRelease<S> {
@@ -177,7 +169,7 @@ impl<S: OneServer> RepeatedRelease<S> {
         Some(Ok(match released.outcome {
             ReleaseOutcome::ReleasedUnserved => {
                 // The tries that serve the queue are counted anew.
-                self.tries = Tries::NONE;
+                self.tries = Tries::default();
                 self.unserved = Some(self.release.in_background.open());
                 self.is_over = false;
                 ReleaseOutcome::Released
