@@ -12,10 +12,7 @@ use crate::{
     },
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
     runtime::{clock::Clock, executor::Executor},
-    store::{
-        Store, grants::Grants, holder_label::HolderLabel, memory::MemoryStore,
-        owner_token::OwnerTokens,
-    },
+    store::{Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens},
     telemetry,
 };
 #[cfg(feature = "redis")]
@@ -216,12 +213,11 @@ impl LockManagerBuilder {
         clock: Clock,
     ) -> LockManager {
         let defaults = self.check().map(|()| self.defaults);
-        let label = HolderLabel::new(self.label.as_deref());
         telemetry::describe();
         let context = Arc::new(Context::new(
             store,
             grants,
-            OwnerTokens::of(&label),
+            OwnerTokens::of(self.label.as_deref()),
             executor,
             clock,
             self.timing,

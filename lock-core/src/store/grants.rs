@@ -45,7 +45,6 @@ pub(crate) struct Grants {
 }
 
 /// A message for one entry.
-#[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) number: EntryNumber,
@@ -58,7 +57,6 @@ pub(crate) struct Message<'a> {
 }
 
 /// What a message is used for.
-#[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     /// It is a grant.
@@ -167,7 +165,7 @@ mod tests {
         let notified = Arc::<Notified>::default();
         let listener: Weak<dyn GrantListener> = Arc::<Notified>::downgrade(&notified);
         grants.listen(listener);
-        let token = OwnerTokens::of_this_process().next(Scheme::Grants);
+        let token = OwnerTokens::of(None).next(Scheme::Grants);
         let (owners, key) = (&grants.owners, LockKey::new("k"));
         let owner = Owner::new(token, owners, Mode::Shared, &key, "k".into(), 0);
         let owner = Arc::new(owner);

@@ -11,38 +11,23 @@
 //! - control characters, and the backslash, because they are shown escaped, so that the label would not be shown as it was given;
 //! - all others beyond ASCII, because no name of a connection may have them.
 
-use std::sync::Arc;
-
 use crate::error::LockError;
 
 /// The longest label. It is a part of the value of each lock, and of each entry in a queue.
 const MOST: usize = 63;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HolderLabel(Arc<str>);
-
-impl HolderLabel {
-    /// The label that a user gave, which was [checked](check), or the host and the process id.
-    pub(crate) fn new(given: Option<&str>) -> Self {
-        given.map_or_else(Self::of_this_process, |given| Self(given.into()))
+/// The host and the process id.
+pub(crate) fn of_this_process() -> String {
+    #[cfg(feature = "simulation")]
+    if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
+        return label;
     }
-
-    pub(crate) fn of_this_process() -> Self {
-        #[cfg(feature = "simulation")]
-        if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
-            return Self(label.into());
-        }
-        let host: String = host_name()
-            .chars()
-            .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
-            .take(63)
-            .collect();
-        Self(format!("{host}/{}", std::process::id()).into())
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
+    let host: String = host_name()
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        .take(63)
+        .collect();
+    format!("{host}/{}", std::process::id())
 }
 
 /// Checks a label that a user gave.
@@ -124,15 +109,14 @@ mod tests {
             &longest,
         ] {
             check(label).expect(label);
-            assert_eq!(HolderLabel::new(Some(label)).as_str(), label);
         }
     }
 
     /// Otherwise the process's name could not be given as a label, and would be shown escaped.
     #[test]
     fn the_name_of_this_process_could_be_a_label() {
-        let name = HolderLabel::new(None);
-        assert!(name.as_str().ends_with(&format!("/{}", std::process::id())));
-        assert!(name.as_str().chars().all(may_be_in_a_label), "{name:?}");
+        let name = of_this_process();
+        assert!(name.ends_with(&format!("/{}", std::process::id())));
+        assert!(name.chars().all(may_be_in_a_label), "{name:?}");
     }
 }

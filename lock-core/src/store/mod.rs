@@ -22,12 +22,10 @@ use crate::{
     },
 };
 
-#[cfg(any(feature = "redis", feature = "testing"))]
-pub(crate) use self::outcomes::Released;
 pub(crate) use self::{
     outcomes::{
         AcquireOutcome, Acquired, Busy, Contended, Expiry, Failure, Grant, Notice, PushedGrant,
-        QueuePosition, ReleaseOutcome, Renewed, Source, WakeUpMode,
+        QueuePosition, ReleaseOutcome, Released, Renewed, Source, WakeUpMode,
     },
     owner::{Entry, EntryNumber},
 };
@@ -44,7 +42,6 @@ pub(crate) mod redis;
 #[cfg(feature = "redis")]
 pub(crate) mod redlock;
 pub(crate) mod timing;
-#[cfg(any(feature = "redis", feature = "testing"))]
 pub(crate) mod until_certain;
 
 /// The future of a backend's reply.
@@ -54,7 +51,6 @@ pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>>
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 
 /// Runs a request where the manager's work runs. In a box, so that the future of a request at once does not contain its steps.
-#[cfg(feature = "redis")]
 fn on_the_manager<T: Send + 'static>(
     executor: &Executor,
     request: impl Future<Output = Result<T, Failure>> + Send + 'static,

@@ -111,7 +111,6 @@ pub(crate) enum WakeUpMode {
 
 impl Busy {
     /// Of a lock that has no queue.
-    #[cfg(any(feature = "redis", feature = "testing"))]
     pub(crate) fn without_queue(expiry: Expiry, wake_up: WakeUpMode) -> Self {
         Self {
             expiry,
@@ -197,7 +196,6 @@ impl Failure {
     }
 
     /// A retry cannot succeed.
-    #[cfg(feature = "redis")]
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::Refused(source(message.into()))
     }

@@ -10,8 +10,6 @@ use std::{
     time::Duration,
 };
 
-#[cfg(feature = "redis")]
-use crate::store::outcomes::Notice;
 use crate::{
     fencing::ClockIndex,
     key::LockKey,
@@ -19,7 +17,7 @@ use crate::{
     runtime::mutex::Mutex,
     store::{
         in_flight::{InFlight, ServerInFlight},
-        outcomes::{Acquired, Failure},
+        outcomes::{Acquired, Failure, Notice},
         owner_token::{OwnerToken, Scheme, random_number},
     },
 };
@@ -66,7 +64,6 @@ struct Joined {
     /// The largest stamps of its messages so far, by the kinds of notices. No message is sent twice, and each later one of a kind has
     /// a larger stamp. Messages of two kinds may have one stamp: within a microsecond, a release grants the share, and an exclusive
     /// request comes.
-    #[cfg(feature = "redis")]
     newest: [AtomicU64; 3],
 }
 
@@ -103,7 +100,6 @@ impl QueuedOwners {
     }
 
     /// A connection was made, and it is known how locks are released on it.
-    #[cfg(feature = "redis")]
     pub(crate) fn note_scheme(&self, scheme: Scheme) {
         let only_delete = scheme == Scheme::Deletes;
         self.only_delete.store(only_delete, Ordering::Relaxed);
@@ -181,7 +177,6 @@ impl Owner {
             owners.insert(self.number, Arc::downgrade(self));
             Box::new(Joined {
                 ttl,
-                #[cfg(feature = "redis")]
                 newest: Default::default(),
             })
         });
@@ -189,7 +184,6 @@ impl Owner {
     }
 
     /// Notes the stamp of a message. Returns whether it is the first message of its kind with so large a stamp.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_news(&self, notice: Notice, stamp: u64) -> bool {
         let kind = match notice {
             Notice::Granted(_) => 0,

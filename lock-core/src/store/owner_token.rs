@@ -2,15 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-#[cfg(feature = "redis")]
-use uuid::fmt::Simple;
-use uuid::{Builder, Uuid};
+use uuid::{Builder, Uuid, fmt::Simple};
 
 use crate::{
     inspect::{Holder, LeaseInfo, Sighting},
     mode::LockMode,
     runtime::{jitter::stir, mutex::Mutex},
-    store::holder_label::HolderLabel,
+    store::holder_label,
 };
 
 /// A random value that proves the right to renew or release a lease.
@@ -66,13 +64,11 @@ impl OwnerToken {
     }
 
     /// Whether it is this value.
-    #[cfg(feature = "redis")]
     pub(crate) fn is(&self, value: &[u8]) -> bool {
         self.expose().as_bytes() == value
     }
 
     /// The value, written to a word of a command. Writing to memory does not fail.
-    #[cfg(feature = "redis")]
     pub(crate) fn expose_to(&self, word: &mut impl std::io::Write) {
         let mut digits = [0; Simple::LENGTH];
         drop(word.write_all(self.front.as_bytes()));
@@ -104,13 +100,10 @@ pub(crate) struct OwnerTokens {
 impl OwnerTokens {
     const AHEAD: usize = 64;
 
-    #[cfg(test)]
-    pub(crate) fn of_this_process() -> Self {
-        Self::of(&HolderLabel::of_this_process())
-    }
-
-    pub(crate) fn of(label: &HolderLabel) -> Self {
-        let front = |scheme: Scheme| [scheme.prefix(), label.as_str(), ":"].concat().into();
+    /// With the label that a user gave, or else that of this process.
+    pub(crate) fn of(label: Option<&str>) -> Self {
+        let label = label.map_or_else(holder_label::of_this_process, str::to_owned);
+        let front = |scheme: Scheme| [scheme.prefix(), &label, ":"].concat().into();
         let manager = random_number();
         stir(manager);
         Self {
@@ -129,16 +122,9 @@ impl OwnerTokens {
     }
 
     fn draw(&self) -> [u8; 16] {
-        #[cfg(feature = "simulation")]
-        if let Some(bytes) = crate::runtime::simulation::ask(simulated_bytes) {
-            return bytes;
-        }
         let mut drawn = self.drawn.lock();
         if drawn.is_empty() {
-            // Apart, so that a generator that fails leaves none.
-            let mut next = [[0; 16]; Self::AHEAD];
-            fill(next.as_flattened_mut());
-            drawn.extend(next);
+            drawn.extend(random_bytes::<{ Self::AHEAD }>());
         }
         drawn.pop().expect("it was just filled")
     }
@@ -146,34 +132,30 @@ impl OwnerTokens {
 
 /// A unique name: 122 random bits of the system's generator.
 pub(crate) fn random_name() -> String {
-    let random = Builder::from_random_bytes(random_bytes()).into_uuid();
+    let [random] = random_bytes();
+    let random = Builder::from_random_bytes(random).into_uuid();
     random.simple().to_string()
 }
 
 /// A number of 52 random bits of the system's generator: one of twice its size is still exact in a script.
 pub(crate) fn random_number() -> u64 {
-    let number = u128::from_be_bytes(random_bytes()) >> (128 - 52);
+    let [random] = random_bytes();
+    let number = u128::from_be_bytes(random) >> (128 - 52);
     u64::try_from(number).expect("fewer bits")
 }
 
-/// Random bytes of the system's generator, by a call of their own.
-fn random_bytes() -> [u8; 16] {
+/// Random bytes of the system's generator, by one call.
+fn random_bytes<const N: usize>() -> [[u8; 16]; N] {
     #[cfg(feature = "simulation")]
-    if let Some(bytes) = crate::runtime::simulation::ask(simulated_bytes) {
+    if let Some(bytes) = crate::runtime::simulation::ask(|world| {
+        let half = || u128::from(world.random());
+        std::array::from_fn(|_| (half() << 64 | half()).to_be_bytes())
+    }) {
         return bytes;
     }
-    let mut bytes = [0; 16];
-    fill(&mut bytes);
+    let mut bytes = [[0; 16]; N];
+    getrandom::fill(bytes.as_flattened_mut()).expect("the system has a random generator");
     bytes
-}
-
-#[cfg(feature = "simulation")]
-fn simulated_bytes(world: &dyn crate::runtime::simulation::World) -> [u8; 16] {
-    (u128::from(world.random()) << 64 | u128::from(world.random())).to_be_bytes()
-}
-
-fn fill(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the system has a random generator");
 }
 
 impl fmt::Debug for OwnerToken {
@@ -212,7 +194,6 @@ fn label_of(token: &str) -> Option<&str> {
 }
 
 /// Replaces each token of ours in a server's message, which may quote the command that it refused.
-#[cfg(feature = "redis")]
 pub(crate) fn redact(message: &str) -> String {
     let mut clean = String::with_capacity(message.len());
     let mut rest = message;
@@ -239,7 +220,7 @@ mod tests {
     #[test]
     fn an_owner_token_shows_its_label_and_never_its_secret() {
         for scheme in Scheme::ALL {
-            let token = OwnerTokens::of_this_process().next(scheme);
+            let token = OwnerTokens::of(None).next(scheme);
             let exposed = token.expose();
             let label = label_of(&exposed).expect("a token of ours");
             assert!(
@@ -255,10 +236,7 @@ mod tests {
 
     #[test]
     fn no_two_owner_tokens_are_alike_in_whichever_thread() {
-        let (one, other) = (
-            OwnerTokens::of_this_process(),
-            OwnerTokens::of_this_process(),
-        );
+        let (one, other) = (OwnerTokens::of(None), OwnerTokens::of(None));
         let make = || (0..200).map(|n| [&one, &other][n % 2].next(Scheme::Grants).expose());
         let threads = std::thread::scope(|scope| {
             let threads = [(); 3].map(|()| scope.spawn(|| make().collect::<Vec<_>>()));
@@ -286,11 +264,10 @@ mod tests {
         let labels: Vec<_> = labels.filter(|label| check(label).is_ok()).collect();
         assert_eq!(labels.len(), 90);
         for label in labels {
-            let tokens = OwnerTokens::of(&HolderLabel::new(Some(&label)));
+            let tokens = OwnerTokens::of(Some(&label));
             for token in Scheme::ALL.map(|scheme| tokens.next(scheme)) {
                 let token = token.expose();
                 assert_eq!(holder_of(&token), Holder::Ours(label.clone()));
-                #[cfg(feature = "redis")]
                 assert_eq!(
                     redact(&format!("refused: {token} there")),
                     "refused: *** there"
@@ -306,10 +283,9 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "redis")]
     #[test]
     fn a_quoted_token_is_cut_out_of_a_message() {
-        let [token, other] = Scheme::ALL.map(|scheme| OwnerTokens::of_this_process().next(scheme));
+        let [token, other] = Scheme::ALL.map(|scheme| OwnerTokens::of(None).next(scheme));
         let message = format!(
             "ERR unknown command 'EVALSHA', args: '{}' '{}' '10000'",
             other.expose(),

@@ -67,7 +67,7 @@ impl Contended {
         let context = Context::new(
             store(memory.clone()),
             grants,
-            OwnerTokens::of_this_process(),
+            OwnerTokens::of(None),
             Executor::Caller,
             clock,
             Timing::default(),

@@ -15,7 +15,6 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Failure, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
         Store,
-        holder_label::HolderLabel,
         owner::Owner,
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
@@ -121,19 +120,13 @@ pub(super) async fn try_a_lock(
     let given = given.filter(|given| *given == &*key);
     let clock = store.clock_of(&key);
     let known_fencing = known_tokens.of(clock);
-    let label = HolderLabel::new(location.server.connection.address().label());
+    let label = location.server.connection.address().label();
     // Polling is right for its waiters, whether or not scripts may run here.
-    let token = OwnerTokens::of(&label).next(Scheme::Deletes);
+    let token = OwnerTokens::of(label).next(Scheme::Deletes);
     let (own_key, mode) = (LockKey::new(&*key), Mode::Exclusive);
-    let owner = Arc::new(Owner::new(
-        token,
-        &Arc::default(),
-        mode,
-        &own_key,
-        key,
-        clock,
-    ));
-    let tried = lock_and_unlock(store, owner, given.is_some(), acked, known_fencing).await;
+    let owner = Owner::new(token, &Arc::default(), mode, &own_key, key, clock);
+    let (owner, may_be_busy) = (Arc::new(owner), given.is_some());
+    let tried = lock_and_unlock(store, owner, may_be_busy, acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {
         (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
             let given = given.escape_debug();
