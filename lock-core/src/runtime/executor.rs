@@ -90,10 +90,7 @@ impl Executor {
 
     /// Whether the manager's work goes on while the calling thread is blocked. A simulated thread does not.
     pub(crate) fn runs_beside(&self) -> bool {
-        match self {
-            Self::Thread(_) => true,
-            _ => false,
-        }
+        matches!(self, Self::Thread(_))
     }
 
     /// Runs `work` where the manager's work runs. The future may be polled anywhere; dropping it does not stop the work.

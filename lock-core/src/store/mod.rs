@@ -47,6 +47,11 @@ pub(crate) mod until_certain;
 /// The future of a backend's reply.
 pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
+/// A reply that is ready at once.
+pub(crate) fn at_once<T: Send + 'static>(reply: Result<T, Failure>) -> StoreFuture<T> {
+    Box::pin(std::future::ready(reply))
+}
+
 /// The failure of a request that outlives its runtime.
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 

@@ -19,10 +19,10 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Acquired, Busy, CertainRelease, Expiry, Failure, Page,
         PagePosition, Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
-        WakeUpMode,
+        WakeUpMode, at_once,
         grants::Grants,
         in_flight::ConnectionId,
-        memory::{MemoryStore, at_once},
+        memory::MemoryStore,
         until_certain::{self, OneServer},
     },
 };

@@ -14,7 +14,7 @@ use crate::{
     },
     store::{
         Acquire, Acquired, CertainRelease, EntryNumber, Failure, Notice, Page, PagePosition,
-        Release, ReleaseOutcome, Renew, Renewed, Store, StoreFuture,
+        Release, ReleaseOutcome, Renew, Renewed, Store, StoreFuture, at_once,
         grants::Grants,
         in_flight::ConnectionId,
         memory::{
@@ -173,11 +173,6 @@ impl Locks {
             self.sweep_at = SMALLEST_SWEEP.max(self.tables.len() * 2);
         }
     }
-}
-
-/// Every reply is ready at once.
-pub(crate) fn at_once<T: Send + 'static>(reply: Result<T, Failure>) -> StoreFuture<T> {
-    Box::pin(std::future::ready(reply))
 }
 
 impl Store for MemoryStore {

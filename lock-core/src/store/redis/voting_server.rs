@@ -36,8 +36,7 @@ const WATCHED: &str = "__lock_core__:watched";
 pub(crate) struct Proposal {
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
-    /// The last of the fencing tokens, and how many.
-    pub(crate) number: u64,
+    /// How many fencing tokens are wanted.
     pub(crate) count: u32,
     pub(crate) lock: LockCondition,
     /// For how long other processes are to see that this one asks for the lock; zero: not at all.
@@ -157,11 +156,12 @@ impl RedisStore {
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
-    /// Returns the server's vote; none if its marker does not begin with `marker`. `in_flight` notes the connection before the
-    /// first byte leaves.
+    /// Returns the server's vote on tokens up to this number; none if its marker does not begin with `marker`. `in_flight` notes the
+    /// connection before the first byte leaves.
     pub(crate) async fn propose(
         &self,
         proposal: &Proposal,
+        number: u64,
         marker: &str,
         within: Duration,
         in_flight: Option<&InFlight>,
@@ -177,7 +177,7 @@ impl RedisStore {
             arguments: &[
                 Token(&owner.token),
                 Number(millis(proposal.ttl)),
-                Number(proposal.number),
+                Number(number),
                 Number(proposal.count.into()),
                 Text(match proposal.lock {
                     LockCondition::FreeOrOurs => "free",

@@ -10,7 +10,7 @@
 //! - `redlock_server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `redlock_servers`: all of
 //!   them;
 //! - `back_off`: letting other processes in;
-//! - `acquire`, `renew`, `release`, `inspect`: the requests of the port.
+//! - `requests`, `inspect`: the requests of the port.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -23,20 +23,18 @@ use crate::{
     runtime::executor::spawn_beside,
     store::{
         Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, ReleaseOutcome, Renew,
-        Renewed, Store, StoreFuture, on_the_manager,
+        Renewed, Store, StoreFuture, at_once, on_the_manager,
         redis::{Named, Settings},
         redlock::{redlock_server::RedlockServer, redlock_servers::RedlockServers},
     },
 };
 
-mod acquire;
 mod back_off;
 mod ballot;
 mod inspect;
 mod redlock_server;
 mod redlock_servers;
-mod release;
-mod renew;
+mod requests;
 pub(crate) mod restart_quarantine;
 mod voting_round;
 
@@ -120,7 +118,7 @@ impl fmt::Debug for RedlockStore {
 
 impl Store for RedlockStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        let acquired = acquire::acquire(self.0.clone(), request);
+        let acquired = requests::acquire(self.0.clone(), request);
         on_the_manager(&self.0.executor, acquired)
     }
 
@@ -134,11 +132,11 @@ impl Store for RedlockStore {
             if let [request] = &batch[..]
                 && request.tokens > 0
             {
-                return Ok(vec![renew::renew_with_tokens(&servers, request).await]);
+                return Ok(vec![requests::renew_with_tokens(&servers, request).await]);
             }
             let (sender, receiver) = oneshot::channel();
             // In a task of its own: replies after the majority's decision are used, too.
-            spawn_beside(renew::renew(servers, batch, within, sender));
+            spawn_beside(requests::renew(servers, batch, within, sender));
             receiver
                 .await
                 .map_err(|_| Failure::no_reply("the renewal ended without a reply"))
@@ -146,7 +144,7 @@ impl Store for RedlockStore {
     }
 
     fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        let released = release::release(self.0.clone(), release);
+        let released = requests::release(self.0.clone(), release);
         on_the_manager(&self.0.executor, released)
     }
 
@@ -156,7 +154,7 @@ impl Store for RedlockStore {
 
     fn list(&self, _: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
         let reason = "the locks of several independent servers are not listed together: connect to one of them, and list what it has";
-        Box::pin(std::future::ready(Err(Failure::Invalid(reason.into()))))
+        at_once(Err(Failure::Invalid(reason.into())))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
@@ -170,7 +168,7 @@ impl Store for RedlockStore {
 
     /// No result is kept: with a minority of the servers, there could be two of one key.
     fn forget(&self, _: Arc<str>) -> StoreFuture<()> {
-        Box::pin(std::future::ready(Ok(())))
+        at_once(Ok(()))
     }
 
     fn check(&self, _: Arc<KnownTokens>) -> StoreFuture<Health> {

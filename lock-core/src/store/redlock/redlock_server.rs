@@ -112,18 +112,17 @@ impl RedlockServer {
     pub(super) async fn vote(
         &self,
         proposal: &Proposal,
+        number: u64,
         within: Duration,
         under_way: Option<UnderWay>,
     ) -> Result<Vote, Failure> {
         let until = CLOCK.now().after(within);
-        let known = self.voting_right.lock().clone();
+        let known = self.voting_right.lock().clone().filter(|known| {
+            CLOCK.now() < known.ask_again && self.node.is_connected_by(known.connection)
+        });
         let voting_right = match known {
-            Some(known)
-                if CLOCK.now() < known.ask_again && self.node.is_connected_by(known.connection) =>
-            {
-                known
-            }
-            _ => self.ask_voting_right(until).await?,
+            Some(known) => known,
+            None => self.ask_voting_right(until).await?,
         };
         let waits = left(voting_right.watch.votes_from);
         if !waits.is_zero() {
@@ -135,20 +134,23 @@ impl RedlockServer {
         }
         let in_flight = under_way.as_ref().map(|under_way| &under_way.in_flight);
         let marker = &voting_right.watch.name;
-        let asked = self.node.propose(proposal, marker, left(until), in_flight);
+        let within = left(until);
+        let asked = (self.node).propose(proposal, number, marker, within, in_flight);
         let (connection, vote) = asked.await?;
         if let Some(under_way) = under_way {
             under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
         let Some(vote) = vote else {
-            self.forget_voting_right(&voting_right);
+            // The next vote asks for the right, unless one of another marker was learnt meanwhile.
+            let is_old = |known: &mut VotingRight| known.watch.name == *marker;
+            self.voting_right.lock().take_if(is_old);
             return Err(Failure::not_now(format!(
                 "{} has lost its data and may have forgotten locks",
                 self.node.shown()
             )));
         };
         match vote {
-            Vote::Accepted { clock, .. } => self.set_clock(clock, proposal.number),
+            Vote::Accepted { clock, .. } => self.set_clock(clock, number),
             Vote::Refused { least, clock } => self.set_clock(clock, least),
             // It is not known whether `least` is the clock or the counter.
             Vote::Held { .. } => {}
@@ -242,16 +244,6 @@ impl RedlockServer {
              {waits:?}, by this process or others",
             self.node.shown()
         )
-    }
-
-    /// Makes the next vote ask for the voting right, unless a newer one was learnt meanwhile. The watched time stays known.
-    fn forget_voting_right(&self, old: &VotingRight) {
-        let mut voting_right = self.voting_right.lock();
-        if let Some(voting_right) = &mut *voting_right
-            && voting_right.connection == old.connection
-        {
-            voting_right.ask_again = Moment::from_nanos(0);
-        }
     }
 
     /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.

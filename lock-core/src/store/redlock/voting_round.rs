@@ -6,13 +6,12 @@
 
 use std::{iter, sync::Arc};
 
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::mpsc;
 
 use crate::{
     fencing::FencingBlock,
     store::{
         Contended, Failure,
-        in_flight::ServerInFlight,
         redis::voting_server::{LockCondition, Proposal, Vote},
         redlock::{
             ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority_text},
@@ -21,9 +20,6 @@ use crate::{
         },
     },
 };
-
-/// A server, the place of the proposal that it was sent, and its reply.
-type VoteOfServer = (usize, (usize, Result<Vote, Failure>));
 
 /// Why there was no majority, and what the servers without a vote reported.
 pub(super) struct RoundLost {
@@ -54,16 +50,22 @@ pub(super) async fn run_voting_round(
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (sender, mut incoming) = mpsc::unbounded_channel();
     let (mut contended, mut failures) = (Contended::NoneWaiting, Vec::new());
-    let mut step = ballot.begin();
+    let (place, number) = (0, first);
+    let mut step = BallotStep::Propose { place, number };
     // Bounded by the ballot: a few proposals, and a reply or a time-out of each server to each.
     let loss = loop {
         step = match step {
             BallotStep::Propose { place, number } => {
-                let proposal = Proposal {
-                    number,
-                    ..proposal.clone()
-                };
-                propose(servers, &sender, place, &proposal, records);
+                // Each server has a time-out of its own, since one that hangs must not delay the others.
+                let within = servers.patience(proposal.ttl);
+                servers.send_to_all(&sender, |position, server| {
+                    let proposal = proposal.clone();
+                    let under_way = records.map(|records| records[position].begin());
+                    async move {
+                        let vote = server.vote(&proposal, number, within, under_way);
+                        (place, vote.await)
+                    }
+                });
                 BallotStep::Wait
             }
             BallotStep::Wait => match incoming.recv().await {
@@ -100,22 +102,6 @@ pub(super) async fn run_voting_round(
             .is_some_and(|records| records.iter().any(|record| record.may_hold())),
         failures,
     })
-}
-
-/// Sends a proposal to all servers. Each has a time-out of its own, since one that hangs must not delay the others.
-fn propose(
-    servers: &Arc<RedlockServers>,
-    sender: &UnboundedSender<VoteOfServer>,
-    place: usize,
-    proposal: &Proposal,
-    records: Option<&[Arc<ServerInFlight>]>,
-) {
-    let within = servers.patience(proposal.ttl);
-    servers.send_to_all(sender, |position, server| {
-        let proposal = proposal.clone();
-        let under_way = records.map(|records| records[position].begin());
-        async move { (place, server.vote(&proposal, within, under_way).await) }
-    });
 }
 
 /// The fencing tokens that an accepted number stands for; the number is the last of them. A majority accepted all of them together,

@@ -95,14 +95,6 @@ impl Ballot {
         }
     }
 
-    /// The first step.
-    pub(crate) fn begin(&self) -> BallotStep {
-        BallotStep::Propose {
-            place: 0,
-            number: self.proposals[0],
-        }
-    }
-
     /// Takes a server's reply to the proposal with this index. A reply may come late, or twice.
     pub(crate) fn count(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
         let is_last = place + 1 == self.proposals.len();
