@@ -202,11 +202,13 @@ impl Failure {
 
     /// For a request that was executed in part.
     pub(crate) fn executed_in_part(self) -> Self {
+        Self::NoReply(self.into_source())
+    }
+
+    fn into_source(self) -> Source {
         match self {
-            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => {
-                Self::NoReply(source)
-            }
-            Self::Invalid(reason) => Self::no_reply(&*reason),
+            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => source,
+            Self::Invalid(reason) => source(reason.to_string()),
         }
     }
 
@@ -217,12 +219,7 @@ impl Failure {
 
     /// What the log says of it.
     pub(crate) fn text(&self) -> String {
-        match self {
-            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => {
-                source.to_string()
-            }
-            Self::Invalid(reason) => reason.to_string(),
-        }
+        self.clone().into_source().to_string()
     }
 
     /// Whether a retry can succeed.
@@ -238,10 +235,11 @@ fn source(message: String) -> Source {
 impl From<Failure> for crate::LockError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
-                Self::Unavailable { key: None, source }
-            }
             Failure::Invalid(reason) => Self::Invalid { key: None, reason },
+            unavailable => Self::Unavailable {
+                key: None,
+                source: unavailable.into_source(),
+            },
         }
     }
 }

@@ -32,7 +32,10 @@ mod trial;
 pub(crate) mod voting_server;
 mod without_scripts;
 
-pub(crate) use address::{Named, client::OwnClient, transport::Security};
+pub(crate) use address::{
+    Named,
+    transport::{OwnClient, Security},
+};
 pub(crate) use redis_store::{RedisStore, Scope, Settings};
 pub(crate) use scripts::replies::SeenLock;
 pub(crate) use topology::{Access, Replicas};

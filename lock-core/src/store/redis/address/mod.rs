@@ -12,14 +12,12 @@ use crate::{
     error::LockError,
     runtime::mutex::Mutex,
     store::redis::address::{
-        client::{OwnClient, authenticated},
         parts::place,
-        transport::{Security, Transport},
+        transport::{OwnClient, Security, Transport, authenticated},
         url::ServerUrl,
     },
 };
 
-pub(crate) mod client;
 mod parts;
 pub(crate) mod scheme;
 pub(crate) mod transport;

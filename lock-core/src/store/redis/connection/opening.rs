@@ -18,7 +18,7 @@ use crate::{
     store::{
         Failure,
         redis::{
-            address::{Address, client::authenticated},
+            address::{Address, transport::authenticated},
             connection::{
                 Arg, CLOCK, Capabilities, Connection, CurrentConnection, Driver, PubSubDispatch,
                 Purpose, SharedDriver, Traffic, Watched,
