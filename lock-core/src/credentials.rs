@@ -122,7 +122,6 @@ where
 }
 
 /// Whether it always returns the same credentials: if they are refused once, asking again is of no use.
-#[cfg(feature = "redis")]
 pub(crate) fn is_fixed(provider: &dyn CredentialsProvider) -> bool {
     (provider as &dyn Any).is::<Credentials>()
 }

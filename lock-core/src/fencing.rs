@@ -39,7 +39,6 @@ pub struct FencingToken(u64);
 pub(crate) const PER_MILLI: u64 = 2048;
 
 /// Beyond it, a script cannot tell a number from the next one.
-#[cfg(feature = "redis")]
 pub(crate) const LARGEST_TOKEN: u64 = 1 << 53;
 
 /// A span of time, or a time since 1970, in tokens.

@@ -172,7 +172,6 @@ pub enum Topic {
     Votes,
 }
 
-#[cfg(feature = "redis")]
 impl Topic {
     pub(crate) fn warning(self, text: impl Into<String>) -> Warning {
         let (topic, text) = (self, text.into());

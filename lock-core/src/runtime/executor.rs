@@ -110,7 +110,7 @@ impl Executor {
     /// Sleeps in a user's future, whatever polls it. tokio's timers panic in a runtime that was built without a time driver, and do not
     /// exist under another executor. So a manager's own thread has the timer, and wakes the sleeper.
     pub(crate) async fn sleep_until(&self, clock: &Clock, moment: Moment) {
-        if !self.has_own_thread() {
+        if !self.has_own_thread() || clock.now() >= moment {
             return clock.sleep_until(moment).await;
         }
         let (sleeper, due) = oneshot::channel::<()>();

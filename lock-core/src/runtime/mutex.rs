@@ -1,7 +1,6 @@
 //! A mutex that is never poisoned.
 
-use std::sync::TryLockError;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 
 /// Ignores poisoning. No code of this crate panics between two writes that belong together, so the data of a poisoned mutex is
 /// consistent. Code of the user runs under one mutex only: the driver of a connection wakes tasks, and each panic of a waker is caught.

@@ -116,7 +116,6 @@ pub(super) fn once(key: &LockKey, outcome: crate::telemetry::OnceOutcome) {
     counted(&Key::from_parts(ONCE, &labels)).increment(1);
 }
 
-#[cfg(feature = "redis")]
 pub(super) fn connected(server: &str, is: bool) {
     let labels = vec![metrics::Label::new("server", server.to_owned())];
     let key = Key::from_parts(CONNECTED, labels);

@@ -170,7 +170,6 @@ pub(crate) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
 }
 
 /// The connection to a server has ended, and no other could be made.
-#[cfg(feature = "redis")]
 pub(crate) fn out_of_reach(
     server: &str,
     cause: &str,
@@ -190,7 +189,6 @@ pub(crate) fn out_of_reach(
 }
 
 /// There is a connection to a server, or none is needed any more: its node left the cluster, or the manager has ended.
-#[cfg(feature = "redis")]
 pub(crate) fn reached(server: &str) {
     catch_panic(|| figures::connected(server, true));
 }
