@@ -117,10 +117,11 @@ impl RedlockServer {
         under_way: Option<UnderWay>,
     ) -> Result<Vote, Failure> {
         let until = CLOCK.now().after(within);
-        let known = self.voting_right.lock().clone().filter(|known| {
+        let known = self.voting_right.lock().clone();
+        let is_valid = |known: &VotingRight| {
             CLOCK.now() < known.ask_again && self.node.is_connected_by(known.connection)
-        });
-        let voting_right = match known {
+        };
+        let voting_right = match known.filter(is_valid) {
             Some(known) => known,
             None => self.ask_voting_right(until).await?,
         };
