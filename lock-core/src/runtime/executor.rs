@@ -107,8 +107,8 @@ impl Executor {
         async move { reply.await.ok() }
     }
 
-    /// Sleeps in a user's future, whatever polls it. tokio's timers panic in a runtime that was built without a time driver, and do not
-    /// exist under another executor. So a manager's own thread has the timer, and wakes the sleeper.
+    /// Sleeps in a user's future, whatever polls it. The timers of tokio panic in a runtime that was built without a time driver. Under
+    /// another executor they do not exist. So a manager's own thread has the timer, and wakes the sleeper.
     pub(crate) async fn sleep_until(&self, clock: &Clock, moment: Moment) {
         if !self.has_own_thread() || clock.now() >= moment {
             return clock.sleep_until(moment).await;
@@ -167,10 +167,6 @@ fn run_on_a_thread(work: Work) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tokio::sync::oneshot;
-
     use super::*;
 
     #[tokio::test]
@@ -190,5 +186,16 @@ mod tests {
             sender.send(7).expect("the receiver is alive");
         });
         assert_eq!(receiver.blocking_recv(), Ok(7));
+    }
+
+    #[test]
+    fn a_sleep_ends_where_there_are_no_timers() {
+        let executor = Executor::start_thread().expect("a thread");
+        let clock = Clock::Boot;
+        let until = clock.now().after(Duration::from_millis(5));
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(executor.sleep_until(&clock, until));
+        assert!(clock.now() >= until);
     }
 }
