@@ -22,7 +22,7 @@
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use crate::{
-    fencing::FencingBlock,
+    fencing::{FencingBlock, in_tokens},
     inspect::{LeaseInfo, Sighting, Waiter},
     mode::{Mode, RequestKind},
     runtime::clock::Moment,
@@ -30,7 +30,6 @@ use crate::{
         Acquire, AcquireOutcome, Busy, Contended, Entry, EntryNumber, Expiry, Failure, Grant,
         Notice, OTHER_MODE, PushedGrant, QueueMode, Release, ReleaseOutcome, Renew, Renewed,
         RunResult, WakeUpMode,
-        memory::memory_clock::MemoryClock,
         owner_token::{OwnerToken, holder_of},
     },
 };
@@ -52,7 +51,9 @@ pub(crate) struct TableUpdate<'a> {
     pub(crate) now: Moment,
     /// The largest fencing token that the process knows.
     pub(crate) known_fencing: u64,
-    pub(crate) clock: &'a mut MemoryClock,
+    pub(crate) wall_clock: fn() -> Duration,
+    /// The last fencing token, or stamp, of any table.
+    pub(crate) last_token: &'a mut u64,
     /// Whether an entry has an owner that could use a grant.
     pub(crate) is_alive: &'a dyn Fn(EntryNumber) -> bool,
     /// Each with the number of its entry.
@@ -136,7 +137,7 @@ impl LockTable {
             position: None,
             wake_up: WakeUpMode::Push,
             is_next: true,
-            stamp: Some(update.clock.last()),
+            stamp: Some(*update.last_token),
             // The holder is in this process, which knows the label.
             holder: None,
         }))
@@ -389,8 +390,16 @@ impl EntryHolder {
 }
 
 impl TableUpdate<'_> {
+    /// Takes fencing tokens that are larger than all before, and than those that the process knows.
+    ///
+    /// They are on the scale of a server's, and as exact as the wall clock. They grow from one run of the program to the next. So a
+    /// database that outlives the process accepts the tokens of the next run.
     fn take_fencing(&mut self, count: u32) -> FencingBlock {
-        self.clock.take(self.known_fencing, count)
+        let larger = 1 + self.known_fencing.max(*self.last_token);
+        let first = in_tokens((self.wall_clock)()).max(larger);
+        let block = FencingBlock::new(first, count);
+        *self.last_token = block.last().into();
+        block
     }
 }
 

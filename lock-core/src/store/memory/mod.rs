@@ -17,15 +17,11 @@ use crate::{
         Release, ReleaseOutcome, Renew, Renewed, Store, StoreFuture, at_once,
         grants::Grants,
         in_flight::ConnectionId,
-        memory::{
-            lock_table::{LockTable, TableUpdate},
-            memory_clock::MemoryClock,
-        },
+        memory::lock_table::{LockTable, TableUpdate},
     },
 };
 
 pub(crate) mod lock_table;
-pub(crate) mod memory_clock;
 
 pub(crate) struct MemoryStore {
     clock: Clock,
@@ -37,7 +33,7 @@ struct Locks {
     tables: HashMap<Arc<str>, LockTable>,
     /// Expired entries are swept when the map has grown to this size, so it holds at most twice what is alive.
     sweep_at: usize,
-    clock: MemoryClock,
+    last_token: u64,
 }
 
 const SMALLEST_SWEEP: usize = 64;
@@ -57,7 +53,7 @@ impl MemoryStore {
             locks: Mutex::new(Locks {
                 tables: HashMap::new(),
                 sweep_at: SMALLEST_SWEEP,
-                clock: MemoryClock::new(wall_clock),
+                last_token: 0,
             }),
         }
     }
@@ -127,11 +123,14 @@ impl MemoryStore {
         let is_alive = |number| self.grants.owners.is_alive(number);
         let mut locks = self.locks.lock();
         locks.sweep(now, &is_alive);
-        let Locks { tables, clock, .. } = &mut *locks;
+        let Locks {
+            tables, last_token, ..
+        } = &mut *locks;
         let mut update = TableUpdate {
             now,
             known_fencing,
-            clock,
+            wall_clock,
+            last_token,
             is_alive: &is_alive,
             notices: Vec::new(),
         };

@@ -9,10 +9,7 @@ use crate::{
     store::{
         Acquire, AcquireOutcome, Busy, Entry, Expiry, Notice, PushedGrant, QueueMode, Release,
         Renew, Renewed, RunResult, WakeUpMode,
-        memory::{
-            lock_table::{EntryHolder, LockTable, TableUpdate},
-            memory_clock::MemoryClock,
-        },
+        memory::lock_table::{EntryHolder, LockTable, TableUpdate},
         owner::Owner,
     },
 };
@@ -125,7 +122,7 @@ pub(super) struct Server {
     /// tasks do. It runs the body if the tasks do.
     mode: Mode,
     pub(super) table: LockTable,
-    clock: MemoryClock,
+    last_token: u64,
 }
 
 impl Server {
@@ -133,7 +130,7 @@ impl Server {
         Self {
             mode,
             table: LockTable::default(),
-            clock: MemoryClock::new(|| Duration::ZERO),
+            last_token: 0,
         }
     }
 
@@ -163,7 +160,7 @@ impl Server {
 
     /// The last fencing token, or stamp. A reply takes no number here, since only the order of its stamp and those of grants counts.
     pub(super) fn last_token(&self) -> u64 {
-        self.clock.last()
+        self.last_token
     }
 
     /// The other process takes the key, or checks its entry. Returns the messages that the server sends.
@@ -289,7 +286,8 @@ impl Server {
         let mut update = TableUpdate {
             now,
             known_fencing,
-            clock: &mut self.clock,
+            wall_clock: || Duration::ZERO,
+            last_token: &mut self.last_token,
             is_alive: &|_| true,
             notices: Vec::new(),
         };

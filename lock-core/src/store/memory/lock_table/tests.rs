@@ -97,7 +97,7 @@ struct Waits {
 
 struct World {
     table: LockTable,
-    clock: MemoryClock,
+    last_token: u64,
     now: Moment,
     actors: Vec<Actor>,
     last_number: EntryNumber,
@@ -124,7 +124,7 @@ impl World {
         };
         Self {
             table: LockTable::default(),
-            clock: MemoryClock::new(|| Duration::ZERO),
+            last_token: 0,
             now: Moment::from_nanos(0),
             actors: modes.iter().map(actor).collect(),
             last_number: 0,
@@ -145,7 +145,8 @@ impl World {
         let mut update = TableUpdate {
             now: self.now,
             known_fencing: self.largest_token,
-            clock: &mut self.clock,
+            wall_clock: || Duration::ZERO,
+            last_token: &mut self.last_token,
             is_alive: &|number| alive.contains(&number),
             notices: Vec::new(),
         };
