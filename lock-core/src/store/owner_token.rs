@@ -45,13 +45,7 @@ impl Scheme {
 }
 
 impl OwnerToken {
-    /// The token of no manager.
-    #[cfg(feature = "testing")]
-    pub(crate) fn of_none() -> Self {
-        Self::numbered(0)
-    }
-
-    /// A token with this number instead of a secret.
+    /// A token of no manager, with this number instead of a secret.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn numbered(number: u64) -> Self {
         let (front, secret) = ("".into(), Uuid::from_u128(number.into()));

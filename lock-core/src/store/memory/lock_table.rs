@@ -250,7 +250,7 @@ impl LockTable {
         let elsewhere = elsewhere_until.map(|expires| EntryHolder {
             number: None,
             kind: RequestKind::Exclusive,
-            token: OwnerToken::of_none(),
+            token: OwnerToken::numbered(0),
             expires,
             permit: 0,
             tokens: FencingBlock::EMPTY,
