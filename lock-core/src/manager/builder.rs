@@ -48,8 +48,9 @@ pub struct LockManagerBuilder {
     pub(super) limits: Limits,
     /// `None`: not set. `Some(Duration::MAX)`: never.
     pub(super) fail_fast_after: Option<Duration>,
+    /// Whether connecting succeeds without a server that replies.
     #[cfg(feature = "redis")]
-    pub(super) first_connection: FirstConnection,
+    pub(super) is_lazy: bool,
     /// Without the prefix.
     pub(super) check_key: Option<String>,
     /// For several servers: how long a server must have been watched before it votes.
@@ -64,15 +65,6 @@ pub struct LockManagerBuilder {
     pub(super) through: Option<OwnClient>,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<Tls>,
-}
-
-/// Whether connecting needs a server that replies.
-#[cfg(feature = "redis")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum FirstConnection {
-    #[default]
-    Needed,
-    Lazy,
 }
 
 impl LockManagerBuilder {
@@ -214,7 +206,7 @@ impl LockManagerBuilder {
     /// only in the log and in failing requests.
     #[cfg(feature = "redis")]
     pub fn connect_lazily(mut self) -> Self {
-        self.first_connection = FirstConnection::Lazy;
+        self.is_lazy = true;
         self
     }
 
@@ -341,7 +333,18 @@ impl LockManagerBuilder {
         self.prefix.as_deref().unwrap_or("lock:")
     }
 
-    pub(super) fn check_the_check_key(&self) -> Result<(), LockError> {
+    pub(super) fn check(&self) -> Result<(), LockError> {
+        check_prefix(self.prefix())?;
+        if let Some(label) = &self.label {
+            holder_label::check(label)?;
+        }
+        self.defaults.check()?;
+        self.timing.check()
+    }
+
+    /// The same, and checks the key of the lock that connecting tries.
+    pub(super) fn check_to_connect(&self) -> Result<(), LockError> {
+        self.check()?;
         let Some(key) = &self.check_key else {
             return Ok(());
         };
@@ -351,14 +354,5 @@ impl LockManagerBuilder {
             }
             other => other,
         })
-    }
-
-    pub(super) fn check(&self) -> Result<(), LockError> {
-        check_prefix(self.prefix())?;
-        if let Some(label) = &self.label {
-            holder_label::check(label)?;
-        }
-        self.defaults.check()?;
-        self.timing.check()
     }
 }

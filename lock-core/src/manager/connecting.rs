@@ -20,7 +20,6 @@ use crate::{
 };
 #[cfg(feature = "redis")]
 use crate::{
-    manager::builder::FirstConnection,
     runtime::jitter::jittered,
     store::{
         StoreFuture,
@@ -56,8 +55,7 @@ impl LockManagerBuilder {
         expect(clippy::unused_async, reason = "with servers, it waits")
     )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
-        self.check()?;
-        self.check_the_check_key()?;
+        self.check_to_connect()?;
         if url == "memory://" || url == "memory:" {
             return Ok(self.in_memory());
         }
@@ -131,10 +129,12 @@ impl LockManagerBuilder {
         if store.is_one_server() {
             self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
         }
-        let first_connection = self.first_connection;
-        let manager = self.on_a_thread(executor, Arc::new(store.clone()), grants);
-        let greet = move || store.greet_for_caller();
-        first_connection.make(manager, greet).await
+        let greet = {
+            let store = store.clone();
+            move || store.greet_for_caller()
+        };
+        self.on_a_thread(executor, Arc::new(store), grants, greet)
+            .await
     }
 
     // Not generic: it is built once, and not in each crate that calls it.
@@ -147,8 +147,7 @@ impl LockManagerBuilder {
             .max_ttl
             .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
         self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
-        self.check()?;
-        self.check_the_check_key()?;
+        self.check_to_connect()?;
         let quarantine = self
             .quarantine
             .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
@@ -159,13 +158,12 @@ impl LockManagerBuilder {
         }
         let executor = start_thread()?;
         let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
-        let first_connection = self.first_connection;
-        let manager = self.on_a_thread(executor, Arc::new(store.clone()), Arc::default());
-        let greet = move || -> StoreFuture<()> {
+        let greet = {
             let store = store.clone();
-            Box::pin(async move { store.greet().await })
+            move || store.greet()
         };
-        first_connection.make(manager, greet).await
+        self.on_a_thread(executor, Arc::new(store), Arc::default(), greet)
+            .await
     }
 
     #[cfg(feature = "redis")]
@@ -212,17 +210,29 @@ impl LockManagerBuilder {
         self.finish(store, grants, Executor::Caller, Timer::of_the_caller(clock))
     }
 
-    /// A manager with a thread of its own.
+    /// A manager with a thread of its own, and its first connection.
     #[cfg(feature = "redis")]
-    fn on_a_thread(
+    async fn on_a_thread(
         self,
         executor: Executor,
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
-    ) -> LockManager {
+        greet: impl Fn() -> StoreFuture<()> + Send + Sync + 'static,
+    ) -> Result<LockManager, LockError> {
         let timer = Timer::of_a_thread(Clock::Boot);
         executor.spawn(timer.ring());
-        self.finish(store, grants, executor, timer)
+        let is_lazy = self.is_lazy;
+        let manager = self.finish(store, grants, executor, timer);
+        match manager.context().ask(|_| greet()).await {
+            Err(LockError::Unavailable { source, .. }) if is_lazy => {
+                tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");
+                let registry = Arc::downgrade(&manager.inner.registry);
+                let later = greet_later(registry, greet);
+                manager.context().executor.spawn(later);
+            }
+            greeted => greeted?,
+        }
+        Ok(manager)
     }
 
     fn finish(
@@ -250,29 +260,6 @@ impl LockManagerBuilder {
                 defaults,
             }),
         }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl FirstConnection {
-    async fn make(
-        self,
-        manager: LockManager,
-        greet: impl Fn() -> StoreFuture<()> + Send + Sync + 'static,
-    ) -> Result<LockManager, LockError> {
-        let greeted = manager.context().ask(|_| greet()).await;
-        match greeted {
-            Err(LockError::Unavailable { source, .. }) if self == Self::Lazy => {
-                tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");
-                let registry = Arc::downgrade(&manager.inner.registry);
-                manager
-                    .context()
-                    .executor
-                    .spawn(greet_later(registry, greet));
-            }
-            greeted => greeted?,
-        }
-        Ok(manager)
     }
 }
 

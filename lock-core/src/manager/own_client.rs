@@ -48,8 +48,7 @@ impl LockManagerBuilder {
     /// ```
     pub async fn client(self, client: redis::Client) -> Result<LockManager, LockError> {
         let client = OwnClient::new(&client, AsyncConnectionConfig::new());
-        self.check()?;
-        self.check_the_check_key()?;
+        self.check_to_connect()?;
         self.connect_to_server(Named::Client(Box::new(client)))
             .await
     }
