@@ -224,23 +224,32 @@ pub(crate) fn binds(pat: &PatIdent) -> bool {
     marked || !pat.ident.to_string().starts_with(char::is_uppercase)
 }
 
-/// Replaces each name for which `other` returns one. The new name has the position of the old one.
-pub(crate) fn renamed<'a>(
+/// Replaces each name for which `other` returns one. The new name has the position of the old one. `other` is also told whether a
+/// name stands behind a dot, as that of a field or a method does.
+pub(crate) fn renamed(
     tokens: TokenStream,
-    other: &dyn Fn(&Ident) -> Option<&'a Ident>,
+    other: &dyn Fn(&Ident, bool) -> Option<Ident>,
 ) -> TokenStream {
-    let rename = |tree| match tree {
-        TokenTree::Ident(ident) => {
-            let mut name = other(&ident).unwrap_or(&ident).clone();
-            name.set_span(name.span().located_at(ident.span()));
-            TokenTree::Ident(name)
+    let mut follows_dot = false;
+    let rename = |tree| {
+        let is_member = std::mem::replace(&mut follows_dot, false);
+        match tree {
+            TokenTree::Ident(ident) => {
+                let mut name = other(&ident, is_member).unwrap_or_else(|| ident.clone());
+                name.set_span(name.span().located_at(ident.span()));
+                TokenTree::Ident(name)
+            }
+            TokenTree::Group(group) => {
+                let mut renamed = Group::new(group.delimiter(), renamed(group.stream(), other));
+                renamed.set_span(group.span());
+                TokenTree::Group(renamed)
+            }
+            TokenTree::Punct(punct) => {
+                follows_dot = punct.as_char() == '.';
+                TokenTree::Punct(punct)
+            }
+            literal => literal,
         }
-        TokenTree::Group(group) => {
-            let mut renamed = Group::new(group.delimiter(), renamed(group.stream(), other));
-            renamed.set_span(group.span());
-            TokenTree::Group(renamed)
-        }
-        other => other,
     };
     tokens.into_iter().map(rename).collect()
 }
