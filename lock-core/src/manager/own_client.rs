@@ -89,7 +89,7 @@ impl LockManagerBuilder {
         reason = "the builder has the client from then on, as with `client`"
     )]
     pub fn through(mut self, client: redis::Client, config: AsyncConnectionConfig) -> Self {
-        self.through = Some(OwnClient::new(&client, config));
+        self.servers.security.client = Some(OwnClient::new(&client, config));
         self
     }
 }
