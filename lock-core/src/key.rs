@@ -45,12 +45,12 @@ impl LockKey {
     /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
-        let text = text.into();
-        Self(Arc::new(Made {
-            hash: hashed(&text),
-            text,
-            from: None,
-        }))
+        Self::made(text.into(), None)
+    }
+
+    fn made(text: Box<str>, from: Option<&'static Template>) -> Self {
+        let hash = hashed(&text);
+        Self(Arc::new(Made { text, hash, from }))
     }
 
     /// Returns the text, without any manager's prefix.
@@ -282,11 +282,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
             }
         }
     }
-    LockKey(Arc::new(Made {
-        hash: hashed(&encoder.key),
-        text: encoder.key.into(),
-        from: Some(template),
-    }))
+    LockKey::made(encoder.key.into(), Some(template))
 }
 
 /// Writes a character that could be mistaken for a part of the template as `%` and two hexadecimal digits for each byte.

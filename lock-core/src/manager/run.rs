@@ -109,15 +109,7 @@ impl LockManager {
 #[derive(Debug)]
 pub struct Finished<'a> {
     pub(crate) guard: LockGuard,
-    #[cfg_attr(
-        not(any(
-            feature = "axum",
-            feature = "actix",
-            feature = "poem",
-            feature = "tonic"
-        )),
-        expect(dead_code, reason = "only the response of a framework reads it")
-    )]
+    #[allow(dead_code, reason = "only the response of a framework reads it")]
     pub(crate) terms: &'a Terms,
 }
 
