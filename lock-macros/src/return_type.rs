@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Names that end in `Stream`, but are connections.
-const CONNECTIONS: &[&str] = &["TcpStream", "UnixStream", "TlsStream", "DuplexStream"];
+const CONNECTIONS: &str = "TcpStream UnixStream TlsStream DuplexStream";
 
 /// A trait of a web framework that a handler returns as an `impl Trait`. A failed lock can become a value of that trait, too.
 pub(crate) enum Answer<'a> {
@@ -160,6 +160,6 @@ fn stream_in(ty: &Type) -> Option<&Path> {
 
 fn is_stream(segment: &PathSegment) -> bool {
     let name = segment.ident.to_string();
-    (is_one_of(&segment.ident, &["Sse", "SSE"]) || name.ends_with("Stream"))
+    (is_one_of(&segment.ident, "Sse SSE") || name.ends_with("Stream"))
         && !is_one_of(&segment.ident, CONNECTIONS)
 }
