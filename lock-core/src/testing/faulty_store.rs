@@ -10,8 +10,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
     fencing::KnownTokens,
-    inspect::{Health, Holder, LeaseInfo, Sighting},
-    mode::{LockMode, Mode},
+    inspect::{Health, Sighting},
+    mode::Mode,
     runtime::{
         clock::{Clock, Moment},
         mutex::Mutex,
@@ -23,6 +23,7 @@ use crate::{
         grants::Grants,
         in_flight::ConnectionId,
         memory::{MemoryStore, at_once},
+        owner_token::sighting_of,
         until_certain::{self, OneServer},
     },
 };
@@ -195,18 +196,10 @@ impl Store for FaultyStore {
             let Some(left) = self.elsewhere(&full_key) else {
                 return self.memory.inspect(full_key);
             };
+            // As a key of another library, whose value is no owner token.
             let sighting = Sighting {
-                remaining: Some(left),
-                mode: LockMode::Exclusive,
-                holders: 1,
-                waiting: 0,
-                leases: vec![LeaseInfo {
-                    process: Holder::Foreign,
-                    remaining: Some(left),
-                    permit: None,
-                }],
-                queue: Vec::new(),
                 result_kept_for: self.memory.result_kept_for(&full_key),
+                ..sighting_of("", Some(left), 0)
             };
             at_once(Ok(Some(sighting)))
         })
