@@ -5,11 +5,8 @@ use std::{
     cmp::Ordering,
     fmt::{self, Display, Write as _},
     hash::{BuildHasher, Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
-
-#[cfg(not(feature = "simulation"))]
-use std::{hash::RandomState, sync::LazyLock};
 
 use crate::template::Template;
 
@@ -100,17 +97,17 @@ impl LockKey {
     }
 }
 
-/// A hash that is secret to this process, so that no client can choose keys that collide.
+/// Hashes are secret to this process, so that no client can choose keys that collide.
 #[cfg(not(feature = "simulation"))]
-fn hashed(text: &str) -> u64 {
-    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    SECRET.hash_one(text)
-}
+type Hashes = std::hash::RandomState;
 
 /// In a simulation, the hashes are the same each time.
 #[cfg(feature = "simulation")]
+type Hashes = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
 fn hashed(text: &str) -> u64 {
-    std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default().hash_one(text)
+    static HASHES: LazyLock<Hashes> = LazyLock::new(Hashes::default);
+    HASHES.hash_one(text)
 }
 
 impl PartialEq for LockKey {

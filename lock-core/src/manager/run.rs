@@ -72,8 +72,7 @@ impl LockManager {
         body: impl FnOnce(Lease) -> F,
         then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
     ) -> Result<F::Output, LockError> {
-        let lease = guard.lease();
-        let body = body(lease.clone());
+        let body = body(guard.lease());
         // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
         let leases = guard.hold().leases();
         let body = reentry::scope(leases, &mut turns, body).instrument(leases.first().span());
