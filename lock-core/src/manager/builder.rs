@@ -5,7 +5,7 @@ use std::time::Duration;
 #[cfg(doc)]
 use crate::manager::LockManager;
 #[cfg(feature = "redis")]
-use crate::manager::builder_for_servers::ServerOptions;
+use crate::store::redis::{Access, Replicas, Security};
 use crate::{
     error::LockError,
     key::LockKey,
@@ -45,6 +45,19 @@ pub struct LockManagerBuilder {
     pub(super) check_key: Option<String>,
     #[cfg(feature = "redis")]
     pub(super) servers: ServerOptions,
+}
+
+/// What a builder was told about servers.
+#[cfg(feature = "redis")]
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServerOptions {
+    /// Whether connecting succeeds without a server that replies.
+    pub(super) is_lazy: bool,
+    /// For several servers: how long a server must have been watched before it votes.
+    pub(super) quarantine: Option<Duration>,
+    pub(super) replicas: Option<Replicas>,
+    pub(super) security: Security,
+    pub(super) access: Access,
 }
 
 impl LockManagerBuilder {

@@ -11,20 +11,8 @@ use crate::{
     error::LockError,
     manager::LockManagerBuilder,
     runtime::executor::Executor,
-    store::redis::{Access, Replicas, Scope, Security, Settings},
+    store::redis::{Replicas, Scope, Settings},
 };
-
-/// What a builder was told about servers.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ServerOptions {
-    /// Whether connecting succeeds without a server that replies.
-    pub(super) is_lazy: bool,
-    /// For several servers: how long a server must have been watched before it votes.
-    pub(super) quarantine: Option<Duration>,
-    pub(super) replicas: Option<Replicas>,
-    pub(super) security: Security,
-    access: Access,
-}
 
 impl LockManagerBuilder {
     /// Has connecting succeed although the server cannot be reached yet. Defaults to an error.
