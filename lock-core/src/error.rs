@@ -241,7 +241,15 @@ impl fmt::Display for LockError {
                 if let Some(held_by) = held_by {
                     write!(f, ": {held_by}")?;
                 }
-                beside.as_ref().map_or(Ok(()), |other| one_list(f, other))
+                if let Some(held) = beside {
+                    write!(
+                        f,
+                        "; this task holds `{}` already: take both at once, by `acquire_all` or `key = [\"…\", \"…\"]`, or two tasks \
+                         may wait for each other",
+                        held.shown()
+                    )?;
+                }
+                Ok(())
             }
             Self::Busy {
                 key,
@@ -276,16 +284,6 @@ impl fmt::Display for LockError {
             ),
         }
     }
-}
-
-/// Advises a task that waits for a lock inside another one.
-fn one_list(f: &mut fmt::Formatter<'_>, held: &LockKey) -> fmt::Result {
-    write!(
-        f,
-        "; this task holds `{}` already: take both at once, by `acquire_all` or `key = [\"…\", \"…\"]`, or two tasks may wait for \
-         each other",
-        held.shown()
-    )
 }
 
 /// What this process knows of a lock that is busy.

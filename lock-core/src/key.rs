@@ -5,11 +5,8 @@ use std::{
     cmp::Ordering,
     fmt::{self, Display, Write as _},
     hash::{BuildHasher, Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
-
-#[cfg(not(feature = "simulation"))]
-use std::{hash::RandomState, sync::LazyLock};
 
 use crate::template::Template;
 
@@ -45,12 +42,12 @@ impl LockKey {
     /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
-        let text = text.into();
-        Self(Arc::new(Made {
-            hash: hashed(&text),
-            text,
-            from: None,
-        }))
+        Self::made(text.into(), None)
+    }
+
+    fn made(text: Box<str>, from: Option<&'static Template>) -> Self {
+        let hash = hashed(&text);
+        Self(Arc::new(Made { text, hash, from }))
     }
 
     /// Returns the text, without any manager's prefix.
@@ -100,17 +97,17 @@ impl LockKey {
     }
 }
 
-/// A hash that is secret to this process, so that no client can choose keys that collide.
+/// Hashes are secret to this process, so that no client can choose keys that collide.
 #[cfg(not(feature = "simulation"))]
-fn hashed(text: &str) -> u64 {
-    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    SECRET.hash_one(text)
-}
+type Hashes = std::hash::RandomState;
 
 /// In a simulation, the hashes are the same each time.
 #[cfg(feature = "simulation")]
+type Hashes = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+
 fn hashed(text: &str) -> u64 {
-    std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default().hash_one(text)
+    static HASHES: LazyLock<Hashes> = LazyLock::new(Hashes::default);
+    HASHES.hash_one(text)
 }
 
 impl PartialEq for LockKey {
@@ -282,11 +279,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
             }
         }
     }
-    LockKey(Arc::new(Made {
-        hash: hashed(&encoder.key),
-        text: encoder.key.into(),
-        from: Some(template),
-    }))
+    LockKey::made(encoder.key.into(), Some(template))
 }
 
 /// Writes a character that could be mistaken for a part of the template as `%` and two hexadecimal digits for each byte.

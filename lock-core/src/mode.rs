@@ -60,9 +60,8 @@ impl Mode {
         }
     }
 
-    /// Whether its holder has the lock alone.
     pub(crate) fn is_alone(self) -> bool {
-        matches!(self, Self::Exclusive | Self::Once)
+        self.kind().is_alone()
     }
 }
 
@@ -79,6 +78,7 @@ pub(crate) enum RequestKind {
 impl RequestKind {
     pub(crate) const ALL: [Self; 4] = [Self::Exclusive, Self::Shared, Self::Permits, Self::Once];
 
+    /// Whether a holder has the lock alone.
     pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Exclusive | Self::Once)
     }

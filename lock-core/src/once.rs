@@ -248,23 +248,12 @@ impl<'a> Kept<'a> {
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut flags = 0;
-        if self.fingerprint.is_some() {
-            flags |= HAS_FINGERPRINT;
-        }
-        if self.value.is_some() {
-            flags |= HAS_VALUE;
-        }
+        let fingerprint = self.fingerprint.as_ref();
+        let flags =
+            fingerprint.map_or(0, |_| HAS_FINGERPRINT) | self.value.map_or(0, |_| HAS_VALUE);
+        let fingerprint = fingerprint.map_or(&[][..], |fingerprint| &fingerprint.0);
         let value = self.value.unwrap_or_default();
-        let mut bytes = Vec::with_capacity(2 + LENGTH + value.len());
-        bytes.extend([VERSION, flags]);
-        bytes.extend(
-            self.fingerprint
-                .iter()
-                .flat_map(|fingerprint| fingerprint.0),
-        );
-        bytes.extend(value);
-        bytes
+        [&[VERSION, flags], fingerprint, value].concat()
     }
 }
 

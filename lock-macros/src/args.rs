@@ -108,7 +108,7 @@ impl Args {
         let name = Ident::parse_any(input)?;
         let twice = self.names.contains(&name);
         self.names.push(name.clone());
-        let mut known = OptionName::ALL.into_iter();
+        let mut known = OptionName::all();
         let Some(option) = known.find(|option| name == option.text()) else {
             return self.unknown(&name);
         };
@@ -253,7 +253,7 @@ impl Args {
     fn unknown(&mut self, name: &Ident) -> Result<()> {
         let text = name.to_string();
         let ours = |option: &OptionName| option.refused_by(self.attribute).is_none();
-        let known: Vec<_> = OptionName::ALL.into_iter().filter(ours).collect();
+        let known: Vec<_> = OptionName::all().filter(ours).collect();
         let names: Vec<_> = known.iter().map(|one| one.text().to_owned()).collect();
         let meant = known.iter().find(|option| option.is_also_called(&text));
         let nearest = || {
@@ -373,7 +373,7 @@ mod tests {
     fn each_word_of_another_library_stands_for_one_option_of_an_attribute() {
         for attribute in [AttributeName::DistributedLock, AttributeName::RunOnce] {
             let ours = |option: &OptionName| option.refused_by(attribute).is_none();
-            let known: Vec<_> = OptionName::ALL.into_iter().filter(ours).collect();
+            let known: Vec<_> = OptionName::all().filter(ours).collect();
             let mut seen = std::collections::HashMap::new();
             for option in known {
                 for word in option.other_words().split(' ') {

@@ -7,6 +7,19 @@ pub(crate) fn refuse<T>(at: Span, reason: impl std::fmt::Display) -> Result<T> {
     Err(Error::new(at, reason))
 }
 
+/// All values, or one error with all mistakes.
+pub(crate) fn all<T>(results: impl Iterator<Item = Result<T>>) -> Result<Vec<T>> {
+    let (mut values, mut mistakes) = (Vec::new(), None::<Error>);
+    for result in results {
+        match (result, &mut mistakes) {
+            (Ok(value), _) => values.push(value),
+            (Err(error), Some(mistakes)) => mistakes.combine(error),
+            (Err(error), None) => mistakes = Some(error),
+        }
+    }
+    mistakes.map_or(Ok(values), Err)
+}
+
 /// The candidate that is closest to a word, if any is close at all.
 pub(crate) fn nearest<'a>(word: &str, candidates: &'a [String]) -> Option<&'a str> {
     let close = |edits| {

@@ -126,7 +126,9 @@ fn acquire_and_run(args: &Args, item: &Item, inside: &Ident) -> TokenStream {
     let arguments = ["manager", "key", "options"].map(local);
     let mut prologue = prologue(args, &arguments);
     if let Some(receiver) = &item.receiver {
-        prologue = renamed(prologue, &|name| (name == "self").then_some(receiver));
+        prologue = renamed(prologue, &|name, _| {
+            (name == "self").then(|| receiver.clone())
+        });
     }
     let lease = args.lease.as_ref().map(|lease| quote!(let #lease =));
     let acquire = hidden(match (args.attribute, &args.key) {

@@ -16,37 +16,37 @@ use syn::{
 use crate::{diagnostics::refuse, options::AttributeName};
 
 /// Words in front of a function's name, or of another item, that cannot be locked; and the reasons.
-const REFUSED: [(&[&str], &str); 9] = [
+const REFUSED: [(&str, &str); 9] = [
     (
-        &["const"],
+        "const",
         "a `const` item cannot wait for a lock: remove `const`",
     ),
     (
-        &["extern"],
+        "extern",
         "an `extern` function cannot wait for a lock: call an `async fn` from it",
     ),
     (
-        &["unsafe"],
+        "unsafe",
         "an `unsafe` function cannot be locked: lock a safe one with an `unsafe` block in its body",
     ),
     (
-        &["impl"],
+        "impl",
         "only a function can be locked, not an impl block: put the attribute on each function inside",
     ),
     (
-        &["trait"],
+        "trait",
         "only a function can be locked, not a trait: put the attribute on each function inside",
     ),
     (
-        &["mod"],
+        "mod",
         "only a function can be locked, not a module: put the attribute on each function inside",
     ),
     (
-        &["struct", "enum", "union", "type"],
+        "struct enum union type",
         "only a function can be locked, not a type",
     ),
-    (&["static"], "only a function can be locked, not a static"),
-    (&["use"], "only a function can be locked, not an import"),
+    ("static", "only a function can be locked, not a static"),
+    ("use", "only a function can be locked, not an import"),
 ];
 
 /// A function.
@@ -224,23 +224,32 @@ pub(crate) fn binds(pat: &PatIdent) -> bool {
     marked || !pat.ident.to_string().starts_with(char::is_uppercase)
 }
 
-/// Replaces each name for which `other` returns one. The new name has the position of the old one.
-pub(crate) fn renamed<'a>(
+/// Replaces each name for which `other` returns one. The new name has the position of the old one. `other` is also told whether a
+/// name stands behind a dot, as that of a field or a method does.
+pub(crate) fn renamed(
     tokens: TokenStream,
-    other: &dyn Fn(&Ident) -> Option<&'a Ident>,
+    other: &dyn Fn(&Ident, bool) -> Option<Ident>,
 ) -> TokenStream {
-    let rename = |tree| match tree {
-        TokenTree::Ident(ident) => {
-            let mut name = other(&ident).unwrap_or(&ident).clone();
-            name.set_span(name.span().located_at(ident.span()));
-            TokenTree::Ident(name)
+    let mut follows_dot = false;
+    let rename = |tree| {
+        let is_member = std::mem::replace(&mut follows_dot, false);
+        match tree {
+            TokenTree::Ident(ident) => {
+                let mut name = other(&ident, is_member).unwrap_or_else(|| ident.clone());
+                name.set_span(name.span().located_at(ident.span()));
+                TokenTree::Ident(name)
+            }
+            TokenTree::Group(group) => {
+                let mut renamed = Group::new(group.delimiter(), renamed(group.stream(), other));
+                renamed.set_span(group.span());
+                TokenTree::Group(renamed)
+            }
+            TokenTree::Punct(punct) => {
+                follows_dot = punct.as_char() == '.';
+                TokenTree::Punct(punct)
+            }
+            literal @ TokenTree::Literal(_) => literal,
         }
-        TokenTree::Group(group) => {
-            let mut renamed = Group::new(group.delimiter(), renamed(group.stream(), other));
-            renamed.set_span(group.span());
-            TokenTree::Group(renamed)
-        }
-        other => other,
     };
     tokens.into_iter().map(rename).collect()
 }
@@ -290,15 +299,15 @@ fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) {
             refused.push(Error::new(word.span(), reason));
         }
         // After the first word that is no modifier, any token may follow.
-        if !is_one_of(&word, &["const", "async", "unsafe", "extern", "default"]) {
+        if !is_one_of(&word, "const async unsafe extern default") {
             break;
         }
     }
 }
 
-/// Whether a word is one of `words`.
-pub(crate) fn is_one_of(word: &Ident, words: &[&str]) -> bool {
-    words.iter().any(|one| word == one)
+/// Whether a word is one of `words`, which have spaces between them.
+pub(crate) fn is_one_of(word: &Ident, words: &str) -> bool {
+    words.split(' ').any(|one| word == one)
 }
 
 /// Whether a statement is `let x = x;`, or the `if let` by which `async_trait` tells the compiler the return type.
@@ -353,7 +362,7 @@ fn future_in(ty: &Type) -> Option<Type> {
     struct FutureSearch(Option<Type>);
     impl<'ast> Visit<'ast> for FutureSearch {
         fn visit_path_segment(&mut self, segment: &'ast PathSegment) {
-            if is_one_of(&segment.ident, &["Future", "BoxFuture", "LocalBoxFuture"])
+            if is_one_of(&segment.ident, "Future BoxFuture LocalBoxFuture")
                 && let PathArguments::AngleBracketed(of) = &segment.arguments
                 && let Some(Argument::Type(ty) | Argument::AssocType(AssocType { ty, .. })) =
                     of.args.last()

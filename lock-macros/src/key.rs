@@ -7,7 +7,7 @@ use quote::{ToTokens as _, quote};
 use syn::{Error, Expr, ExprArray, Ident, LitStr};
 
 use crate::{
-    diagnostics::refuse,
+    diagnostics::{all, refuse},
     item::Names,
     template::{Part, Template},
 };
@@ -34,19 +34,11 @@ impl Keys {
                 "the list has no key: say what is locked, as in `[\"from:{from}\", \"to:{to}\"]`";
             return Err(Error::new_spanned(list, reason));
         }
-        let (mut keys, mut errors, mut templates) = (Vec::new(), Vec::new(), Vec::new());
-        for value in list.elems.into_iter().map(ungrouped) {
-            match Key::parse_another(value, names, &mut templates) {
-                Ok(key) => keys.push(key),
-                Err(error) => errors.push(error),
-            }
-        }
-        let all = errors.into_iter().reduce(|mut all, error| {
-            all.combine(error);
-            all
-        });
+        let mut templates = Vec::new();
+        let each = list.elems.into_iter().map(ungrouped);
+        let mut keys = all(each.map(|value| Key::parse_another(value, names, &mut templates)))?;
         report_values_once(&mut keys);
-        all.map_or(Ok(Self::List(keys)), Err)
+        Ok(Self::List(keys))
     }
 }
 

@@ -66,16 +66,6 @@ impl<'ast> Visit<'ast> for Mentions {
     }
 }
 
-/// Whether a name stands anywhere in these tokens, also inside the braces of a text, as in `format!("{name}")`.
-pub(crate) fn mentions(tokens: TokenStream, name: &Ident) -> bool {
-    tokens.into_iter().any(|tree| match tree {
-        TokenTree::Ident(ident) => ident == *name,
-        TokenTree::Group(group) => mentions(group.stream(), name),
-        TokenTree::Literal(literal) => captured(&literal).any(|word| name.unraw() == word),
-        TokenTree::Punct(_) => false,
-    })
-}
-
 /// The words in the braces of a text. Each may be a value, or the width or precision of one.
 fn captured(literal: &Literal) -> impl Iterator<Item = String> + use<> {
     let text: Option<LitStr> = syn::parse2(literal.to_token_stream()).ok();

@@ -6,6 +6,7 @@ use syn::{Error, Expr, ExprArray, ExprLit, ExprUnary, Lit, Result, UnOp};
 
 use crate::{
     bounds::PERMITS,
+    diagnostics::all,
     key::{Keys, ungrouped},
 };
 
@@ -72,18 +73,9 @@ impl Modes {
         let Expr::Array(list) = value else {
             return Mode::parse(&value).map(Self::OfAll);
         };
-        let (mut modes, mut errors) = (Vec::new(), Vec::new());
-        for value in list.elems.iter().cloned().map(ungrouped) {
-            match Mode::parse(&value) {
-                Ok(mode) => modes.push(mode),
-                Err(error) => errors.push(error),
-            }
-        }
-        let all = errors.into_iter().reduce(|mut all, error| {
-            all.combine(error);
-            all
-        });
-        all.map_or(Ok(Self::OfEach(modes, list)), Err)
+        let each = list.elems.iter().cloned().map(ungrouped);
+        let modes = all(each.map(|value| Mode::parse(&value)))?;
+        Ok(Self::OfEach(modes, list))
     }
 
     /// Checks that each key has a mode.

@@ -41,72 +41,39 @@ pub(crate) enum OptionName {
 }
 
 impl OptionName {
-    pub(crate) const ALL: [Self; 18] = [
-        Self::Key,
-        Self::Ttl,
-        Self::Wait,
-        Self::Mode,
-        Self::Permits,
-        Self::Renew,
-        Self::MaxHold,
-        Self::MinHold,
-        Self::OnBusy,
-        Self::OnLost,
-        Self::OnError,
-        Self::Release,
-        Self::Lease,
-        Self::Locks,
-        Self::Crate,
-        Self::OnDrop,
-        Self::Keep,
-        Self::Fingerprint,
+    /// Each option with its text and an example of a value, in the order of the variants.
+    const TEXTS: [(Self, &str, &str); 18] = [
+        (Self::Key, "key", r#""order:{order_id}""#),
+        (Self::Ttl, "ttl", r#""10s""#),
+        (Self::Wait, "wait", r#""2s""#),
+        (Self::Mode, "mode", "shared"),
+        (Self::Permits, "permits", "3"),
+        (Self::Renew, "renew", "false"),
+        (Self::MaxHold, "max_hold", r#""5m""#),
+        (Self::MinHold, "min_hold", r#""1s""#),
+        (Self::OnBusy, "on_busy", "skip"),
+        (Self::OnLost, "on_lost", "continue"),
+        (Self::OnError, "on_error", "|error| …"),
+        (Self::Release, "release", "background"),
+        (Self::Lease, "lease", "lease"),
+        (Self::Locks, "locks", "self.locks"),
+        (Self::Crate, "crate", "path::to::lock_core"),
+        (Self::OnDrop, "on_drop", "finish"),
+        (Self::Keep, "keep", r#""24h""#),
+        (Self::Fingerprint, "fingerprint", "body"),
     ];
 
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::TEXTS.into_iter().map(|(option, ..)| option)
+    }
+
     pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::Key => "key",
-            Self::Ttl => "ttl",
-            Self::Wait => "wait",
-            Self::Mode => "mode",
-            Self::Permits => "permits",
-            Self::Renew => "renew",
-            Self::MaxHold => "max_hold",
-            Self::MinHold => "min_hold",
-            Self::OnBusy => "on_busy",
-            Self::OnLost => "on_lost",
-            Self::OnError => "on_error",
-            Self::Release => "release",
-            Self::Lease => "lease",
-            Self::Locks => "locks",
-            Self::Crate => "crate",
-            Self::OnDrop => "on_drop",
-            Self::Keep => "keep",
-            Self::Fingerprint => "fingerprint",
-        }
+        Self::TEXTS[self as usize].1
     }
 
     /// An example of a value.
     pub(crate) fn example(self) -> &'static str {
-        match self {
-            Self::Key => r#""order:{order_id}""#,
-            Self::Ttl => r#""10s""#,
-            Self::Wait => r#""2s""#,
-            Self::Mode => "shared",
-            Self::Permits => "3",
-            Self::Renew => "false",
-            Self::MaxHold => r#""5m""#,
-            Self::MinHold => r#""1s""#,
-            Self::OnBusy => "skip",
-            Self::OnLost => "continue",
-            Self::OnError => "|error| …",
-            Self::Release => "background",
-            Self::Lease => "lease",
-            Self::Locks => "self.locks",
-            Self::Crate => "path::to::lock_core",
-            Self::OnDrop => "finish",
-            Self::Keep => r#""24h""#,
-            Self::Fingerprint => "body",
-        }
+        Self::TEXTS[self as usize].2
     }
 
     /// The option that says the same in another way, so that only one of them can be given.
@@ -193,6 +160,18 @@ impl OptionName {
             Self::OnDrop => "on_cancel on_abort if_dropped finish detach detached spawn",
             Self::Keep => "keep_for retain retention remember remember_for cache cache_for",
             Self::Fingerprint => "hash payload request body digest checksum args arguments",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OptionName;
+
+    #[test]
+    fn each_option_has_its_own_texts() {
+        for (place, (option, ..)) in OptionName::TEXTS.into_iter().enumerate() {
+            assert_eq!(option as usize, place, "{option:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The arguments of the annotated function: how they get into the body, and which of them `on_error` sees.
 
 use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens, format_ident, quote};
+use quote::{ToTokens as _, format_ident, quote};
 use syn::{
     Attribute, Expr, FieldPat, FnArg, Ident, Pat, parse_quote,
     spanned::Spanned as _,
@@ -10,38 +10,16 @@ use syn::{
 
 use crate::{
     item::{Item, binds, is_one_of},
-    mentions::{Mentions, mentions},
+    mentions::Mentions,
 };
 
 /// The first words of attributes that the compiler itself understands. If there are no other attributes, no other macro reads the
 /// signature.
-const INERT: &[&str] = &[
-    "allow",
-    "warn",
-    "deny",
-    "forbid",
-    "expect",
-    "doc",
-    "cfg",
-    "must_use",
-    "inline",
-    "cold",
-    "deprecated",
-    "track_caller",
-    "no_mangle",
-    "export_name",
-    "link_section",
-    "target_feature",
-    "ignore",
-    "should_panic",
-    "rustfmt",
-    "clippy",
-    "rustdoc",
-    "diagnostic",
-];
+const INERT: &str = "allow warn deny forbid expect doc cfg must_use inline cold deprecated \
+     track_caller no_mangle export_name link_section target_feature ignore should_panic rustfmt clippy rustdoc diagnostic";
 
 /// The attributes of lints. They move with an argument into the body, since lints are about its name there.
-const LINTS: &[&str] = &["allow", "warn", "deny", "forbid", "expect"];
+const LINTS: &str = "allow warn deny forbid expect";
 
 /// The statements that bring the arguments to where they are used.
 #[derive(Default)]
@@ -66,7 +44,6 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
         .map(|attr| attr.to_token_stream().to_string())
         .collect();
     let variables = on_error.map(Mentions::of).unwrap_or_default();
-    let on_error = on_error.map(ToTokens::to_token_stream).unwrap_or_default();
     let this = item.sig.receiver().map(|this| this.self_token).into_iter();
     let mut all = Arguments {
         bindings: quote!(#(let _ = &#this;)*),
@@ -83,7 +60,7 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
             Pat::Ident(named) if named.by_ref.is_none() && named.subpat.is_none() => {
                 let name = named.ident.clone();
                 named.mutability = None;
-                let in_on_error = mentions(on_error.clone(), &name);
+                let in_on_error = variables.has(&name);
                 if in_on_error {
                     all.moves.extend(quote!(#conditions let #name = #name;));
                 }
@@ -120,7 +97,7 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
 fn attributes_of_a_variable(of_argument: &mut Vec<Attribute>) -> (TokenStream, TokenStream) {
     let conditions = of_argument
         .iter()
-        .filter(|attr| begins(attr, &["cfg", "cfg_attr"]));
+        .filter(|attr| begins(attr, "cfg cfg_attr"));
     let conditions = quote!(#(#conditions)*);
     let lints = of_argument.iter().filter(|attr| begins(attr, LINTS));
     let attrs = quote!(#conditions #(#lints)*);
@@ -192,14 +169,14 @@ impl VisitMut for KeepUsed<'_> {
 }
 
 /// Whether the first word of an attribute is one of these.
-fn begins(attr: &Attribute, words: &[&str]) -> bool {
+fn begins(attr: &Attribute, words: &str) -> bool {
     let first = attr.path().segments.first();
     first.is_some_and(|first| is_one_of(&first.ident, words))
 }
 
 fn is_a_lock(attr: &Attribute) -> bool {
     let last = attr.path().segments.last();
-    last.is_some_and(|last| is_one_of(&last.ident, &["distributed_lock", "run_once"]))
+    last.is_some_and(|last| is_one_of(&last.ident, "distributed_lock run_once"))
 }
 
 fn has_word(text: &str, word: &str) -> bool {

@@ -8,7 +8,7 @@
 use proc_macro2::Span;
 use syn::{
     Error, GenericArgument, Path, PathArguments, PathSegment, Result, ReturnType, Type,
-    TypeParamBound, TypePath,
+    TypeParamBound,
     visit::{self, Visit},
 };
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Names that end in `Stream`, but are connections.
-const CONNECTIONS: &[&str] = &["TcpStream", "UnixStream", "TlsStream", "DuplexStream"];
+const CONNECTIONS: &str = "TcpStream UnixStream TlsStream DuplexStream";
 
 /// A trait of a web framework that a handler returns as an `impl Trait`. A failed lock can become a value of that trait, too.
 pub(crate) enum Answer<'a> {
@@ -38,13 +38,10 @@ impl<'a> Answer<'a> {
     }
 
     pub(crate) fn of(ty: &'a Type) -> Option<Self> {
-        let bounds = match ty {
-            Type::ImplTrait(opaque) => &opaque.bounds,
-            Type::Group(group) => return Self::of(&group.elem),
-            Type::Paren(paren) => return Self::of(&paren.elem),
-            _ => return None,
+        let Type::ImplTrait(opaque) = bare(ty) else {
+            return None;
         };
-        bounds.iter().find_map(|bound| {
+        opaque.bounds.iter().find_map(|bound| {
             let TypeParamBound::Trait(bound) = bound else {
                 return None;
             };
@@ -62,18 +59,23 @@ impl<'a> Answer<'a> {
 /// Finds the trait in `Result<impl IntoResponse, E>`. The value is made a response, or is wrapped until it becomes one: a response
 /// shows how its body is sent.
 pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
-    let result = match ty {
-        Type::Path(result) => result,
-        // As a `macro_rules` passes a type on.
-        Type::Group(group) => return answer_in_result(&group.elem),
-        Type::Paren(paren) => return answer_in_result(&paren.elem),
-        _ => return None,
-    };
-    Answer::of(value_of(result)?)
+    Answer::of(value_of(ty)?)
+}
+
+/// The type without parentheses around it, and without the invisible ones of a `macro_rules` that passes it on.
+fn bare(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => bare(&group.elem),
+        Type::Paren(paren) => bare(&paren.elem),
+        other => other,
+    }
 }
 
 /// The first argument of a `Result<…>`.
-fn value_of(result: &TypePath) -> Option<&Type> {
+fn value_of(ty: &Type) -> Option<&Type> {
+    let Type::Path(result) = bare(ty) else {
+        return None;
+    };
     let last = result.path.segments.last();
     let last = last.filter(|last| last.ident == "Result")?;
     let PathArguments::AngleBracketed(arguments) = &last.arguments else {
@@ -87,13 +89,7 @@ fn value_of(result: &TypePath) -> Option<&Type> {
 
 /// Whether a type is a `Result` of a response of axum or poem, or of what becomes one. Tonic's has an argument.
 pub(crate) fn is_response_in_result(ty: &Type) -> bool {
-    let value = match ty {
-        Type::Path(result) => value_of(result),
-        Type::Group(group) => return is_response_in_result(&group.elem),
-        Type::Paren(paren) => return is_response_in_result(&paren.elem),
-        _ => None,
-    };
-    value.is_some_and(|value| match value {
+    value_of(ty).is_some_and(|value| match bare(value) {
         Type::Path(path) => {
             let last = path.path.segments.last();
             last.is_some_and(|last| last.ident == "Response" && last.arguments.is_none())
@@ -148,27 +144,22 @@ pub(crate) fn check(item: &Item, args: &Args) -> Result<()> {
 
 /// Finds a type that is read after the function has returned, by its name.
 fn stream_in(ty: &Type) -> Option<&Path> {
-    any_path(ty, &is_stream)
-}
-
-/// Finds the first path with a last word that is meant.
-fn any_path<'a>(ty: &'a Type, is_meant: &dyn Fn(&PathSegment) -> bool) -> Option<&'a Path> {
-    struct PathSearch<'a, 'b>(&'b dyn Fn(&PathSegment) -> bool, Option<&'a Path>);
-    impl<'ast> Visit<'ast> for PathSearch<'ast, '_> {
+    struct StreamSearch<'a>(Option<&'a Path>);
+    impl<'ast> Visit<'ast> for StreamSearch<'ast> {
         fn visit_path(&mut self, path: &'ast Path) {
-            if path.segments.last().is_some_and(self.0) {
-                self.1.get_or_insert(path);
+            if path.segments.last().is_some_and(is_stream) {
+                self.0.get_or_insert(path);
             }
             visit::visit_path(self, path);
         }
     }
-    let mut search = PathSearch(is_meant, None);
+    let mut search = StreamSearch(None);
     search.visit_type(ty);
-    search.1
+    search.0
 }
 
 fn is_stream(segment: &PathSegment) -> bool {
     let name = segment.ident.to_string();
-    (is_one_of(&segment.ident, &["Sse", "SSE"]) || name.ends_with("Stream"))
+    (is_one_of(&segment.ident, "Sse SSE") || name.ends_with("Stream"))
         && !is_one_of(&segment.ident, CONNECTIONS)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{Expr, Ident, LitStr, Token, ext::IdentExt as _, punctuated::Punctuated};
 
@@ -192,8 +192,16 @@ impl Scanner<'_> {
             return Err(format!("`{text}` {reason}"));
         };
         self.check(&expr, Place::Value)?;
-        let tokens = members_of_ours(expr.into_token_stream());
-        Ok(renamed(tokens, &|name| self.names?.find(name)))
+        Ok(renamed(expr.into_token_stream(), &|name, is_member| {
+            if !is_member {
+                return self.names?.find(name).cloned();
+            }
+            // All fields and methods have the span of the whole template. Without a mark as generated, a compiler that knows a better
+            // name offers to replace the whole template by it.
+            let mut marked = name.clone();
+            marked.set_span(name.span().resolved_at(Span::mixed_site()));
+            Some(marked)
+        }))
     }
 
     fn check(&self, expr: &Expr, place: Place) -> Result<(), String> {
@@ -265,32 +273,6 @@ impl Scanner<'_> {
         let reason = format!("{reason}\n    {shown}\n    {before}{carets}");
         refuse(self.at, reason)
     }
-}
-
-/// Marks the names of fields and methods as generated. All of them have the span of the whole template. Without the mark, a
-/// compiler that knows a better name offers to replace the whole template by it.
-fn members_of_ours(tokens: TokenStream) -> TokenStream {
-    let mut follows_dot = false;
-    let mark = |tree| {
-        let is_member = std::mem::replace(&mut follows_dot, false);
-        match tree {
-            TokenTree::Punct(punct) => {
-                follows_dot = punct.as_char() == '.';
-                TokenTree::Punct(punct)
-            }
-            TokenTree::Ident(mut name) if is_member => {
-                name.set_span(name.span().resolved_at(Span::mixed_site()));
-                TokenTree::Ident(name)
-            }
-            TokenTree::Group(group) => {
-                let mut marked = Group::new(group.delimiter(), members_of_ours(group.stream()));
-                marked.set_span(group.span());
-                TokenTree::Group(marked)
-            }
-            other => other,
-        }
-    };
-    tokens.into_iter().map(mark).collect()
 }
 
 /// The position of an expression, which decides which forms it may have.

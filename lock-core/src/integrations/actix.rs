@@ -29,7 +29,7 @@ use crate::{
 
 impl Problem {
     fn actix_status(&self) -> StatusCode {
-        StatusCode::from_u16(self.code()).expect("each problem has a status code")
+        StatusCode::from_u16(self.status).expect("each problem has a status code")
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
 
 impl Problem {
     pub(crate) fn status_code(&self) -> StatusCode {
-        StatusCode::from_u16(self.code()).expect("each problem has a status code")
+        StatusCode::from_u16(self.status).expect("each problem has a status code")
     }
 
     pub(crate) fn response(&self) -> Response<String> {

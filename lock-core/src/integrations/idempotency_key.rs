@@ -3,7 +3,7 @@
 use axum_core::{body::Body, extract::FromRequestParts, response::Response};
 use http::{HeaderMap, request::Parts};
 
-use crate::integrations::problem::{Problem, Status};
+use crate::integrations::problem::Problem;
 
 const NAME: &str = "idempotency-key";
 
@@ -11,7 +11,7 @@ const NAME: &str = "idempotency-key";
 const LONGEST: usize = 255;
 
 const NO_KEY: Problem = Problem {
-    status: Status::BadRequest,
+    status: 400,
     detail: "send the header Idempotency-Key once, with 1 to 255 visible ASCII characters, such as a UUID: a new one with each request, \
              and the same one with each repeat of it",
     retry_after: None,

@@ -11,45 +11,11 @@ use crate::{error::LockError, options::is_too_long, runtime::clock::Clock, telem
 /// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to another
 /// client. Nor do they contain the backend's report.
 pub(crate) struct Problem {
-    pub(super) status: Status,
+    /// The status of HTTP, which tells a client what to do next.
+    pub(super) status: u16,
     pub(super) detail: &'static str,
     /// The time after which another try is worthwhile, in whole seconds.
     pub(super) retry_after: Option<Duration>,
-}
-
-/// The status, which tells a client what to do next.
-#[derive(Clone, Copy)]
-pub(super) enum Status {
-    /// Try again when the other holder has released the lock.
-    Conflict,
-    /// Nothing is to be done: the request was done before, and its response was not kept.
-    #[cfg(feature = "once")]
-    Done,
-    /// Try again later. It is unknown whether the work was done.
-    Unavailable,
-    /// Send another request: the key made from this one is too long.
-    BadRequest,
-    /// Send the request with a key of its own.
-    #[cfg(feature = "once")]
-    Unprocessable,
-    /// Nothing can be done: the server's program or configuration is wrong.
-    Internal,
-}
-
-impl Status {
-    /// Those of HTTP.
-    fn code_and_title(self) -> (u16, &'static str) {
-        match self {
-            Self::Conflict => (409, "Conflict"),
-            #[cfg(feature = "once")]
-            Self::Done => (409, "Conflict"),
-            Self::Unavailable => (503, "Service Unavailable"),
-            Self::BadRequest => (400, "Bad Request"),
-            #[cfg(feature = "once")]
-            Self::Unprocessable => (422, "Unprocessable Content"),
-            Self::Internal => (500, "Internal Server Error"),
-        }
-    }
 }
 
 impl Problem {
@@ -58,53 +24,47 @@ impl Problem {
     pub(super) fn answering(error: &LockError) -> Self {
         static REFUSALS: Refusals = Refusals::new();
         let problem = Self::of(error);
-        let is_normal = problem.code() < 500;
+        let is_normal = problem.status < 500;
         if !is_normal && !matches!(error, LockError::Lost { .. }) && !error.is_logged() {
-            REFUSALS.log(problem.code(), error, Clock::Boot.now());
+            REFUSALS.log(problem.status, error, Clock::Boot.now());
         }
         problem
-    }
-
-    pub(super) fn code(&self) -> u16 {
-        self.status.code_and_title().0
     }
 
     // The match has no wildcard: a new failure does not compile until it has its line.
     pub(super) fn of(error: &LockError) -> Self {
         let (status, detail) = match error {
+            // Try again when the other holder has released the lock.
             LockError::Busy { .. } => (
-                Status::Conflict,
+                409,
                 "another request is working on the same thing: try again later",
             ),
+            // Try again later. It is unknown whether the work was done.
             LockError::Lost { .. } => (
-                Status::Unavailable,
+                503,
                 "the request was interrupted: it may have been done in part",
             ),
             LockError::Unavailable { .. } => (
-                Status::Unavailable,
+                503,
                 "a service that this one needs does not answer: try again later",
             ),
             #[cfg(feature = "once")]
-            LockError::Repeated {
-                reason: Repeat::OtherRequest,
-                ..
-            } => (
-                Status::Unprocessable,
-                "another request was sent with this key before",
-            ),
-            #[cfg(feature = "once")]
-            LockError::Repeated {
-                reason: Repeat::NotKept,
-                ..
-            } => (
-                Status::Done,
-                "the request was done before, and its response was not kept",
-            ),
+            LockError::Repeated { reason, .. } => match reason {
+                // Send the request with a key of its own.
+                Repeat::OtherRequest => (422, "another request was sent with this key before"),
+                // Nothing is to be done.
+                Repeat::NotKept => (
+                    409,
+                    "the request was done before, and its response was not kept",
+                ),
+            },
+            // Send another request.
             LockError::Invalid { key: Some(key), .. } if is_too_long(key) => {
-                (Status::BadRequest, "a name in the request is too long")
+                (400, "a name in the request is too long")
             }
+            // Nothing can be done: the server's program or configuration is wrong.
             LockError::Invalid { .. } | LockError::NotConfigured => {
-                (Status::Internal, "the server could not process the request")
+                (500, "the server could not process the request")
             }
         };
         Self {
@@ -122,8 +82,14 @@ impl Problem {
 
     /// The body of a response (RFC 9457).
     pub(super) fn json(&self) -> String {
-        let (status, title) = self.status.code_and_title();
-        let detail = self.detail;
+        let Self { status, detail, .. } = self;
+        let title = match status {
+            400 => "Bad Request",
+            409 => "Conflict",
+            422 => "Unprocessable Content",
+            503 => "Service Unavailable",
+            _ => "Internal Server Error",
+        };
         // All texts are fixed, and no character in them needs an escape.
         format!(
             r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#
@@ -153,9 +119,9 @@ mod tests {
     fn a_key_that_a_client_made_too_long_is_a_bad_request() {
         let long = LockKey::new("x".repeat(513));
         let refused = |key: &LockKey| crate::options::check_key("", key).expect_err("too long");
-        assert_eq!(Problem::of(&refused(&long)).code(), 400);
+        assert_eq!(Problem::of(&refused(&long)).status, 400);
         let reserved = LockKey::new("__lock_core__:k");
-        assert_eq!(Problem::of(&refused(&reserved)).code(), 500);
+        assert_eq!(Problem::of(&refused(&reserved)).status, 500);
     }
 
     fn all() -> [LockError; 5] {
@@ -195,11 +161,11 @@ mod tests {
 
     #[test]
     fn each_failure_has_its_status() {
-        let codes = all().map(|error| Problem::of(&error).code());
+        let codes = all().map(|error| Problem::of(&error).status);
         assert_eq!(codes, [409, 503, 503, 500, 500]);
         #[cfg(feature = "once")]
         assert_eq!(
-            repeated().map(|error| Problem::of(&error).code()),
+            repeated().map(|error| Problem::of(&error).status),
             [422, 409]
         );
     }

@@ -8,10 +8,7 @@ use tonic::{Code, Response, Status, metadata::MetadataMap};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    integrations::{
-        problem::{self, Problem},
-        response::SentLater,
-    },
+    integrations::{problem::Problem, response::SentLater},
     manager::Finished,
 };
 
@@ -33,15 +30,12 @@ impl From<LockError> for Status {
     fn from(error: LockError) -> Self {
         let problem = Problem::answering(&error);
         let code = match problem.status {
-            problem::Status::Conflict => Code::Aborted,
-            // `ABORTED` would be tried again by a retry policy, without end.
-            #[cfg(feature = "once")]
-            problem::Status::Done => Code::AlreadyExists,
-            problem::Status::Unavailable => Code::Unavailable,
-            #[cfg(feature = "once")]
-            problem::Status::Unprocessable => Code::InvalidArgument,
-            problem::Status::BadRequest => Code::InvalidArgument,
-            problem::Status::Internal => Code::Internal,
+            409 if error.is_busy() => Code::Aborted,
+            // The request was done before. `ABORTED` would be tried again by a retry policy, without end.
+            409 => Code::AlreadyExists,
+            503 => Code::Unavailable,
+            400 | 422 => Code::InvalidArgument,
+            _ => Code::Internal,
         };
         let mut metadata = MetadataMap::new();
         if let Some(wait) = problem.pushback_ms() {

@@ -1,18 +1,11 @@
 //! Making a manager with settings other than the defaults.
 
-#[cfg(feature = "redis")]
-use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(doc)]
 use crate::manager::LockManager;
-#[cfg(feature = "tls")]
-use crate::tls::Tls;
 #[cfg(feature = "redis")]
-use crate::{
-    credentials::CredentialsProvider,
-    store::redis::{Access, OwnClient, Replicas},
-};
+use crate::store::redis::{Access, Replicas, Security};
 use crate::{
     error::LockError,
     key::LockKey,
@@ -48,31 +41,23 @@ pub struct LockManagerBuilder {
     pub(super) limits: Limits,
     /// `None`: not set. `Some(Duration::MAX)`: never.
     pub(super) fail_fast_after: Option<Duration>,
-    #[cfg(feature = "redis")]
-    pub(super) first_connection: FirstConnection,
     /// Without the prefix.
     pub(super) check_key: Option<String>,
-    /// For several servers: how long a server must have been watched before it votes.
     #[cfg(feature = "redis")]
-    pub(super) quarantine: Option<Duration>,
-    #[cfg(feature = "redis")]
-    pub(super) access: Access,
-    #[cfg(feature = "redis")]
-    pub(super) replicas: Option<Replicas>,
-    /// Opens the connections to the servers of urls.
-    #[cfg(feature = "redis")]
-    pub(super) through: Option<OwnClient>,
-    #[cfg(feature = "tls")]
-    pub(super) tls: Option<Tls>,
+    pub(super) servers: ServerOptions,
 }
 
-/// Whether connecting needs a server that replies.
+/// What a builder was told about servers.
 #[cfg(feature = "redis")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum FirstConnection {
-    #[default]
-    Needed,
-    Lazy,
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServerOptions {
+    /// Whether connecting succeeds without a server that replies.
+    pub(super) is_lazy: bool,
+    /// For several servers: how long a server must have been watched before it votes.
+    pub(super) quarantine: Option<Duration>,
+    pub(super) replicas: Option<Replicas>,
+    pub(super) security: Security,
+    pub(super) access: Access,
 }
 
 impl LockManagerBuilder {
@@ -206,18 +191,6 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Has connecting succeed although the server cannot be reached yet. Defaults to an error.
-    ///
-    /// For a service that starts together with its server. The first connection is tried again, about once a second, and each
-    /// acquire tries it, too. What connecting would have reported, such as a missing right or an eviction policy, is then logged. A
-    /// url that is wrong, and a user that the server refuses, are errors as before. With this setting, a wrong host name is seen
-    /// only in the log and in failing requests.
-    #[cfg(feature = "redis")]
-    pub fn connect_lazily(mut self) -> Self {
-        self.first_connection = FirstConnection::Lazy;
-        self
-    }
-
     /// Sets how often a waiter polls for a lock of which the server sends no message. Defaults to 50 ms, on average.
     ///
     /// Such a lock is one that another library holds, or any lock if the server cannot send messages. For other locks the server
@@ -277,80 +250,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets for how long one of several servers does not vote after a restart or a loss of its data. Defaults to twice
-    /// [`max_ttl`](Self::max_ttl) plus 5 s.
-    ///
-    /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
-    /// same lock after a server restarted without its data. With zero, a loss of data is not looked for. With a longer time, the
-    /// server stays excluded for longer than needed.
-    #[cfg(feature = "redis")]
-    pub fn quarantine(mut self, span: Duration) -> Self {
-        self.quarantine = Some(span);
-        self
-    }
-
-    /// Sets the user and password for the servers, fixed or from a provider that is asked anew for each connection. Defaults to
-    /// those in the url, or of the client.
-    ///
-    /// For secrets that are kept apart from the url, give [`Credentials`](crate::credentials::Credentials), which need no percent-encoding. For
-    /// passwords that rotate and tokens that expire, give a [`CredentialsProvider`]. Both take precedence over the user and
-    /// password in the url.
-    #[cfg(feature = "redis")]
-    pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
-        self.access.server = Some(Arc::new(provider));
-        self
-    }
-
-    /// Sets the user and password for the sentinels themselves. Defaults to those in the url's query
-    /// (`?sentinel_user=…&sentinel_password=…`), or none.
-    #[cfg(feature = "redis")]
-    pub fn sentinel_credentials(mut self, provider: impl CredentialsProvider) -> Self {
-        self.access.sentinel = Some(Arc::new(provider));
-        self
-    }
-
-    /// Has an acquire succeed only if `replicas` replicas acknowledge the lock in the time `within` (by `WAIT`). Defaults to none.
-    ///
-    /// For a primary that fails over. If fewer replicas acknowledge in time, the lock is released. The acquire is then tried again
-    /// until its wait is over, and is [`LockError::Unavailable`] after that. This narrows the window in which a fail-over forgets a
-    /// lock, but does not close it. A replica that has not acknowledged may become the primary, and the others keep the lock in
-    /// memory, not on disk. Renewals do not wait for replicas. Each acquire costs one more round trip, and one more to the slowest
-    /// of the replicas needed. A waiter in the queue needs a request of its own to get the lock: the message alone is not enough.
-    ///
-    /// If `replicas` is too high, one replica that is down stops all locks. If `within` is too short, a busy replica does.
-    #[cfg(feature = "redis")]
-    pub fn min_replicas_acked(mut self, replicas: u32, within: Duration) -> Self {
-        self.replicas = Some(Replicas {
-            least: replicas,
-            within,
-        });
-        self
-    }
-
-    /// Sets which servers are trusted over TLS, and the certificate of this process. Defaults to [`Tls::new`].
-    ///
-    /// For `rediss://` and `valkeys://` urls. The other urls of servers on a network are then refused, so that no data is sent
-    /// without TLS by mistake. The setters of [`Tls`] say what gets worse in each direction.
-    #[cfg(feature = "tls")]
-    pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
     pub(super) fn prefix(&self) -> &str {
         self.prefix.as_deref().unwrap_or("lock:")
-    }
-
-    pub(super) fn check_the_check_key(&self) -> Result<(), LockError> {
-        let Some(key) = &self.check_key else {
-            return Ok(());
-        };
-        check_key(self.prefix(), &LockKey::new(key.as_str())).map_err(|error| match error {
-            LockError::Invalid { reason, .. } => {
-                LockError::invalid(format!("the check_key cannot be used: {reason}"))
-            }
-            other => other,
-        })
     }
 
     pub(super) fn check(&self) -> Result<(), LockError> {
@@ -360,5 +261,19 @@ impl LockManagerBuilder {
         }
         self.defaults.check()?;
         self.timing.check()
+    }
+
+    /// The same, and checks the key of the lock that connecting tries.
+    pub(super) fn check_to_connect(&self) -> Result<(), LockError> {
+        self.check()?;
+        let Some(key) = &self.check_key else {
+            return Ok(());
+        };
+        check_key(self.prefix(), &LockKey::new(key.as_str())).map_err(|error| match error {
+            LockError::Invalid { reason, .. } => {
+                LockError::invalid(format!("the check_key cannot be used: {reason}"))
+            }
+            other => other,
+        })
     }
 }

@@ -1,8 +1,6 @@
-//! From a builder to a manager: the store, the thread, and the first connection.
+//! From a builder to a manager: what all managers have, and the backend in memory.
 
 use std::sync::Arc;
-#[cfg(feature = "redis")]
-use std::{error::Error as _, sync::Weak, time::Duration};
 
 use crate::{
     error::LockError,
@@ -15,28 +13,6 @@ use crate::{
     store::{Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens},
     telemetry,
 };
-#[cfg(feature = "redis")]
-use crate::{
-    manager::builder::FirstConnection,
-    runtime::jitter::jittered,
-    store::{
-        StoreFuture,
-        redis::{Named, Replicas, Scope, Security, Settings},
-    },
-};
-
-/// For one server, unless the builder says otherwise.
-#[cfg(feature = "redis")]
-const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
-
-/// The pause between two tries of a first connection.
-#[cfg(feature = "redis")]
-const GREETING_PAUSE: Duration = Duration::from_secs(1);
-
-/// Why locks on several independent servers are exclusive only.
-#[cfg(feature = "redis")]
-const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
-     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
 
 impl LockManagerBuilder {
     /// Connects to a backend; see [`LockManager::connect`] for the urls.
@@ -53,8 +29,7 @@ impl LockManagerBuilder {
         expect(clippy::unused_async, reason = "with servers, it waits")
     )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
-        self.check()?;
-        self.check_the_check_key()?;
+        self.check_to_connect()?;
         if url == "memory://" || url == "memory:" {
             return Ok(self.in_memory());
         }
@@ -63,29 +38,7 @@ impl LockManagerBuilder {
             "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
         ));
         #[cfg(feature = "redis")]
-        match &split_list(url)[..] {
-            [_] => self.connect_to_server(Named::Url(url.to_owned())).await,
-            urls => self.redlock(urls).await,
-        }
-    }
-
-    /// Connects to several independent servers; see [`LockManager::redlock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`LockManager::connect`].
-    #[cfg(feature = "redis")]
-    pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
-    where
-        U: IntoIterator<Item: AsRef<str>>,
-    {
-        let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
-        self.connect_to_servers(urls.map(Named::Url).collect())
-            .await
+        self.connect_to_servers_of(url).await
     }
 
     /// Makes a manager for locks inside this process; see [`LockManager::in_memory`].
@@ -115,97 +68,8 @@ impl LockManagerBuilder {
         (manager, faults)
     }
 
-    #[cfg(feature = "redis")]
-    pub(super) async fn connect_to_server(
-        mut self,
-        server: Named,
-    ) -> Result<LockManager, LockError> {
-        use crate::store::redis::RedisStore;
-
-        let grants = Arc::<Grants>::default();
-        let executor = start_thread()?;
-        let store = RedisStore::new(&server, &self.settings(&executor)?, Some(grants.clone()))?;
-        if store.is_one_server() {
-            self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
-        }
-        let first_connection = self.first_connection;
-        let manager = self.finish(Arc::new(store.clone()), grants, executor, Clock::Boot);
-        let greet = move || store.greet_for_caller();
-        first_connection.make(manager, greet).await
-    }
-
-    // Not generic: it is built once, and not in each crate that calls it.
-    #[cfg(feature = "redis")]
-    async fn connect_to_servers(mut self, servers: Vec<Named>) -> Result<LockManager, LockError> {
-        use crate::store::redlock::{RedlockStore, restart_quarantine};
-
-        let max_ttl = *self
-            .defaults
-            .max_ttl
-            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
-        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
-        self.check()?;
-        self.check_the_check_key()?;
-        let quarantine = self
-            .quarantine
-            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
-        if self.replicas.is_some() {
-            return Err(LockError::invalid(
-                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
-            ));
-        }
-        let executor = start_thread()?;
-        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
-        let first_connection = self.first_connection;
-        let manager = self.finish(
-            Arc::new(store.clone()),
-            Arc::default(),
-            executor,
-            Clock::Boot,
-        );
-        let greet = move || -> StoreFuture<()> {
-            let store = store.clone();
-            Box::pin(async move { store.greet().await })
-        };
-        first_connection.make(manager, greet).await
-    }
-
-    #[cfg(feature = "redis")]
-    fn settings(&self, executor: &Executor) -> Result<Settings, LockError> {
-        if let Some(Replicas { least, within }) = self.replicas {
-            let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(60));
-            if least == 0 || within < shortest || within > longest {
-                return Err(LockError::invalid(format!(
-                    "min_replicas_acked is {least} within {within:?}: choose one at least, and between {shortest:?} and \
-                     {longest:?}"
-                )));
-            }
-        }
-        Ok(Settings {
-            executor: executor.clone(),
-            timing: self.timing,
-            security: Security {
-                client: self.through.clone(),
-                #[cfg(feature = "tls")]
-                given: self.tls.clone(),
-                #[cfg(feature = "tls")]
-                trust: std::sync::OnceLock::new(),
-            },
-            access: self.access.clone(),
-            label: self.label.as_deref().map(Into::into),
-            replicas: self.replicas,
-            scope: Scope {
-                prefix: self.prefix().to_owned(),
-                check_key: self
-                    .check_key
-                    .as_ref()
-                    .map(|key| format!("{}{key}", self.prefix())),
-            },
-        })
-    }
-
     /// `clock` is the machine's for a manager with a thread of its own.
-    fn finish(
+    pub(super) fn finish(
         self,
         store: Arc<dyn Store>,
         grants: Arc<Grants>,
@@ -229,91 +93,5 @@ impl LockManagerBuilder {
                 defaults,
             }),
         }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl FirstConnection {
-    async fn make(
-        self,
-        manager: LockManager,
-        greet: impl Fn() -> StoreFuture<()> + Send + Sync + 'static,
-    ) -> Result<LockManager, LockError> {
-        let greeted = manager.context().ask(|_| greet()).await;
-        match greeted {
-            Err(LockError::Unavailable { source, .. }) if self == Self::Lazy => {
-                tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");
-                let registry = Arc::downgrade(&manager.inner.registry);
-                manager
-                    .context()
-                    .executor
-                    .spawn(greet_later(registry, greet));
-            }
-            greeted => greeted?,
-        }
-        Ok(manager)
-    }
-}
-
-/// Tries the first connection about once a second, as long as the manager exists.
-#[cfg(feature = "redis")]
-async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> StoreFuture<()>) {
-    let clock = Clock::Boot;
-    while registry.strong_count() > 0 {
-        let until = clock.now().after(jittered(GREETING_PAUSE));
-        clock.sleep_until(until).await;
-        match greet().await {
-            Ok(()) => return,
-            Err(failure) if failure.is_transient() => {}
-            Err(failure) => {
-                let error = LockError::from(failure);
-                tracing::error!(%error, source = error.source(), "the backend refuses this manager");
-                return;
-            }
-        }
-    }
-}
-
-#[cfg(feature = "redis")]
-fn start_thread() -> Result<Executor, LockError> {
-    Executor::start_thread().map_err(LockError::unavailable)
-}
-
-/// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.
-#[cfg(feature = "redis")]
-fn split_list(text: &str) -> Vec<&str> {
-    let mut urls = Vec::new();
-    let mut start = 0;
-    for (comma, _) in text.match_indices(',') {
-        let rest = text[comma + 1..].trim_start();
-        let begins_with_a_scheme = rest.split_once("://").is_some_and(|(scheme, _)| {
-            scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-                && scheme
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
-        });
-        if begins_with_a_scheme {
-            urls.push(text[start..comma].trim());
-            start = comma + 1;
-        }
-    }
-    urls.push(text[start..].trim());
-    urls
-}
-
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_comma_before_a_scheme_parts_two_urls() {
-        assert_eq!(split_list("redis://a"), ["redis://a"]);
-        assert_eq!(
-            split_list("redis://a:1, valkey://b,redis+unix:///c"),
-            ["redis://a:1", "valkey://b", "redis+unix:///c"]
-        );
-        let password = "redis://:p,w@a,redis://:p,://@b";
-        assert_eq!(split_list(password), ["redis://:p,w@a", "redis://:p,://@b"]);
-        assert_eq!(split_list(""), [""]);
     }
 }

@@ -24,12 +24,14 @@ mod entry;
 
 mod acquire;
 mod builder;
+#[cfg(feature = "redis")]
+mod builder_for_servers;
 mod connecting;
+#[cfg(feature = "redis")]
+mod connecting_to_servers;
 mod default;
 mod finishing;
 mod listing;
-#[cfg(test)]
-mod modes_in_memory;
 mod multi_key;
 mod operating;
 #[cfg(feature = "redis")]
@@ -37,6 +39,8 @@ mod own_client;
 pub(crate) mod run;
 #[cfg(feature = "once")]
 pub(crate) mod run_once;
+#[cfg(test)]
+mod tests;
 mod wanted;
 
 pub use acquire::AcquireFuture;

@@ -48,8 +48,7 @@ impl LockManagerBuilder {
     /// ```
     pub async fn client(self, client: redis::Client) -> Result<LockManager, LockError> {
         let client = OwnClient::new(&client, AsyncConnectionConfig::new());
-        self.check()?;
-        self.check_the_check_key()?;
+        self.check_to_connect()?;
         self.connect_to_server(Named::Client(Box::new(client)))
             .await
     }
@@ -90,7 +89,7 @@ impl LockManagerBuilder {
         reason = "the builder has the client from then on, as with `client`"
     )]
     pub fn through(mut self, client: redis::Client, config: AsyncConnectionConfig) -> Self {
-        self.through = Some(OwnClient::new(&client, config));
+        self.servers.security.client = Some(OwnClient::new(&client, config));
         self
     }
 }

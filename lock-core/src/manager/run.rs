@@ -72,8 +72,7 @@ impl LockManager {
         body: impl FnOnce(Lease) -> F,
         then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
     ) -> Result<F::Output, LockError> {
-        let lease = guard.lease();
-        let body = body(lease.clone());
+        let body = body(guard.lease());
         // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
         let leases = guard.hold().leases();
         let body = reentry::scope(leases, &mut turns, body).instrument(leases.first().span());
@@ -109,15 +108,7 @@ impl LockManager {
 #[derive(Debug)]
 pub struct Finished<'a> {
     pub(crate) guard: LockGuard,
-    #[cfg_attr(
-        not(any(
-            feature = "axum",
-            feature = "actix",
-            feature = "poem",
-            feature = "tonic"
-        )),
-        expect(dead_code, reason = "only the response of a framework reads it")
-    )]
+    #[allow(dead_code, reason = "only the response of a framework reads it")]
     pub(crate) terms: &'a Terms,
 }
 

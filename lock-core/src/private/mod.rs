@@ -22,18 +22,16 @@ use crate::{
 mod answers;
 mod assert_held;
 mod finishing;
-mod keys;
 #[cfg(feature = "once")]
 mod once;
-mod permits;
+mod values;
 
 pub use answers::*;
 pub use assert_held::*;
 pub use finishing::*;
-pub use keys::*;
 #[cfg(feature = "once")]
 pub use once::*;
-pub use permits::*;
+pub use values::*;
 
 pub use crate::{
     error::{FromLockError, Skipped},

@@ -61,9 +61,11 @@ impl ObservedSpan {
         self.span.in_scope(|| report(self.key.shown(), so_far));
         so_far
     }
+}
 
+impl Drop for ObservedSpan {
     /// Closes the span, which may call subscribers.
-    fn close(&mut self) {
+    fn drop(&mut self) {
         let span = mem::replace(&mut self.span, Span::none());
         catch_panic(|| drop(span));
     }
@@ -140,7 +142,6 @@ impl Drop for WatchedWait {
                 figures::abandoned(&self.observed.key, self.observed.mode);
             });
         }
-        self.observed.close();
     }
 }
 
@@ -158,7 +159,6 @@ impl Drop for WatchedHold {
             let held = observed.ends(|key, held| tracing::debug!(%key, ?held, "released"));
             figures::hold_ends(&observed.key, observed.mode, held);
         });
-        self.0.close();
     }
 }
 

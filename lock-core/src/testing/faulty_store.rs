@@ -10,8 +10,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
     fencing::KnownTokens,
-    inspect::{Health, Holder, LeaseInfo, Sighting},
-    mode::{LockMode, Mode},
+    inspect::{Health, Sighting},
+    mode::Mode,
     runtime::{
         clock::{Clock, Moment},
         mutex::Mutex,
@@ -23,6 +23,7 @@ use crate::{
         grants::Grants,
         in_flight::ConnectionId,
         memory::MemoryStore,
+        owner_token::sighting_of,
         until_certain::{self, OneServer},
     },
 };
@@ -32,7 +33,7 @@ const LEASE_ELSEWHERE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub(crate) struct FaultyStore {
-    memory: Arc<MemoryStore>,
+    pub(super) memory: Arc<MemoryStore>,
     clock: Clock,
     command_timeout: Duration,
     plan: Arc<Mutex<Plan>>,
@@ -57,15 +58,10 @@ impl FaultyStore {
         }
     }
 
-    /// Ends the lease of the key's holder. The waiters of the key get it from [`serve`](Self::serve), or with their next request.
+    /// Ends the lease of the key's holder. The waiters of the key get it when the store serves them, or with their next request.
     pub(crate) fn take_away(&self, full_key: &Arc<str>) {
         self.plan.lock().elsewhere.remove(full_key);
         self.memory.evict(full_key, None);
-    }
-
-    /// Grants the key to its waiters.
-    pub(crate) fn serve(&self, full_key: &Arc<str>) {
-        self.memory.serve(full_key);
     }
 
     /// Gives the key to a holder elsewhere, whether or not it was held.
@@ -74,10 +70,6 @@ impl FaultyStore {
         self.plan.lock().elsewhere.insert(full_key.clone(), until);
         // The store has to know of that holder, too: it then grants a lock that is released meanwhile to none of its waiters.
         self.memory.evict(full_key, Some(until));
-    }
-
-    pub(crate) fn forget_result(&self, full_key: &Arc<str>) {
-        self.memory.forget_result(full_key);
     }
 
     pub(crate) fn go_away(&self, span: Option<Duration>) {
@@ -106,11 +98,10 @@ impl FaultyStore {
     /// How long a holder elsewhere still has the key, as a server would report it now.
     fn elsewhere(&self, full_key: &str) -> Option<Duration> {
         let until = *self.plan.lock().elsewhere.get(full_key)?;
-        let left = until.since(self.clock.now());
         let left = if until == Moment::NEVER {
             LEASE_ELSEWHERE
         } else {
-            left
+            until.since(self.clock.now())
         };
         (!left.is_zero()).then_some(left)
     }
@@ -119,12 +110,8 @@ impl FaultyStore {
         let Some(left) = self.elsewhere(&request.owner.full_key) else {
             return self.memory.acquire(request);
         };
-        let is_done = || {
-            self.memory
-                .result_kept_for(&request.owner.full_key)
-                .is_some()
-        };
-        if request.owner.mode == Mode::Once && is_done() {
+        let result = self.memory.result_kept_for(&request.owner.full_key);
+        if request.owner.mode == Mode::Once && result.is_some() {
             return self.memory.acquire(request);
         }
         request.owner.in_flight.note_sent_on(ConnectionId::LOCAL);
@@ -209,18 +196,10 @@ impl Store for FaultyStore {
             let Some(left) = self.elsewhere(&full_key) else {
                 return self.memory.inspect(full_key);
             };
+            // As a key of another library, whose value is no owner token.
             let sighting = Sighting {
-                remaining: Some(left),
-                mode: LockMode::Exclusive,
-                holders: 1,
-                waiting: 0,
-                leases: vec![LeaseInfo {
-                    process: Holder::Foreign,
-                    remaining: Some(left),
-                    permit: None,
-                }],
-                queue: Vec::new(),
                 result_kept_for: self.memory.result_kept_for(&full_key),
+                ..sighting_of("", Some(left), 0)
             };
             at_once(Ok(Some(sighting)))
         })

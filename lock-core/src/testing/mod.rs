@@ -207,8 +207,8 @@ impl Faults {
 
     /// Deletes the result of a body that ran once, as when the server evicts it. The next caller runs the body again.
     pub fn forget(&self, key: impl IntoLockKey) {
-        self.store
-            .forget_result(&self.registry.full_key(&key.into_lock_key()));
+        let full_key = self.registry.full_key(&key.into_lock_key());
+        self.store.memory.forget_result(&full_key);
     }
 
     /// Ends all faults at once: holders elsewhere release their locks, and the backend replies again.
@@ -229,7 +229,7 @@ impl Faults {
         // only after the loss, which would else take it from them, too.
         self.store.take_away(&full_key);
         self.end_leases(key, reason);
-        self.store.serve(&full_key);
+        self.store.memory.serve(&full_key);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {

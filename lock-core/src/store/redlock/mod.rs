@@ -64,13 +64,16 @@ impl RedlockStore {
 
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
     /// twice. Servers that may not vote yet are no failure here.
-    pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
-        self.0.have_done(connect).await?;
-        if let Some(warning) = self.0.scope.warning() {
-            tracing::warn!("{warning}");
-        }
-        Ok(())
+    pub(crate) fn greet(&self) -> StoreFuture<()> {
+        let servers = self.0.clone();
+        Box::pin(async move {
+            let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
+            servers.have_done(connect).await?;
+            if let Some(warning) = servers.scope.warning() {
+                tracing::warn!("{warning}");
+            }
+            Ok(())
+        })
     }
 }
 

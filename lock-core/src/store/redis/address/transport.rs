@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The builder's settings for the transport to the servers of all urls.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Security {
     #[cfg(feature = "tls")]
     pub(crate) given: Option<Tls>,

@@ -1,0 +1,185 @@
+//! From a builder to a manager of servers: the store, the thread, and the first connection.
+
+use std::{
+    error::Error as _,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use crate::{
+    error::LockError,
+    lock::registry::Registry,
+    manager::{LockManager, LockManagerBuilder},
+    runtime::{clock::Clock, executor::Executor, jitter::jittered},
+    store::{
+        Store, StoreFuture,
+        grants::Grants,
+        redis::{Named, RedisStore},
+        redlock::{RedlockStore, restart_quarantine},
+    },
+};
+
+/// For one server, unless the builder says otherwise.
+const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
+
+/// The pause between two tries of a first connection.
+const GREETING_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why locks on several independent servers are exclusive only.
+const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
+     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
+
+impl LockManagerBuilder {
+    /// Connects to several independent servers; see [`LockManager::redlock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::connect`].
+    pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
+    where
+        U: IntoIterator<Item: AsRef<str>>,
+    {
+        let urls = urls.into_iter().map(|url| url.as_ref().trim().to_owned());
+        self.connect_to_servers(urls.map(Named::Url).collect())
+            .await
+    }
+
+    /// Connects to a server, or to those of a list of urls.
+    pub(super) async fn connect_to_servers_of(self, urls: &str) -> Result<LockManager, LockError> {
+        match &split_list(urls)[..] {
+            [_] => self.connect_to_server(Named::Url(urls.to_owned())).await,
+            urls => self.redlock(urls).await,
+        }
+    }
+
+    pub(super) async fn connect_to_server(
+        mut self,
+        server: Named,
+    ) -> Result<LockManager, LockError> {
+        let grants = Arc::<Grants>::default();
+        let executor = start_thread()?;
+        let store = RedisStore::new(&server, &self.settings(&executor)?, Some(grants.clone()))?;
+        if store.is_one_server() {
+            self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
+        }
+        let greet = {
+            let store = store.clone();
+            move || store.greet_for_caller()
+        };
+        self.on_a_thread(executor, Arc::new(store), grants, greet)
+            .await
+    }
+
+    // Not generic: it is built once, and not in each crate that calls it.
+    async fn connect_to_servers(mut self, servers: Vec<Named>) -> Result<LockManager, LockError> {
+        let max_ttl = *self
+            .defaults
+            .max_ttl
+            .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
+        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
+        self.check_to_connect()?;
+        let quarantine = self
+            .servers
+            .quarantine
+            .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
+        if self.servers.replicas.is_some() {
+            return Err(LockError::invalid(
+                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
+            ));
+        }
+        let executor = start_thread()?;
+        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
+        let greet = {
+            let store = store.clone();
+            move || store.greet()
+        };
+        self.on_a_thread(executor, Arc::new(store), Arc::default(), greet)
+            .await
+    }
+
+    /// A manager with a thread of its own, and its first connection.
+    async fn on_a_thread(
+        self,
+        executor: Executor,
+        store: Arc<dyn Store>,
+        grants: Arc<Grants>,
+        greet: impl Fn() -> StoreFuture<()> + Send + Sync + 'static,
+    ) -> Result<LockManager, LockError> {
+        let is_lazy = self.servers.is_lazy;
+        let manager = self.finish(store, grants, executor, Clock::Boot);
+        match manager.context().ask(|_| greet()).await {
+            Err(LockError::Unavailable { source, .. }) if is_lazy => {
+                tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");
+                let registry = Arc::downgrade(&manager.inner.registry);
+                let later = greet_later(registry, greet);
+                manager.context().executor.spawn(later);
+            }
+            greeted => greeted?,
+        }
+        Ok(manager)
+    }
+}
+
+/// Tries the first connection about once a second, as long as the manager exists.
+async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> StoreFuture<()>) {
+    let clock = Clock::Boot;
+    while registry.strong_count() > 0 {
+        let until = clock.now().after(jittered(GREETING_PAUSE));
+        clock.sleep_until(until).await;
+        match greet().await {
+            Ok(()) => return,
+            Err(failure) if failure.is_transient() => {}
+            Err(failure) => {
+                let error = LockError::from(failure);
+                tracing::error!(%error, source = error.source(), "the backend refuses this manager");
+                return;
+            }
+        }
+    }
+}
+
+fn start_thread() -> Result<Executor, LockError> {
+    Executor::start_thread().map_err(LockError::unavailable)
+}
+
+/// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.
+fn split_list(text: &str) -> Vec<&str> {
+    let mut urls = Vec::new();
+    let mut start = 0;
+    for (comma, _) in text.match_indices(',') {
+        let rest = text[comma + 1..].trim_start();
+        let begins_with_a_scheme = rest.split_once("://").is_some_and(|(scheme, _)| {
+            scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                && scheme
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+        });
+        if begins_with_a_scheme {
+            urls.push(text[start..comma].trim());
+            start = comma + 1;
+        }
+    }
+    urls.push(text[start..].trim());
+    urls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comma_before_a_scheme_parts_two_urls() {
+        assert_eq!(split_list("redis://a"), ["redis://a"]);
+        assert_eq!(
+            split_list("redis://a:1, valkey://b,redis+unix:///c"),
+            ["redis://a:1", "valkey://b", "redis+unix:///c"]
+        );
+        let password = "redis://:p,w@a,redis://:p,://@b";
+        assert_eq!(split_list(password), ["redis://:p,w@a", "redis://:p,://@b"]);
+        assert_eq!(split_list(""), [""]);
+    }
+}

@@ -1,0 +1,79 @@
+//! What makes the keys of the attribute and of `key!`, and the number of permits.
+
+use std::fmt::Display;
+
+use crate::{
+    key::{IntoLockKey, KeyPart, LockKey, Part, join},
+    options::LockOptions,
+    template::Template,
+};
+
+/// A key expression, taken as it is.
+pub fn exact_key(key: impl IntoLockKey) -> LockKey {
+    key.into_lock_key()
+}
+
+/// A key of a list with a mode for each.
+pub fn shared(key: LockKey) -> (LockKey, LockOptions) {
+    (key, LockOptions::default().shared())
+}
+
+/// As [`shared`].
+pub fn exclusive(key: LockKey) -> (LockKey, LockOptions) {
+    (key, LockOptions::default())
+}
+
+/// A key template, taken apart.
+#[must_use]
+pub fn key(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
+    join(template, parts)
+}
+
+/// Fixed text of a template.
+#[must_use]
+pub const fn text(text: &'static str) -> Part<'static> {
+    Part::Text(text)
+}
+
+/// A value in a template with a spec of `Display`: it has the same bound as without a spec.
+pub fn formatted<'a, T: KeyPart + ?Sized>(value: &'a &'a T) -> &'a dyn Display {
+    value
+}
+
+/// A value in a template. Two references, because only a sized type can become a `dyn Display`.
+pub fn value<'a, T: KeyPart + ?Sized>(value: &'a &'a T) -> Part<'a> {
+    Part::Value(value)
+}
+
+/// A number of permits: any integer. Whether it is in range is checked when a lock is acquired.
+///
+/// The trait exists for its error message, and cannot be implemented by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no number of permits",
+    label = "expected an integer from 1 to 1,000"
+)]
+pub trait PermitCount: TryInto<i64> {}
+
+#[diagnostic::do_not_recommend]
+impl<T: TryInto<i64>> PermitCount for T {}
+
+/// Replaces a number that does not fit by one that is refused where options are checked.
+pub fn permits(n: impl PermitCount) -> usize {
+    // A number that does not fit counts as too many: only an `i128` can be below the range of an `i64`.
+    let n = n.try_into().unwrap_or(i64::MAX).max(0);
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::permits;
+
+    #[test]
+    fn a_number_keeps_its_value_or_is_out_of_range() {
+        assert_eq!((permits(0), permits(-1), permits(i64::MIN)), (0, 0, 0));
+        assert_eq!((permits(7_u8), permits(1_000_i128)), (7, 1_000));
+        for many in [permits(u64::MAX), permits(u128::MAX), permits(i64::MAX)] {
+            assert!(many > 1_000_000, "{many}");
+        }
+    }
+}
