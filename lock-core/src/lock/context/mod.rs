@@ -9,8 +9,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::oneshot;
-
 use crate::{
     error::LockError,
     fencing::KnownTokens,
@@ -131,21 +129,15 @@ impl Context {
         question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
     ) -> Result<T, LockError> {
         self.check_process()?;
-        let (sender, reply) = oneshot::channel();
-        let question = question(&*self.store);
-        self.executor.spawn(async move {
-            // The receiver is gone if the caller's future was dropped: then the reply is not needed.
-            drop(sender.send(question.await));
-        });
-        let mut reply = pin!(reply);
+        let mut reply = pin!(self.executor.run(question(&*self.store)));
         let reply = poll_fn(|context| -> Poll<Result<_, LockError>> {
             // In a child that was forked meanwhile the reply never comes.
             self.check_process()?;
             reply.as_mut().poll(context).map(Ok)
         });
         match reply.await? {
-            Ok(reply) => reply.map_err(LockError::from),
-            Err(_) => Err(LockError::unavailable(
+            Some(reply) => reply.map_err(LockError::from),
+            None => Err(LockError::unavailable(
                 "the runtime that sent the request has ended",
             )),
         }

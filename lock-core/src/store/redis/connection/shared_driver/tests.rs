@@ -28,7 +28,7 @@ use crate::store::redis::connection::{
     },
 };
 
-mod requests;
+mod shared_requests;
 
 /// Far longer than any step here takes.
 const HANG: Duration = Duration::from_secs(30);
