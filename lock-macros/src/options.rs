@@ -166,6 +166,8 @@ impl OptionName {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
     use super::OptionName;
 
     #[test]
@@ -173,5 +175,21 @@ mod tests {
         for (place, (option, ..)) in OptionName::TEXTS.into_iter().enumerate() {
             assert_eq!(option as usize, place, "{option:?}");
         }
+    }
+
+    /// No constant can have the name of the option `crate`.
+    #[test]
+    fn an_editor_knows_each_option() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/private/mod.rs");
+        let source = fs::read_to_string(source).expect("lock-core is beside this crate");
+        let constants = source
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("pub const "));
+        let known: BTreeSet<_> = constants
+            .filter_map(|constant| constant.strip_suffix(": () = ();"))
+            .collect();
+        let names = OptionName::all().filter(|option| *option != OptionName::Crate);
+        let names: BTreeSet<_> = names.map(OptionName::text).collect();
+        assert_eq!(known, names);
     }
 }
