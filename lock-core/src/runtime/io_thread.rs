@@ -3,7 +3,13 @@
 //! A handler that blocks its thread stalls every timer of its runtime. A runtime that ends (one `#[tokio::test]`, one worker of
 //! actix) drops its tasks. Neither may cost a lease or leave a lock behind.
 
-use std::{cell::RefCell, io, iter, sync::mpsc as std_mpsc, time::Duration};
+use std::{
+    cell::RefCell,
+    io, iter,
+    sync::mpsc as std_mpsc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use tokio::{runtime, sync::mpsc};
 
@@ -30,27 +36,30 @@ pub(crate) struct IoThread {
 impl IoThread {
     pub(crate) fn start() -> io::Result<Self> {
         let (work, taken) = mpsc::unbounded_channel();
+        let (built, result) = std_mpsc::sync_channel(1);
         let (patient, started_later) = mpsc::unbounded_channel();
-        let (built, start) = std_mpsc::sync_channel::<runtime::Runtime>(1);
-        // Without a runtime, the thread ends at once. It drops the runtime: tokio forbids to do that inside a runtime.
+        // The runtime is made and dropped on its own thread: tokio forbids dropping one inside a runtime.
         std::thread::Builder::new()
             .name("lock-core-io".to_owned())
-            .spawn(move || {
-                if let Ok(runtime) = start.recv() {
-                    drop(runtime.spawn(start_later(started_later)));
-                    runtime.block_on(take_over(taken));
-                }
-            })?;
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let handle = runtime.handle().clone();
-        // The thread waits for it.
-        drop(built.send(runtime));
+            .spawn(
+                move || match runtime::Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => {
+                        if built.send(Ok(runtime.handle().clone())).is_ok() {
+                            drop(runtime.spawn(start_later(started_later)));
+                            runtime.block_on(take_over(taken));
+                        }
+                    }
+                    // The receiver is missing only if the caller was dropped, and then no result is needed.
+                    Err(error) => drop(built.send(Err(error))),
+                },
+            )?;
+        let runtime = result
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the I/O thread ended at its start")))?;
         Ok(Self {
             work,
             patient,
-            runtime: handle,
+            runtime,
             origin: OriginProcess::this_process(),
         })
     }
@@ -143,12 +152,16 @@ async fn start_later(mut patient: mpsc::UnboundedReceiver<Work>) {
         // Each piece is a request, of which a connection takes a bounded number.
         let came = patient.len();
         let others = iter::from_fn(|| patient.try_recv().ok()).take(came);
-        for work in iter::once(first).chain(others) {
-            let mut pending = None;
-            // Work that ends may have the last handle of a manager, whose drop calls code of the user.
-            catch_panic(|| pending = polled_once(work));
-            if let Some(work) = pending {
+        for mut work in iter::once(first).chain(others) {
+            let mut polled = Poll::Ready(());
+            catch_panic(|| {
+                polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            });
+            if polled.is_pending() {
                 drop(tokio::spawn(work));
+            } else {
+                // It may have the last handle of a manager, whose drop calls code of the user.
+                catch_panic(|| drop(work));
             }
         }
     }
