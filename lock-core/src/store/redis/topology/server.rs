@@ -38,8 +38,8 @@ const WATCH: Duration = Duration::from_secs(1);
 pub(crate) struct RedisServer {
     /// The connection of the manager's thread.
     pub(crate) connection: Arc<ReconnectingConnection>,
-    /// The connections of users' runtimes. None if the client is a user's.
-    requests: Mutex<Vec<RequestConnection>>,
+    /// The connections of users' runtimes. `None` if the client is a user's.
+    requests: Option<Mutex<Vec<RequestConnection>>>,
     /// For users without the right to run scripts: only transactions are sent on it.
     pub(crate) changes: Arc<ReconnectingConnection>,
     /// The same for renewals. Hundreds of releases, one after the other, must not let a lease run out.
@@ -81,7 +81,7 @@ impl RedisServer {
             changes: Arc::new(another()),
             renewals: Arc::new(another()),
             replica_acks: replicas.map(|replicas| ReplicaAcks::new(&connection, replicas)),
-            requests: Mutex::default(),
+            requests: (connection.address().client().is_none()).then(Mutex::default),
             connection,
             subscription,
         }
@@ -89,11 +89,13 @@ impl RedisServer {
 
     /// All connections to it, except those on which only grants arrive.
     pub(crate) fn connections(&self) -> Vec<Arc<ReconnectingConnection>> {
-        let requests = self.requests.lock();
         let replica_acks = self.replica_acks.iter().map(|acks| &acks.connection);
         let fixed = replica_acks.chain([&self.connection, &self.changes, &self.renewals]);
-        let each = requests.iter().map(|one| &one.connection);
-        fixed.chain(each).cloned().collect()
+        let mut all: Vec<_> = fixed.cloned().collect();
+        if let Some(requests) = &self.requests {
+            all.extend(requests.lock().iter().map(|one| one.connection.clone()));
+        }
+        all
     }
 
     /// The connection on which locks are taken.
@@ -136,8 +138,8 @@ impl RedisServer {
     /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request
     /// would find that out, and have no reply.
     fn own_of_caller(&self, executor: &Executor) -> Option<Ready> {
-        let runtime = self.caller(executor)?;
-        let mut requests = self.requests.lock();
+        let (requests, runtime) = (self.requests.as_ref()?, caller(executor)?);
+        let mut requests = requests.lock();
         let found = self.of_runtime(&mut requests, runtime);
         let losses = self.connection.losses.load(Ordering::Acquire);
         if std::mem::replace(&mut found.losses, losses) != losses {
@@ -163,8 +165,8 @@ impl RedisServer {
 
     /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.
     pub(crate) fn for_caller(&self, executor: &Executor) -> Option<Arc<ReconnectingConnection>> {
-        let runtime = self.caller(executor)?;
-        let mut requests = self.requests.lock();
+        let (requests, runtime) = (self.requests.as_ref()?, caller(executor)?);
+        let mut requests = requests.lock();
         let found = self.of_runtime(&mut requests, runtime);
         Some(found.connection.clone())
     }
@@ -206,24 +208,23 @@ impl RedisServer {
             connection.ready().filter(|ready| ready.id() == id)
         };
         has_id(&self.connection).or_else(|| {
-            let requests = self.requests.lock();
+            let requests = self.requests.as_ref()?.lock();
             requests.iter().find_map(|one| has_id(&one.connection))
         })
     }
+}
 
-    /// The runtime of the calling task. `None`: there is none, or it has no connection of its own. That of the manager's thread has none,
-    /// nor has any where the client is a user's.
-    fn caller(&self, executor: &Executor) -> Option<CallerRuntime> {
-        #[cfg(feature = "simulation")]
-        if crate::runtime::simulation::ask(|_| ()).is_some() {
-            return Some(CallerRuntime::Simulated);
-        }
-        if !cfg!(unix) || self.connection.address().client().is_some() {
-            return None;
-        }
-        let id = io_thread::caller()?.id();
-        (!executor.has_runtime(id)).then_some(CallerRuntime::Real(id))
+/// The runtime of the calling task. `None`: it has no connection of its own, since there is none, or it is that of the manager's thread.
+fn caller(executor: &Executor) -> Option<CallerRuntime> {
+    #[cfg(feature = "simulation")]
+    if crate::runtime::simulation::ask(|_| ()).is_some() {
+        return Some(CallerRuntime::Simulated);
     }
+    if !cfg!(unix) {
+        return None;
+    }
+    let id = io_thread::caller()?.id();
+    (!executor.has_runtime(id)).then_some(CallerRuntime::Real(id))
 }
 
 /// Makes all connections leave a primary that was replaced. Sentinels cut the connections of a primary that they can reach. A
