@@ -81,7 +81,7 @@ impl OneServer for RedisStore {
             if !matches!(way.form, SentAs::Script) {
                 released = release_alone(&way, request).await;
                 if let Ok(released) = &released {
-                    let is_free = released.is_some_and(|it| it.outcome == ReleaseOutcome::Released);
+                    let is_free = matches!(released, Some(it) if matches!(it.outcome, ReleaseOutcome::Released));
                     self.note_others(&request.owner.key, !is_free);
                 }
             }
