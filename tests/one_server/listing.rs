@@ -52,6 +52,26 @@ async fn all_locks_that_begin_so_are_listed_and_nothing_else_is() {
     }
 }
 
+/// The pattern of a `SCAN` also stands for other keys. It is made as those in a line of rights are, in which each is one word.
+#[tokio::test]
+async fn a_prefix_with_signs_of_a_pattern_or_of_a_line_means_itself() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url()).await;
+    for (prefix, other) in [
+        ("a b", "a_b"),
+        ("a\"b", "a_b"),
+        ("a^[b]?", "a^b_"),
+        ("a\\*", "a*"),
+    ] {
+        let wanted = locks.acquire_free(format!("{prefix}:k"), options()).await;
+        let unwanted = locks.acquire_free(format!("{other}:k"), options()).await;
+        let all = listed(&locks, prefix).await;
+        assert_eq!(all.into_keys().collect::<Vec<_>>(), [format!("{prefix}:k")]);
+        wanted.release_held().await;
+        unwanted.release_held().await;
+    }
+}
+
 /// A page is bounded: each `SCAN` looks at about a hundred keys.
 #[tokio::test]
 async fn ten_thousand_locks_are_listed_by_pages() {

@@ -109,6 +109,8 @@ impl Executor {
 
     /// Sleeps in a user's future, whatever polls it. The timers of tokio panic in a runtime that was built without a time driver. Under
     /// another executor they do not exist. So a manager's own thread has the timer, and wakes the sleeper.
+    ///
+    /// Each sleep is a task there, as long as the sleep lasts, and for [`LOOK_PAUSE`] at most after it was dropped. No free lock sleeps.
     pub(crate) async fn sleep_until(&self, clock: &Clock, moment: Moment) {
         if !self.has_own_thread() || clock.now() >= moment {
             return clock.sleep_until(moment).await;

@@ -246,6 +246,7 @@ mod tests {
         assert_eq!(alarm.due(&timers.1, look).await, ["early"]);
         assert_eq!(timers.seconds(), 5);
     }
+
     #[test]
     fn what_is_nearly_due_comes_along_from_each_list_but_does_not_come_alone() {
         let at = |millis| Moment::from_nanos(0).after(Duration::from_millis(millis));

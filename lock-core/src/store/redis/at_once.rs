@@ -80,8 +80,9 @@ impl OneServer for RedisStore {
         if let Some(way) = self.way_to_release(request) {
             if !matches!(way.form, SentAs::Script) {
                 released = release_alone(&way, request).await;
-                if let Ok(released) = &released {
-                    let is_free = matches!(released, Some(it) if matches!(it.outcome, ReleaseOutcome::Released));
+                if let Ok(found) = &released {
+                    let outcome = found.as_ref().map(|found| &found.outcome);
+                    let is_free = matches!(outcome, Some(ReleaseOutcome::Released));
                     self.note_others(&request.owner.key, !is_free);
                 }
             }
