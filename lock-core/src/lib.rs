@@ -160,7 +160,7 @@ pub use error::{FromLockError, LeaseLost, LockError, Skipped};
 pub use fencing::FencingToken;
 pub use guard::LockGuard;
 #[cfg(all(feature = "axum", feature = "once"))]
-pub use integrations::idempotency_key::IdempotencyKey;
+pub use integrations::once::idempotency_key::IdempotencyKey;
 pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(all(feature = "macros", feature = "once"))]

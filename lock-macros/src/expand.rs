@@ -5,13 +5,14 @@ use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{Ident, Type, parse_quote, spanned::Spanned as _};
 
 use crate::{
-    args::Args,
-    item::{Item, inferred, renamed},
+    args::{Args, mode::Modes, options::AttributeName},
+    item::{
+        Item, inferred,
+        parameters::rebind,
+        renamed,
+        return_type::{Answer, answer_in_result, is_response_in_result},
+    },
     key::{Key, Keys},
-    mode::Modes,
-    options::AttributeName,
-    parameters::rebind,
-    return_type::{Answer, answer_in_result, is_response_in_result},
 };
 
 /// Writes the function without a lock, after a mistake. Further statements keep the mistake from causing other errors.

@@ -1,21 +1,12 @@
 //! The attributes of [`lock-core`](https://docs.rs/lock-core). Depend on `lock-core`, which re-exports them.
 
 mod args;
-mod borrowed;
 mod bounds;
 mod diagnostics;
-mod duration;
 mod expand;
 mod guide;
 mod item;
 mod key;
-mod links;
-mod mentions;
-mod mode;
-mod options;
-mod parameters;
-mod return_type;
-mod template;
 
 use std::env;
 
@@ -27,7 +18,12 @@ use syn::{
     parse_quote,
 };
 
-use crate::{args::Args, diagnostics::refuse, item::Item, key::Key, options::AttributeName};
+use crate::{
+    args::{Args, options::AttributeName},
+    diagnostics::refuse,
+    item::{Item, borrowed, return_type},
+    key::Key,
+};
 
 #[doc = include_str!("../docs/distributed_lock.md")]
 #[proc_macro_attribute]

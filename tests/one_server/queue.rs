@@ -21,7 +21,7 @@ const PERMITS: &str = "__lock_core__:seats:lock:k";
 const BAND: u64 = 4_500_000_000_000_000;
 
 const ACQUIRE: &str = concat!(
-    include_str!("../../lock-core/src/store/redis/scripts/acquire_short.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/short/acquire_short.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/acquire.lua"),

@@ -406,14 +406,14 @@ async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
 }
 
 const ACQUIRE: &str = concat!(
-    include_str!("../../lock-core/src/store/redis/scripts/acquire_short.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/short/acquire_short.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/acquire.lua"),
 );
 
 const RENEW: &str = concat!(
-    include_str!("../../lock-core/src/store/redis/scripts/renew_short.lua"),
+    include_str!("../../lock-core/src/store/redis/scripts/short/renew_short.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
     include_str!("../../lock-core/src/store/redis/scripts/renew.lua"),

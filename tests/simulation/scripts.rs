@@ -9,18 +9,23 @@ macro_rules! scripts {
 pub(crate) use scripts;
 
 pub(crate) const ACQUIRE: &str = scripts!(
-    "acquire_short.lua",
+    "short/acquire_short.lua",
     "queue.lua",
     "advance.lua",
     "acquire.lua"
 );
 pub(crate) const RELEASE: &str = scripts!(
-    "release_short.lua",
+    "short/release_short.lua",
     "queue.lua",
     "advance.lua",
     "release.lua"
 );
-pub(crate) const RELEASE_UNCONTENDED: &str = scripts!("release_uncontended.lua");
+pub(crate) const RELEASE_UNCONTENDED: &str = scripts!("short/release_uncontended.lua");
 pub(crate) const FORCE_RELEASE: &str = scripts!("queue.lua", "advance.lua", "force_release.lua");
-pub(crate) const RENEW: &str = scripts!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
+pub(crate) const RENEW: &str = scripts!(
+    "short/renew_short.lua",
+    "queue.lua",
+    "advance.lua",
+    "renew.lua"
+);
 pub(crate) const INSPECT: &str = scripts!("queue.lua", "inspect.lua");

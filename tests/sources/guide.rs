@@ -12,7 +12,7 @@ use crate::{files::root, links::anchors, manifests::packaged};
 use markdown::{Link, with_links};
 
 /// The same for these tests as for the documentation that is made from the pages.
-#[path = "../../lock-macros/src/links.rs"]
+#[path = "../../lock-macros/src/guide/links.rs"]
 mod markdown;
 
 /// A page on the code itself, which the package does not have.

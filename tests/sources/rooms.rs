@@ -21,21 +21,21 @@ use syn::{
 const ALLOWED: &[(&str, &str, &str)] = &[
     (
         "inspect.rs",
-        "manager/listing.rs",
+        "manager/operating/listing.rs",
         "a name only: users find the list beside what it lists",
     ),
     (
-        "manager/connecting.rs",
+        "manager/builder/connecting.rs",
         "testing/faulty_store.rs",
         "the in-memory double is built by the builder",
     ),
     (
-        "manager/connecting.rs",
+        "manager/builder/connecting.rs",
         "testing/mod.rs",
         "the in-memory double is built by the builder",
     ),
     (
-        "manager/entry.rs",
+        "manager/builder/constructors.rs",
         "testing/mod.rs",
         "the in-memory double is built by the builder",
     ),
@@ -670,7 +670,7 @@ fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
     }
     for arrow in outside {
         let is_ours =
-            arrow.from.starts_with("store/redis/") || arrow.from == "manager/own_client.rs";
+            arrow.from.starts_with("store/redis/") || arrow.from == "manager/builder/own_client.rs";
         if !is_ours {
             note(arrow, "the crate `redis` is for `store/redis`");
         }

@@ -8,8 +8,6 @@ mod axum;
 mod held_body;
 #[cfg(feature = "http")]
 mod http;
-#[cfg(all(feature = "axum", feature = "once"))]
-pub(crate) mod idempotency_key;
 #[cfg(any(
     feature = "axum",
     feature = "actix",
@@ -17,8 +15,8 @@ pub(crate) mod idempotency_key;
     feature = "tonic"
 ))]
 mod kept_lock;
-#[cfg(all(any(feature = "axum", feature = "poem"), feature = "once"))]
-mod kept_response;
+#[cfg(feature = "once")]
+pub(crate) mod once;
 #[cfg(feature = "poem")]
 mod poem;
 #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]

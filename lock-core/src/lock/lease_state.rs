@@ -25,7 +25,7 @@ use crate::{
         context::Context,
         key_state::{
             NewLease, ReleaseAction, TaskId,
-            terms::{HoldBounds, Terms},
+            transition::terms::{HoldBounds, Terms},
         },
     },
     mode::{Mode, RequestKind},

@@ -25,7 +25,8 @@ use crate::{
         key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction, Timers},
         key_state::{
             AcquireAction, Action, AfterRelease, Event, Host, Limits, NewLease, Outcome, Refusal,
-            RenewalReply, TaskId, Transition, request::AcquireReply, terms::Terms,
+            RenewalReply, TaskId, Transition, parts::request::AcquireReply,
+            transition::terms::Terms,
         },
         lease_state::LeaseState,
         requests::{

@@ -13,7 +13,7 @@ use crate::{
     key::LockKey,
     lock::{
         hold::{Admission, Hold},
-        key_state::{Event, Limits, Outcome, Refusal, TaskId, terms::Terms},
+        key_state::{Event, Limits, Outcome, Refusal, TaskId, transition::terms::Terms},
         lease_state::LeaseState,
         registry::{Registry, Waiting},
         requests::acquire_in_flight::{PolledRequest, read_reply},

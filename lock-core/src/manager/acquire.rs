@@ -15,7 +15,7 @@ use crate::{
     key::LockKey,
     lock::{
         hold::{Admission, Hold},
-        key_state::terms::{Terms, deadline},
+        key_state::transition::terms::{Terms, deadline},
         reentry,
         waiting::WaitFuture,
     },

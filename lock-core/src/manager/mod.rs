@@ -9,7 +9,7 @@ use crate::{
         context::Context,
         key_state::{
             self,
-            terms::{Defaults, Terms},
+            transition::terms::{Defaults, Terms},
         },
         registry::Registry,
         waiting::WaitFuture,
@@ -20,22 +20,14 @@ use crate::{
 };
 
 // The documentation shows methods in the order of the modules, and these are what most programs call.
+mod builder;
 mod entry;
 
 mod acquire;
-mod builder;
-#[cfg(feature = "redis")]
-mod builder_for_servers;
-mod connecting;
-#[cfg(feature = "redis")]
-mod connecting_to_servers;
 mod default;
 mod finishing;
-mod listing;
 mod multi_key;
 mod operating;
-#[cfg(feature = "redis")]
-mod own_client;
 pub(crate) mod run;
 #[cfg(feature = "once")]
 pub(crate) mod run_once;
@@ -46,7 +38,7 @@ mod wanted;
 pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 pub use default::{LockSource, current_lease, set_global, with_locks};
-pub use listing::LockList;
+pub use operating::LockList;
 pub(crate) use run::Finished;
 pub(crate) use wanted::WantedKeys;
 

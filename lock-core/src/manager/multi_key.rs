@@ -14,7 +14,7 @@ use crate::{
         hold::{Hold, Leases},
         key_state::{
             Event,
-            terms::{Terms, deadline},
+            transition::terms::{Terms, deadline},
         },
         reentry,
     },

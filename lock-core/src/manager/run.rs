@@ -11,7 +11,7 @@ use crate::{
     lease::Lease,
     lock::{
         hold::while_held,
-        key_state::terms::{Terms, deadline},
+        key_state::transition::terms::{Terms, deadline},
         reentry::{self, Turns},
     },
     manager::{

@@ -11,7 +11,7 @@ use crate::{
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    lock::{hold::Admission, key_state::terms::Terms, reentry::Turns},
+    lock::{hold::Admission, key_state::transition::terms::Terms, reentry::Turns},
     manager::{AcquireFuture, Finished, LockManager},
     once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering},
     store::RunResult,

@@ -3,7 +3,7 @@
 use crate::{
     error::LockError,
     key::LockKey,
-    lock::key_state::terms::Terms,
+    lock::key_state::transition::terms::Terms,
     manager::LockManager,
     mode::Mode,
     options::{KeyInList, LockOptions, MOST_KEYS},

@@ -24,7 +24,7 @@ use crate::{
         interleavings::served_store::{Order, ServedStore},
         key_state::{
             Event, Limits,
-            terms::{Defaults, Terms},
+            transition::terms::{Defaults, Terms},
         },
         registry::Registry,
         waiting::WaitFuture,

@@ -9,12 +9,14 @@ use std::time::Duration;
 use crate::{
     lock::key_state::{
         FullState,
-        action::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
-        request::{
-            AcquireReply, AcquireRequest, MOST_LATE_GRANTS, Meanwhile, RequestStep, Rivals,
-            WakeUps, checking_pause,
+        parts::{
+            request::{
+                AcquireReply, AcquireRequest, MOST_LATE_GRANTS, Meanwhile, RequestStep, Rivals,
+                WakeUps, checking_pause,
+            },
+            server_lease::{Granted, ServerLease, validity},
         },
-        server_lease::{Granted, ServerLease, validity},
+        transition::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
     },
     mode::{Mode, RequestKind},
     options::Wait,
@@ -368,7 +370,7 @@ mod tests {
         fencing::FencingBlock,
         lock::key_state::{
             Event, Host, Limits, NewLease, Outcome,
-            terms::{Defaults, Terms},
+            transition::terms::{Defaults, Terms},
         },
         options::LockOptions,
     };

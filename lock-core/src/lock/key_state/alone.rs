@@ -15,14 +15,16 @@ use std::{mem, time::Duration};
 
 use crate::{
     lock::key_state::{
-        action::{
-            AcquireAction, Action, Host, NewLease, POLL_WITHIN, ReleaseAction, TaskId, Transition,
-        },
         event::Event,
         full_state::FullState,
-        request::AcquireReply,
-        server_lease::{Granted, RenewalPlan, RenewalReply, validity},
-        terms::Terms,
+        parts::{
+            request::AcquireReply,
+            server_lease::{Granted, RenewalPlan, RenewalReply, validity},
+        },
+        transition::{
+            AcquireAction, Action, Host, NewLease, POLL_WITHIN, ReleaseAction, TaskId, Transition,
+            terms::Terms,
+        },
     },
     mode::Mode,
     options::Wait,
@@ -359,7 +361,7 @@ mod tests {
         fencing::FencingBlock,
         lock::key_state::{
             Form, KeyState, Limits,
-            terms::{Defaults, HoldBounds, deadline},
+            transition::terms::{Defaults, HoldBounds, deadline},
         },
         mode::RequestKind,
         options::LockOptions,

@@ -3,10 +3,11 @@
 use crate::{
     error::LeaseLost,
     lock::key_state::{
-        action::{Refusal, ReleaseAction, TaskId},
-        request::AcquireReply,
-        server_lease::RenewalReply,
-        terms::{HoldBounds, Terms},
+        parts::{request::AcquireReply, server_lease::RenewalReply},
+        transition::{
+            Refusal, ReleaseAction, TaskId,
+            terms::{HoldBounds, Terms},
+        },
     },
     runtime::clock::Moment,
     store::PushedGrant,

@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, mem};
 
 use crate::{
     lock::key_state::{
-        action::{Action, Refusal, TaskId, Transition},
         event::{Event, Outcome},
-        request::{AcquireRequest, RequestStep},
-        server_lease::ServerLease,
-        share::Share,
-        terms::Terms,
-        wait_queue::{LocalWaiter, WaitQueue},
+        parts::{
+            request::{AcquireRequest, RequestStep},
+            server_lease::ServerLease,
+            share::Share,
+            wait_queue::{LocalWaiter, WaitQueue},
+        },
+        transition::{Action, Refusal, TaskId, Transition, terms::Terms},
     },
     mode::RequestKind,
     options::Wait,

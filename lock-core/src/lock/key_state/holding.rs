@@ -11,12 +11,13 @@ use crate::{
     error::LeaseLost,
     lock::key_state::{
         FullState,
-        action::{Action, ReleaseAction, TaskId, Transition},
-        batch::Next,
         event::AfterRelease,
-        local_holders::{HolderStage, LocalHolder},
-        server_lease::{RenewalPlan, RenewalReply, validity},
-        terms::HoldBounds,
+        parts::{
+            batch::Next,
+            local_holders::{HolderStage, LocalHolder},
+            server_lease::{RenewalPlan, RenewalReply, validity},
+        },
+        transition::{Action, ReleaseAction, TaskId, Transition, terms::HoldBounds},
     },
     mode::RequestKind,
     runtime::clock::Moment,

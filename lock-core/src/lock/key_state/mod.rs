@@ -11,7 +11,7 @@
 //!
 //! - exclusive: one lease at most, and no request beside it. The lease is passed from task to task.
 //! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is asked. A closed share may stay
-//!   for its tasks, beside a request for the next share. See `share.rs`.
+//!   for its tasks, beside a request for the next share. See `parts/share.rs`.
 //! - permits: each task has a lease of its own. The request of the first waiter may be in flight beside them.
 //! - once: as exclusive. But the lease goes back to the server, which alone knows whether there is a result. A result is for all
 //!   waiters.
@@ -43,30 +43,23 @@ use crate::{
 };
 
 mod acquiring;
-mod action;
 mod alone;
-mod batch;
 mod event;
-mod few;
 mod full_state;
 mod granting;
 mod holding;
-pub(crate) mod local_holders;
 #[cfg(all(test, feature = "redis"))]
 mod model;
-pub(crate) mod request;
-pub(crate) mod server_lease;
-mod share;
+pub(crate) mod parts;
 mod sharing;
-pub(crate) mod terms;
-pub(crate) mod wait_queue;
+pub(crate) mod transition;
 
-pub(crate) use action::{
+pub(crate) use event::{AfterRelease, Event, Outcome};
+pub(crate) use parts::server_lease::RenewalReply;
+pub(crate) use transition::{
     AcquireAction, Action, BATCHED_WITHIN, Host, Limits, NewLease, Refusal, ReleaseAction, TaskId,
     Transition, shut_down, unasked_result,
 };
-pub(crate) use event::{AfterRelease, Event, Outcome};
-pub(crate) use server_lease::RenewalReply;
 
 /// What this process knows of a key.
 #[derive(Clone, Debug)]

@@ -3,11 +3,12 @@
 use crate::{
     lock::key_state::{
         FullState,
-        action::{Action, ReleaseAction, Transition},
         event::AfterRelease,
-        server_lease::RenewalPlan,
-        share::{Admits, KEPT},
-        terms::Terms,
+        parts::{
+            server_lease::RenewalPlan,
+            share::{Admits, KEPT},
+        },
+        transition::{Action, ReleaseAction, Transition, terms::Terms},
     },
     mode::RequestKind,
     options::AutoRenew,

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     key::Shown,
-    lock::{context::Context, key_state::request::AcquireReply},
+    lock::{context::Context, key_state::parts::request::AcquireReply},
     runtime::mutex::Mutex,
     store::{Acquired, Failure, StoreFuture, owner::Owner},
 };

@@ -16,9 +16,9 @@ use crate::{
         redis::{
             Address, CLOCK, Cluster, KeyLocation, Named, Names, Purpose, ReconnectingConnection,
             RedisServer, RedisServers, RedisStore, Settings, Text,
-            connection::{known_primary::PrimaryFinder, sentinel::Sentinels},
+            commands::redis_store::{MARKS, RedisState},
+            connection::{known_primary::PrimaryFinder, reconnecting::sentinel::Sentinels},
             errors, health,
-            redis_store::{MARKS, RedisState},
             topology::{ServerSettings, Topology, server::watch_sentinels},
         },
     },

@@ -12,7 +12,8 @@ use crate::{
         Cursor, Failure, Page, PagePosition,
         in_flight::ConnectionId,
         redis::{
-            ReconnectingConnection, RedisStore, Text, errors, reply, rights, together::together,
+            ReconnectingConnection, RedisStore, Text, commands::together::together, errors,
+            health::rights, reply,
         },
     },
 };
@@ -26,7 +27,7 @@ const LOOKED_AT: &str = "100";
 ///
 /// The servers of a cluster are known by their addresses, since their number and order may change. A slot that moves meanwhile may
 /// be passed over, or seen twice.
-pub(super) async fn page(
+pub(crate) async fn page(
     store: &RedisStore,
     full_prefix: &str,
     from: PagePosition,

@@ -12,23 +12,15 @@ use crate::{
 };
 
 mod address;
-mod at_location;
-mod at_once;
+mod commands;
 mod connecting;
 mod connection;
 #[cfg(all(test, unix))]
 mod crate_facts;
-mod gathered;
 mod health;
 mod listing;
-mod native_release;
-mod redis_store;
-mod renewals;
-mod rights;
 mod scripts;
-mod together;
 mod topology;
-mod trial;
 pub(crate) mod voting_server;
 mod without_scripts;
 
@@ -36,12 +28,13 @@ pub(crate) use address::{
     Named,
     transport::{OwnClient, Security},
 };
-pub(crate) use redis_store::{RedisStore, Scope, Settings};
+pub(crate) use commands::redis_store::{RedisStore, Scope, Settings};
 pub(crate) use scripts::replies::SeenLock;
 pub(crate) use topology::{Access, Replicas};
 
 // The vocabulary of this folder.
 use address::Address;
+use commands::{at_once, redis_store::Acked, renewals};
 use connection::{
     CLOCK, Capabilities, CurrentConnection, DeleteIf, Purpose, ReconnectingConnection, command,
     errors, in_one_message,
@@ -56,7 +49,6 @@ use connection::{
         redirect::{NodeRole, SLOTS},
     },
 };
-use redis_store::Acked;
 use scripts::Call;
 use topology::{
     cluster::Cluster,

@@ -14,9 +14,10 @@ use crate::{
         owner_token::random_name,
         redis::{
             Call, Joined, KeyLocation, Named, Number, RedisStore, SeenLock, Settings, Text, Token,
-            command, errors, health, in_one_message, millis, reply,
+            command,
+            connection::wire::command::set_if_free,
+            errors, health, in_one_message, millis, reply,
             scripts::{MARK, PROPOSE},
-            without_scripts::set_if_free,
         },
     },
 };

@@ -21,8 +21,10 @@ use crate::{
         in_flight::ConnectionId,
         owner::Owner,
         redis::{
-            Arg, CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, SeenLock, Text, Token,
-            command, errors, in_one_message, millis,
+            CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, SeenLock, Text, Token,
+            command,
+            connection::wire::command::set_if_free,
+            errors, in_one_message, millis,
             scripts::replies::{read_acquired, read_id, time_left, token},
             topology::{
                 companions::clock_moved_to,
@@ -241,17 +243,6 @@ impl KeyLocation {
             "other clients moved the fencing clock all the time",
         ))
     }
-}
-
-pub(super) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
-    [
-        Text("SET"),
-        Text(&owner.full_key),
-        Token(&owner.token),
-        Text("NX"),
-        Text("PX"),
-        Number(millis(ttl)),
-    ]
 }
 
 /// The change that makes a lease last for its ttl from now on.

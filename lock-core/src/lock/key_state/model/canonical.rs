@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     fencing::FencingBlock,
-    lock::key_state::{
+    lock::key_state::parts::{
         local_holders::HolderStage,
         request::{MOST_LATE_GRANTS, Meanwhile, RequestStep},
         server_lease::{RenewalPlan, ServerLease},

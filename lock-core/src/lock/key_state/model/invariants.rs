@@ -10,10 +10,12 @@ use super::{
 use crate::{
     lock::key_state::{
         TaskId,
-        local_holders::HolderStage,
-        request::RequestStep,
-        server_lease::{RenewalPlan, ServerLease},
-        share::Admits,
+        parts::{
+            local_holders::HolderStage,
+            request::RequestStep,
+            server_lease::{RenewalPlan, ServerLease},
+            share::Admits,
+        },
     },
     mode::Mode,
     store::memory::lock_table::EntryHolder,

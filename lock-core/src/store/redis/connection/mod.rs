@@ -17,13 +17,18 @@
 //! again behind one handle. A clean-up then cannot follow its acquire on the same connection.
 
 use std::{
-    pin::pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     sync::{Arc, atomic::AtomicBool},
+    task::{Poll, ready},
     time::Duration,
 };
 
-use redis::{Pipeline, Value, aio::MultiplexedConnection};
-use tokio::time::{MissedTickBehavior, interval};
+use redis::{Pipeline, RedisResult, Value, aio::MultiplexedConnection};
+use tokio::{
+    task::coop::unconstrained,
+    time::{MissedTickBehavior, interval},
+};
 
 use crate::{
     runtime::{
@@ -32,22 +37,18 @@ use crate::{
     },
     store::{
         in_flight::{ConnectionId, InFlight},
-        redis::connection::shared_driver::Shielded,
+        redis::connection::shared_driver::{Shielded, gathering::Queueing},
     },
 };
 
 mod authentication;
 pub(crate) mod capabilities;
 pub(crate) mod errors;
-pub(crate) mod exchange;
 pub(crate) mod handshake;
 pub(crate) mod known_primary;
 pub(crate) mod opening;
 pub(crate) mod pub_sub;
-pub(crate) mod ready;
 pub(crate) mod reconnecting;
-pub(crate) mod sentinel;
-mod session;
 pub(crate) mod shared_driver;
 pub(crate) mod wire;
 
@@ -55,7 +56,7 @@ pub(crate) mod wire;
 pub(super) use capabilities::{Capabilities, DeleteIf};
 pub(super) use handshake::{CurrentConnection, Purpose};
 pub(super) use pub_sub::PubSubDispatch;
-pub(super) use reconnecting::ReconnectingConnection;
+pub(super) use reconnecting::{ReconnectingConnection, ready};
 pub(super) use shared_driver::{Driver, SharedDriver};
 pub(super) use wire::{
     command::{Arg, command, in_one_message},
@@ -117,6 +118,92 @@ impl Connection {
         self.several(&commands, None, CLOCK.now(), None).await
     }
 
+    /// The handle for a request that leaves alone. It may have to arrive behind one that has joined a message.
+    pub(super) fn behind_messages(&self) -> MultiplexedConnection {
+        if let Some(shared) = &self.shared {
+            shared.gathering.leave();
+        }
+        self.handle.clone()
+    }
+
+    /// Waits for the reply to a request, which leaves when this future is first polled, on any thread.
+    ///
+    /// If no reply has come at `until`, the result is [`NoReply::Late`], at most an eighth of a command time-out later. The timer is the
+    /// driver's tick, so the future contains nothing of the caller's runtime.
+    ///
+    /// The end of the connection does not always end the crate's future. The driver of a user's own client may run for ever. And a
+    /// request that reaches the queue while another thread drops the driver is lost: no side sees it any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may be executed. On a shared
+    /// driver they leave all the same, unless the driver has not taken them from the queue by then.
+    pub(super) async fn reply<T>(
+        &self,
+        mut reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
+        in_flight: Option<&InFlight>,
+        sent: Moment,
+        until: Option<Moment>,
+    ) -> Result<T, NoReply> {
+        let traffic = &*self.traffic;
+        let _counted = traffic.begin(sent).ok_or(NoReply::NotSent)?;
+        // Before the first poll, in which the request may leave.
+        if let Some(in_flight) = in_flight {
+            in_flight.note_sent_on(self.id);
+        }
+        // Each is made before the connection is checked: the tick that follows its end wakes those that exist by then.
+        let mut tick = pin!(traffic.tick.notified());
+        let (mut sends_to, mut seen_to) = (self.shared.as_ref(), None);
+        // The request leaves even if the task has used up its budget of tokio.
+        let replied = unconstrained(poll_fn(|context| {
+            drop(seen_to.take());
+            let polled = if let Some(shared) = sends_to {
+                shared.ensure_reader();
+                let _queueing = Queueing::begin();
+                reply.as_mut().poll(context)
+            } else {
+                reply.as_mut().poll(context)
+            };
+            if let Poll::Ready(reply) = polled {
+                return Poll::Ready(Ok(reply));
+            }
+            if let Some(shared) = sends_to.take() {
+                seen_to = shared.see_to(traffic.in_flight(), context.waker());
+            }
+            // Bounded by the end of the connection, and by `until`.
+            loop {
+                if let Some(why) = traffic.ended() {
+                    // The last thing that came may be this reply.
+                    return Poll::Ready(match reply.as_mut().poll(context) {
+                        Poll::Ready(reply) => Ok(reply),
+                        Poll::Pending => Err(why),
+                    });
+                }
+                ready!(tick.as_mut().poll(context));
+                tick.set(traffic.tick.notified());
+                if until.is_some_and(|until| CLOCK.now() >= until) {
+                    traffic.note_late();
+                    return Poll::Ready(Err(NoReply::Late));
+                }
+            }
+        }));
+        match replied.await? {
+            Ok(reply) => {
+                if self.shared.is_none() {
+                    // On a client of the user's. A stream of ours notices the bytes themselves.
+                    traffic.note_bytes();
+                }
+                traffic.note_complete();
+                Ok(reply)
+            }
+            // The stream of a shared driver notes why it ends. Without a reason, the driver has ended by itself: what came is no reply.
+            Err(_) => Err(traffic.ended().unwrap_or_else(|| match self.shared {
+                Some(_) => NoReply::Nonsense,
+                None => NoReply::Broken("the connection has ended".into()),
+            })),
+        }
+    }
+
     /// Polls the crate's driver until the connection is over.
     ///
     /// `silent` is called after a reply was late, and while requests are in flight and nothing came for `patience`. `left` is
@@ -165,5 +252,86 @@ impl Connection {
         // the driver may still run.
         catch_panic(|| drop(driver));
         catch_panic(|| self.traffic.tick.notify_waiters());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+    use tokio::io::DuplexStream;
+
+    use super::*;
+    use crate::store::redis::connection::wire::{stream::Watched, traffic::Traffic};
+
+    /// Far longer than any step here takes.
+    const HANG: Duration = Duration::from_secs(30);
+
+    /// A connection whose driver is gone, and the server's end.
+    async fn undriven() -> (Connection, DuplexStream) {
+        let (ours, server) = tokio::io::duplex(64);
+        let traffic = Arc::<Traffic>::default();
+        let stream = Watched::new(Box::new(ours), traffic.clone());
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
+        let (handle, _) = made.expect("nothing is sent in a greeting");
+        (Connection::new(handle, traffic), server)
+    }
+
+    /// A request that the connection's end does not end, since the driver is gone or belongs to another runtime.
+    async fn ends(connection: &Connection, first_poll: impl FnOnce()) {
+        let mut first_poll = Some(first_poll);
+        let reply = pin!(poll_fn(|_| -> Poll<RedisResult<()>> {
+            if let Some(first_poll) = first_poll.take() {
+                first_poll();
+            }
+            Poll::Pending
+        }));
+        let request = tokio::time::timeout(HANG, connection.reply(reply, None, CLOCK.now(), None));
+        let ended = request.await.expect("it waits for no later tick");
+        assert!(matches!(ended, Err(NoReply::Nonsense)), "{ended:?}");
+    }
+
+    fn end(connection: &Connection) {
+        connection.traffic.end(NoReply::Nonsense);
+        connection.traffic.tick.notify_waiters();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_on_a_connection_that_has_ended_has_a_result() {
+        let (connection, _server) = undriven().await;
+        end(&connection);
+        ends(&connection, || {}).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_does_not_leave_is_not_noted_as_sent() {
+        let (connection, _server) = undriven().await;
+        connection.traffic.retire();
+        let (in_flight, reply) = (InFlight::default(), pin!(std::future::pending()));
+        let sent = connection.reply::<()>(reply, Some(&in_flight), CLOCK.now(), None);
+        assert!(matches!(sent.await, Err(NoReply::NotSent)));
+        assert!(in_flight.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_sent_while_another_thread_ends_the_connection_has_a_result() {
+        let (connection, _server) = undriven().await;
+        ends(&connection, || end(&connection)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_that_came_just_before_the_end_of_its_connection_counts() {
+        let ((connection, _server), mut polls) = (undriven().await, 0);
+        let reply = pin!(poll_fn(|_| {
+            polls += 1;
+            if polls > 1 {
+                return Poll::Ready(Ok("the reply"));
+            }
+            end(&connection);
+            Poll::Pending
+        }));
+        let replied = connection.reply(reply, None, CLOCK.now(), None).await;
+        assert!(matches!(replied, Ok("the reply")), "{replied:?}");
     }
 }

@@ -27,38 +27,42 @@ macro_rules! script {
 
 // A short path comes first: most calls end there, and never define the functions that come after.
 pub(super) static ACQUIRE: LazyLock<Lua> = script!(
-    "acquire_short.lua",
+    "short/acquire_short.lua",
     "queue.lua",
     "advance.lua",
     "acquire.lua"
 );
 pub(super) static RELEASE: LazyLock<Lua> = script!(
-    "release_short.lua",
+    "short/release_short.lua",
     "queue.lua",
     "advance.lua",
     "release.lua"
 );
 /// The usual release has a program of its own: fewer keys and arguments cost the server a tenth of a lock.
-pub(super) static RELEASE_UNCONTENDED: LazyLock<Lua> = script!("release_uncontended.lua");
+pub(super) static RELEASE_UNCONTENDED: LazyLock<Lua> = script!("short/release_uncontended.lua");
 pub(super) static FORCE_RELEASE: LazyLock<Lua> =
     script!("queue.lua", "advance.lua", "force_release.lua");
-pub(super) static RENEW: LazyLock<Lua> =
-    script!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
+pub(super) static RENEW: LazyLock<Lua> = script!(
+    "short/renew_short.lua",
+    "queue.lua",
+    "advance.lua",
+    "renew.lua"
+);
 pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
 /// Those of a lock that is only tried.
 pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
-pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
-pub(super) static MARK: LazyLock<Lua> = script!("counter.lua", "mark.lua");
+pub(super) static PROPOSE: LazyLock<Lua> = script!("voting/counter.lua", "voting/propose.lua");
+pub(super) static MARK: LazyLock<Lua> = script!("voting/counter.lua", "voting/mark.lua");
 
 /// One script. Keys and values reach it as arguments only, never as part of its text.
-pub(super) struct Lua {
+pub(crate) struct Lua {
     text: &'static str,
     hash: String,
 }
 
 /// The keys and arguments of a script call.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(crate) struct Call<'a> {
     pub(super) keys: &'a [Arg<'a>],
     pub(super) arguments: &'a [Arg<'a>],
 }

@@ -10,7 +10,7 @@ use crate::{
         redis::{
             Address,
             address::{DEFAULT_PORT, Named, scheme::Kind, transport::Security, url::ServerUrl},
-            connection::{pub_sub::PubSubDispatch, sentinel::Service},
+            connection::{pub_sub::PubSubDispatch, reconnecting::sentinel::Service},
         },
         timing::Timing,
     },
@@ -36,7 +36,7 @@ pub(super) enum Topology {
 
 /// The nodes of a cluster that are asked for the other nodes.
 #[derive(Clone, Debug)]
-pub(super) struct Seeds {
+pub(crate) struct Seeds {
     pub(super) nodes: Vec<Address>,
     /// What is shown of the url.
     pub(super) shown: Address,

@@ -6,7 +6,7 @@ use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 
 use crate::{
     mode::Mode,
-    store::{Entry, owner_token::OwnerToken},
+    store::{Entry, owner::Owner, owner_token::OwnerToken},
 };
 
 /// A word of a command.
@@ -54,6 +54,17 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
         }
     }
     command
+}
+
+pub(crate) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
+    [
+        Arg::Text("SET"),
+        Arg::Text(&owner.full_key),
+        Arg::Token(&owner.token),
+        Arg::Text("NX"),
+        Arg::Text("PX"),
+        Arg::Number(millis(ttl)),
+    ]
 }
 
 /// Commands that leave in one message, with one reply each. Never to be shown: its `Debug` prints owner tokens.

@@ -1,0 +1,420 @@
+//! The attribute's options: from tokens to [`Args`].
+
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens as _, quote, quote_spanned};
+use syn::{
+    Error, Expr, Ident, Lit, Path, Result, Token,
+    ext::IdentExt as _,
+    parse::{ParseStream, Parser as _},
+    spanned::Spanned as _,
+};
+
+use crate::{
+    args::{
+        duration::{DurationValue, Literals, duration},
+        mode::{Mode, Modes, permits},
+        options::{AttributeName, OptionName},
+    },
+    diagnostics::{nearest, refuse},
+    item::Names,
+    key::{Keys, ungrouped},
+};
+
+pub(crate) mod duration;
+pub(crate) mod mode;
+pub(crate) mod options;
+
+/// The attribute's options, checked as far as macros can.
+#[derive(Default)]
+pub(crate) struct Args {
+    pub(crate) attribute: AttributeName,
+    pub(crate) key: Option<Result<Keys>>,
+    /// For how long a result is kept.
+    pub(crate) keep: Option<TokenStream>,
+    /// Whether the body goes on when its caller is dropped.
+    pub(crate) finishes: bool,
+    /// The setters of the options to call, and their arguments.
+    pub(crate) setters: Vec<(&'static str, TokenStream)>,
+    /// Whether the answer to the release is awaited, whatever the manager's default.
+    pub(crate) awaits_release: bool,
+    pub(crate) modes: Option<Modes>,
+    pub(crate) skip_busy: bool,
+    pub(crate) on_error: Option<Expr>,
+    pub(crate) lease: Option<Ident>,
+    pub(crate) locks: Option<Expr>,
+    /// The path of the items that the output calls.
+    pub(crate) private: TokenStream,
+    /// Each option's name as the user wrote it, known or not.
+    pub(crate) names: Vec<Ident>,
+    /// The durations that are literals.
+    literals: Literals,
+    /// The options that must be given, without those that were found, or were meant by another word, with or without a mistake.
+    missing: Vec<OptionName>,
+}
+
+impl Args {
+    /// Reads all options, and reports every mistake in any of them. `arguments` are those of the function, if it could be read.
+    pub(crate) fn parse(
+        attribute: AttributeName,
+        tokens: TokenStream,
+        arguments: Option<&Names>,
+    ) -> (Self, Vec<Error>) {
+        let mut errors = Vec::new();
+        let is_once = attribute == AttributeName::RunOnce;
+        let mut args = Self {
+            attribute,
+            finishes: is_once,
+            missing: if is_once {
+                vec![OptionName::Key, OptionName::Keep]
+            } else {
+                vec![OptionName::Key]
+            },
+            private: quote!(::lock_core::__private),
+            ..Self::default()
+        };
+        let parser = |input: ParseStream| {
+            while !input.is_empty() {
+                if let Err(error) = args.parse_option(input, arguments) {
+                    errors.push(error);
+                    while !at_end(input) {
+                        input.parse::<TokenTree>()?;
+                    }
+                }
+                input.parse::<Option<Token![,]>>()?;
+            }
+            Ok(())
+        };
+        let ended = parser.parse2(tokens);
+        errors.extend(ended.err());
+        errors.extend(args.literals.check());
+        if let (Some(modes), Some(Ok(keys))) = (&args.modes, &args.key) {
+            errors.extend(modes.check(keys).err());
+        }
+        // The mistake of the key comes after those of the other options, because it has the most lines.
+        if let Some(Err(error)) = &args.key {
+            errors.push(error.clone());
+        }
+        for missing in &args.missing {
+            let reason = match missing {
+                OptionName::Keep => {
+                    "no `keep`: say for how long a repeat gets the result, as in `keep = \"24h\"`"
+                }
+                _ => "no key: say what is locked, as in `key = \"order:{order_id}\"`",
+            };
+            errors.push(Error::new(Span::call_site(), reason));
+        }
+        (args, errors)
+    }
+
+    fn parse_option(&mut self, input: ParseStream, arguments: Option<&Names>) -> Result<()> {
+        if input.peek(Lit) {
+            self.note(OptionName::Key);
+            return Err(input.error("options have names: write `key = \"…\"`"));
+        }
+        let name = Ident::parse_any(input)?;
+        let twice = self.names.contains(&name);
+        self.names.push(name.clone());
+        let mut known = OptionName::all();
+        let Some(option) = known.find(|option| name == option.text()) else {
+            return self.unknown(&name);
+        };
+        self.note(option);
+        if let Some(reason) = option.refused_by(self.attribute) {
+            let attribute = self.attribute.text();
+            let reason = format!("`{name}` is no option of `{attribute}`: {reason}");
+            return refuse(name.span(), reason);
+        }
+        let equals: Option<Token![=]> = input.parse()?;
+        if equals.is_none() || at_end(input) {
+            let at = equals.map_or(name.span(), |equals| equals.span);
+            let reason = format!(
+                "`{name}` has no value: write `{name} = {}`",
+                option.example()
+            );
+            return refuse(at, reason);
+        }
+        if twice {
+            let reason = format!("`{name}` is given twice: leave one out");
+            return refuse(name.span(), reason);
+        }
+        if let Some(other) = option.excludes()
+            && self.names.iter().any(|name| name == other.text())
+        {
+            let reason = format!(
+                "`{name}` and `{}` exclude each other: write `mode` for one holder or any number of shared ones, or `permits` for so \
+                 many at a time",
+                other.text()
+            );
+            return refuse(name.span(), reason);
+        }
+        let value = ungrouped(input.parse()?);
+        self.set(option, value, arguments)?;
+        if at_end(input) {
+            return Ok(());
+        }
+        Err(input.error("expected a comma before the next option"))
+    }
+
+    fn set(&mut self, option: OptionName, value: Expr, arguments: Option<&Names>) -> Result<()> {
+        match option {
+            OptionName::Key => self.key = Some(self.keys(value, arguments)),
+            OptionName::Keep
+            | OptionName::Ttl
+            | OptionName::Wait
+            | OptionName::MaxHold
+            | OptionName::MinHold => {
+                self.set_duration(option, value, arguments)?;
+            }
+            OptionName::Mode => {
+                let modes = Modes::parse(value)?;
+                if matches!(modes, Modes::OfAll(Mode::Shared)) {
+                    self.setters.push(("shared", TokenStream::new()));
+                }
+                self.modes = Some(modes);
+            }
+            OptionName::Permits => self.setters.push((option.text(), permits(value)?)),
+            OptionName::Renew => {
+                if is_other(option, &value, ["true", "false"])? {
+                    self.literals.without_renewal = true;
+                    self.setters.push(("without_renewal", TokenStream::new()));
+                }
+            }
+            OptionName::OnBusy => self.skip_busy = is_other(option, &value, ["error", "skip"])?,
+            OptionName::OnLost => {
+                if is_other(option, &value, ["cancel", "continue"])? {
+                    self.setters.push((option.text(), quote!(Continue)));
+                }
+            }
+            OptionName::OnDrop => {
+                let [cancel, finish] = ["cancel", "finish"];
+                self.finishes = match self.attribute {
+                    AttributeName::DistributedLock => is_other(option, &value, [cancel, finish])?,
+                    AttributeName::RunOnce => !is_other(option, &value, [finish, cancel])?,
+                };
+            }
+            OptionName::Fingerprint => {
+                // The reference has the span of the expression, so that an error points there.
+                let at = value.span().resolved_at(Span::mixed_site());
+                self.setters
+                    .push((option.text(), quote_spanned!(at=> &#value)));
+            }
+            OptionName::OnError => self.on_error = Some(value),
+            OptionName::Release => {
+                if is_other(option, &value, ["awaited", "background"])? {
+                    let setter = "release_in_background";
+                    self.setters.push((setter, TokenStream::new()));
+                } else {
+                    self.awaits_release = true;
+                }
+            }
+            OptionName::Lease => self.lease = Some(lease(&value, arguments)?),
+            OptionName::Locks => self.locks = Some(value),
+            OptionName::Crate => {
+                let path = Path::parse_mod_style.parse2(value.into_token_stream())?;
+                self.private = quote!(#path::__private);
+            }
+        }
+        Ok(())
+    }
+
+    fn keys(&self, value: Expr, arguments: Option<&Names>) -> Result<Keys> {
+        if self.attribute == AttributeName::RunOnce && matches!(value, Expr::Array(_)) {
+            let reason = "a body runs once for one key: write one with all values, as in `\"transfer:{from}:{to}\"`";
+            return Err(Error::new_spanned(value, reason));
+        }
+        Keys::parse(value, arguments)
+    }
+
+    /// Notes that an option was found, or was meant.
+    fn note(&mut self, found: OptionName) {
+        self.missing.retain(|option| *option != found);
+    }
+
+    fn set_duration(
+        &mut self,
+        option: OptionName,
+        value: Expr,
+        arguments: Option<&Names>,
+    ) -> Result<()> {
+        let at = value.span();
+        let setter = match duration(option, value, arguments)? {
+            DurationValue::Forever => ("wait_forever", TokenStream::new()),
+            DurationValue::Milliseconds(ms) => {
+                self.literals.push(option, ms, at);
+                (
+                    option.text(),
+                    quote!(::core::time::Duration::from_millis(#ms)),
+                )
+            }
+            DurationValue::Computed(value) => (option.text(), value.into_token_stream()),
+        };
+        if option == OptionName::Keep {
+            self.keep = Some(setter.1);
+        } else {
+            self.setters.push(setter);
+        }
+        Ok(())
+    }
+
+    fn unknown(&mut self, name: &Ident) -> Result<()> {
+        let text = name.to_string();
+        let ours = |option: &OptionName| option.refused_by(self.attribute).is_none();
+        let known: Vec<_> = OptionName::all().filter(ours).collect();
+        let names: Vec<_> = known.iter().map(|one| one.text().to_owned()).collect();
+        let meant = known.iter().find(|option| option.is_also_called(&text));
+        let nearest = || {
+            let nearest = nearest(&text, &names);
+            known.iter().find(|option| nearest == Some(option.text()))
+        };
+        let advice = match meant.or_else(nearest).copied() {
+            Some(meant) => {
+                self.note(meant);
+                let option = meant.text();
+                // `rw` says only that there are two modes.
+                match Mode::meant_by(&text).filter(|_| text != "rw") {
+                    Some(mode) if meant == OptionName::Mode => {
+                        format!("write `mode = {}`", mode.text())
+                    }
+                    _ => format!("did you mean `{option}`?"),
+                }
+            }
+            None => format!("there are `{}`", names.join("`, `")),
+        };
+        let reason = format!("there is no option `{name}`: {advice}");
+        refuse(name.span(), reason)
+    }
+}
+
+fn at_end(input: ParseStream) -> bool {
+    input.is_empty() || input.peek(Token![,])
+}
+
+/// Whether the value is the second word, and not the first, which is the default.
+fn is_other(option: OptionName, value: &Expr, [usual, other]: [&str; 2]) -> Result<bool> {
+    let written = value.to_token_stream().to_string();
+    if written == usual || written == other {
+        return Ok(written == other);
+    }
+    let option = option.text();
+    let reason = format!("`{option}` is `{usual}`, the default, or `{other}`, without quotes");
+    Err(Error::new_spanned(value, reason))
+}
+
+fn lease(value: &Expr, arguments: Option<&Names>) -> Result<Ident> {
+    let Ok(name) = syn::parse2::<Ident>(value.to_token_stream()) else {
+        let reason = "`lease` is the name that the body gives the lease: write `lease = lease`";
+        return Err(Error::new_spanned(value, reason));
+    };
+    if arguments.is_some_and(|arguments| arguments.find(&name).is_some()) {
+        let reason = "is an argument of this function already: choose another name for the lease";
+        return refuse(name.span(), format!("`{name}` {reason}"));
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proc_macro2::Literal;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The errors of `#[distributed_lock(…)]` with these options.
+    fn errors(options: &str) -> Vec<String> {
+        let options = options.parse().expect("tokens");
+        let (_, errors) = Args::parse(AttributeName::DistributedLock, options, None);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_word_of_another_library_is_answered_with_the_option_that_it_means() {
+        for (word, option) in [
+            ("concurrency", "permits"),
+            ("expire", "ttl"),
+            ("guard", "lease"),
+            ("lease_time", "ttl"),
+            ("limit", "permits"),
+            ("lock_at_least_for", "min_hold"),
+            ("lock_at_most_for", "max_hold"),
+            ("manager", "locks"),
+            ("map_err", "on_error"),
+            ("max_concurrent", "permits"),
+            ("on_cancel", "on_drop"),
+            ("on_conflict", "on_busy"),
+            ("on_expired", "on_lost"),
+            ("release_in_background", "release"),
+            ("rw", "mode"),
+            ("semaphore", "permits"),
+            ("slots", "permits"),
+            ("timeout", "wait"),
+            ("watchdog", "renew"),
+        ] {
+            let advice = format!("there is no option `{word}`: did you mean `{option}`?");
+            assert_eq!(errors(&format!("key = \"k\", {word} = 3")), [advice]);
+        }
+        let advice = "there is no option `name`: did you mean `key`?";
+        assert_eq!(errors("name = \"k\""), [advice], "the key is not missing");
+    }
+
+    #[test]
+    fn a_word_for_a_mode_is_answered_with_the_mode() {
+        for (word, mode) in [
+            ("exclusive", "exclusive"),
+            ("read", "shared"),
+            ("reader", "shared"),
+            ("shared", "shared"),
+            ("writer", "exclusive"),
+        ] {
+            let advice = format!("there is no option `{word}`: write `mode = {mode}`");
+            assert_eq!(errors(&format!("key = \"k\", {word} = true")), [advice]);
+        }
+        for (word, mode) in [("read", "shared"), ("write", "exclusive")] {
+            let known = "`mode` is `exclusive`, the default, or `shared`, without quotes";
+            let advice = format!("{known}: write `{mode}`");
+            assert_eq!(errors(&format!("key = \"k\", mode = {word}")), [advice]);
+        }
+    }
+
+    #[test]
+    fn each_word_of_another_library_stands_for_one_option_of_an_attribute() {
+        for attribute in [AttributeName::DistributedLock, AttributeName::RunOnce] {
+            let ours = |option: &OptionName| option.refused_by(attribute).is_none();
+            let known: Vec<_> = OptionName::all().filter(ours).collect();
+            let mut seen = std::collections::HashMap::new();
+            for option in known {
+                for word in option.other_words().split(' ') {
+                    let other = seen.insert(word, option);
+                    assert_eq!(other, None, "`{word}` also means `{}`", option.text());
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_of_a_template_or_duration_panics(
+            key in r"[a-z{}:.?!&*()\[\]0-9 %#\PC]{0,32}",
+            ttl in r"[0-9hms.]{0,12}",
+        ) {
+            let (key, ttl) = (Literal::string(&key), Literal::string(&ttl));
+            let (_, errors) = Args::parse(
+                AttributeName::DistributedLock,
+                quote!(key = #key, ttl = #ttl),
+                None,
+            );
+            for error in errors {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+
+        #[test]
+        fn no_list_of_options_panics(options in r#"[a-z_=,"{}()\[\]:&|0-9 .]{0,48}"#) {
+            if let Ok(tokens) = options.parse::<TokenStream>() {
+                for attribute in [AttributeName::DistributedLock, AttributeName::RunOnce] {
+                    let (_, errors) = Args::parse(attribute, tokens.clone(), None);
+                    prop_assert!(errors.iter().all(|error| !error.to_string().is_empty()));
+                }
+            }
+        }
+    }
+}
