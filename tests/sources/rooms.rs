@@ -1,4 +1,5 @@
-//! The rooms of lock-core: the folders and files of its sources, and the imports that are allowed between them.
+//! The rooms of lock-core: the folders and files of its sources, and the imports that are allowed between them. And how much a folder
+//! of either crate may contain.
 //!
 //! The check reads the sources: `use` with its groups and re-exports, and paths in the code. An arrow leads from the file that
 //! imports to the file that defines the imported item.
@@ -689,4 +690,35 @@ fn imports_lead_from_room_to_room_one_way() {
     let gone = gone.map(|(from, to, _)| format!("{from} does not import from {to} any more"));
     let all: Vec<_> = wrong.into_iter().chain(gone).collect();
     assert!(all.is_empty(), "\n{}", all.join("\n"));
+}
+
+/// A listing of this many lines is read at a glance. A larger folder needs a second level.
+const MOST_ENTRIES: usize = 12;
+
+/// Notes each folder that contains too much. The first level of lock-core has the vocabulary beside the rooms, a file for each word:
+/// `height` lists them.
+fn note_crowded(folder: &Path, is_first_level: bool, crowded: &mut Vec<String>) {
+    let entries = fs::read_dir(folder).expect("a folder of the sources");
+    let entries: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    if entries.len() > MOST_ENTRIES && !is_first_level {
+        crowded.push(format!("{}: {} entries", folder.display(), entries.len()));
+    }
+    for folder in entries.iter().filter(|path| path.is_dir()) {
+        note_crowded(folder, false, crowded);
+    }
+}
+
+#[test]
+fn each_folder_is_read_at_a_glance() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut crowded = Vec::new();
+    note_crowded(&workspace.join("lock-core/src"), true, &mut crowded);
+    note_crowded(&workspace.join("lock-macros/src"), false, &mut crowded);
+    assert!(
+        crowded.is_empty(),
+        "a second level is missing:\n{}",
+        crowded.join("\n")
+    );
 }
