@@ -1,4 +1,4 @@
-//! The future of an acquire.
+//! Acquiring a lock, and the future of it.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use tokio::task::coop;
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::LockKey,
+    key::{IntoLockKey, LockKey},
     lock::{
         hold::{Admission, Hold},
         key_state::transition::terms::{Terms, deadline},
@@ -20,7 +20,84 @@ use crate::{
         waiting::WaitFuture,
     },
     manager::LockManager,
+    options::LockOptions,
 };
+
+impl LockManager {
+    /// Acquires a lock, waiting for it as long as the options say.
+    ///
+    /// The returned guard keeps the lock, and its lease is renewed, until the guard is released or dropped. The guard does not stop
+    /// your code when the lease is lost; [`run`](Self::run) does.
+    ///
+    /// Inside a body that holds the key already, the call succeeds at once with the same lease. A body that holds the key shared
+    /// cannot acquire it exclusively: two such bodies would wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Busy`] if another holder had it during the whole wait;
+    /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or if the key holds something that is no lock. Also if
+    ///   the ttl is too short for this server: its replies take longer than half of it;
+    /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this one.
+    ///   These are an exclusive request inside a shared body, and a request with permits beside one without;
+    /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
+    ///
+    /// While a reply is in flight, the call may take longer than its wait, by three command time-outs at most (of 1 s by default).
+    /// If the server's user may not run scripts, it may take even longer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the position in the wait queue. If the lock had just been granted, it is released in the
+    /// background within one round trip. If the connection is gone too, the lock ends with its ttl.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// use std::time::Duration;
+    /// use lock_core::{LockManager, LockOptions};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.acquire("order:42", LockOptions::new(Duration::from_secs(10))).await?;
+    /// // … only one holder of `order:42` is here at a time …
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "options go by value everywhere, so that each call is written alike"
+    )]
+    pub fn acquire(&self, key: impl IntoLockKey, options: LockOptions) -> AcquireFuture<'_> {
+        let key = key.into_lock_key();
+        let terms = self.terms(&key, &options);
+        AcquireFuture::new(self, key, terms)
+    }
+
+    /// Acquires a lock if it is free: asks once, and does not wait, whatever the options say.
+    ///
+    /// Returns `None` if another holder has it, or if another task of this process waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), but never [`LockError::Busy`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+    ) -> Result<Option<LockGuard>, LockError> {
+        match self.acquire(key, options.no_wait()).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_busy() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
 
 /// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.
 // Written by hand to be small, because thousands of tasks may wait. An `async fn` keeps its arguments as they came, and stores the

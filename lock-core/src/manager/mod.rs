@@ -21,14 +21,15 @@ use crate::{
 
 // The documentation shows methods in the order of the modules, and these are what most programs call.
 mod builder;
-mod entry;
 
 mod acquire;
+
+pub(crate) mod run;
+
 mod default;
 mod finishing;
 mod multi_key;
 mod operating;
-pub(crate) mod run;
 #[cfg(feature = "once")]
 pub(crate) mod run_once;
 #[cfg(test)]

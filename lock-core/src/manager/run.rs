@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 use crate::{
     error::LockError,
     guard::LockGuard,
-    key::LockKey,
+    key::{IntoLockKey, LockKey},
     lease::Lease,
     lock::{
         hold::while_held,
@@ -20,10 +20,67 @@ use crate::{
         wanted::{KeyList, WantedKeys},
     },
     mode::Mode,
-    options::{OnLost, ReleaseMode, Wait},
+    options::{LockOptions, OnLost, ReleaseMode, Wait},
 };
 
 impl LockManager {
+    /// Runs a body while holding a lock; drops the body when the lease is lost.
+    ///
+    /// This is what the attribute does with one key. The body gets the lease, for its fencing token;
+    /// [`current_lease`](crate::current_lease) returns it, too. The body is never polled once the lease has ended, unless the
+    /// options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns. With
+    /// [`release_in_background`](LockOptions::release_in_background), the release is only handed over.
+    ///
+    /// Inside the body, acquiring the same key again succeeds at once. Several branches of the body may call `run` with the body's
+    /// key at the same time. These calls have the key in turn, first come, first served: each waits as long as its options say.
+    /// Calls that ask for the key [`shared`](LockOptions::shared) run together.
+    ///
+    /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then. Side
+    /// effects that must not happen in that case need the fencing token.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    ///
+    /// # Panics
+    ///
+    /// Only if the body does; the lock is released then too.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body first and then releases the lock in the background, within one round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # use lock_core::{LockManager, LockOptions};
+    /// # let manager = LockManager::in_memory();
+    /// let total = manager
+    ///     .run("report", LockOptions::default(), |lease| async move {
+    ///         println!("writing with fencing token {}", lease.fencing_token());
+    ///         42
+    ///     })
+    ///     .await?;
+    /// # assert_eq!(total, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, F, Fut>(
+        &self,
+        key: impl IntoLockKey,
+        options: LockOptions,
+        body: F,
+    ) -> Result<T, LockError>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let wanted = self.wanted(key.into_lock_key(), &options)?;
+        self.run_wanted(wanted, body, release_now).await
+    }
+
     /// `run`, where `then` returns the guard to be released, or keeps it, after the body has returned its value.
     pub(crate) async fn run_wanted<F: Future>(
         &self,
