@@ -511,7 +511,7 @@ mod tests {
     /// A thread has a message leave, and another one reads its reply.
     #[test]
     fn a_reply_that_comes_while_its_message_leaves_wakes_the_task() {
-        explore(1000, || {
+        explore(5000, || {
             let messages = Arc::new(Messages::default());
             let (counted, waker) = Counted::new(false);
             let mut joining = messages.joined(0, &waker);

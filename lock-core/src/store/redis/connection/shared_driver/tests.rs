@@ -267,4 +267,5 @@ fn a_request_does_not_poll_for_those_that_another_one_sees_to() {
     assert_eq!(polls.load(SeqCst), 1, "the next one sees to itself");
     drop(next);
     assert_eq!(polls.load(SeqCst), 2);
+    assert_eq!(shared.reads.load(SeqCst), 0, "reading is for the reader");
 }
