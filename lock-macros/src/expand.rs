@@ -5,7 +5,7 @@ use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{Ident, Type, parse_quote, spanned::Spanned as _};
 
 use crate::{
-    args::{Args, mode::Modes, options::AttributeName},
+    args::{Args, mode::Modes, option_names::AttributeName},
     item::{
         Item, inferred,
         parameters::rebind,

@@ -19,7 +19,7 @@ use syn::{
 };
 
 use crate::{
-    args::{Args, options::AttributeName},
+    args::{Args, option_names::AttributeName},
     diagnostics::refuse,
     item::{Item, borrowed, return_type},
     key::Key,

@@ -48,7 +48,8 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the position in the wait queue. If the lock had just been granted, it is released in the
-    /// background within one round trip. If the connection is gone too, the lock ends with its ttl.
+    /// background within one round trip. If the connection is gone too, the release is repeated on the next one. If there is none, the
+    /// lock ends with its ttl.
     ///
     /// # Examples
     ///

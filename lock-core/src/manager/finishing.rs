@@ -13,7 +13,7 @@ use crate::{
     guard::LockGuard,
     lease::Lease,
     lock::reentry::{self, Turns},
-    manager::{Finished, LockManager, WantedKeys, default::with_locks_of_this_task},
+    manager::{Finished, LockManager, WantedKeys, default_manager::with_locks_of_this_task},
 };
 #[cfg(feature = "once")]
 use crate::{

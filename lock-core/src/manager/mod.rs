@@ -26,7 +26,7 @@ mod acquire;
 
 pub(crate) mod run;
 
-mod default;
+mod default_manager;
 mod finishing;
 mod multi_key;
 mod operating;
@@ -34,14 +34,14 @@ mod operating;
 pub(crate) mod run_once;
 #[cfg(test)]
 mod tests;
-mod wanted;
+mod wanted_keys;
 
 pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
-pub use default::{LockSource, current_lease, set_global, with_locks};
+pub use default_manager::{LockSource, current_lease, set_global, with_locks};
 pub use operating::LockList;
 pub(crate) use run::Finished;
-pub(crate) use wanted::WantedKeys;
+pub(crate) use wanted_keys::WantedKeys;
 
 /// How long the drop of the last manager waits for the releases in the background.
 const LAST_WAIT: Duration = Duration::from_millis(100);

@@ -17,7 +17,7 @@ use crate::{
     manager::{
         LockManager,
         acquire::AcquireFuture,
-        wanted::{KeyList, WantedKeys},
+        wanted_keys::{KeyList, WantedKeys},
     },
     mode::Mode,
     options::{LockOptions, OnLost, ReleaseMode, Wait},

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::{runtime, sync::mpsc};
 
-use crate::runtime::{Work, catch_panic::catch_panic, polled_once, process::OriginProcess};
+use crate::runtime::{Work, catch_panic::catch_panic, fork::OriginProcess, polled_once};
 
 /// How much work is taken over at a time, before the connection may write: work that was started together leaves in one packet.
 const AT_A_TIME: usize = 128;

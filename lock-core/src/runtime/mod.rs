@@ -8,10 +8,10 @@ use std::{
 pub(crate) mod catch_panic;
 pub(crate) mod clock;
 pub(crate) mod executor;
+pub(crate) mod fork;
 pub(crate) mod io_thread;
 pub(crate) mod jitter;
 pub(crate) mod mutex;
-pub(crate) mod process;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulation;
 pub(crate) mod tally;

@@ -7,7 +7,7 @@ use quote::ToTokens as _;
 use syn::{Error, Expr, ExprLit, Ident, Lit, Result, spanned::Spanned as _};
 
 use crate::{
-    args::options::OptionName,
+    args::option_names::OptionName,
     bounds::{LONGEST_KEEP_MS, LONGEST_MS, SHORTEST_MS},
     diagnostics::refuse,
     item::Names,

@@ -13,7 +13,7 @@ use crate::{
     args::{
         duration::{DurationValue, Literals, duration},
         mode::{Mode, Modes, permits},
-        options::{AttributeName, OptionName},
+        option_names::{AttributeName, OptionName},
     },
     diagnostics::{nearest, refuse},
     item::Names,
@@ -22,7 +22,7 @@ use crate::{
 
 pub(crate) mod duration;
 pub(crate) mod mode;
-pub(crate) mod options;
+pub(crate) mod option_names;
 
 /// The attribute's options, checked as far as macros can.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use syn::{
     visit_mut::{self, VisitMut},
 };
 
-use crate::{args::options::AttributeName, diagnostics::refuse};
+use crate::{args::option_names::AttributeName, diagnostics::refuse};
 
 pub(crate) mod borrowed;
 pub(crate) mod mentions;

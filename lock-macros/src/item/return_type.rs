@@ -13,7 +13,7 @@ use syn::{
 };
 
 use crate::{
-    args::{Args, options::AttributeName},
+    args::{Args, option_names::AttributeName},
     item::{Item, is_one_of},
 };
 

@@ -16,7 +16,7 @@ use crate::{
     runtime::{
         clock::{Clock, Moment},
         executor::Executor,
-        process::OriginProcess,
+        fork::OriginProcess,
         tally::Tally,
     },
     store::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},

@@ -1,7 +1,7 @@
 //! One key inside this process, as a state machine without I/O.
 //!
 //! One [`KeyState`] has all that the process knows of a key: the wait queue, the request to the server, the server leases, and
-//! their holders. As long as one task takes a key that is free, the state has a short form (`alone.rs`). An event and the time go in.
+//! their holders. As long as one task takes a key that is free, the state has a short form (`short_form.rs`). An event and the time go in.
 //! The new state and a list of [`Action`]s come out, which `lock/effects.rs` carries out after the registry's mutex is free. No waker,
 //! listener or destructor of the user runs in here.
 //!
@@ -35,15 +35,14 @@ use std::mem;
 
 use crate::{
     lock::key_state::{
-        alone::{Alone, Taken},
         full_state::FullState,
+        short_form::{Alone, Taken},
     },
     mode::RequestKind,
     runtime::clock::Moment,
 };
 
 mod acquiring;
-mod alone;
 mod event;
 mod full_state;
 mod granting;
@@ -52,6 +51,7 @@ mod holding;
 mod model;
 pub(crate) mod parts;
 mod sharing;
+mod short_form;
 pub(crate) mod transition;
 
 pub(crate) use event::{AfterRelease, Event, Outcome};

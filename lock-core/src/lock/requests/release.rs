@@ -1,7 +1,8 @@
 //! A release of a key, from its first byte to its result.
 //!
 //! The task that releases polls the release until it knows the result. If the task is dropped, the manager's executor goes on with
-//! it. The store repeats the release until it is certain (`store/until_certain.rs`).
+//! it. No task waits for the release of a dropped acquire, so the executor has it from the start. The store repeats the release until
+//! it is certain (`store/until_certain.rs`).
 //!
 //! Meanwhile the next acquire of the key in this process is sent behind the release. One connection keeps the order of its requests,
 //! so that acquire finds the key free. Sometimes it is not known that both use one connection: several servers, no scripts, no

@@ -34,7 +34,7 @@ pub(crate) use topology::{Access, Replicas};
 
 // The vocabulary of this folder.
 use address::Address;
-use commands::{at_once, redis_store::Acked, renewals};
+use commands::{one_message, redis_store::Acked, renewals};
 use connection::{
     CLOCK, Capabilities, CurrentConnection, DeleteIf, Purpose, ReconnectingConnection, command,
     errors, in_one_message,
@@ -61,7 +61,7 @@ use topology::{
 
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        at_once::acquire(self, request)
+        one_message::acquire(self, request)
     }
 
     fn renew(
@@ -100,11 +100,11 @@ impl Store for RedisStore {
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
-        self.force_release_at_location(full_key, known_fencing)
+        self.force_release_on_the_manager(full_key, known_fencing)
     }
 
     fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
-        self.forget_at_location(full_key)
+        self.forget_on_the_manager(full_key)
     }
 
     fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {

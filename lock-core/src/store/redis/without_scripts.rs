@@ -1,6 +1,6 @@
 //! Locks for users without the right to run scripts: slower than by scripts, and waiters poll.
 //!
-//! There is no queue. A free lock is taken in one round trip, as with scripts (`at_once.rs`). Here are the requests that may find the
+//! There is no queue. A free lock is taken in one round trip, as with scripts (`one_message.rs`). Here are the requests that may find the
 //! lock busy. They take the lock first, and then a fencing token, since the other order could hand out tokens that decrease. A key that
 //! is held is changed in a transaction, or deleted by the command that compares if there is one (`capabilities.rs`). A release by a
 //! transaction takes three round trips; a batch of renewals takes two. Transactions have connections of their own, where they begin and

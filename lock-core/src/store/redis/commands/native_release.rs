@@ -6,7 +6,7 @@
 //!
 //! If there is a queue, the next try of the release is a script, which finds no key and serves the queue. It is queued at once, and the
 //! caller does not wait for it. Until it is executed, the lock is free with a queue. A request by plain commands finds the queue then,
-//! and gives the lock back (`at_once.rs`). A request by script serves the queue first. If the process ends before the script leaves,
+//! and gives the lock back (`one_message.rs`). A request by script serves the queue first. If the process ends before the script leaves,
 //! the next check of a waiter serves the queue.
 //!
 //! A lock that is kept for a while, is not exclusive, or is on several servers is released by a script. So is one with an entry that

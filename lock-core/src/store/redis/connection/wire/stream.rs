@@ -23,7 +23,7 @@ use tokio::{
 #[cfg(feature = "tls")]
 use crate::store::redis::{address::transport::Transport, connection::wire::tls};
 use crate::{
-    runtime::process::OriginProcess,
+    runtime::fork::OriginProcess,
     store::redis::{
         address::Address,
         connection::wire::{

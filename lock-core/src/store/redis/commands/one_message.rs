@@ -39,7 +39,8 @@ enum SentAs {
     Script,
 }
 
-/// Takes a key: at once if a connection is ready and one reply is enough, else by the steps of `at_location.rs`.
+/// Takes a key: at once if a connection is ready and one reply is enough, else by the steps of `on_the_manager.rs`. A second try, after an
+/// error or without a reply, goes by those steps, too.
 pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acquired> {
     let store = store.clone();
     Box::pin(async move {

@@ -10,7 +10,7 @@
 //! process (`store/in_flight.rs`). Each manager makes the pauses differ (`runtime/jitter.rs`). The secret
 //! behind the hashes of keys stays secret (`key.rs`). The table of hash tags and the scripts are
 //! the same everywhere (`store/redis/topology/companions.rs`, `store/redis/scripts/mod.rs`). The manager of the process and those of
-//! its tasks are refused like any other (`manager/default.rs`), and so are the leases of its bodies (`lock/reentry.rs`). Random
+//! its tasks are refused like any other (`manager/default_manager.rs`), and so are the leases of its bodies (`lock/reentry.rs`). Random
 //! values that were drawn in advance belong to a manager (`store/owner_token.rs`).
 //!
 //! Two limits remain. First, the child never finishes a table or a script that another thread was initialising for the first time

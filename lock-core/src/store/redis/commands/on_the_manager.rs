@@ -177,7 +177,7 @@ impl RedisStore {
         })
     }
 
-    pub(crate) fn forget_at_location(&self, full_key: Arc<str>) -> StoreFuture<()> {
+    pub(crate) fn forget_on_the_manager(&self, full_key: Arc<str>) -> StoreFuture<()> {
         let store = self.clone();
         Box::pin(async move {
             let forget = async |location: KeyLocation| {
@@ -192,7 +192,7 @@ impl RedisStore {
         })
     }
 
-    pub(crate) fn force_release_at_location(
+    pub(crate) fn force_release_on_the_manager(
         &self,
         full_key: Arc<str>,
         known_fencing: u64,
