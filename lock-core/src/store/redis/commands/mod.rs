@@ -1,4 +1,4 @@
-//! The requests of the port: the commands by which each is carried out, and what their replies mean.
+//! The requests of the port: the commands by which each is carried out, what the replies mean, and what the store remembers for them.
 
 mod gathered;
 mod native_release;
