@@ -27,7 +27,7 @@ const LOOKED_AT: &str = "100";
 ///
 /// The servers of a cluster are known by their addresses, since their number and order may change. A slot that moves meanwhile may
 /// be passed over, or seen twice.
-pub(crate) async fn page(
+pub(super) async fn page(
     store: &RedisStore,
     full_prefix: &str,
     from: PagePosition,

@@ -44,7 +44,7 @@ use connection::{
     wire::{
         command::{
             Arg::{self, Bytes, Joined, Number, Text, Token},
-            millis,
+            millis, set_if_free,
         },
         redirect::{NodeRole, SLOTS},
     },

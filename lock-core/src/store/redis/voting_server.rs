@@ -14,10 +14,9 @@ use crate::{
         owner_token::random_name,
         redis::{
             Call, Joined, KeyLocation, Named, Number, RedisStore, SeenLock, Settings, Text, Token,
-            command,
-            connection::wire::command::set_if_free,
-            errors, health, in_one_message, millis, reply,
+            command, errors, health, in_one_message, millis, reply,
             scripts::{MARK, PROPOSE},
+            set_if_free,
         },
     },
 };

@@ -22,10 +22,9 @@ use crate::{
         owner::Owner,
         redis::{
             CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, SeenLock, Text, Token,
-            command,
-            connection::wire::command::set_if_free,
-            errors, in_one_message, millis,
+            command, errors, in_one_message, millis,
             scripts::replies::{read_acquired, read_id, time_left, token},
+            set_if_free,
             topology::{
                 companions::clock_moved_to,
                 transactions::{Change, MOST_TRIES, change, change_all},

@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::{
     fencing::{FencingBlock, FencingToken},
     lock::key_state::{
-        parts::request::{AcquireRequest, Rivals},
         parts::{
             batch::Batch,
             local_holders::{HolderStage, LocalHolder, LocalHolders},
+            request::{AcquireRequest, Rivals},
             share::Share,
         },
         transition::{

@@ -21,8 +21,8 @@ use crate::store::{
     redis::{
         Call, Joined, KeyLocation, Names, Ready, Text, Token, command,
         connection::shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
-        connection::wire::command::set_if_free,
         scripts::{RELEASE_UNCONTENDED, replies::read_id},
+        set_if_free,
     },
 };
 

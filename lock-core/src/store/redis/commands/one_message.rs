@@ -12,12 +12,12 @@ use crate::{
             Call, Capabilities, GrantDelivery, KeyLocation, Ready, RedisStore, Text, Token,
             command,
             commands::{gathered, native_release},
-            connection::wire::command::set_if_free,
             errors,
             scripts::{
                 ACQUIRE, RELEASE, RELEASE_UNCONTENDED, is_unknown,
                 replies::{of_plain, read_acquired, read_plain, read_released},
             },
+            set_if_free,
         },
         until_certain::OneServer,
     },

@@ -35,12 +35,12 @@ pub(crate) struct CurrentConnection {
     /// Whether the grants of its locks arrive on it.
     pub(crate) grants: bool,
     /// The command by which the server deletes a key that holds a value, as its version says.
-    pub(crate) delete_if: Option<DeleteIf>,
-    pub(crate) refuses_delete_if: AtomicBool,
+    pub(super) delete_if: Option<DeleteIf>,
+    pub(super) refuses_delete_if: AtomicBool,
 }
 
 impl CurrentConnection {
-    pub(crate) fn new(connection: Arc<Connection>, address: Address) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, address: Address) -> Self {
         Self {
             connection,
             address,
@@ -53,18 +53,18 @@ impl CurrentConnection {
         }
     }
 
-    pub(crate) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, Failure> {
+    pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, Failure> {
         let reply = self.ask_all(&[words]).await?.pop();
         reply.ok_or_else(|| errors::no_redis(&self.address))
     }
 
     /// The same for several commands in one message.
-    pub(crate) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
+    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
         let replies = self.connection.ask_all(commands).await;
         replies.map_err(|none| errors::handshake(&none, &self.address))
     }
 
-    pub(crate) async fn expect_okay(&self, words: &[Arg<'_>]) -> Result<(), Failure> {
+    pub(super) async fn expect_okay(&self, words: &[Arg<'_>]) -> Result<(), Failure> {
         match self.ask(words).await? {
             Value::Okay => Ok(()),
             Value::ServerError(error) => Err(errors::refused(&error, &self.address)),
@@ -73,7 +73,7 @@ impl CurrentConnection {
     }
 
     /// Asks what the server reports about itself. The crate `redis` sends a `HELLO`, too, but does not give out the reply.
-    pub(crate) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
+    pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
         let name = connection_name(self.address.label());
         let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
         // The second reply is ignored: locks work without the name of the connection, which a user may lack the right to set.
@@ -91,7 +91,7 @@ impl CurrentConnection {
     }
 
     /// Asks whether this user may run scripts. Each connection asks once, since the next one may lead to another server.
-    pub(crate) async fn ask_capabilities(&self) -> Result<Capabilities, Failure> {
+    pub(super) async fn ask_capabilities(&self) -> Result<Capabilities, Failure> {
         let words = [Arg::Text("EVAL"), Arg::Text("return 1"), Arg::Number(0)];
         match self.ask(&words).await? {
             Value::ServerError(error)
@@ -106,7 +106,7 @@ impl CurrentConnection {
     }
 
     /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
-    pub(crate) async fn expect_a_primary(&self) -> Result<(), Failure> {
+    pub(super) async fn expect_a_primary(&self) -> Result<(), Failure> {
         match self.ask(&[Arg::Text("ROLE")]).await? {
             Value::Array(words) if words.first().and_then(reply::bytes) != Some(b"master") => {
                 Err(Failure::not_now(format!(
@@ -201,7 +201,7 @@ fn shown(text: &[u8]) -> Option<String> {
 }
 
 /// Whether the server, or a proxy before it, does not speak the third version of the protocol.
-pub(crate) fn knows_no_resp3(error: &RedisError) -> bool {
+pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
     let details = error.detail().unwrap_or_default();
     error.kind() == redis::ErrorKind::RESP3NotSupported
         || error.code() == Some("NOPROTO")

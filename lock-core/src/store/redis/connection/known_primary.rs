@@ -66,7 +66,7 @@ pub(super) struct Choices {
 
 impl KnownPrimary {
     /// Whether both are the same server, whatever their epochs.
-    pub(crate) fn is_same_server(&self, other: &Self) -> bool {
+    pub(super) fn is_same_server(&self, other: &Self) -> bool {
         self.address() == other.address()
     }
 
