@@ -15,6 +15,22 @@ use crate::key::LockKey;
 /// | [`NotConfigured`](Self::NotConfigured) | no manager was given | call [`set_global`](crate::set_global) |
 ///
 /// No variant prints an owner token or a password.
+///
+/// An error type of an application keeps the `LockError`, so that its response has the status and `Retry-After`. [Web
+/// frameworks](crate::guide::web#an-error-type-of-your-own) shows the rest for axum, actix and `anyhow`:
+///
+/// ```
+/// # use lock_core::LockError;
+/// enum ApiError {
+///     Lock(LockError), // with the feature `axum`: `error.into_response()`
+/// }
+///
+/// impl From<LockError> for ApiError {
+///     fn from(error: LockError) -> Self {
+///         Self::Lock(error)
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockError {
@@ -70,6 +86,9 @@ pub enum LockError {
         reason: Repeat,
     },
     /// No manager: neither `locks = …`, nor [`with_locks`](crate::with_locks), nor [`set_global`](crate::set_global).
+    ///
+    /// `with_locks` gives a manager to one task. It does not reach into a task that is spawned inside, which has none: wrap the
+    /// spawned future in `with_locks`, too.
     NotConfigured,
 }
 
@@ -280,7 +299,8 @@ impl fmt::Display for LockError {
             Self::Invalid { key: None, reason } => f.write_str(reason),
             Self::NotConfigured => f.write_str(
                 "no lock manager: call `lock_core::set_global(manager)` once at start, wrap the future in \
-                 `lock_core::with_locks(manager, …)`, or write `locks = …` in the attribute",
+                 `lock_core::with_locks(manager, …)`, or write `locks = …` in the attribute; `with_locks` does not reach into \
+                 `tokio::spawn`: wrap the spawned future, too",
             ),
         }
     }
@@ -395,6 +415,8 @@ impl Error for LockError {
     note = "return `Result<_, E>` with an error that implements `From<lock_core::LockError>`",
     note = "of a handler, return `impl IntoResponse` (axum, poem) or `impl Responder` (actix), whatever the value, or the framework's \
             own response, with the feature of `lock-core` that bears its name: `axum`, `actix`, `poem`, `tonic`",
+    note = "the features are for axum 0.8 (axum-core 0.5), actix-web 4, poem 3, tonic 0.14 and http 1, and know the types of no other \
+            version: if the feature is on, `cargo tree -d` shows whether the program has two versions",
     note = "or write `on_error = |error| …` in the attribute, or implement `lock_core::FromLockError` for a return type of your own"
 )]
 pub trait FromLockError: Sized {
@@ -565,6 +587,15 @@ mod tests {
         assert_eq!(seconds(LockError::unavailable("down")), Some(5));
         assert_eq!(seconds(LockError::invalid("wrong")), None);
         assert_eq!(seconds(LockError::NotConfigured), None);
+    }
+
+    #[test]
+    fn a_call_without_a_manager_says_that_a_spawned_task_inherits_none() {
+        let text = LockError::NotConfigured.to_string();
+        assert!(
+            text.contains("`with_locks` does not reach into `tokio::spawn`"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -11,9 +11,12 @@ use std::{
 };
 
 use futures_executor::block_on;
-use lock_core::{LockGuard, LockManager, LockOptions};
+use futures_util::future::join;
+use lock_core::{
+    FencingToken, LockError, LockGuard, LockManager, LockOptions, current_lease, distributed_lock,
+};
 use lock_tests::{Cluster, Deployment, HANG, Mode, RedisServer, SECOND, connect, eventually};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 
 const THREADS: usize = 4;
 const ROUNDS: usize = 25;
@@ -129,6 +132,36 @@ fn plain_threads_lock_on_several_servers() {
     let locks = locks.expect("they are up");
     contend(&locks, &locks, Mode::Exclusive);
     is_free_soon(&locks);
+}
+
+/// As under smol: no call from `connect` to `shutdown` needs a runtime of tokio. That includes waiting and renewals.
+#[test]
+fn another_executor_suffices_from_connect_to_shutdown() {
+    #[distributed_lock(key = "k", wait = "30s", locks = locks)]
+    async fn annotated(locks: &LockManager) -> Result<FencingToken, LockError> {
+        Ok(current_lease().expect("inside").fencing_token())
+    }
+
+    assert!(Handle::try_current().is_err());
+    let server = RedisServer::start();
+    block_on(async {
+        let locks = LockManager::connect(&server.url()).await.expect("up");
+        let other = LockManager::connect(&server.url()).await.expect("up");
+        let short = LockOptions::new(SECOND / 2).wait(HANG);
+        let body = locks.run("k", short, async |lease| {
+            let busy = other.acquire("k", options().wait(SECOND)).await;
+            assert!(busy.expect_err("held").is_busy(), "for twice its ttl");
+            lease.fencing_token()
+        });
+        let first = body.await.expect("renewed");
+        let guard = locks.acquire("k", options()).await.expect("free");
+        let (next, released) = join(annotated(&other), guard.release()).await;
+        released.expect("held");
+        assert!(next.expect("its turn") > first);
+        locks.shutdown(HANG).await;
+        other.shutdown(HANG).await;
+    });
+    assert!(server.keys("lock:*").is_empty(), "released");
 }
 
 /// Thread-local values are dropped when a thread ends, and by then it can enter no runtime.

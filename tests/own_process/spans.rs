@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use axum::response::IntoResponse as _;
-use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key, with_locks};
+use lock_core::{
+    LockError, LockManager, LockOptions, distributed_lock, key, set_global, with_locks,
+};
 use lock_tests::{AcquireFree as _, Log, SECOND};
 use tokio::time::{Instant, advance, sleep};
 use tracing::{Instrument as _, subscriber::DefaultGuard};
@@ -288,9 +290,62 @@ async fn a_template_that_is_passed_by_hand_is_logged_once() {
     }
     drop(locks.acquire_free(key!("order:{{id}}"), options()).await);
     assert_eq!(logged(), 2, "{}", log.text());
+    a_template_by_hand_is_logged_by_each_call_that_takes_a_key(&log).await;
     // A program that makes such keys of its data is not flooded.
     for n in 0..1_000 {
         drop(locks.acquire_free(format!("{{user{n}}}"), options()).await);
     }
     assert!(logged() <= 64, "{}", logged());
+}
+
+/// Not only by calls that lock: else a test that makes `order:{id}` busy passes without having tested anything.
+async fn a_template_by_hand_is_logged_by_each_call_that_takes_a_key(log: &Log) {
+    let (locks, faults) = LockManager::in_memory_with_faults();
+    let is_logged = |key: &str| {
+        let (text, key) = (log.text(), format!("key={key}"));
+        let is_meant = |line: &str| line.contains("no template") && line.ends_with(&key);
+        assert!(text.lines().any(is_meant), "{key}: {text}");
+    };
+    locks.inspect("inspected:{id}").await.expect("in memory");
+    is_logged("inspected:{id}");
+    locks.force_release("freed:{id}").await.expect("in memory");
+    is_logged("freed:{id}");
+    locks.forget("forgotten:{id}").await.expect("in memory");
+    is_logged("forgotten:{id}");
+    faults.busy("busy:{id}");
+    is_logged("busy:{id}");
+    faults.busy_for("soon:{id}", SECOND);
+    is_logged("soon:{id}");
+    faults.forget("result:{id}");
+    is_logged("result:{id}");
+}
+
+/// The same manager again, one that was shut down, and none are nothing to warn of.
+#[tokio::test]
+async fn a_second_global_manager_is_logged() {
+    let log = Log::default();
+    let _listens = listens_at_the_default_level(&log);
+    let (first, second) = (LockManager::in_memory(), LockManager::in_memory());
+    assert!(set_global(first.clone()).is_none());
+    drop(set_global(first));
+    assert_eq!(log.text(), "");
+    drop(set_global(second.clone()));
+    assert!(log.text().contains("WARN") && log.text().contains("`set_global` replaced a manager"));
+    second.shutdown(SECOND).await;
+    drop(set_global(LockManager::in_memory()));
+    assert_eq!(log.text().lines().count(), 1, "{}", log.text());
+}
+
+/// The url comes from a configuration, where it may have been meant for development only.
+#[tokio::test]
+async fn connecting_to_memory_says_that_it_excludes_inside_this_process_only() {
+    let log = Log::default();
+    let _listens = listens_at_the_default_level(&log);
+    drop(LockManager::connect("memory://").await.expect("in memory"));
+    let text = log.text();
+    assert!(
+        text.contains("INFO") && text.contains("exclude inside this process only"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
 }

@@ -5,6 +5,8 @@ use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
+use crate::files::root;
+
 /// Licences that ask for no more than to be named with the product.
 const LICENCES: [&str; 7] = [
     "Apache-2.0",
@@ -262,4 +264,42 @@ fn both_crates_have_one_version_and_ask_for_each_other_by_it() {
     let macros_of_core = dependencies.find(|dependency| dependency["name"] == "lock-macros");
     let asked = macros_of_core.expect("a dependency on the macros")["req"].clone();
     assert_eq!(text(&asked), format!("={}", text(&macros["version"])));
+}
+
+/// A user with another version of a framework learns from these texts which one the feature is for.
+#[test]
+fn the_versions_of_the_frameworks_are_named_as_the_manifests_ask_for_them() {
+    let metadata = Metadata::read();
+    // What a requirement such as `^0.8.9` or `^4.18.1` allows to change, left out.
+    let version = |package: &str, dependency: &str| {
+        let mut all = list(&metadata.find(package)["dependencies"]).iter();
+        let found = all.find(|one| one["name"] == dependency);
+        let wanted = text(&found.expect("a dependency")["req"]);
+        let mut parts = wanted.trim_start_matches('^').split('.');
+        let major = parts.next().expect("a number");
+        match parts.next() {
+            Some(minor) if major == "0" => format!("{dependency} 0.{minor}"),
+            _ => format!("{dependency} {major}"),
+        }
+    };
+    let axum = [
+        version("lock-tests", "axum"),
+        version("lock-core", "axum-core"),
+    ];
+    let rest = ["actix-web", "poem", "tonic"].map(|name| version("lock-core", name));
+    let all = [&axum[..], &rest].concat();
+    for (file, named) in [
+        ("README.md", &all[..]),
+        ("docs/web.md", &all),
+        ("lock-core/src/error.rs", &all),
+        (
+            "lock-core/src/private/answers.rs",
+            &[&axum[..], &rest[..2]].concat(),
+        ),
+    ] {
+        let contents = std::fs::read_to_string(root().join(file)).expect("a file");
+        for version in named {
+            assert!(contents.contains(version), "{file} does not name {version}");
+        }
+    }
 }

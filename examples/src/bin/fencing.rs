@@ -11,6 +11,7 @@ use std::time::Duration;
 use lock_core::{
     LockManager, LockOptions,
     fenced::{Fence, Fenced, FencedError, FencedStore},
+    key,
 };
 use sqlx::SqlitePool;
 
@@ -75,7 +76,7 @@ fn number(number: u64) -> i64 {
 /// Adds to the account under its lock.
 async fn deposit(locks: LockManager, mut account: Account, cents: i64) -> anyhow::Result<()> {
     let options = LockOptions::new(TTL).without_renewal();
-    let guard = locks.acquire("account", options).await?;
+    let guard = locks.acquire(key!("account"), options).await?;
     let lease = guard.lease();
     let (holder, token) = (account.holder, lease.fencing_token());
     println!("{holder}: has the lock, with fencing token {token}");

@@ -6,7 +6,7 @@
 
 use std::{env, time::Duration};
 
-use lock_core::{LockError, LockManager, LockOptions, distributed_lock};
+use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key};
 
 /// Runs in one place at a time for each order, in all processes together.
 #[distributed_lock(key = "order:{order_id}", ttl = "10s")]
@@ -24,17 +24,17 @@ async fn charge_at_once(order_id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
-async fn by_hand(locks: &LockManager) -> Result<(), LockError> {
+async fn by_hand(locks: &LockManager, order_id: u64) -> Result<(), LockError> {
     let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(2));
-    let guard = locks.acquire("order:42", options).await?;
-    println!("order 42: held by hand, so no other call charges it");
+    let guard = locks.acquire(key!("order:{order_id}"), options).await?;
+    println!("order {order_id}: held by hand, so no other call charges it");
 
-    match charge_at_once(42).await {
+    match charge_at_once(order_id).await {
         Err(LockError::Busy { key, .. }) => println!("{key} is busy"),
         other => other?,
     }
     // Another order has another lock.
-    charge_at_once(43).await?;
+    charge_at_once(order_id + 1).await?;
 
     // A guard that is only dropped is released too, in the background. This call waits, and returns the outcome.
     guard.release().await?;
@@ -51,7 +51,7 @@ async fn main() -> Result<(), LockError> {
     let (first, second) = tokio::join!(charge(42, 1_999), charge(42, 500));
     first.and(second)?;
 
-    by_hand(&locks).await?;
+    by_hand(&locks, 42).await?;
     locks.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }

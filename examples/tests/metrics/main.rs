@@ -292,7 +292,7 @@ fn the_dashboard_can_be_imported_everywhere() {
     let variables = list(&dashboard["templating"]["list"]);
     let mut names: Vec<_> = variables.iter().map(|one| text(&one["name"])).collect();
     assert_eq!(variables[0]["type"], "datasource");
-    assert_eq!(names, ["datasource", "job", "key", "mode"]);
+    assert_eq!(names, ["datasource", "job", "instance", "key", "mode"]);
     names.push("__rate_interval");
     for used in of_the_dashboard() {
         for variable in &used.query.variables {

@@ -4,6 +4,7 @@ use axum_core::{
     body::Body,
     response::{IntoResponse, Response},
 };
+use http::StatusCode;
 
 use crate::{
     error::{FromLockError, LockError},
@@ -48,6 +49,9 @@ impl SentLater for Body {
 
 impl SentLater for Response {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
+        if self.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return (self, Some(lock.upgraded()));
+        }
         let (parts, body) = self.into_parts();
         let (body, guard) = body.until_sent(lock);
         (Self::from_parts(parts, body), guard)

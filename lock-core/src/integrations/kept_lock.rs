@@ -1,4 +1,4 @@
-//! The lock of a value that is made while it is sent: it goes along, or is released with a warning.
+//! The lock of a response that outlives its handler: it goes along with the body, or is released with a warning.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,28 @@ pub(super) fn warn_of_release(key: &LockKey) {
     }
 }
 
+/// Warns that a lock is released before the upgraded connection is used: once for each template.
+#[cfg(any(feature = "axum", feature = "poem"))]
+fn warn_of_upgrade(key: &LockKey) {
+    static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    if WARNED.lock().insert(key.template().unwrap_or_default()) {
+        tracing::warn!(
+            key = %key.shown(),
+            "the lock is released with the response that upgrades the connection (101), and does not protect what runs on that \
+             connection: take it inside the upgraded task, by `LockManager::run`"
+        );
+    }
+}
+
 impl Finished<'_> {
+    /// Returns the guard of a response that upgrades its connection, to be released now, with a warning. The framework runs the
+    /// upgraded connection in a task of its own, which no part of the response reaches. So not even `max_hold` keeps the lock.
+    #[cfg(any(feature = "axum", feature = "poem"))]
+    pub(super) fn upgraded(self) -> LockGuard {
+        warn_of_upgrade(self.guard.key());
+        self.guard
+    }
+
     /// Whether a value that is made while it is sent may keep the lock: only for a time that has a bound.
     pub(super) fn may_be_kept(&self) -> bool {
         self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel

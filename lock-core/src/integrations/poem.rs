@@ -79,6 +79,9 @@ fn held(body: Body, guard: LockGuard) -> Body {
 
 impl SentLater for Response {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
+        if self.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return (self, Some(lock.upgraded()));
+        }
         let (parts, body) = self.into_parts();
         let (body, guard) = body.until_sent(lock);
         (Self::from_parts(parts, body), guard)

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use crate::{error::LockError, lease::Lease, lock::reentry, manager::LockManager};
+use crate::{error::LockError, lease::Lease, lock::reentry, manager::LockManager, telemetry};
 
 static GLOBAL: RwLock<Option<LockManager>> = RwLock::new(None);
 
@@ -15,12 +15,20 @@ tokio::task_local! {
 
 /// Makes a manager the default of annotated functions that name no other; returns the previous one.
 ///
-/// Call it once, at the start of the process.
+/// Call it once, at the start of the process. Replacing a manager that still grants locks logs a warning, because a holder of the old
+/// manager may not exclude callers of the new one. To give one task another manager, use [`with_locks`].
 pub fn set_global(manager: LockManager) -> Option<LockManager> {
-    GLOBAL
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .replace(manager)
+    let mut global = GLOBAL.write().unwrap_or_else(PoisonError::into_inner);
+    let is_news = global
+        .as_ref()
+        .is_some_and(|previous| previous.still_grants_beside(&manager));
+    let previous = global.replace(manager);
+    // Before the log line, whose subscriber may take a lock of the default manager.
+    drop(global);
+    if is_news {
+        telemetry::global_manager_replaced();
+    }
+    previous
 }
 
 /// Runs a future in which annotated functions use this manager instead of the global one: for tests in parallel.
@@ -75,6 +83,14 @@ impl LockManager {
         }
         let global = GLOBAL.read().unwrap_or_else(PoisonError::into_inner);
         global.clone().ok_or(LockError::NotConfigured)
+    }
+
+    /// Whether this is another manager than `other`, and can still grant locks: it was neither shut down nor inherited by a fork.
+    fn still_grants_beside(&self, other: &Self) -> bool {
+        !Arc::ptr_eq(&self.inner, &other.inner)
+            // Checked before the next line: in a forked child, another thread may have locked the mutex.
+            && self.context().is_here()
+            && !self.inner.registry.keys.are_closed()
     }
 }
 

@@ -39,7 +39,9 @@ impl<T: Skipped + FromLockError> SkipOrFail for T {
 #[diagnostic::on_unimplemented(
     message = "the response of this `impl IntoResponse` cannot carry a failed lock",
     label = "becomes a `{Self}`, which does not implement `FromLockError`",
-    note = "switch on the feature of `lock-core` that bears the name of the framework: `axum` or `poem`",
+    note = "switch on the feature of `lock-core` that bears the name of the framework: `axum` (for axum 0.8, with axum-core 0.5) or \
+            `poem` (for poem 3)",
+    note = "if it is on, the program may have another version of the framework, too: `cargo tree -d` shows whether it has two",
     note = "or write `on_error = |error| …` in the attribute, with any value that implements the trait"
 )]
 pub trait Answer {
@@ -60,7 +62,7 @@ impl<T: FromLockError> Answer for T {
     diagnostic::on_unimplemented(
         message = "this `impl Responder` cannot carry a failed lock",
         label = "is actix's with the feature `actix` of `lock-core` only",
-        note = "switch on the feature `actix` of `lock-core`",
+        note = "switch on the feature `actix` of `lock-core`, which is for actix-web 4",
         note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"
     )
 )]

@@ -216,6 +216,16 @@ pub(crate) fn check_literal(key: &LockKey) {
     }
 }
 
+/// The global manager was replaced by another one while it could still grant locks.
+pub(crate) fn global_manager_replaced() {
+    catch_panic(|| {
+        tracing::warn!(
+            "`set_global` replaced a manager that still grants locks: holders of the old manager may not exclude callers of the new \
+             one. Call it once, at the start of the process; to give one task another manager, use `with_locks`"
+        );
+    });
+}
+
 /// Whether a subscriber wants the events of single locks.
 pub(crate) fn details_are_logged() -> bool {
     tracing::enabled!(Level::DEBUG)

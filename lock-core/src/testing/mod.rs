@@ -7,6 +7,7 @@ use crate::{
     key::{IntoLockKey, LockKey},
     lock::{key_state::Event, registry::Registry},
     mode::RequestKind,
+    telemetry,
     testing::faulty_store::FaultyStore,
 };
 
@@ -207,7 +208,9 @@ impl Faults {
 
     /// Deletes the result of a body that ran once, as when the server evicts it. The next caller runs the body again.
     pub fn forget(&self, key: impl IntoLockKey) {
-        let full_key = self.registry.full_key(&key.into_lock_key());
+        let key = key.into_lock_key();
+        telemetry::check_literal(&key);
+        let full_key = self.registry.full_key(&key);
         self.store.memory.forget_result(&full_key);
     }
 
@@ -220,6 +223,7 @@ impl Faults {
 
     #[track_caller]
     fn end(&self, key: &LockKey, reason: LeaseLost) {
+        telemetry::check_literal(key);
         assert!(
             self.registry.keys.is_held(key),
             "the lock `{key}` is not held through this manager"
@@ -233,6 +237,7 @@ impl Faults {
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
+        telemetry::check_literal(key);
         self.store.occupy(&self.registry.full_key(key), span);
         // After the store: a task that acquired the lock between the two calls loses it, too.
         self.end_leases(key, LeaseLost::TakenAway);

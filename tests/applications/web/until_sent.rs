@@ -72,10 +72,19 @@ fn log() -> &'static Log {
 }
 
 fn warnings(key: &str) -> usize {
+    warnings_that(key, "released before the body of its response")
+}
+
+fn warnings_of_an_upgrade(key: &str) -> usize {
+    warnings_that(
+        key,
+        "released with the response that upgrades the connection",
+    )
+}
+
+fn warnings_that(key: &str, says: &str) -> usize {
     let (text, key) = (log().text(), format!("key={key}"));
-    let is_meant = |line: &&str| {
-        line.contains("released before the body of its response") && line.ends_with(&key)
-    };
+    let is_meant = |line: &&str| line.contains(says) && line.ends_with(&key);
     text.lines().filter(is_meant).count()
 }
 

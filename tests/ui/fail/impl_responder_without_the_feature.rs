@@ -3,7 +3,7 @@
 // error: this `impl Responder` cannot carry a failed lock
 // at: Responder
 // note: is actix's with the feature `actix` of `lock-core` only
-// note: switch on the feature `actix` of `lock-core`
+// note: switch on the feature `actix` of `lock-core`, which is for actix-web 4
 
 use lock_core::distributed_lock;
 

@@ -31,6 +31,8 @@ impl LockManagerBuilder {
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         self.check_to_connect()?;
         if url == "memory://" || url == "memory:" {
+            // Not for `in_memory`, which the program calls on purpose. A url comes from a configuration.
+            tracing::info!("connected to `memory://`: its locks exclude inside this process only");
             return Ok(self.in_memory());
         }
         #[cfg(not(feature = "redis"))]

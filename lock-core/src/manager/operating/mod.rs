@@ -9,7 +9,6 @@ use crate::{
     lock::key_state::Event,
     manager::LockManager,
     mode::RequestKind,
-    options::check_key,
     store::{Store, StoreFuture},
 };
 
@@ -45,8 +44,8 @@ impl LockManager {
         key: &LockKey,
         question: impl FnOnce(&dyn Store, Arc<str>) -> StoreFuture<T>,
     ) -> Result<T, LockError> {
+        self.check_key(key)?;
         let registry = &self.inner.registry;
-        check_key(&registry.prefix, key)?;
         let full_key = registry.full_key(key);
         let reply = self.context().ask(|store| question(store, full_key)).await;
         reply.map_err(|error| error.about(key))

@@ -10,7 +10,7 @@ use actix_web::{
 };
 use lock_core::{LockError, distributed_lock};
 
-use super::{App, PIECE, Returned, Site, is_as_promised, piece};
+use super::{App, PIECE, Returned, Site, is_as_promised, log, piece, warnings};
 
 /// An alias, which hides from the attribute that this is a response.
 type Reply = HttpResponse;
@@ -133,6 +133,38 @@ returned!(opaque_in_a_result sees_the_method = true ["actix:opaque_in_a_result:b
 returned!(alias sees_the_method = false ["actix:alias:bounded" "actix:alias:sized" "actix:alias:streamed"] -> Reply = response);
 returned!(alias_of_a_result sees_the_method = false ["actix:alias_of_a_result:bounded" "actix:alias_of_a_result:sized" "actix:alias_of_a_result:streamed"] -> Answered = result);
 returned!(response_and_status sees_the_method = false ["actix:response_and_status:bounded" "actix:response_and_status:sized" "actix:response_and_status:streamed"] -> (HttpResponse, StatusCode) = with_status; |error| (HttpResponse::Ok().finish(), error.into()));
+
+/// As `actix_ws` responds: what is sent on the upgraded connection is the body of the response, so it is a stream like any other.
+#[tokio::test]
+async fn an_upgraded_connection_is_protected_with_a_bound_and_without_one_the_log_says_so() {
+    #[distributed_lock(key = "actix:upgraded:bounded", max_hold = "60s", locks = app.locks)]
+    async fn bounded(app: &App) -> HttpResponse {
+        upgraded(app)
+    }
+
+    #[distributed_lock(key = "actix:upgraded", locks = app.locks)]
+    async fn unbounded(app: &App) -> HttpResponse {
+        upgraded(app)
+    }
+
+    fn upgraded(app: &App) -> HttpResponse {
+        let mut response = HttpResponse::SwitchingProtocols();
+        response.upgrade("websocket").streaming(piece(app))
+    }
+
+    log();
+    let app = App::in_memory();
+    let response = bounded(&app).await;
+    assert!(app.try_hold("actix:upgraded:bounded").await.is_none());
+    drop(response);
+    drop(app.hold("actix:upgraded:bounded").await);
+    for _ in 0..2 {
+        let _response = unbounded(&app).await;
+        assert!(app.try_hold("actix:upgraded").await.is_some());
+    }
+    assert_eq!(warnings("actix:upgraded:bounded"), 0, "{}", log().text());
+    assert_eq!(warnings("actix:upgraded"), 1, "{}", log().text());
+}
 
 /// Calls a handler for GET and HEAD.
 fn both<F, Args>(resource: Resource, handler: F) -> Resource

@@ -9,16 +9,23 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{Path, State},
+    extract::{Path, State, WebSocketUpgrade},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::get,
 };
 use futures_util::stream::BoxStream;
 use http_body::{Frame, SizeHint};
-use lock_core::{LockError, distributed_lock};
+use lock_core::{LockError, LockOptions, distributed_lock};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
-use super::{super::serving, App, PIECE, Returned, Site, is_as_promised, log, piece, warnings};
+use super::{
+    super::serving, App, PIECE, Returned, Site, is_as_promised, log, piece, warnings,
+    warnings_of_an_upgrade,
+};
 
 /// An alias, which hides from the attribute that this is a response.
 type Reply = Response;
@@ -156,6 +163,52 @@ async fn a_function_that_goes_on_when_its_lease_is_lost_does_not_keep_the_lock_a
     assert!(app.try_hold("axum:goes_on").await.is_some());
     assert_eq!(warnings("axum:goes_on"), 1, "{}", log().text());
     drop(response);
+}
+
+/// The handler opens a web socket, which its lock does not protect. The socket has a lock of its own for as long as it is open.
+#[tokio::test]
+async fn a_web_socket_is_not_protected_by_its_handler_but_by_a_lock_of_its_own() {
+    #[distributed_lock(key = "axum:upgraded", max_hold = "60s", locks = app.locks)]
+    async fn upgraded(State(app): State<App>, upgrade: WebSocketUpgrade) -> impl IntoResponse {
+        upgrade.on_upgrade(async move |mut socket| {
+            let options = LockOptions::default();
+            let until_it_is_closed = async |_| while let Some(Ok(_)) = socket.recv().await {};
+            let ran = app.locks.run("axum:own", options, until_it_is_closed).await;
+            ran.expect("free");
+        })
+    }
+
+    log();
+    let site = start(Router::new().route("/upgraded", get(upgraded))).await;
+    for _ in 0..2 {
+        let socket = open_web_socket(&site).await;
+        assert!(site.app.try_hold("axum:upgraded").await.is_some());
+        site.app.held("axum:own").await;
+        drop(socket);
+        drop(site.app.hold("axum:own").await);
+    }
+    assert_eq!(
+        warnings_of_an_upgrade("axum:upgraded"),
+        1,
+        "{}",
+        log().text()
+    );
+    assert_eq!(warnings("axum:upgraded"), 0, "{}", log().text());
+}
+
+/// Returns the connection after the response of the server.
+async fn open_web_socket(site: &Site) -> TcpStream {
+    let address = site.url.strip_prefix("http://").expect("a url");
+    let mut socket = TcpStream::connect(address).await.expect("a listener");
+    let request = "GET /upgraded HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                   sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    socket.write_all(request.as_bytes()).await.expect("open");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(socket.read_u8().await.expect("a response"));
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", head.escape_ascii());
+    socket
 }
 
 async fn start(routes: Router<App>) -> Site {

@@ -17,7 +17,9 @@ use poem::{
     web::{Data, Path},
 };
 
-use super::{super::serving, App, PIECE, Returned, Site, is_as_promised, piece};
+use super::{
+    super::serving, App, PIECE, Returned, Site, is_as_promised, log, piece, warnings_of_an_upgrade,
+};
 
 /// An alias, which hides from the attribute that this is a response.
 type Reply = Response;
@@ -143,6 +145,29 @@ returned!(opaque_in_a_result ["poem:opaque_in_a_result:bounded" "poem:opaque_in_
 returned!(alias ["poem:alias:bounded" "poem:alias:sized" "poem:alias:streamed"] -> Reply = response);
 returned!(alias_of_a_result ["poem:alias_of_a_result:bounded" "poem:alias_of_a_result:sized" "poem:alias_of_a_result:streamed"] -> Answered = result);
 returned!(status_and_body ["poem:status_and_body:bounded" "poem:status_and_body:sized" "poem:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
+
+/// As poem's `WebSocket` responds: poem runs the upgraded connection in a task of its own.
+#[tokio::test]
+async fn an_upgraded_connection_is_not_protected_and_the_log_says_so() {
+    #[distributed_lock(key = "poem:upgraded", max_hold = "60s", locks = app.locks)]
+    async fn upgraded(app: &App) -> impl IntoResponse {
+        StatusCode::SWITCHING_PROTOCOLS
+    }
+
+    log();
+    let app = App::in_memory();
+    for _ in 0..2 {
+        let response = upgraded(&app).await.into_response();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        assert!(app.try_hold("poem:upgraded").await.is_some());
+    }
+    assert_eq!(
+        warnings_of_an_upgrade("poem:upgraded"),
+        1,
+        "{}",
+        log().text()
+    );
+}
 
 async fn start(routes: Route) -> Site {
     let app = App::in_memory();
