@@ -1,12 +1,8 @@
 //! What the output of `#[run_once]` calls.
 
-use std::{
-    error::Error,
-    future::Future,
-    pin::{Pin, pin},
-};
+use std::{error::Error, future::Future, pin::pin};
 
-use super::{CallEntry, GoesOn, Scoped, WithoutCaller};
+use super::{Call, CallEntry, GoesOn, Scoped, WithoutCaller};
 pub use crate::once::{OnceOptions, Remembering};
 use crate::{
     error::LockError,
@@ -46,11 +42,11 @@ pub fn once<T, F>(
     by: Remembering<T>,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
-) -> Pin<Box<impl Future<Output = T>>>
+) -> Call<F, impl Future<Output = T>>
 where
     F: Future<Output = T>,
 {
-    Box::pin(async move {
+    Call::of(async move {
         let function = Scoped(pin!(Some(function)));
         entry
             .drive(on_error, function, |wanted, entry, function| async move {
@@ -70,13 +66,13 @@ pub fn once_finishing<T, F>(
     by: Remembering<T>,
     on_error: impl FnOnce(LockError) -> T,
     function: F,
-) -> Pin<Box<impl Future<Output = T>>>
+) -> Call<F, impl Future<Output = T>>
 where
     T: Send + 'static,
     F: Future<Output = T>,
     WithoutCaller<F>: GoesOn<T>,
 {
-    Box::pin(async move {
+    Call::of(async move {
         let function = WithoutCaller(function).boxed();
         entry
             .drive(on_error, function, |wanted, entry, function| async move {
