@@ -35,8 +35,8 @@ impl<T, F: Future<Output = T> + Send + 'static> GoesOn<T> for WithoutCaller<F> {
 /// As [`locked`](super::locked), with a body that goes on when the caller is dropped.
 pub fn finishing<T, F>(
     entry: CallEntry<WantedLock>,
-    on_error: impl FnOnce(LockError) -> T,
     function: F,
+    on_error: impl FnOnce(LockError) -> T,
     then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>) + Send + 'static,
 ) -> Call<F, impl Future<Output = T>>
 where

@@ -155,8 +155,8 @@ impl<W> CallEntry<W> {
 /// A call costs one box, which keeps the caller's future small, whatever the size of the body.
 pub fn locked<T, F>(
     entry: CallEntry<WantedLock>,
-    on_error: impl FnOnce(LockError) -> T,
     function: F,
+    on_error: impl FnOnce(LockError) -> T,
     then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>),
 ) -> Call<F, impl Future<Output = T>>
 where
@@ -288,11 +288,6 @@ pub fn manager_of<S: LockSource + ?Sized>(source: &S) -> Result<LockManager, Loc
 /// Calls `on_error = …`. The signature tells the compiler the types of a closure's parameter and value.
 pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T {
     on_error(error)
-}
-
-/// Tells the compiler the type of the conversion of a failure before it is passed on.
-pub fn on_error<T, F: FnOnce(LockError) -> T>(on_error: F) -> F {
-    on_error
 }
 
 /// Options that leave everything to the manager.
