@@ -273,8 +273,7 @@ async fn the_value_of_a_frameworks_json_is_remembered() {
     }
 
     let bodies = Bodies::default();
-    let app = LockManager::in_memory();
-    with_locks(app.clone(), async {
+    with_locks(LockManager::in_memory(), async {
         assert_eq!(axum(bodies.clone()).await.err(), Some(Failed::Declined));
         for _ in 0..2 {
             assert_eq!(axum(bodies.clone()).await.map(|json| json.0), Ok(2));
@@ -290,7 +289,12 @@ async fn the_value_of_a_frameworks_json_is_remembered() {
     })
     .await;
     assert_eq!(bodies.count(), 4);
-    assert!(actix(bodies).await.is_err(), "there is no manager");
+
+    let other = LockManager::in_memory();
+    let held = other.acquire_free("actix", LockOptions::default()).await;
+    let failed = with_locks(other, actix(bodies)).await;
+    assert!(failed.is_err_and(|error| error.contains("actix")));
+    held.release_held().await;
 }
 
 #[tokio::test(start_paused = true)]
