@@ -168,6 +168,7 @@ impl<C: SerializeMap<Ok = Value, Error = Error>> SerializeMap for Parts<C> {
 mod tests {
     use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+    use serde::Serialize;
     use serde_json::to_value;
 
     use super::*;
