@@ -105,6 +105,8 @@ pub mod credentials;
 mod error;
 pub mod fenced;
 mod fencing;
+#[cfg(feature = "once")]
+mod fingerprint;
 pub mod inspect;
 mod key;
 mod mode;
@@ -165,6 +167,10 @@ pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(all(feature = "macros", feature = "once"))]
 pub use lock_macros::run_once;
+// So that the compiler's message names the feature, however the attribute is imported.
+#[cfg(all(feature = "macros", not(feature = "once")))]
+#[doc(hidden)]
+pub use lock_macros::__without_once as run_once;
 #[cfg(feature = "macros")]
 pub use lock_macros::{distributed_lock, key};
 pub use manager::{

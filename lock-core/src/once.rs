@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha1_smol::Sha1;
 
-use crate::{error::LockError, mode::Mode, options::LockOptions};
+use crate::{error::LockError, fingerprint::json, mode::Mode, options::LockOptions};
 
 /// For how long a result may be kept.
 const KEEP_RANGE: (Duration, Duration) = (
@@ -76,11 +76,10 @@ impl OnceOptions {
 
     /// Sets what the request is about, so that another request with the same key is refused with [`LockError::Repeated`].
     ///
-    /// A hash of the value as JSON is stored with the result, and each caller compares its own. The order of the entries of a map
-    /// does not matter. Defaults to none: then all callers with the key get the result.
+    /// A hash of the value as JSON is stored with the result, and each caller compares its own. The order of the entries of a map, and
+    /// of the items of a `HashSet`, does not matter. Defaults to none: then all callers with the key get the result.
     pub fn fingerprint(mut self, of: &(impl Serialize + ?Sized)) -> Self {
-        let value = serde_json::to_value(of);
-        let fingerprint = value.map(Fingerprint::of);
+        let fingerprint = json(of).map(Fingerprint::of);
         self.fingerprint = Some(fingerprint.map_err(|error| error.to_string()));
         self
     }
@@ -137,7 +136,7 @@ pub(crate) struct Keeping {
     label = "this value is given to every caller, in every process",
     note = "return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned`",
     note = "of a handler, return `impl IntoResponse`, `Result<impl IntoResponse, E>` or the response of axum or poem, with the feature of \
-            `lock-core` that bears the framework's name",
+            `lock-core` that bears the framework's name; or with `#[run_once]`, `Result<Json<T>, E>`",
     note = "or implement `lock_core::Remember` for a type of your own"
 )]
 pub trait Remember: Sized {
@@ -264,7 +263,7 @@ mod tests {
     use super::*;
 
     fn fingerprint(of: &impl Serialize) -> Fingerprint {
-        Fingerprint::of(serde_json::to_value(of).expect("JSON"))
+        Fingerprint::of(json(of).expect("JSON"))
     }
 
     #[test]

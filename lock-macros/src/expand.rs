@@ -1,8 +1,8 @@
 //! The output: from the model to tokens. Nothing can fail here.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
-use syn::{Ident, Type, parse_quote, spanned::Spanned as _};
+use syn::{Expr, Ident, Type, parse_quote, spanned::Spanned as _};
 
 use crate::{
     args::{Args, mode::Modes, option_names::AttributeName},
@@ -10,7 +10,7 @@ use crate::{
         Item, inferred,
         parameters::rebind,
         renamed,
-        return_type::{Answer, answer_in_result, is_response_in_result},
+        return_type::{Answer, JsonInResult, answer_in_result, is_response_in_result, is_result},
     },
     key::{Key, Keys},
 };
@@ -32,11 +32,11 @@ pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
 
 /// Writes the function with its lock.
 pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
-    let (mut copies, mut moves) = (TokenStream::new(), TokenStream::new());
+    let mut copies = TokenStream::new();
     if item.sig.asyncness.is_some() {
         let arguments = rebind(&mut item, args.on_error.as_ref());
         item.bindings = arguments.bindings;
-        (copies, moves) = (arguments.copies, arguments.moves);
+        copies = arguments.copies;
     }
     let private = &args.private;
     let written = item.output();
@@ -69,17 +69,19 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         };
         function = quote!(async #capture { let #value = #function.await; #answered });
     }
-    let lock = local("lock");
-    let in_result = args.attribute == AttributeName::RunOnce && is_response_in_result(&written);
+    let (lock, error) = (local("lock"), local("error"));
+    let is_once = args.attribute == AttributeName::RunOnce;
+    let in_result = is_once && is_response_in_result(&written);
     if in_result {
-        let error = local("error");
         function = quote!(async #capture { #private::InResult(#function.await) });
         on_error = quote!(|#error| #private::InResult((#on_error)(#error)));
     }
-    if !moves.is_empty() {
-        let name = local("on_error");
-        copies.extend(quote!(let #name = #private::on_error(#on_error); #moves));
-        on_error = name.to_token_stream();
+    // The value is remembered without the framework's `Json` around it, which is put back for every caller.
+    let json = JsonInResult::of(&written).filter(|_| is_once);
+    if let Some(JsonInResult { json, .. }) = &json {
+        let taken_out = quote!(map(|#json(#value)| #value));
+        function = quote!(async #capture { #function.await.#taken_out });
+        on_error = quote!(|#error| (#on_error)(#error).#taken_out);
     }
     // Only the compiler knows whether the type is a response, which an alias may hide.
     let is_known = !matches!(output, Type::Infer(_)) || answer.is_some();
@@ -90,13 +92,24 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         (_, false) => quote!(, #private::release_now),
     };
     let call = hidden(driver(args));
-    let remembered = remembered(args, &output, in_result);
-    let unwrapped = in_result.then(|| quote!(.0));
+    // With `return`, as clippy's `implicit_return` wants it. Behind a value that never comes, it could not be reached.
+    let returned = (!matches!(written, Type::Never(_))).then(|| quote!(return));
+    let kept = json.as_ref().map(|json| inferred(json.plain.clone()));
+    let mut remembered = remembered(args, kept.as_ref().unwrap_or(&output), in_result);
+    if is_once && args.on_error.is_none() && answer.is_none() && !is_result(&written) {
+        let both = local("both");
+        copies.extend(quote!(let #both = #private::remembered_or_failed::<#output>();));
+        (remembered, on_error) = (Some(quote!(#both.0,)), quote!(#both.1));
+    }
+    let unwrapped = match &json {
+        Some(JsonInResult { json, .. }) => Some(quote!(.map(#json))),
+        None => in_result.then(|| quote!(.0)),
+    };
     item.with(quote! {
         #options_seen
         let (#outside, #inside) = #private::entry();
         #copies
-        #private::#call(#outside, #remembered #on_error, #function #then).await #unwrapped
+        #returned #private::#call(#outside, #remembered #function, #on_error #then).await #unwrapped
     })
 }
 
@@ -251,6 +264,18 @@ fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     }
 }
 
+/// Writes the head of a closure that takes the place of the user's expression, from its first token to its last. So an error about what
+/// it captures points at the expression.
+fn closure_at(own: &Expr, argument: &Ident) -> TokenStream {
+    let tokens: Vec<_> = own.to_token_stream().into_iter().collect();
+    let end = |token: Option<&TokenTree>| {
+        let span = token.map_or_else(Span::call_site, TokenTree::span);
+        quote_spanned!(span.resolved_at(Span::mixed_site())=> |)
+    };
+    let (first, last) = (end(tokens.first()), end(tokens.last()));
+    quote!(#first #argument #last)
+}
+
 /// Builds the key, or a list of them.
 fn bind_keys(
     keys: &Keys,
@@ -293,9 +318,8 @@ fn on_error(args: &Args, output: &Type) -> TokenStream {
             let busy =
                 quote!(if #error.is_busy() { <#output as #private::Skipped>::skipped() } else);
             let busy = skip.then_some(busy);
-            // The span is that of the user's closure, so that an error about what it captures points there.
-            let at = own.span().resolved_at(Span::mixed_site());
-            quote_spanned!(at=> |#error| #busy { #private::convert::<#output>(#own, #error) })
+            let head = closure_at(own, &error);
+            quote!(#head #busy { #private::convert::<#output>(#own, #error) })
         }
         (None, true) => quote!(<#output as #private::SkipOrFail>::__conversion()),
         (None, false) => quote!(<#output as #private::FromLockError>::__conversion()),

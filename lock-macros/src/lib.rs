@@ -43,6 +43,20 @@ pub fn run_once(
     attribute(AttributeName::RunOnce, args.into(), item.into()).into()
 }
 
+/// `run_once` of a lock-core without the feature that it needs. Not for users.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn __without_once(
+    _: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    let reason = "`run_once` needs the feature `once` of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`";
+    let error = Error::new(Span::call_site(), reason).into_compile_error();
+    let item = TokenStream::from(item);
+    // The item stays, so that its callers cause no further errors.
+    quote!(#item #error).into()
+}
+
 #[doc = include_str!("../docs/key.md")]
 #[proc_macro]
 pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {

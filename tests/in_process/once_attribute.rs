@@ -1,6 +1,7 @@
 //! Functions that run once, by their attribute.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -251,4 +252,67 @@ async fn a_response_in_a_result_is_remembered_as_a_response() {
         }
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_value_of_a_frameworks_json_is_remembered() {
+    #[run_once(key = "axum", keep = "1h")]
+    async fn axum(bodies: Bodies) -> Result<axum::Json<usize>, Failed> {
+        match bodies.run().await {
+            1 => Err(Failed::Declined),
+            number => Ok(axum::Json(number)),
+        }
+    }
+    #[run_once(key = "poem", keep = "1h", on_drop = cancel)]
+    async fn poem(bodies: Bodies) -> poem::Result<poem::web::Json<Vec<usize>>> {
+        Ok(poem::web::Json(vec![bodies.run().await]))
+    }
+    #[run_once(key = "actix", keep = "1h", on_error = |error| Err(error.to_string()))]
+    async fn actix(bodies: Bodies) -> Result<actix_web::web::Json<String>, String> {
+        Ok(actix_web::web::Json(bodies.run().await.to_string()))
+    }
+
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        assert_eq!(axum(bodies.clone()).await.err(), Some(Failed::Declined));
+        for _ in 0..2 {
+            assert_eq!(axum(bodies.clone()).await.map(|json| json.0), Ok(2));
+        }
+        for _ in 0..2 {
+            let json = poem(bodies.clone()).await.expect("a value");
+            assert_eq!(json.0, [3]);
+        }
+        for _ in 0..2 {
+            let json = actix(bodies.clone()).await.expect("a value");
+            assert_eq!(*json, "4");
+        }
+    })
+    .await;
+    assert_eq!(bodies.count(), 4);
+
+    let other = LockManager::in_memory();
+    let held = other.acquire_free("actix", LockOptions::default()).await;
+    let failed = with_locks(other, actix(bodies)).await;
+    assert!(failed.is_err_and(|error| error.contains("actix")));
+    held.release_held().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_is_the_same_request_in_any_order() {
+    #[run_once(key = "k", keep = "1h", fingerprint = tags)]
+    async fn tag(tags: HashSet<String>, bodies: Bodies) -> Result<usize, Failed> {
+        Ok(bodies.run().await)
+    }
+    let tags = |names: [&str; 4]| names.map(str::to_owned).into_iter().collect::<HashSet<_>>();
+    let bodies = Bodies::default();
+    with_locks(LockManager::in_memory(), async {
+        for _ in 0..20 {
+            let same = tag(tags(["a", "b", "c", "d"]), bodies.clone()).await;
+            assert_eq!(same, Ok(1));
+        }
+        let other = tag(tags(["a", "b", "c", "e"]), bodies.clone()).await;
+        assert_eq!(other, Err(Failed::OtherRequest));
+    })
+    .await;
+    assert_eq!(bodies.count(), 1);
 }

@@ -1,14 +1,15 @@
 async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
     __private::for_editor!(__private::option::key, __private::option::ttl);
     let (__outside, __inside) = __private::entry();
-    __private::locked(
+    return __private::locked(
         __outside,
-        <Result<Receipt, ApiError> as __private::FromLockError>::__conversion(),
         async move {
             if let Some(__value) = __private::returns::<Result<Receipt, ApiError>>() {
                 return __value;
             }
+            #[allow(clippy::shadow_same)]
             let order_id = order_id;
+            #[allow(clippy::shadow_same)]
             let card = card;
             __private::for_editor!(::core::format_args!("order:{order_id}"));
             let __key = __private::key(
@@ -20,7 +21,8 @@ async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
             __inside.acquire(__manager, __key, __options).await;
             ({ provider::charge(order_id, card).await })
         },
+        <Result<Receipt, ApiError> as __private::FromLockError>::__conversion(),
         |__value, __lock| __private::sent_by(&__value).finish(__value, __lock),
     )
-    .await
+    .await;
 }

@@ -1,14 +1,15 @@
 async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
     __private::for_editor!(__private::option::key, __private::option::lease);
     let (__outside, __inside) = __private::entry();
-    __private::locked(
+    return __private::locked(
         __outside,
-        <Result<(), ApiError> as __private::FromLockError>::__conversion(),
         async move {
             if let Some(__value) = __private::returns::<Result<(), ApiError>>() {
                 return __value;
             }
+            #[allow(clippy::shadow_same)]
             let from = from;
+            #[allow(clippy::shadow_same)]
             let to = to;
             __private::for_editor!(::core::format_args!("account:{from}"));
             let __key1 = __private::key(
@@ -22,7 +23,8 @@ async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
             let lease = __inside.acquire_all(__manager, __key, __options).await;
             ({ bank::transfer(from, to, lease.fencing_tokens()).await })
         },
+        <Result<(), ApiError> as __private::FromLockError>::__conversion(),
         |__value, __lock| __private::sent_by(&__value).finish(__value, __lock),
     )
-    .await
+    .await;
 }

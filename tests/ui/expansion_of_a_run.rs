@@ -5,16 +5,18 @@ async fn charge(user: User, key: String, card: Card) -> Result<Receipt, ApiError
         __private::option::fingerprint
     );
     let (__outside, __inside) = __private::entry();
-    __private::once_finishing(
+    return __private::once_finishing(
         __outside,
         __private::remembered::<Result<Receipt, ApiError>>(),
-        <Result<Receipt, ApiError> as __private::FromLockError>::__conversion(),
         async move {
             if let Some(__value) = __private::returns::<Result<Receipt, ApiError>>() {
                 return __value;
             }
+            #[allow(clippy::shadow_same)]
             let user = user;
+            #[allow(clippy::shadow_same)]
             let key = key;
+            #[allow(clippy::shadow_same)]
             let card = card;
             __private::for_editor!(&user.id, &key);
             let __key = __private::key(
@@ -33,6 +35,7 @@ async fn charge(user: User, key: String, card: Card) -> Result<Receipt, ApiError
             __inside.acquire_once(__manager, __key, __options).await;
             ({ provider::charge(user, card).await })
         },
+        <Result<Receipt, ApiError> as __private::FromLockError>::__conversion(),
     )
-    .await
+    .await;
 }

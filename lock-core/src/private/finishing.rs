@@ -5,7 +5,7 @@ use std::{future::Future, pin::Pin};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    private::{CallEntry, Finished, WantedLock},
+    private::{Call, CallEntry, Finished, WantedLock},
 };
 
 /// A function that goes on when its caller is dropped.
@@ -35,16 +35,16 @@ impl<T, F: Future<Output = T> + Send + 'static> GoesOn<T> for WithoutCaller<F> {
 /// As [`locked`](super::locked), with a body that goes on when the caller is dropped.
 pub fn finishing<T, F>(
     entry: CallEntry<WantedLock>,
-    on_error: impl FnOnce(LockError) -> T,
     function: F,
+    on_error: impl FnOnce(LockError) -> T,
     then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>) + Send + 'static,
-) -> Pin<Box<impl Future<Output = T>>>
+) -> Call<F, impl Future<Output = T>>
 where
     T: Send + 'static,
     F: Future<Output = T>,
     WithoutCaller<F>: GoesOn<T>,
 {
-    Box::pin(async move {
+    Call::of(async move {
         let function = WithoutCaller(function).boxed();
         entry
             .drive(on_error, function, |wanted, entry, function| async move {

@@ -1,15 +1,11 @@
 //! What the output of `#[run_once]` calls.
 
-use std::{
-    error::Error,
-    future::Future,
-    pin::{Pin, pin},
-};
+use std::{error::Error, future::Future, pin::pin};
 
-use super::{CallEntry, GoesOn, Scoped, WithoutCaller};
+use super::{Call, CallEntry, GoesOn, Scoped, WithoutCaller};
 pub use crate::once::{OnceOptions, Remembering};
 use crate::{
-    error::LockError,
+    error::{FromLockError, LockError},
     key::{IntoLockKey, LockKey},
     lease::Lease,
     manager::{LockManager, run_once::OnceCall},
@@ -40,17 +36,38 @@ pub const fn remembered<T: Remember>() -> Remembering<T> {
     Remembering::NEW
 }
 
+/// What a run without `on_error` needs of a return type other than a `Result`. It is one trait, so that a type that lacks both is
+/// reported once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be remembered for later callers, or cannot carry a failed lock",
+    label = "this value is given to every caller, and to a caller whose lock failed",
+    note = "return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned` and `E: From<lock_core::LockError>`",
+    note = "of a handler, return `impl IntoResponse`, `Result<Json<T>, E>` or the response of axum or poem, with the feature of `lock-core` \
+            that bears the framework's name",
+    note = "or implement `lock_core::Remember` and `lock_core::FromLockError` for a type of your own"
+)]
+pub trait RememberOrFail: Remember + FromLockError {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Remember + FromLockError> RememberOrFail for T {}
+
+/// As [`remembered`], with the conversion of a failure.
+#[must_use]
+pub fn remembered_or_failed<T: RememberOrFail>() -> (Remembering<T>, fn(LockError) -> T) {
+    (Remembering::NEW, T::from_lock_error)
+}
+
 /// Runs an annotated function once.
 pub fn once<T, F>(
     entry: CallEntry<WantedRun>,
     by: Remembering<T>,
-    on_error: impl FnOnce(LockError) -> T,
     function: F,
-) -> Pin<Box<impl Future<Output = T>>>
+    on_error: impl FnOnce(LockError) -> T,
+) -> Call<F, impl Future<Output = T>>
 where
     F: Future<Output = T>,
 {
-    Box::pin(async move {
+    Call::of(async move {
         let function = Scoped(pin!(Some(function)));
         entry
             .drive(on_error, function, |wanted, entry, function| async move {
@@ -68,15 +85,15 @@ where
 pub fn once_finishing<T, F>(
     entry: CallEntry<WantedRun>,
     by: Remembering<T>,
-    on_error: impl FnOnce(LockError) -> T,
     function: F,
-) -> Pin<Box<impl Future<Output = T>>>
+    on_error: impl FnOnce(LockError) -> T,
+) -> Call<F, impl Future<Output = T>>
 where
     T: Send + 'static,
     F: Future<Output = T>,
     WithoutCaller<F>: GoesOn<T>,
 {
-    Box::pin(async move {
+    Call::of(async move {
         let function = WithoutCaller(function).boxed();
         entry
             .drive(on_error, function, |wanted, entry, function| async move {

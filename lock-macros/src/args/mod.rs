@@ -3,10 +3,11 @@
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
 use syn::{
-    Error, Expr, Ident, Lit, Path, Result, Token,
+    Error, Expr, ExprLit, Ident, Lit, Path, Result, Token, bracketed,
     ext::IdentExt as _,
     parse::{ParseStream, Parser as _},
     spanned::Spanned as _,
+    token::Bracket,
 };
 
 use crate::{
@@ -147,6 +148,7 @@ impl Args {
             );
             return refuse(name.span(), reason);
         }
+        check_list(&input.fork(), option)?;
         let value = ungrouped(input.parse()?);
         self.set(option, value, arguments)?;
         if at_end(input) {
@@ -193,6 +195,7 @@ impl Args {
                 };
             }
             OptionName::Fingerprint => {
+                refuse_text(&value)?;
                 // The reference has the span of the expression, so that an error points there.
                 let at = value.span().resolved_at(Span::mixed_site());
                 self.setters
@@ -285,6 +288,29 @@ impl Args {
     }
 }
 
+/// Says what is expected where a list lacks a comma. The parser of expressions names only the comma.
+fn check_list(ahead: ParseStream, option: OptionName) -> Result<()> {
+    if !ahead.peek(Bracket) {
+        return Ok(());
+    }
+    let list;
+    bracketed!(list in ahead);
+    loop {
+        if list.is_empty() || list.parse::<Expr>().is_err() || list.peek(Token![;]) {
+            return Ok(());
+        }
+        if !at_end(&list) {
+            let expected = match option {
+                OptionName::Key => r#"the next key, as in `["from:{from}", "to:{to}"]`"#,
+                OptionName::Mode => "the next mode, as in `[exclusive, shared]`",
+                _ => "the next value",
+            };
+            return Err(list.error(format!("expected a comma before {expected}")));
+        }
+        list.parse::<Option<Token![,]>>()?;
+    }
+}
+
 fn at_end(input: ParseStream) -> bool {
     input.is_empty() || input.peek(Token![,])
 }
@@ -298,6 +324,37 @@ fn is_other(option: OptionName, value: &Expr, [usual, other]: [&str; 2]) -> Resu
     let option = option.text();
     let reason = format!("`{option}` is `{usual}`, the default, or `{other}`, without quotes");
     Err(Error::new_spanned(value, reason))
+}
+
+/// Refuses a literal as a fingerprint: it would be the same for each request. A literal elsewhere is a template, so the values of one are
+/// named.
+fn refuse_text(value: &Expr) -> Result<()> {
+    let Expr::Lit(ExprLit { lit, .. }) = value else {
+        return Ok(());
+    };
+    let names = match lit {
+        Lit::Str(text) => names_in_braces(&text.value()),
+        _ => Vec::new(),
+    };
+    let advice = match &names[..] {
+        [] => "this one is the same for each request: write what the request is about, as in `fingerprint = body`".to_owned(),
+        [name] => format!("write `fingerprint = {name}`"),
+        names => format!("write `fingerprint = (&{})`", names.join(", &")),
+    };
+    refuse(lit.span(), format!("a fingerprint is a value: {advice}"))
+}
+
+/// The values of a template, as they are written between its braces.
+fn names_in_braces(text: &str) -> Vec<String> {
+    let text = text.replace("{{", "").replace("}}", "");
+    let inner = text.split('{').skip(1);
+    let inner = inner.filter_map(|part| part.split_once('}'));
+    let values = inner.map(|(value, _)| {
+        // A single colon begins the spec.
+        let end = value.replace("::", "..").find(':');
+        value[..end.unwrap_or(value.len())].trim().to_owned()
+    });
+    values.filter(|value| !value.is_empty()).collect()
 }
 
 fn lease(value: &Expr, arguments: Option<&Names>) -> Result<Ident> {

@@ -70,8 +70,13 @@ impl Mode {
 impl Modes {
     /// Reads a mode, or a list of them.
     pub(crate) fn parse(value: Expr) -> Result<Self> {
-        let Expr::Array(list) = value else {
-            return Mode::parse(&value).map(Self::OfAll);
+        let list = match value {
+            Expr::Array(list) => list,
+            Expr::Tuple(_) => {
+                let reason = "one mode for each key stands between brackets: write `mode = [exclusive, shared]`";
+                return Err(Error::new_spanned(value, reason));
+            }
+            one => return Mode::parse(&one).map(Self::OfAll),
         };
         let each = list.elems.iter().cloned().map(ungrouped);
         let modes = all(each.map(|value| Mode::parse(&value)))?;
@@ -118,7 +123,8 @@ pub(crate) fn permits(value: Expr) -> Result<TokenStream> {
         }) => match number.base10_parse::<u64>().unwrap_or(u64::MAX) {
             n if n < least => format!("it is zero, and the least is {least}"),
             n if n > most => format!("it is too large, and the most is {most}"),
-            _ => return Ok(value.into_token_stream()),
+            // With its type, since some crates forbid a number whose type is the default.
+            n => return Ok(n.into_token_stream()),
         },
         Expr::Lit(ExprLit {
             lit: Lit::Str(text),

@@ -23,10 +23,8 @@ const LINTS: &str = "allow warn deny forbid expect";
 pub(crate) struct Arguments {
     /// At the top of the body.
     pub(crate) bindings: TokenStream,
-    /// Before `on_error`: copies of the names of patterns that it uses.
+    /// Before the call: copies of the names of patterns that `on_error` uses.
     pub(crate) copies: TokenStream,
-    /// Behind `on_error`: moves of the arguments that it uses. An error about such a move then points at the argument.
-    pub(crate) moves: TokenStream,
 }
 
 /// Moves every argument into the body, where it is dropped as it would be without a lock.
@@ -58,9 +56,6 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
                 let name = named.ident.clone();
                 named.mutability = None;
                 let in_on_error = variables.has(&name);
-                if in_on_error {
-                    all.moves.extend(quote!(#conditions let #name = #name;));
-                }
                 if name.to_string().starts_with('_') {
                     if !in_on_error {
                         named.ident.set_span(underscored(&name, others_read));
@@ -70,7 +65,7 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
                 } else {
                     let is_used = in_on_error || has_word(&below, &name.to_string());
                     let used = is_used.then(|| quote!(#attrs let _ = &#name;));
-                    quote!(#attrs let #pat = #name; #used)
+                    quote!(#attrs #[allow(clippy::shadow_same)] let #pat = #name; #used)
                 }
             }
             _ if others_read => continue,
@@ -79,10 +74,13 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
                 let (copies, used) = copies(other.clone(), &name, &attrs, &variables);
                 if !used.is_empty() {
                     all.copies.extend(copies);
-                    all.moves.extend(quote!(#conditions let #name = #name;));
+                    // An error about a name that cannot be copied then points at the argument.
+                    all.copies.extend(quote!(#conditions let #name = #name;));
                 }
                 *other = parse_quote!(#name);
-                quote!(#attrs let #name = #name; #attrs let #pat = #name; #used)
+                // Its copies have the same names.
+                let allow = (!used.is_empty()).then(|| quote!(#[allow(clippy::shadow_unrelated)]));
+                quote!(#attrs let #name = #name; #attrs #allow let #pat = #name; #used)
             }
         });
     }

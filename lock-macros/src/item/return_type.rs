@@ -5,6 +5,8 @@
 //! inference work as in the function. The `Responder` of actix also takes the request. So there the value is a hidden
 //! `Responding`: the body's responder, or the failure's.
 
+use std::mem;
+
 use proc_macro2::Span;
 use syn::{
     Error, GenericArgument, Path, PathArguments, PathSegment, Result, ReturnType, Type,
@@ -86,6 +88,11 @@ fn value_of(ty: &Type) -> Option<&Type> {
     }
 }
 
+/// Whether a type is written as a `Result<…>`.
+pub(crate) fn is_result(ty: &Type) -> bool {
+    value_of(ty).is_some()
+}
+
 /// Whether a type is a `Result` of a response of axum or poem, or of what becomes one. Tonic's has an argument.
 pub(crate) fn is_response_in_result(ty: &Type) -> bool {
     value_of(ty).is_some_and(|value| match bare(value) {
@@ -95,6 +102,44 @@ pub(crate) fn is_response_in_result(ty: &Type) -> bool {
         }
         other => Answer::of(other).is_some(),
     })
+}
+
+/// `Result<Json<T>, E>` of any web framework, taken apart.
+pub(crate) struct JsonInResult {
+    /// `Result<T, E>`: the same without the framework's word, so that serde's traits are enough.
+    pub(crate) plain: Type,
+    /// The path of `Json`, which makes one of a value.
+    pub(crate) json: Path,
+}
+
+impl JsonInResult {
+    pub(crate) fn of(ty: &Type) -> Option<Self> {
+        let Type::Path(path) = bare(value_of(ty)?) else {
+            return None;
+        };
+        let mut json = path.path.clone();
+        let last = json
+            .segments
+            .last_mut()
+            .filter(|last| last.ident == "Json")?;
+        let PathArguments::AngleBracketed(arguments) = mem::take(&mut last.arguments) else {
+            return None;
+        };
+        let mut arguments = arguments.args.into_iter();
+        let (Some(value @ GenericArgument::Type(_)), None) = (arguments.next(), arguments.next())
+        else {
+            return None;
+        };
+        let mut plain = bare(ty).clone();
+        if let Type::Path(result) = &mut plain
+            && let Some(last) = result.path.segments.last_mut()
+            && let PathArguments::AngleBracketed(arguments) = &mut last.arguments
+            && let Some(first) = arguments.args.first_mut()
+        {
+            *first = value;
+        }
+        Some(Self { plain, json })
+    }
 }
 
 /// Checks that the function can report a failed lock to its caller, and that it returns no stream, which is read after the release.

@@ -1,7 +1,7 @@
-//! An argument that the key moves, while `on_error` uses it: the error is at the argument, not at the closure.
-// error: cannot move out of `name` because it is borrowed
-// at: name
-// note: borrow of `name` occurs here
+//! An argument that the key moves, while `on_error` uses it: the error is at the closure, not at the argument.
+// error: borrow of moved value: `name`
+// at: |e| Err(format!("{name}: {e}"))
+// note: value borrowed here after move
 
 use lock_core::distributed_lock;
 

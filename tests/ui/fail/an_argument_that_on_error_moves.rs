@@ -1,6 +1,6 @@
 //! An argument that the key needs, and that `on_error` moves.
 // error: use of moved value: `name`
-// at: name
+// at: move |error| { drop(name); Err(error) }
 
 use lock_core::{LockError, distributed_lock};
 

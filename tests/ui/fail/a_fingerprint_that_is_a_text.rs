@@ -1,0 +1,41 @@
+//! A fingerprint that is a literal, and so the same for each request.
+// error: a fingerprint is a value: write `fingerprint = cents`
+// at: "{cents}"
+// error: a fingerprint is a value: write `fingerprint = card.number`
+// at: "card {{}} {card.number:>8}"
+// error: a fingerprint is a value: write `fingerprint = (&user, &cents)`
+// at: "{user}:{cents}"
+// error: a fingerprint is a value: this one is the same for each request: write what the request is about, as in `fingerprint = body`
+// at: "cents"
+// error: a fingerprint is a value: this one is the same for each request
+// at: 7
+use lock_core::{LockError, run_once};
+
+pub struct Card {
+    number: u64,
+}
+
+#[run_once(key = "k", keep = "1h", fingerprint = "{cents}")]
+pub async fn one(cents: u64) -> Result<u64, LockError> {
+    Ok(cents)
+}
+
+#[run_once(key = "k", keep = "1h", fingerprint = "card {{}} {card.number:>8}")]
+pub async fn field(card: Card) -> Result<u64, LockError> {
+    Ok(card.number)
+}
+
+#[run_once(key = "k", keep = "1h", fingerprint = "{user}:{cents}")]
+pub async fn two(user: u64, cents: u64) -> Result<u64, LockError> {
+    Ok(user + cents)
+}
+
+#[run_once(key = "k", keep = "1h", fingerprint = "cents")]
+pub async fn none(cents: u64) -> Result<u64, LockError> {
+    Ok(cents)
+}
+
+#[run_once(key = "k", keep = "1h", fingerprint = 7)]
+pub async fn number(cents: u64) -> Result<u64, LockError> {
+    Ok(cents)
+}

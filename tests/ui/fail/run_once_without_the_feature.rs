@@ -1,0 +1,15 @@
+//! Run once without the feature.
+// features: macros
+// error: `run_once` needs the feature `once` of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`
+// at: #[run_once(key = "k", keep = "1h")]
+use lock_core::{LockError, run_once};
+
+#[run_once(key = "k", keep = "1h")]
+pub async fn run() -> Result<u64, LockError> {
+    Ok(1)
+}
+
+/// Its callers compile.
+pub async fn call() -> Result<u64, LockError> {
+    run().await
+}
