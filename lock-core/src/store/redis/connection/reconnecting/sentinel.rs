@@ -136,7 +136,7 @@ impl Sentinels {
 
     /// Chooses again after each late reply: for the watch after all of them, for a connection until there is a choice. Ends with the
     /// time-outs of the questions.
-    async fn hear_the_rest(
+    async fn receive_the_rest(
         &self,
         (mut replies, mut asked): (Vec<SentinelReply>, Questions),
         need: Need,
@@ -157,16 +157,16 @@ impl Sentinels {
 impl PrimaryFinder for Sentinels {
     fn primary(self: Arc<Self>, need: Need) -> StoreFuture<KnownPrimary> {
         Box::pin(async move {
-            let heard = self.ask_all().await?;
-            let chosen = self.choose(&heard.0, need);
+            let received = self.ask_all().await?;
+            let chosen = self.choose(&received.0, need);
             if need == Need::Connect {
                 // Without a choice, as where most sentinels missed the last fail-over, the others are waited for.
-                return self.hear_the_rest(heard, need, chosen).await;
+                return self.receive_the_rest(received, need, chosen).await;
             }
             // In a task of its own: a sentinel that hangs must not delay the next question. The choice is noted.
             let of_late_replies = chosen.clone();
             spawn_beside(async move {
-                drop(self.hear_the_rest(heard, need, of_late_replies).await);
+                drop(self.receive_the_rest(received, need, of_late_replies).await);
             });
             chosen
         })
