@@ -967,6 +967,69 @@ async fn a_minority_that_lost_the_key_gets_it_again_and_gives_it_back() {
     servers.nothing_is_left().await;
 }
 
+/// Takes the lock on the first three of five servers. Then the third restarts without its data, and the other two come back: they
+/// were unreachable, or have been restarted as well.
+async fn is_left_on_two_of_five(quarantine: u64, are_killed: bool) -> (Servers, LockGuard) {
+    let servers = Servers::start(5);
+    let locks = cautious(&servers, quarantine).await;
+    let first = locks.acquire("other", options().wait(HANG)).await;
+    first.expect("up for long enough").release_held().await;
+    if are_killed {
+        servers.kill([3, 4]);
+    } else {
+        servers.black_hole([3, 4]);
+    }
+    let options = LockOptions::new(Duration::from_secs(6)).wait(HANG);
+    let guard = locks.acquire("k", options).await.expect("three of five");
+    eventually(HANG, "all three have it", async || {
+        servers.all[..3]
+            .iter()
+            .all(|server| server.get(KEY).is_some())
+    })
+    .await;
+    servers.kill([2]);
+    servers.all[2].restart();
+    for index in [3, 4] {
+        if are_killed {
+            servers.all[index].restart();
+        } else {
+            // What it held back is lost.
+            servers.proxies[index].reset();
+            servers.proxies[index].pass();
+        }
+    }
+    (servers, guard)
+}
+
+#[tokio::test]
+async fn a_lease_goes_to_servers_that_never_had_it_when_one_that_had_it_restarts_without_data() {
+    for (quarantine, are_killed) in [(0, false), (0, true), (3, false), (3, true)] {
+        let (servers, guard) = is_left_on_two_of_five(quarantine, are_killed).await;
+        eventually(HANG, "on all, or lost", async || {
+            servers.holding(KEY) == 5 || guard.lease().is_lost()
+        })
+        .await;
+        let value = servers.all[0].get(KEY);
+        assert!(servers.all.iter().all(|server| server.get(KEY) == value));
+        guard.lease().verify().await.expect("a majority has it");
+        guard.release_held().await;
+        servers.nothing_is_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_not_restored_where_another_client_has_the_lock() {
+    let (servers, guard) = is_left_on_two_of_five(0, false).await;
+    for server in &servers.all[2..] {
+        server.cli(&["SET", KEY, "another's", "PX", "60000"]);
+    }
+    let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::TakenAway);
+    for server in &servers.all[2..] {
+        assert_eq!(server.get(KEY).as_deref(), Some("another's"));
+    }
+}
+
 #[tokio::test]
 async fn what_reaches_a_slow_server_late_is_taken_back_there_too() {
     let servers = Servers::start(3);

@@ -10,8 +10,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, Reply, SECOND, Scope,
-    Sentinels, connect, eventually,
+    AcquireFree as _, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, Reply,
+    SECOND, Scope, Sentinels, connect, eventually,
 };
 use tokio::time::timeout;
 
@@ -23,14 +23,14 @@ fn options() -> LockOptions {
 }
 
 /// A fake sentinel that names the primary that a test chooses.
-struct Puppet {
+pub(super) struct Puppet {
     server: FakeServer,
     names: Arc<Mutex<(u16, u64)>>,
     asked: Arc<AtomicU64>,
 }
 
 impl Puppet {
-    fn naming(primary: &RedisServer, epoch: u64) -> Self {
+    pub(super) fn naming(primary: &RedisServer, epoch: u64) -> Self {
         let names = Arc::new(Mutex::new((primary.port(), epoch)));
         let asked = Arc::<AtomicU64>::default();
         let (shown, counted) = (names.clone(), asked.clone());
@@ -51,6 +51,10 @@ impl Puppet {
             names,
             asked,
         }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.server.port()
     }
 
     fn name(&self, primary: &RedisServer, epoch: u64) {
@@ -155,6 +159,23 @@ async fn a_sentinel_that_is_behind_does_not_lead_back() {
     let guard = locks.acquire_free("k", options()).await;
     assert!(new.get("lock:k").is_some());
     guard.release_held().await;
+}
+
+/// A choice is made when two of three have replied. Only the third one knows of the fail-over.
+#[tokio::test]
+async fn a_reply_that_comes_after_the_choice_leads_to_the_new_primary() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let puppets = [(); 3].map(|()| Puppet::naming(&old, 1));
+    let slow = Proxy::start(puppets[2].port());
+    slow.delay(Direction::Replies, Duration::from_millis(400));
+    let hosts = [puppets[0].port(), puppets[1].port(), slow.port()];
+    let hosts = hosts.map(|port| format!("127.0.0.1:{port}")).join(",");
+    let locks = connect(&format!("redis+sentinel://{hosts}/locks")).await;
+    let first = locks.acquire_free("k", options()).await;
+    assert!(old.get("lock:k").is_some());
+    first.release_held().await;
+    puppets[2].name(&new, 2);
+    locks_are_taken_at(&new, &locks).await;
 }
 
 #[tokio::test]

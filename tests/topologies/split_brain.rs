@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Holders, Load, RedisServer, ReleaseHeld as _, SECOND, Sentinels,
-    connect, eventually,
+    AcquireFree as _, Direction, HANG, Holders, Load, Proxy, RedisServer, ReleaseHeld as _, SECOND,
+    Sentinels, connect, eventually,
     history::{Moment, Window},
 };
+
+use crate::sentinel::Puppet;
 
 const KEY: &str = "k";
 const TTL: Duration = Duration::from_secs(2);
@@ -98,6 +100,50 @@ async fn a_process_that_starts_in_a_fail_over_goes_where_the_others_are() {
         0,
         "the old primary is left, though it takes writes"
     );
+}
+
+/// The primary is cut off from the sentinels alone. The nearest sentinel missed the fail-over, and the others reply later.
+#[tokio::test]
+async fn a_near_sentinel_that_missed_the_fail_over_keeps_no_process_at_the_old_primary() {
+    let sentinels = Sentinels::builder().user("app", "word", "~* &* +@all");
+    let sentinels = sentinels.start();
+    let old = sentinels.primary();
+    let near = Puppet::naming(old, 0);
+    let far: Vec<_> = sentinels.sentinels()[1..]
+        .iter()
+        .map(|sentinel| Proxy::start(sentinel.port()))
+        .collect();
+    for proxy in &far {
+        proxy.delay(Direction::Replies, Duration::from_millis(130));
+    }
+    let hosts = [near.port(), far[0].port(), far[1].port()].map(|port| format!("127.0.0.1:{port}"));
+    let (hosts, service) = (hosts.join(","), sentinels.service());
+    let url = format!("redis+sentinel://app:word@{hosts}/{service}");
+    // A sentinel that is late on a busy machine is waited for.
+    let manager = async || {
+        LockManager::builder()
+            .connect_timeout(HANG)
+            .connect(&url)
+            .await
+    };
+    let early = manager().await.expect("up");
+    early
+        .acquire_free("k", options())
+        .await
+        .release_held()
+        .await;
+    sentinels.cut_off(old);
+    sentinels.failed_over(old);
+    let new = sentinels.primary();
+    let late = manager().await.expect("up");
+    let guard = late.acquire_free("late", options()).await;
+    assert!(new.get("lock:late").is_some(), "at the new primary at once");
+    guard.release_held().await;
+    eventually(SOON, "the other one has left the old primary", async || {
+        listeners(old) == 0 && listeners(new) == 2
+    })
+    .await;
+    exclude_each_other(&early, &late).await;
 }
 
 /// Three processes compete for a key. Returns once two holders at a time would be a defect.

@@ -79,8 +79,9 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     /// joins the key's queue, or checks on its position, as the request says.
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired>;
 
-    /// Renews leases, all in one message. Never shortens a lease. Never makes a missing key anew, except at a minority of several
-    /// servers while a majority has it. Returns one result a request. A request for fencing tokens comes alone.
+    /// Renews leases, all in one message. Never shortens a lease. Never makes a missing key anew, except at some of several servers
+    /// while a majority has it, or has lost it with its data too lately to vote for others. Returns one result a request. A request for
+    /// fencing tokens comes alone.
     fn renew(
         &self,
         batch: Vec<Renew>,

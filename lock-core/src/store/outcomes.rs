@@ -174,6 +174,8 @@ pub(crate) enum ReleaseOutcome {
 pub(crate) enum Failure {
     /// It is unknown whether the request was executed.
     NoReply(Source),
+    /// Several servers were asked, and no majority agreed, although it is not out of reach. Some may have executed the request.
+    LostVote(Source),
     /// Not executed, but a retry may succeed: the server is loading, out of memory, read-only.
     NotNow(Source),
     /// Not executed, and a retry cannot succeed: a missing right, or an unknown command.
@@ -195,6 +197,10 @@ impl Failure {
         Self::NoReply(source(message.into()))
     }
 
+    pub(crate) fn lost_vote(message: impl Into<String>) -> Self {
+        Self::LostVote(source(message.into()))
+    }
+
     /// A retry cannot succeed.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::Refused(source(message.into()))
@@ -207,14 +213,17 @@ impl Failure {
 
     fn into_source(self) -> Source {
         match self {
-            Self::NoReply(source) | Self::NotNow(source) | Self::Refused(source) => source,
+            Self::NoReply(source)
+            | Self::LostVote(source)
+            | Self::NotNow(source)
+            | Self::Refused(source) => source,
             Self::Invalid(reason) => source(reason.to_string()),
         }
     }
 
     /// Whether it is certain that the request was not executed.
     pub(crate) fn is_definite(&self) -> bool {
-        !matches!(self, Self::NoReply(_))
+        !matches!(self, Self::NoReply(_) | Self::LostVote(_))
     }
 
     /// What the log says of it.
@@ -224,7 +233,7 @@ impl Failure {
 
     /// Whether a retry can succeed.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::NoReply(_) | Self::NotNow(_))
+        matches!(self, Self::NoReply(_) | Self::LostVote(_) | Self::NotNow(_))
     }
 }
 

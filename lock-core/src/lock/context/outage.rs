@@ -48,7 +48,7 @@ impl Outage {
     /// Notes that a request had its reply, or had none.
     pub(crate) fn note<T>(&self, result: &Result<T, Failure>, clock: &Clock) {
         match result {
-            Err(Failure::NoReply(source) | Failure::NotNow(source)) => {
+            Err(Failure::NoReply(source) | Failure::LostVote(source) | Failure::NotNow(source)) => {
                 *self.last_failure.lock() = Some(source.clone());
                 // If two requests fail at once, both may store their time. The later time may count, which is off by the time
                 // between the two.

@@ -245,7 +245,12 @@ where
             return self.refuse_those(|_| true, &Refusal::Failed(failure), cx);
         }
         request.failures += 1;
-        let doubled = 2_u32.pow(request.failures.min(6));
+        // Servers that vote are not away. With a pause that grows, a waiter that has lost often would lose to those that come later.
+        let most = match failure {
+            Failure::LostVote(_) => 1,
+            _ => 6,
+        };
+        let doubled = 2_u32.pow(request.failures.min(most));
         let pause = cx.polling_pause.saturating_mul(doubled).min(LONGEST_PAUSE);
         let meanwhile = std::mem::take(&mut request.meanwhile);
         let pause = if meanwhile == Meanwhile::Reconnected && !failure.is_definite() {
@@ -498,6 +503,29 @@ mod tests {
             validity(Moment::from_nanos(13_000_000_000), TTL)
         );
         assert!(is_granted(&mut key, 13));
+    }
+
+    #[test]
+    fn the_pause_after_a_lost_vote_does_not_grow_as_in_an_outage() {
+        let pause_after_eight = |failure: fn(&'static str) -> Failure| {
+            let mut key = waiting();
+            for second in 11..=18 {
+                at(&mut key, second, Event::Tick);
+                let reply = AcquireReply {
+                    result: Err(failure("no majority")),
+                    is_settled: true,
+                    has_not_left: false,
+                    is_astray: false,
+                };
+                at(&mut key, second, Event::Acquired(&7, reply));
+            }
+            let due = key.request.as_ref().and_then(AcquireRequest::due);
+            let last = Moment::from_nanos(18_000_000_000);
+            due.expect("it waits").since(last)
+        };
+        let twice = Duration::from_millis(50) * 2;
+        assert_eq!(pause_after_eight(Failure::lost_vote), twice);
+        assert_eq!(pause_after_eight(Failure::not_now), LONGEST_PAUSE);
     }
 
     /// Each reply comes after the end of the lease that it grants.

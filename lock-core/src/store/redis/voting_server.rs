@@ -199,18 +199,18 @@ impl RedisStore {
         Ok((connection, vote))
     }
 
-    /// Restores the key, unless another holder has it.
+    /// Restores the key, unless another holder has it. Returns whether it was set.
     pub(crate) async fn restore_key(
         &self,
         request: &Renew,
         within: Duration,
         in_flight: &InFlight,
-    ) -> Result<ConnectionId, Failure> {
+    ) -> Result<(ConnectionId, bool), Failure> {
         let words = set_if_free(&request.owner, request.ttl);
         let connection = &self.place().server.connection;
         let (connection, reply) = connection.send(&[&words], within, Some(in_flight)).await?;
-        errors::of_value(reply)?;
-        Ok(connection)
+        let is_set = errors::of_value(reply)? != Value::Nil;
+        Ok((connection, is_set))
     }
 
     /// The owner token in the key, and for how long.

@@ -14,13 +14,10 @@
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tokio::sync::oneshot;
-
 use crate::{
     error::LockError,
     fencing::KnownTokens,
     inspect::{Health, Sighting},
-    runtime::executor::spawn_beside,
     store::{
         Acquire, Acquired, CertainRelease, Failure, Page, PagePosition, ReleaseOutcome, Renew,
         Renewed, Store, StoreFuture, at_once, on_the_manager,
@@ -137,12 +134,7 @@ impl Store for RedlockStore {
             {
                 return Ok(vec![requests::renew_with_tokens(&servers, request).await]);
             }
-            let (sender, receiver) = oneshot::channel();
-            // In a task of its own: replies after the majority's decision are used, too.
-            spawn_beside(requests::renew(servers, batch, within, sender));
-            receiver
-                .await
-                .map_err(|_| Failure::no_reply("the renewal ended without a reply"))
+            requests::renew(servers, batch, within).await
         })
     }
 

@@ -43,6 +43,8 @@ pub(super) struct RedlockServer {
     run_ids: Arc<Mutex<RunIds>>,
     /// What it reported when it was last greeted, and on which connection.
     voting_right: Mutex<Option<VotingRight>>,
+    /// Its marker, or its run id where no marker is used; and when another one was found than before.
+    data: Mutex<Option<(Arc<str>, Option<Moment>)>>,
     /// How far its clock is ahead of this process's, in tokens; `i64::MIN` if not known.
     ahead: AtomicI64,
     /// How far its fencing counter was ahead of its clock, in tokens.
@@ -77,6 +79,7 @@ impl RedlockServer {
             quarantine,
             run_ids,
             voting_right: Mutex::new(None),
+            data: Mutex::new(None),
             ahead: AtomicI64::new(UNKNOWN),
             counter_ahead: AtomicU64::new(0),
         })
@@ -165,6 +168,33 @@ impl RedlockServer {
         Ok(vote)
     }
 
+    /// Since when this process has known that the server lost its data. `None` if it did not, or if it may vote before this time has
+    /// passed once more. With a quarantine of zero it votes at once, which is at the user's own risk.
+    pub(super) async fn lost_data(&self, within: Duration) -> Option<Moment> {
+        let until = CLOCK.now().after(within);
+        let voting_right = self.ask_voting_right(until).await.ok()?;
+        let votes_soon = left(voting_right.watch.votes_from) <= within;
+        if votes_soon && !self.quarantine.is_zero() {
+            return None;
+        }
+        self.data.lock().as_ref()?.1
+    }
+
+    fn note_data(&self, run_id: &Arc<str>, watch: &Watch) {
+        let found = if watch.name.is_empty() {
+            run_id
+        } else {
+            &watch.name
+        };
+        let mut data = self.data.lock();
+        let lost = match &*data {
+            Some((known, lost)) if known == found => *lost,
+            Some(_) => Some(CLOCK.now()),
+            None => None,
+        };
+        *data = Some((found.clone(), lost));
+    }
+
     /// The current time of its clock, in tokens, if that is known.
     pub(super) fn clock(&self) -> Option<u64> {
         own_time().checked_add_signed(self.ahead()?)
@@ -188,6 +218,7 @@ impl RedlockServer {
             )));
         }
         let (watch, ask_again) = self.go_on_watching(&greeting.run_id, until).await?;
+        self.note_data(&greeting.run_id, &watch);
         let voting_right = VotingRight {
             connection: greeting.connection,
             watch,

@@ -14,7 +14,10 @@ use crate::{
         Contended, Failure,
         redis::voting_server::{LockCondition, Proposal, Vote},
         redlock::{
-            ballot::{Ballot, BallotStep, NoMajority, quorum::no_majority_text},
+            ballot::{
+                Ballot, BallotStep, NoMajority,
+                quorum::{majority, no_majority_text},
+            },
             redlock_server::CLOCK,
             redlock_servers::RedlockServers,
         },
@@ -111,6 +114,12 @@ fn block(number: u64, count: u32) -> FencingBlock {
 }
 
 impl RoundLost {
+    /// Whether a next round may be won soon: no majority is out of reach, so this one was lost to other clients, or to late replies.
+    fn is_contested(&self, servers: usize) -> bool {
+        let not_asked = self.failures.iter().filter(|one| one.is_definite()).count();
+        not_asked <= servers - majority(servers)
+    }
+
     /// The failure to report. If some server may have taken the lock, the outcome is unknown.
     pub(super) fn failure(&self, servers: &RedlockServers) -> Failure {
         let what = match self.loss {
@@ -125,6 +134,9 @@ impl RoundLost {
                 no_majority_text(servers.servers.len(), &self.failures)
             }
         };
+        if self.is_contested(servers.servers.len()) {
+            return Failure::lost_vote(what);
+        }
         if self.leaves_traces {
             return Failure::no_reply(what);
         }
@@ -143,6 +155,21 @@ impl RoundLost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_round_is_contested_unless_a_majority_is_out_of_reach() {
+        let lost = |failures: &[fn(&'static str) -> Failure]| RoundLost {
+            loss: NoMajority::Silence,
+            is_definitely_not_ours: false,
+            failures: failures.iter().map(|failure| failure("why")).collect(),
+            leaves_traces: true,
+        };
+        let (late, away) = (Failure::no_reply, Failure::not_now);
+        assert!(lost(&[]).is_contested(3));
+        assert!(lost(&[late, late]).is_contested(3));
+        assert!(lost(&[late, away]).is_contested(3));
+        assert!(!lost(&[away, away]).is_contested(3));
+    }
 
     #[test]
     fn a_block_ends_with_the_number_that_was_accepted() {

@@ -64,7 +64,7 @@ pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
                 Denial::OfCredentials(_) => None,
             }
         }
-        Failure::Invalid(_) => None,
+        Failure::LostVote(_) | Failure::Invalid(_) => None,
     }
 }
 

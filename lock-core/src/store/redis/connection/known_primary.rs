@@ -52,7 +52,8 @@ pub(crate) trait PrimaryFinder: fmt::Debug + Send + Sync {
     /// Whether no later choice than this one was made.
     fn is_still(&self, primary: &KnownPrimary) -> bool;
 
-    /// Notified after the primary was silent for longer than a reply may take: perhaps it was replaced meanwhile.
+    /// Notified when connections may lead to a primary that was replaced: it was silent for longer than a reply may take, or another
+    /// one was chosen.
     fn doubted(&self) -> &Notify;
 }
 
@@ -110,7 +111,7 @@ impl Choices {
         if settled.is_empty() {
             return Err("the sentinels that answer are replacing the primary");
         }
-        let are_most = settled.len() * 2 > sentinels;
+        let are_most = is_majority(settled.len(), sentinels);
         let counting = settled
             .iter()
             .filter(|named| self.counts(named, are_most, need, now));
@@ -125,6 +126,10 @@ impl Choices {
             self.left = Some((known, now));
         }
         Ok(best)
+    }
+
+    pub(super) fn known(&self) -> Option<&KnownPrimary> {
+        self.known.as_ref()
     }
 
     /// Whether no later choice than this one was made.
@@ -149,6 +154,10 @@ impl Choices {
         let may_return = need == Need::Connect || named.is_same_server(known);
         !is_behind || are_most && !is_settling && may_return
     }
+}
+
+pub(super) const fn is_majority(replies: usize, sentinels: usize) -> bool {
+    replies * 2 > sentinels
 }
 
 #[cfg(test)]

@@ -237,7 +237,7 @@ pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
     };
     // Until the manager ends.
     loop {
-        // Sooner after a silence, in which a fail-over may have begun and ended.
+        // Sooner after a silence, in which a fail-over may have begun and ended, and after another choice.
         drop(timeout(WATCH, sentinels.doubted().notified()).await);
         let Some(server) = server.upgrade() else {
             return;
@@ -246,11 +246,10 @@ pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
         if !connections.iter().any(|connection| connection.is_up()) {
             continue;
         }
-        let Ok(now) = sentinels.clone().primary(Need::Watch).await else {
-            continue;
-        };
         for connection in connections {
-            connection.leave_if_replaced(&now);
+            connection.leave_if_replaced();
         }
+        // If this leads to another choice, now or by a late reply, the watch is notified, and leaves the primary.
+        drop(sentinels.clone().primary(Need::Watch).await);
     }
 }

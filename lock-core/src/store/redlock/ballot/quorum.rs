@@ -9,6 +9,12 @@ pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
+/// Whether no other client can have had a majority while this many servers have confirmed a lease, and this many have lost their data
+/// too lately to vote since then. At least one has to confirm it: the lock may have been deleted everywhere.
+pub(crate) const fn excludes_others(servers: usize, confirmed: usize, forgetful: usize) -> bool {
+    confirmed > 0 && confirmed + forgetful >= majority(servers)
+}
+
 /// The replies of several servers to one request so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Replies<T> {
@@ -32,6 +38,10 @@ impl<T: Copy + PartialEq> Replies<T> {
             Ok(said) => self.said.push(said),
             Err(failure) => self.failures.push(failure),
         }
+    }
+
+    pub(crate) fn count_of(&self, is_meant: impl Fn(&T) -> bool) -> usize {
+        self.said.iter().filter(|said| is_meant(said)).count()
     }
 
     /// What a majority said, or that nothing can be what a majority says. `None` while missing replies may decide.
@@ -119,6 +129,28 @@ mod tests {
         assert_eq!(result(0, 3, 0), Some(Ok(false)));
         assert_eq!(result(2, 2, 0), None);
         assert_eq!(result(2, 0, 2), None);
+    }
+
+    #[test]
+    fn a_lease_excludes_others_by_servers_that_confirm_it_and_those_that_do_not_vote() {
+        // Of five: how many confirm it and how many have lost their data. Of the others any may have voted for another client.
+        for (confirmed, forgetful, excludes) in [
+            (3, 0, true),
+            (3, 2, true),
+            (2, 1, true),
+            (1, 2, true),
+            (2, 0, false),
+            (1, 1, false),
+            (2, 3, true),
+            (0, 5, false),
+        ] {
+            let given = format!("{confirmed}, {forgetful}");
+            assert_eq!(
+                excludes_others(5, confirmed, forgetful),
+                excludes,
+                "{given}"
+            );
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{
                 Arg, CLOCK, Capabilities, Connection, CurrentConnection, PubSubDispatch, Purpose,
                 errors,
                 handshake::Greeting,
-                known_primary::{KnownPrimary, Need, PrimaryFinder},
+                known_primary::{Need, PrimaryFinder},
                 opening::{self, ConnectionEvent, ConnectionSettings},
                 reply,
             },
@@ -275,13 +275,11 @@ impl ReconnectingConnection {
         self.forget_if(|current| current.connection.id == id);
     }
 
-    /// Leaves a primary that another one has replaced.
-    pub(crate) fn leave_if_replaced(&self, now: &KnownPrimary) {
+    /// Leaves a primary that another one has replaced, by the last choice among the sentinels' replies.
+    pub(crate) fn leave_if_replaced(&self) {
         let is_replaced = |current: &Arc<CurrentConnection>| {
-            current
-                .found
-                .as_ref()
-                .is_some_and(|old| !old.is_same_server(now))
+            let found = self.sentinels.as_ref().zip(current.found.as_ref());
+            found.is_some_and(|(sentinels, found)| !sentinels.is_still(found))
         };
         if self.forget_if(is_replaced) {
             tracing::warn!(
