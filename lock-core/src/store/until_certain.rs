@@ -160,6 +160,9 @@ impl<S: OneServer> RepeatedRelease<S> {
             Ok(released) => released,
             Err(failure) => return self.failed(failure).map(Err),
         };
+        // From here on the result is stored, or the lease was lost. If a late copy of the acquire takes the key now, the next try ends
+        // that, but must not store the result again: it may have been forgotten, or be out of date.
+        self.release.request.result = None;
         let acquire_in_flight = self.release.request.acquire_in_flight();
         self.is_over = acquire_in_flight.is_settled_by(released.connection);
         if !self.is_over {

@@ -46,6 +46,7 @@ where
                 ttl,
                 queue_mode,
                 before,
+                answers_up_to,
                 ..
             } = request.step
         {
@@ -78,7 +79,8 @@ where
                             self.granted(granted, cx);
                         }
                         AcquireOutcome::Done(result) => {
-                            self.refuse_those(|_| true, &Refusal::Done(result), cx);
+                            let joined = self.queue.take_up_to(answers_up_to);
+                            self.refuse_all(joined, &Refusal::Done(result), cx);
                         }
                         AcquireOutcome::Busy(busy) => {
                             self.busy(&busy, sent, ttl, queue_mode, cx);
@@ -115,6 +117,9 @@ where
         let waits_for_one = self.kind != RequestKind::Exclusive || self.queue.length() == 1;
         let host = cx.host;
         let new = || AcquireRequest::new(host.new_owner(terms.mode), terms.mode);
+        let answers_up_to = (self.kind == RequestKind::Once)
+            .then(|| self.queue.iter().map(|(id, _)| id).max())
+            .flatten();
         let request = self.request.get_or_insert_with(new);
         // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
@@ -146,6 +151,7 @@ where
             ttl: terms.ttl,
             queue_mode,
             before,
+            answers_up_to,
             polled_by: polling,
         };
         cx.actions.push(Action::Acquire(AcquireAction {
@@ -223,7 +229,7 @@ where
         let pause = if meanwhile == Meanwhile::Reconnected {
             Duration::ZERO
         } else {
-            checking_pause(busy, cx)
+            checking_pause(busy, asked == QueueMode::JoinQueue, cx)
         };
         let asked_for = request.mode;
         request.wait_until(cx.now.after(pause));
