@@ -346,6 +346,27 @@ mod tests {
         }
     }
 
+    /// A late copy of the acquire may have taken the key again. By then the result may have been forgotten.
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_is_repeated_after_a_reply_stores_no_result() {
+        let open = Arc::<Tally>::default();
+        let mut of_a_run = release_of_an_hour(&Clock::tokio(), &[1, 2], &open);
+        of_a_run.request.result = Some(RunResult {
+            bytes: Arc::from(*b"result"),
+            keep: HOUR,
+        });
+        let server = Full {
+            tries: 0,
+            sent: Arc::default(),
+        };
+        let outcome = release(server.clone(), of_a_run).await;
+        assert_eq!(outcome.ok(), Some(ReleaseOutcome::Released));
+        open.emptied().await;
+        let [without, with] = [0, 1].map(|at| server.sent[at].load(Ordering::Relaxed));
+        assert_eq!(with, 1);
+        assert!(without > 0, "it is repeated");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_lock_of_an_hour_from_a_connection_that_broke_is_cleaned_up_a_hundred_times_at_most()
     {

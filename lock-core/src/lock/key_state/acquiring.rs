@@ -535,6 +535,49 @@ mod tests {
         assert_eq!(u64::from(held.tokens.last()), 9, "the token of the reply");
     }
 
+    /// The result may be forgotten between the reply of the server and the call of the second task.
+    #[test]
+    fn a_result_answers_only_tasks_that_waited_when_the_request_was_sent() {
+        let mut key = Key::new(RequestKind::Once);
+        let options = LockOptions::new(TTL).wait_forever();
+        let mut terms = Terms::new(&options, Defaults::default()).expect("valid");
+        terms.mode = Mode::Once;
+        let mut wait = |key: &mut Key, id| {
+            let wait = Event::Wait {
+                id: TaskId(id),
+                terms: &terms,
+                deadline: None,
+                waker: &mut Some(()),
+            };
+            at(key, 10, wait);
+        };
+        let poll = |key: &mut Key, id| {
+            let poll = Event::Poll {
+                id: TaskId(id),
+                waker: &mut Some(()),
+                reply: None,
+            };
+            at(key, 10, poll).0
+        };
+        wait(&mut key, 1);
+        assert!(matches!(poll(&mut key, 1), Outcome::Pending));
+        wait(&mut key, 2);
+        let done = AcquireReply {
+            result: Ok(AcquireOutcome::Done(b"result".to_vec().into())),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        };
+        let (_, actions) = at(&mut key, 10, Event::Acquired(&7, done));
+        assert!(matches!(
+            poll(&mut key, 1),
+            Outcome::Refused(Refusal::Done(_))
+        ));
+        assert!(matches!(poll(&mut key, 2), Outcome::Pending));
+        let asks = |action: &Action<(), (), u64>| matches!(action, Action::Acquire(_));
+        assert!(actions.iter().any(asks), "{actions:?}");
+    }
+
     #[test]
     fn a_late_grant_is_requested_again() {
         let mut key = waiting();
