@@ -542,7 +542,7 @@ mod tests {
         let options = LockOptions::new(TTL).wait_forever();
         let mut terms = Terms::new(&options, Defaults::default()).expect("valid");
         terms.mode = Mode::Once;
-        let mut wait = |key: &mut Key, id| {
+        let wait = |key: &mut Key, id| {
             let wait = Event::Wait {
                 id: TaskId(id),
                 terms: &terms,
