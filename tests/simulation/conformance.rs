@@ -247,8 +247,9 @@ impl Command {
         let kind = chance.pick(&["s", "s", "s", "2", "3"]);
         let beside = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
+        let acquire = [token, ttl, known, count, mode, entry, "200"];
         let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(24) {
-            0..4 => (ACQUIRE, &all, &[token, ttl, known, count, mode, entry]),
+            0..4 => (ACQUIRE, &all, &acquire[..chance.pick(&[6, 6, 7])]),
             4..8 => (RELEASE, &all, &release[..chance.pick(&[2, 2, 3, 4])]),
             8 => (RENEW, &all, &[token, ttl, known, "1"]),
             9 => (FORCE_RELEASE, &all, &[known]),

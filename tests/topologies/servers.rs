@@ -1,6 +1,12 @@
 //! The claims that hold for a lock on every kind and number of servers, and for every user.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use lock_core::{
     LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, OnceOptions, Tls,
@@ -9,7 +15,7 @@ use lock_tests::{
     AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
     SECOND, Sentinels, eventually, patient, run_in_a_row,
 };
-use tokio::time::timeout;
+use tokio::{task::JoinSet, time::timeout};
 
 /// Makes a test of each claim on the servers that `start` starts.
 macro_rules! the_suite_on {
@@ -17,6 +23,8 @@ macro_rules! the_suite_on {
         the_suite_on! { @claims $module $start =>
             a_lock_excludes_until_it_is_released
             a_waiter_is_granted_the_lock
+            a_busy_process_lets_a_waiting_one_in
+            a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease
             a_lease_is_renewed_beyond_its_ttl
             a_deleted_key_is_a_lost_lease
             a_holder_takes_its_key_again
@@ -186,6 +194,71 @@ async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
     }
     second.lease().verify().await.expect("held");
     second.release_held().await;
+}
+
+/// Four tasks of one process take turns of 2 ms; turns are counted, since time depends on the machine.
+async fn a_busy_process_lets_a_waiting_one_in(servers: &Deployment) {
+    lets_in(connect(servers).await, connect(servers).await).await;
+}
+
+async fn lets_in(busy: LockManager, other: LockManager) {
+    // With a poll a pause, each batch of 20 ms is followed by a poll more often than not.
+    const MOST: u32 = 500;
+    let turns = Arc::new(AtomicU32::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let (busy, turns) = (busy.clone(), turns.clone());
+        tasks.spawn(async move {
+            while turns.load(SeqCst) < MOST {
+                let guard = acquire(&busy, patient()).await;
+                turns.fetch_add(1, SeqCst);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                guard.release_held().await;
+            }
+        });
+    }
+    eventually(HANG, "it is busy", async || turns.load(SeqCst) > 4).await;
+    let guard = acquire(&other, patient()).await;
+    let had = turns.swap(MOST, SeqCst);
+    guard.release_held().await;
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no panic");
+    }
+    assert!(had < MOST, "the other process waited for all of the turns");
+}
+
+/// Those that poll leave a mark, which a process that is notified of its grants obeys as well.
+#[tokio::test]
+async fn a_busy_process_lets_in_those_that_poll() {
+    let server = RedisServer::start();
+    let rights = "SETUSER deaf on >word ~* &* +@all -subscribe";
+    let words: Vec<&str> = ["ACL"].into_iter().chain(rights.split(' ')).collect();
+    server.cli(&words);
+    let urls = [
+        server.url(),
+        format!("{}?protocol=2", server.url()),
+        server.url_as("deaf", "word"),
+    ];
+    let locks = async |url: &str| LockManager::connect(url).await.expect("it is up");
+    for [busy, other] in [[0, 1], [0, 2], [1, 1], [1, 0], [2, 2], [2, 0]] {
+        lets_in(locks(&urls[busy]).await, locks(&urls[other]).await).await;
+    }
+}
+
+async fn a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease(servers: &Deployment) {
+    // Less than the longest pause that an error asks for, which is 10 s.
+    let ttl = SECOND * 8;
+    let guard = acquire(&connect(servers).await, LockOptions::new(ttl)).await;
+    let others = connect(servers).await;
+    for wait in [Duration::ZERO, Duration::from_millis(20)] {
+        let options = LockOptions::new(SECOND * 600).wait(wait);
+        let Err(LockError::Busy { retry_after, .. }) = others.acquire("k", options).await else {
+            panic!("it is held");
+        };
+        let left = retry_after.expect("it expires");
+        assert!(left <= ttl, "after {wait:?}: {left:?}");
+    }
+    guard.release_held().await;
 }
 
 /// Whether shared locks and permits are refused, as they must be where scripts may not run.

@@ -25,6 +25,14 @@ impl Default for Timing {
     }
 }
 
+impl Timing {
+    /// For how long a server remembers that a process polls. A process that polls again within four of its pauses is remembered in
+    /// between.
+    pub(crate) fn mark(&self) -> Duration {
+        self.polling_pause * 4
+    }
+}
+
 /// The longest wait for a reply, and the longest time-out that may be set.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 

@@ -160,6 +160,9 @@ impl<S: OneServer> RepeatedRelease<S> {
             Ok(released) => released,
             Err(failure) => return self.failed(failure).map(Err),
         };
+        // From here on the result is stored, or the lease was lost. If a late copy of the acquire takes the key now, the next try ends
+        // that, but must not store the result again: it may have been forgotten, or be out of date.
+        self.release.request.result = None;
         let acquire_in_flight = self.release.request.acquire_in_flight();
         self.is_over = acquire_in_flight.is_settled_by(released.connection);
         if !self.is_over {
@@ -341,6 +344,27 @@ mod tests {
             let counted = [0, 1].map(|at| server.sent[at].load(Ordering::Relaxed));
             assert_eq!(counted, sent, "{tries}");
         }
+    }
+
+    /// A late copy of the acquire may have taken the key again. By then the result may have been forgotten.
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_is_repeated_after_a_reply_stores_no_result() {
+        let open = Arc::<Tally>::default();
+        let mut of_a_run = release_of_an_hour(&Clock::tokio(), &[1, 2], &open);
+        of_a_run.request.result = Some(RunResult {
+            bytes: Arc::from(*b"result"),
+            keep: HOUR,
+        });
+        let server = Full {
+            tries: 0,
+            sent: Arc::default(),
+        };
+        let outcome = release(server.clone(), of_a_run).await;
+        assert_eq!(outcome.ok(), Some(ReleaseOutcome::Released));
+        open.emptied().await;
+        let [without, with] = [0, 1].map(|at| server.sent[at].load(Ordering::Relaxed));
+        assert_eq!(with, 1);
+        assert!(without > 0, "it is repeated");
     }
 
     #[tokio::test(start_paused = true)]

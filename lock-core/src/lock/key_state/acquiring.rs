@@ -46,6 +46,7 @@ where
                 ttl,
                 queue_mode,
                 before,
+                answers_up_to,
                 ..
             } = request.step
         {
@@ -78,7 +79,8 @@ where
                             self.granted(granted, cx);
                         }
                         AcquireOutcome::Done(result) => {
-                            self.refuse_those(|_| true, &Refusal::Done(result), cx);
+                            let joined = self.queue.take_up_to(answers_up_to);
+                            self.refuse_all(joined, &Refusal::Done(result), cx);
                         }
                         AcquireOutcome::Busy(busy) => {
                             self.busy(&busy, sent, ttl, queue_mode, cx);
@@ -115,6 +117,9 @@ where
         let waits_for_one = self.kind != RequestKind::Exclusive || self.queue.length() == 1;
         let host = cx.host;
         let new = || AcquireRequest::new(host.new_owner(terms.mode), terms.mode);
+        let answers_up_to = (self.kind == RequestKind::Once)
+            .then(|| self.queue.iter().map(|(id, _)| id).max())
+            .flatten();
         let request = self.request.get_or_insert_with(new);
         // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
@@ -146,6 +151,7 @@ where
             ttl: terms.ttl,
             queue_mode,
             before,
+            answers_up_to,
             polled_by: polling,
         };
         cx.actions.push(Action::Acquire(AcquireAction {
@@ -223,7 +229,7 @@ where
         let pause = if meanwhile == Meanwhile::Reconnected {
             Duration::ZERO
         } else {
-            checking_pause(busy, cx)
+            checking_pause(busy, asked == QueueMode::JoinQueue, cx)
         };
         let asked_for = request.mode;
         request.wait_until(cx.now.after(pause));
@@ -555,6 +561,49 @@ mod tests {
         assert!(is_granted(&mut key, 12));
         let held = key.leases.first().expect("it is granted");
         assert_eq!(u64::from(held.tokens.last()), 9, "the token of the reply");
+    }
+
+    /// The result may be forgotten between the reply of the server and the call of the second task.
+    #[test]
+    fn a_result_answers_only_tasks_that_waited_when_the_request_was_sent() {
+        let mut key = Key::new(RequestKind::Once);
+        let options = LockOptions::new(TTL).wait_forever();
+        let mut terms = Terms::new(&options, Defaults::default()).expect("valid");
+        terms.mode = Mode::Once;
+        let wait = |key: &mut Key, id| {
+            let wait = Event::Wait {
+                id: TaskId(id),
+                terms: &terms,
+                deadline: None,
+                waker: &mut Some(()),
+            };
+            at(key, 10, wait);
+        };
+        let poll = |key: &mut Key, id| {
+            let poll = Event::Poll {
+                id: TaskId(id),
+                waker: &mut Some(()),
+                reply: None,
+            };
+            at(key, 10, poll).0
+        };
+        wait(&mut key, 1);
+        assert!(matches!(poll(&mut key, 1), Outcome::Pending));
+        wait(&mut key, 2);
+        let done = AcquireReply {
+            result: Ok(AcquireOutcome::Done(b"result".to_vec().into())),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        };
+        let (_, actions) = at(&mut key, 10, Event::Acquired(&7, done));
+        assert!(matches!(
+            poll(&mut key, 1),
+            Outcome::Refused(Refusal::Done(_))
+        ));
+        assert!(matches!(poll(&mut key, 2), Outcome::Pending));
+        let asks = |action: &Action<(), (), u64>| matches!(action, Action::Acquire(_));
+        assert!(actions.iter().any(asks), "{actions:?}");
     }
 
     #[test]

@@ -215,7 +215,15 @@ where
             let fencing = match held.batch.next(is_asking, cx.now, &cx.limits) {
                 Next::PassOn => held.take_token(),
                 Next::AwaitReply => None,
-                Next::GiveBack => return AfterRelease::GiveBack(self.give_back(at, kept_until)),
+                Next::GiveBack => {
+                    if held.batch.contended == Some(Contended::OthersWaiting) {
+                        // A process that polls is not granted the lock by the release. Without a pause, this one would take the
+                        // lock again at once, and a poll would hardly ever find it free.
+                        let pause = cx.host.jitter(cx.polling_pause);
+                        self.asks_from = Some(cx.now.after(pause));
+                    }
+                    return AfterRelease::GiveBack(self.give_back(at, kept_until));
+                }
             };
             if let Some(fencing) = fencing {
                 let asks = held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;

@@ -205,7 +205,8 @@ impl LockManagerBuilder {
     /// Sets how often a waiter polls for a lock of which the server sends no message. Defaults to 50 ms, on average.
     ///
     /// Such a lock is one that another library holds, or any lock if the server cannot send messages. For other locks the server
-    /// sends a message when the waiter is granted the lock. For each key, one waiter of a process polls, however many tasks wait. A
+    /// sends a message when the waiter is granted the lock. A process whose tasks hand such a lock on leaves it alone for one pause
+    /// after each batch, so all processes must have about the same value. For each key, one waiter of a process polls, however many tasks wait. A
     /// short pause costs the server commands; a long one leaves such a lock idle for longer.
     pub fn polling_pause(mut self, pause: Duration) -> Self {
         self.timing.polling_pause = pause;

@@ -21,7 +21,7 @@ use crate::{
         in_flight::ConnectionId,
         owner::Owner,
         redis::{
-            CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, SeenLock, Text, Token,
+            Arg, CLOCK, Joined, KeyLocation, Number, ReconnectingConnection, SeenLock, Text, Token,
             command, errors, in_one_message, millis,
             scripts::replies::{read_acquired, read_id, time_left, token},
             set_if_free,
@@ -38,17 +38,30 @@ const LARGEST_LEAD: u64 = 3_600_000 * PER_MILLI;
 
 /// The requests without scripts.
 impl KeyLocation {
-    pub(super) async fn acquire_by_commands(&self, request: &Acquire) -> Result<Acquired, Failure> {
+    pub(super) async fn acquire_by_commands(
+        &self,
+        request: &Acquire,
+        mark: Duration,
+    ) -> Result<Acquired, Failure> {
         let (key, token) = (Text(&request.owner.full_key), &request.owner.token);
-        let commands = in_one_message([
+        let mut commands = vec![
             command(&[&set_if_free(&request.owner, request.ttl)]),
             command(&[&[Text("GET"), key]]),
             command(&[&[Text("PTTL"), key]]),
-        ]);
+        ];
+        if request.queue_mode != QueueMode::DoNotQueue {
+            // The mark that tells a holder of this process. It may be left though the lock was free: a process ignores its own mark.
+            let (name, lasts) = (Text(&self.names.channel), Number(millis(mark)));
+            let mark = self.mark(&request.owner);
+            commands.push(command(&[&[Text("SET"), mark, name, Text("PX"), lasts]]));
+        }
+        let commands = in_one_message(commands);
         let (holding, in_flight) = (self.server.holding(), &request.owner.in_flight);
         let within = holding.acquire_within(request.ttl);
         let sent = holding.send_all(commands, within, Some(in_flight));
-        let (connection, replies) = sent.await?;
+        let (connection, mut replies) = sent.await?;
+        // That of the mark is of no interest: without a mark, the lock is only less fair.
+        replies.truncate(3);
         let [entered, holder, left] =
             <[Value; 3]>::try_from(replies).map_err(|_| errors::nonsense("an acquire"))?;
         let is_set = errors::of_reply(entered, connection, in_flight)? != Value::Nil;
@@ -103,9 +116,8 @@ impl KeyLocation {
             for (request, made) in some.iter().zip(made) {
                 renewals.push(match made {
                     Ok(true) => Ok(Renewed::Extended {
+                        contended: self.contended(request).await,
                         tokens: self.tokens(request).await,
-                        // There is no queue that would tell.
-                        contended: Contended::OthersWaiting,
                     }),
                     Ok(false) => Ok(Renewed::NotOurs),
                     Err(failure) => Err(failure),
@@ -113,6 +125,27 @@ impl KeyLocation {
             }
         }
         renewals
+    }
+
+    /// Whether other processes poll, for a lease that may be passed on.
+    async fn contended(&self, request: &Renew) -> Contended {
+        if request.tokens == 0 {
+            return Contended::NoneWaiting;
+        }
+        let (connection, mark) = (&self.server.connection, self.mark(&request.owner));
+        let (get, within) = ([Text("GET"), mark], connection.reply_within());
+        match connection.send(&[&get], within, None).await {
+            Ok((_, Value::Nil)) => Contended::NoneWaiting,
+            Ok((_, Value::BulkString(name))) if name == self.names.channel.as_bytes() => {
+                Contended::NoneWaiting
+            }
+            // They may poll.
+            _ => Contended::OthersWaiting,
+        }
+    }
+
+    fn mark<'a>(&'a self, owner: &'a Owner) -> Arg<'a> {
+        Joined(&self.names.asked, &owner.full_key)
     }
 
     /// One token, if any is wanted and can be given: the lease has been renewed in any case.

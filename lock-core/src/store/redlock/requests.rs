@@ -32,9 +32,6 @@ use crate::{
     },
 };
 
-/// A waiter that polls again within this many of its pauses is remembered by the servers in between.
-const MARK_PAUSES: u32 = 4;
-
 pub(super) async fn acquire(
     servers: Arc<RedlockServers>,
     request: Acquire,
@@ -52,7 +49,11 @@ pub(super) async fn acquire(
         ttl,
         count: request.tokens,
         lock: LockCondition::FreeOrOurs,
-        mark: servers.timing.polling_pause * if waits { MARK_PAUSES } else { 0 },
+        mark: if waits {
+            servers.timing.mark()
+        } else {
+            Duration::ZERO
+        },
     };
     let round = run_voting_round(&servers, proposal, request.known_fencing);
     let outcome = match round.await {

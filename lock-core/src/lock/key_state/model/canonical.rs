@@ -356,12 +356,14 @@ impl World {
                     sent,
                     queue_mode,
                     before,
+                    answers_up_to,
                     polled_by,
                     ..
                 } => write!(
                     text,
-                    "?{}{queue_mode:?}{before:?}{:?}",
+                    "?{}{queue_mode:?}{before:?}{:?}{:?}",
                     names.at(*sent),
+                    answers_up_to.map(|id| names.task(id.0)),
                     polled_by.map(|id| names.task(id.0))
                 ),
                 RequestStep::Waiting { until, wake_ups } => {

@@ -244,7 +244,7 @@ impl Server {
         (Some(Reply::Acquired(owner, Ok(outcome))), messages)
     }
 
-    /// A script tells only a check when the lock ends, which stamp is the last one, and that an entry is not the first.
+    /// A script tells only a check which stamp is the last one, and that an entry is not the first.
     fn as_by_a_script(&self, busy: Busy, request: &Acquire) -> Busy {
         let mut queue = self.table.queue.iter();
         let is_first = queue
@@ -256,7 +256,6 @@ impl Server {
                 ..busy
             },
             QueueMode::JoinQueue => Busy {
-                expiry: Expiry::Unknown,
                 stamp: None,
                 ..busy
             },

@@ -1,7 +1,8 @@
 //! How long a server lease may be passed on inside the process while other processes wait for it.
 //!
 //! If another process is in the queue, or this one was, the lock goes back after one hand-off. If others poll, it goes back after
-//! 64. In both cases it goes back after 20 ms at the latest. So a process with many waiting tasks has two turns while a process
+//! 64. In both cases it goes back after 20 ms at the latest. The release grants it to the queue, but not to those that poll, so for them
+//! the lock is then left alone for a polling pause. So a process with many waiting tasks has two turns while a process
 //! with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair: see
 //! `max_handoffs`.
 

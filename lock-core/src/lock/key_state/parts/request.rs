@@ -72,6 +72,9 @@ pub(crate) enum RequestStep {
         queue_mode: QueueMode,
         /// `may_hold` and `queue_mode` from before the request, restored if it certainly was not executed.
         before: (bool, QueueMode),
+        /// Of a body that is to run once: the last task that waited when the request was sent. A task that came later is not
+        /// answered by the reply: its call may have begun after the result was forgotten.
+        answers_up_to: Option<TaskId>,
         polled_by: Option<TaskId>,
     },
     /// Nothing is in flight. The next request is sent at `until`, or earlier after a message or a new connection.
@@ -222,15 +225,21 @@ impl<O> AcquireRequest<O> {
 /// The time until the entry is checked: a beat. Only the first of the queue asks sooner, when the holder's lease must have ended.
 /// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second for each process.
 /// The first process of the queue adds one check a ttl, or one a pause.
-pub(crate) fn checking_pause<W, L, O>(busy: &Busy, cx: &Transition<'_, W, L, O>) -> Duration {
+///
+/// `is_first`: the reply is to the request that joined the queue.
+pub(crate) fn checking_pause<W, L, O>(
+    busy: &Busy,
+    is_first: bool,
+    cx: &Transition<'_, W, L, O>,
+) -> Duration {
     let beat = BEAT + cx.host.jitter(BEAT / 20);
     if !busy.is_next {
         return beat;
     }
-    let pause = match (busy.wake_up, busy.expiry) {
-        (WakeUpMode::Push, Expiry::Unknown) => cx.host.jitter(FIRST_CHECK),
-        (WakeUpMode::Push, _) => beat,
-        (WakeUpMode::Poll | WakeUpMode::PollWithNewToken, _) => cx.host.jitter(cx.polling_pause),
+    let pause = match busy.wake_up {
+        WakeUpMode::Push if is_first => cx.host.jitter(FIRST_CHECK),
+        WakeUpMode::Push => beat,
+        WakeUpMode::Poll | WakeUpMode::PollWithNewToken => cx.host.jitter(cx.polling_pause),
     };
     match busy.expiry {
         // Two milliseconds later, with jitter, since the server counts in whole milliseconds.

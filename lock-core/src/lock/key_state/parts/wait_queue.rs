@@ -146,6 +146,16 @@ impl<W> WaitQueue<W> {
         self.take(&ids)
     }
 
+    /// Takes out the waiters up to this one.
+    pub(crate) fn take_up_to(
+        &mut self,
+        last: Option<TaskId>,
+    ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
+        let ids = self.iter().map(|(id, _)| id);
+        let ids: Vec<_> = ids.filter(|id| Some(*id) <= last).collect();
+        self.take(&ids)
+    }
+
     /// The waiters that poll when they are woken, in their order.
     pub(crate) fn those_awake(&self, which: impl Fn(&LocalWaiter<W>) -> bool) -> Vec<TaskId> {
         let chosen = self.awake.iter().filter(|(_, waiter)| which(waiter));

@@ -73,7 +73,9 @@ impl RedisStore {
                 return Err(needs_scripts());
             }
             Capabilities::Commands => {
-                let acquired = location.acquire_by_commands(request).await?;
+                let acquired = location
+                    .acquire_by_commands(request, self.0.timing.mark())
+                    .await?;
                 let is_busy = !matches!(acquired.outcome, AcquireOutcome::Granted(_));
                 self.note_others(&request.owner.key, is_busy);
                 acquired
@@ -118,10 +120,12 @@ impl RedisStore {
         request: &Acquire,
         queue_mode: QueueMode,
     ) -> Result<Acquired, Failure> {
+        let (arguments, count) =
+            location.acquire_arguments(request, queue_mode, self.0.timing.mark());
         let call = Call {
             keys: &location.keys(&request.owner.full_key)
                 [..KeyLocation::declared(request.owner.mode)],
-            arguments: &location.acquire_arguments(request, queue_mode),
+            arguments: &arguments[..count],
         };
         let (connection, in_flight) = (location.server.holding(), &request.owner.in_flight);
         let within = connection.acquire_within(request.ttl);

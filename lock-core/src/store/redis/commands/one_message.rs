@@ -47,7 +47,7 @@ pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
         let mut acquired = Ok(None);
         if let Some(way) = store.way_to_acquire(&request) {
             acquired = match way.form {
-                SentAs::Script => take_by_script(&way, &request).await,
+                SentAs::Script => take_by_script(&store, &way, &request).await,
                 SentAs::Alone | SentAs::Gathered => take_plainly(&way, &request).await,
             };
             // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
@@ -195,13 +195,18 @@ async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, 
 }
 
 /// Takes a key by the script. Without a subscription to grants, the script adds no entry to the queue.
-async fn take_by_script(way: &Way, request: &Acquire) -> Result<Option<Acquired>, Failure> {
+async fn take_by_script(
+    store: &RedisStore,
+    way: &Way,
+    request: &Acquire,
+) -> Result<Option<Acquired>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let delivery = location.delivery();
     let queue_mode = delivery.queue_mode(request.queue_mode);
+    let (arguments, count) = location.acquire_arguments(request, queue_mode, store.0.timing.mark());
     let script = ACQUIRE.call(Call {
         keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
-        arguments: &location.acquire_arguments(request, queue_mode),
+        arguments: &arguments[..count],
     });
     let in_flight = &request.owner.in_flight;
     let within = ready.reconnecting.acquire_within(request.ttl);

@@ -10,6 +10,7 @@
 -- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time.
 --          The number is the place in the last reply; 0: none yet.
 -- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and the kind.
+-- ARGV[7]  if there: the process waits, but polls, since grants cannot reach it. For so many milliseconds a mark says so.
 --
 -- Each word that is sent costs the server as much as a comparison, so there are few.
 --
@@ -19,7 +20,7 @@
 -- Contended 1: an exclusive entry is queued, or, for permits, any entry. The permit is 0 if shared.
 -- More 1: the next part of a batch waits for any call of release.lua, renew.lua, or this one.
 -- Returns {0, remaining milliseconds, place, ours} if busy.
--- Remaining -1: without an expiry, -2: not asked for. Of permits: until the first of the leases ends. Place 0: not known yet.
+-- Remaining -1: without an expiry. Of permits: until the first of the leases ends. Place 0: not known yet.
 -- Ours 1: the holder is a process like this one, and its release sends a grant, 0: it is not.
 -- The replies to 'try' and to a number have three more values: next, a stamp and the label. Without a stamp they have none of them.
 -- Next 1: the entry is the first of its band of the queue, 0: it is not.
@@ -115,6 +116,10 @@ if alone and (not holder or holder == token) then
   if not holder or redis.call('PTTL', lock) < ttl then
     redis.call('SET', lock, token, 'PX', ARGV[2])
   end
+  if ARGV[7] then
+    -- Its own mark must not end its own batch. Another process that polls soon sets the mark again.
+    redis.pcall('DEL', mark())
+  end
   return {1, first, taken}
 end
 
@@ -176,10 +181,6 @@ elseif alone and is_shared then
     end
   end
 end
-if mode == 'wait' then
-  return {0, -2, added == 1 and microseconds() or 0, ours}
-end
-
 local remaining, labelled = redis.call('PTTL', lock), holder or ''
 if is_marker then
   local soonest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
@@ -189,7 +190,13 @@ if is_marker then
   local longest = redis.call('ZREVRANGE', holders, 0, 1)
   labelled = string.match(longest[longest[1] == '#' and 2 or 1] or '', '^%S+ %d+ %d+ %w+ (.+)$') or ''
 end
+if mode == 'wait' then
+  return {0, remaining, added == 1 and microseconds() or 0, ours}
+end
 local next, stamp = 1, 0
+if ARGV[7] then
+  redis.pcall('SET', mark(), string.match(ARGV[6], '^%S+'), 'PX', ARGV[7])
+end
 if mode ~= 'try' then
   -- The check shows that the process is alive. Entries that were not checked for too long are taken out of the beats, which would
   -- outgrow the queue otherwise.

@@ -59,6 +59,10 @@ local CHANNEL = '__lock_core__:grants:'
 local BAND = 4500000000000000
 -- The same for commands. A number costs more, since it is written out at each call.
 local OTHERS = '4500000000000000'
+-- The name of the mark of the processes that poll: a string with an expiry. It says that one of them waits.
+local function mark()
+  return string.sub(KEYS[2], 1, -6) .. 'asked:' .. KEYS[1]
+end
 -- The words of an entry: channel, number, ttl, kind and token.
 local ENTRY = '^(%S+) (%d+) (%d+) (%w+) (.+)$'
 

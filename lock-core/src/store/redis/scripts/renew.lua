@@ -15,14 +15,14 @@
 -- Returns 0 if the key is gone or another's. Otherwise the lease lasts for the ttl at least.
 -- Returns 1 for an exclusive lease without tokens.
 -- Returns {1, contended} beside others: contended as in acquire.lua.
--- Returns {1, contended, first fencing token, how many} with tokens: contended 1 if another process waits. If none can be given, the
+-- Returns {1, contended, first fencing token, how many} with tokens: contended 1 if another process is queued, 2 if one polls. If none can be given, the
 -- reply has only the first two.
 --
 -- Never shortens: a renewal that was delayed on its way must not cut the lease of a later one.
 if not ARGV[5] then
   -- A key of another type is no queue: then nothing waits.
   local waiting = redis.pcall('ZCARD', KEYS[3])
-  local contended = type(waiting) == 'number' and waiting > 0 and 1 or 0
+  local contended = type(waiting) == 'number' and waiting > 0 and 1 or redis.pcall('EXISTS', mark()) == 1 and 2 or 0
   local first, taken = take_tokens(tonumber(ARGV[3]), tonumber(ARGV[4]))
   -- The lease is renewed, and a refusal must not make the reply an error.
   return first and {1, contended, first, taken} or {1, contended}

@@ -186,10 +186,10 @@ pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
     };
     Ok(Renewed::Extended {
         tokens: tokens.ok_or_else(|| errors::nonsense("a renewal"))?,
-        contended: if contended == 0 {
-            Contended::NoneWaiting
-        } else {
-            Contended::OthersQueued
+        contended: match contended {
+            0 => Contended::NoneWaiting,
+            2 => Contended::OthersWaiting,
+            _ => Contended::OthersQueued,
         },
     })
 }

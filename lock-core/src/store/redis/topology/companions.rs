@@ -32,6 +32,8 @@ pub(crate) struct Names {
     pub(crate) permits: String,
     /// The same for the results of bodies that ran once.
     pub(crate) results: String,
+    /// The same for the marks of processes that poll.
+    pub(crate) asked: String,
     /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,
     /// The whole name of that channel.
@@ -65,6 +67,7 @@ impl Names {
             holders: format!("{front}holders:"),
             permits: format!("{front}seats:"),
             results: format!("{front}result:"),
+            asked: format!("{front}asked:"),
             grants: format!("{GRANTS}{channel}").into(),
             check: format!("{front}check:"),
             channel,

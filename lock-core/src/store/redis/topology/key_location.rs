@@ -62,12 +62,18 @@ impl KeyLocation {
         }
     }
 
+    /// The arguments of an acquire, and how many of them count. The last one is the time for which a mark tells holders that this
+    /// process polls.
     pub(crate) fn acquire_arguments<'a>(
         &'a self,
         request: &'a Acquire,
         queue_mode: QueueMode,
-    ) -> [Arg<'a>; 6] {
-        [
+        mark: Duration,
+    ) -> ([Arg<'a>; 7], usize) {
+        let polls = request.queue_mode != QueueMode::DoNotQueue
+            && queue_mode == QueueMode::DoNotQueue
+            && self.delivery() == GrantDelivery::Unsupported;
+        let arguments = [
             Token(&request.owner.token),
             Number(millis(request.ttl)),
             Number(request.known_fencing),
@@ -78,7 +84,9 @@ impl KeyLocation {
                 QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
             },
             self.entry(request.entry()),
-        ]
+            Number(millis(mark)),
+        ];
+        (arguments, if polls { 7 } else { 6 })
     }
 
     /// The arguments of a release, and how many of them count. That of a lock held alone needs no more than two.

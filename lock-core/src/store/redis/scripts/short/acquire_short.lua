@@ -26,7 +26,7 @@ if ARGV[5] == 'wait' and (KEYS[7] or string.sub(ARGV[6], -1) == 'x') then
     -- In the band of the queue that is not for shared requests.
     if redis.pcall('ZADD', KEYS[3], 'NX', place + 4500000000000000, ARGV[6] .. ' ' .. ARGV[1]) == 1 then
       redis.call('PEXPIRE', KEYS[3], '30000')
-      return {0, -2, place, 1}
+      return {0, redis.call('PTTL', KEYS[1]), place, 1}
     end
   end
 end
