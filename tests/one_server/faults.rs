@@ -703,7 +703,8 @@ async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterward
     // A server that restarts without its data between an acquire and a release.
     let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
         "PING" => Reply::line("+PONG"),
-        // The manager tries this script when it connects.
+        // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
             0 => Reply::line("-LOADING Redis is loading the dataset in memory"),
@@ -785,7 +786,8 @@ async fn a_reply_without_a_request_is_ignored() {
             greeted.fetch_add(1, Ordering::SeqCst);
             Reply::line("-ERR unknown command 'HELLO'")
         }
-        // The manager tries this script when it connects.
+        // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "SET" => match acquired.fetch_add(1, Ordering::SeqCst) {
             0 => Reply::line("+OK"),
@@ -811,7 +813,8 @@ async fn a_refused_second_request_does_not_hide_that_the_first_one_may_have_take
     let server = FakeServer::start(move |request| match request[0].as_str() {
         "PING" => Reply::line("+PONG"),
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // The manager tries this script when it connects.
+        // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         // The request is executed, and its reply is lost.
         "SET" => Reply::HangUp,

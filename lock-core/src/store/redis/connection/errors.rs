@@ -183,7 +183,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     match code {
         "WRONGTYPE" => Failure::invalid(NO_LOCK),
         "LOCKMODE" => Failure::invalid(OTHER_MODE),
-        "NOPERM" if details.contains("access") && details.contains("key") => denied(format!(
+        "NOPERM" if is_about_keys(&details) => denied(format!(
             "{text}: grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
         )),
         "NOPERM" => denied(text),
@@ -270,6 +270,24 @@ pub(crate) fn details_of(error: &ServerError) -> &str {
 pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
     let details = details_of(error);
     details.to_lowercase().contains("unknown command")
+}
+
+/// Whether this user cannot run the command at all, whatever its arguments.
+pub(crate) fn is_unavailable_command(error: &ServerError) -> bool {
+    is_unknown_command(error) || error.code() == "NOPERM" && !is_about_keys(details_of(error))
+}
+
+/// Whether the server would run the command with another key or script: it knows the command, and the user may use it.
+pub(crate) fn is_for_its_key_or_script(error: &ServerError) -> bool {
+    let code = error.code();
+    Redirect::read(error).is_some()
+        || matches!(code, "NOSCRIPT" | "CLUSTERDOWN" | "TRYAGAIN")
+        || code == "NOPERM" && is_about_keys(details_of(error))
+}
+
+/// Whether a `NOPERM` is about keys, and not about the command.
+fn is_about_keys(details: &str) -> bool {
+    details.contains("access") && details.contains("key")
 }
 
 /// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
