@@ -24,11 +24,12 @@ const CLOCK: Clock = Clock::Boot;
 const MOST_IN_FLIGHT: usize = 1 << 17;
 
 /// How many bytes may come without a complete reply. The longest expected reply is the map of a cluster in which each slot is a
-/// range of its own.
-const MOST_WITHOUT_REPLY: usize = 1 << 23;
+/// range of its own, and takes 8 MiB at most. The rest is for replies to requests that were dropped: a thousand results.
+const MOST_WITHOUT_REPLY: usize = (1 << 23) + (1 << 10) * MOST_EACH;
 
-/// What each request in flight adds to that bound: its reply may be complete although its task has not run yet.
-const MOST_EACH: usize = 1 << 12;
+/// What each request in flight adds to that bound: its reply may be complete although its task has not run yet. A result of the
+/// largest size (64 KiB), and what is around it.
+const MOST_EACH: usize = (1 << 16) + (1 << 12);
 
 /// Why there is no reply.
 #[derive(Clone, Debug)]
