@@ -297,9 +297,26 @@ fn shown_details(details: &str) -> String {
     redact(&details[..quoted.unwrap_or(details.len())])
 }
 
+/// A reply has a form that its request cannot have.
+#[derive(Debug)]
+struct WrongForm(String);
+
+impl fmt::Display for WrongForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server's reply to {} has the wrong form", self.0)
+    }
+}
+
+impl Error for WrongForm {}
+
 /// A reply of a form that no server of this kind sends: it is unknown what was executed.
 pub(crate) fn nonsense(what: &str) -> Failure {
-    Failure::no_reply(format!("the server's reply to {what} has the wrong form"))
+    Failure::NoReply(Arc::new(WrongForm(what.to_owned())))
+}
+
+/// Whether the failure is a reply of the wrong form.
+pub(crate) fn is_nonsense(failure: &Failure) -> bool {
+    matches!(failure, Failure::NoReply(source) if source.is::<WrongForm>())
 }
 
 /// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was

@@ -275,6 +275,28 @@ impl ReconnectingConnection {
         self.forget_if(|current| current.connection.id == id);
     }
 
+    /// Ends a connection on which a reply has a form that its request cannot have: replies were lost, and all later ones are taken for
+    /// those of other requests.
+    pub(crate) fn expect_its_form<T>(&self, id: ConnectionId, read: &Result<T, Failure>) {
+        if read.as_ref().is_err_and(errors::is_nonsense) {
+            self.end_misplaced(id);
+        }
+    }
+
+    /// Ends a connection, and all requests on it, since its replies are not in their places.
+    pub(super) fn end_misplaced(&self, id: ConnectionId) {
+        let current = self.session.lock().current().cloned();
+        if let Some(current) = current.filter(|current| current.connection.id == id) {
+            let server = self.address().shown();
+            tracing::warn!(
+                server,
+                "replies were lost on the connection; making a new one"
+            );
+            current.connection.end_misplaced();
+            self.forget(id);
+        }
+    }
+
     /// Leaves a primary that another one has replaced.
     pub(crate) fn leave_if_replaced(&self, now: &KnownPrimary) {
         let is_replaced = |current: &Arc<CurrentConnection>| {
