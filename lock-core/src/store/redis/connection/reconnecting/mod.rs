@@ -260,8 +260,11 @@ impl ReconnectingConnection {
 
     fn note_reached(self: &Arc<Self>) {
         let away = self.session.lock().reachability.returned(CLOCK.now());
-        telemetry::reached(self.address().shown());
-        let Some(away) = away else { return };
+        let server = self.address().shown();
+        let Some(away) = away else {
+            return telemetry::reached(server);
+        };
+        telemetry::out_of_reach_no_more(server);
         let (this, within) = (self.clone(), self.reply_within());
         spawn_beside(async move {
             let info = this.info(within).await.unwrap_or_default();
@@ -440,7 +443,7 @@ impl Drop for ReconnectingConnection {
         self.forget_if(|_| true);
         let is_out_of_reach = self.session.lock().reachability.is_out_of_reach();
         if is_out_of_reach {
-            telemetry::reached(self.address().shown());
+            telemetry::out_of_reach_no_more(self.address().shown());
         }
     }
 }
