@@ -50,8 +50,15 @@ fn unavailable(error: &LockError, says: &str) {
 
 #[tokio::test]
 async fn a_malformed_url_says_how_to_write_it() {
-    for url in ["", "localhost", "127.0.0.1:6379", "redis//:hunter2@host"] {
+    for url in ["localhost", "127.0.0.1:6379", "redis//:hunter2@host"] {
         invalid(&refused(url).await, "no scheme");
+    }
+    for (url, says) in [
+        ("", "is the variable set?"),
+        (" redis://:hunter2@host", "begins with the character ' '"),
+        ("'redis://:hunter2@host'", "begins with the character '"),
+    ] {
+        invalid(&refused(url).await, says);
     }
     for url in [
         "redis://:hunter2@host:port",
@@ -111,6 +118,12 @@ async fn a_malformed_url_says_where() {
     let error = refused(list).await;
     invalid(&error, "url 2 of the list");
     invalid(&error, "the port of the host is no number");
+    for list in [
+        "memory://,redis://127.0.0.1:1",
+        "redis://127.0.0.1:1, memory://",
+    ] {
+        invalid(&refused(list).await, "`memory://` stands alone");
+    }
 }
 
 /// If a part of the url were ignored, two services with the same url could use two databases.

@@ -120,7 +120,9 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
         NoReply::Broken(why) => {
             let hint = match (&address.transport, address.place()) {
                 // A server with TLS closes a connection without TLS.
-                (Transport::Plain, Some(_)) => "; a port for TLS has a `rediss://` url",
+                (Transport::Plain, Some(_)) if !address.has_spoken() => {
+                    "; a port for TLS has a `rediss://` url"
+                }
                 _ => "",
             };
             Failure::no_reply(format!("cannot connect to {address}: {why}{hint}"))
