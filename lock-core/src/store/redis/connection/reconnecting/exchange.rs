@@ -134,7 +134,7 @@ impl ReconnectingConnection {
                     LONGEST
                 };
                 match reply {
-                    Ok(Ok(pong)) if !is_pong(&pong) => {
+                    Ok(Ok(replies)) if !is_pong(&replies) => {
                         reconnecting.end_misplaced(connection.id);
                     }
                     Ok(Ok(_)) => {
