@@ -17,7 +17,7 @@ pub(crate) const TTL_RANGE: (Duration, Duration) = (
 /// The fewest and the most permits of a lock.
 pub(crate) const PERMITS_RANGE: (u16, u16) = (1, 1_000);
 
-/// The longest bounded wait. A longer one counts as no bound.
+/// The longest bounded wait. A longer one is refused.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The most bytes in a key, without the manager's prefix.
@@ -119,7 +119,7 @@ impl LockOptions {
     /// Sets how long an acquire may wait for a busy lock.
     ///
     /// With a short wait, [`LockError::Busy`] is returned sooner. With a long wait, more tasks are in the wait queues. Zero is
-    /// [`no_wait`](Self::no_wait). Defaults to the manager's wait.
+    /// [`no_wait`](Self::no_wait), and more than 365 days is [`LockError::Invalid`]. Defaults to the manager's wait.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(if wait.is_zero() {
             Wait::No

@@ -78,6 +78,16 @@ impl Deployment {
         }
     }
 
+    /// A single server that runs scripts by their text only: its provider took `EVALSHA` away.
+    pub fn without_evalsha() -> Self {
+        let server = RedisServer::builder().without_command("EVALSHA");
+        Self {
+            waiting: Waiting::Polling,
+            runs_scripts: false,
+            ..Self::from(server.start())
+        }
+    }
+
     /// A single server that clients reach through TLS, with the authority of these certificates.
     pub fn over_tls(server: RedisServer, certificates: &Certificates) -> Self {
         let url = server.tls_url();

@@ -118,6 +118,14 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Takes a command away, as some providers do.
+    #[must_use = "a builder starts nothing by itself"]
+    pub fn without_command(mut self, name: &str) -> Self {
+        let words = ["--rename-command", name, ""];
+        self.arguments.extend(words.map(str::to_owned));
+        self
+    }
+
     /// Asks clients for `password`.
     #[must_use = "a builder starts nothing by itself"]
     pub fn password(mut self, password: &str) -> Self {

@@ -703,7 +703,8 @@ async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterward
     // A server that restarts without its data between an acquire and a release.
     let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
         "PING" => Reply::line("+PONG"),
-        // The manager tries this script when it connects.
+        // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "EVALSHA" => match scripts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
             0 => Reply::line("-LOADING Redis is loading the dataset in memory"),
@@ -785,7 +786,8 @@ async fn a_reply_without_a_request_is_ignored() {
             greeted.fetch_add(1, Ordering::SeqCst);
             Reply::line("-ERR unknown command 'HELLO'")
         }
-        // The manager tries this script when it connects.
+        // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         "SET" => match acquired.fetch_add(1, Ordering::SeqCst) {
             0 => Reply::line("+OK"),
@@ -811,7 +813,8 @@ async fn a_refused_second_request_does_not_hide_that_the_first_one_may_have_take
     let server = FakeServer::start(move |request| match request[0].as_str() {
         "PING" => Reply::line("+PONG"),
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        // The manager tries this script when it connects.
+        // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
         // The request is executed, and its reply is lost.
         "SET" => Reply::HangUp,
@@ -873,13 +876,17 @@ async fn a_waker_that_panics_harms_no_other_waiter() {
 
 #[tokio::test]
 async fn a_connection_that_breaks_at_every_question_is_not_made_anew_without_a_pause() {
-    let (_server, proxy, locks) = through_a_proxy().await;
+    let server = RedisServer::start();
+    server.add_user_without_scripts();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url_as("plain", "word")).await;
     let mut guards = Vec::new();
     for number in 0..10 {
         let key = format!("k{number}");
         guards.push(locks.acquire_free(key, options()).await);
     }
-    let every = Which::of("EVALSHA");
+    // Of a renewal without scripts, and of no handshake.
+    let every = Which::of("WATCH");
     proxy.lose(Direction::Requests, every, After::Reset);
     let (before, started) = (proxy.connections(), Instant::now());
     // After the end of a connection, all leases are renewed.
@@ -932,5 +939,61 @@ async fn what_was_taken_on_a_new_connection_is_not_renewed_at_once() {
     .await;
     for guard in guards {
         guard.release_held().await;
+    }
+}
+
+/// A proxy that throws replies away and keeps the connection shifts all later replies. Of plain commands, such a reply looks right.
+#[tokio::test]
+async fn replies_that_have_lost_their_place_grant_nothing_and_the_next_connection_does() {
+    for (user, parameters) in [
+        ("", ""),
+        ("", "?protocol=2"),
+        ("plain", ""),
+        ("plain", "?protocol=2"),
+    ] {
+        let server = RedisServer::start();
+        server.add_user_without_scripts();
+        let proxy = Proxy::start(server.port());
+        let url = match user {
+            "" => proxy.url(),
+            user => proxy.url_as(user, "word"),
+        };
+        let other = connect(&server.url()).await;
+        let held = other.acquire_free("held", patient()).await;
+        let locks = LockManager::builder()
+            .command_timeout(COMMAND)
+            .connect(&(url + parameters))
+            .await
+            .expect("the server is up");
+        let before = proxy.connections();
+        proxy.lose(Direction::Replies, Which::every(), After::Continue);
+        proxy.clear_log();
+        let acquire = |key: String| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.acquire(key, patient()).await })
+        };
+        let busy = acquire("held".to_owned());
+        let free: Vec<_> = (0..5).map(|number| acquire(format!("k{number}"))).collect();
+        eventually(HANG, "a reply is late", async || proxy.requests("PING") > 0).await;
+        proxy.pass();
+        for free in free {
+            let guard = timeout(HANG, free).await.expect("no hang");
+            let guard = guard.expect("no panic").expect("free");
+            guard.lease().verify().await.expect("it is held");
+            guard.release_held().await;
+        }
+        assert!(!busy.is_finished(), "{user} {parameters}: two holders");
+        held.lease().verify().await.expect("held all the time");
+        held.release_held().await;
+        let guard = timeout(HANG, busy).await.expect("no hang");
+        guard.expect("no panic").expect("free").release_held().await;
+        eventually(HANG, "another connection is used", async || {
+            let guard = locks.acquire("k", patient()).await.expect("free");
+            guard.lease().verify().await.expect("it is held");
+            guard.release_held().await;
+            proxy.connections() > before
+        })
+        .await;
+        nothing_is_left(&server).await;
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LockError, LockManager, LockOptions, OnceOptions, Repeat};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Which, connect, eventually, patient,
+    Which, connect, eventually, eventually_blocking, patient,
 };
 use tokio::task::JoinSet;
 
@@ -97,6 +97,50 @@ async fn callers_in_three_processes_get_the_result_of_one_body() {
         let left = server.pttl(RESULT).expect("it expires");
         assert!(left <= SECOND * 60, "{left:?}");
     }
+}
+
+#[tokio::test]
+async fn hundreds_of_long_results_for_a_busy_runtime_leave_its_connection_alone() {
+    const RESULTS: usize = 400;
+    let server = Arc::new(RedisServer::start());
+    let locks = connect(&server.url()).await;
+    let long = "x".repeat(60_000);
+    let run_each = || -> JoinSet<Result<Run, LockError>> {
+        let run = |number| {
+            let (locks, long) = (locks.clone(), long.clone());
+            async move {
+                let body = async |_| Ok(long);
+                locks.run_once(format!("k{number}"), once(), body).await
+            }
+        };
+        (0..RESULTS).map(run).collect()
+    };
+    run_each().join_all().await;
+    let asked = server.clone();
+    let sent = move || -> usize {
+        let stats = asked.info("stats");
+        let mut fields = stats.lines();
+        let bytes = fields.find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        bytes.expect("a count").trim().parse().expect("a number")
+    };
+    let connections = || -> Vec<String> {
+        let list = server.cli(&["CLIENT", "LIST"]);
+        let list: String = redis::from_redis_value(list).expect("lines of text");
+        let ours = list.lines().filter(|line| line.contains("name=lock-core:"));
+        let ids = ours.filter_map(|line| line.split(' ').next());
+        ids.map(str::to_owned).collect()
+    };
+    let (before, most) = (connections(), sent() + RESULTS * long.len());
+    let repeats = run_each();
+    // This task is polled after the others, which have sent their requests by then, and before any reply is theirs.
+    let busy = tokio::spawn(async move {
+        eventually_blocking(HANG, "all results have been sent", || sent() > most);
+    });
+    busy.await.expect("all results have been sent");
+    for repeat in repeats.join_all().await {
+        assert_eq!(value(repeat).len(), long.len());
+    }
+    assert_eq!(connections(), before);
 }
 
 #[tokio::test]

@@ -789,7 +789,7 @@ async fn a_connection_whose_handshake_comes_to_nothing_is_closed() {
             count.fetch_add(1, Ordering::SeqCst);
             Reply::line("-LOADING wait")
         }
-        "EVAL" => Reply::line(":0"),
+        "EVAL" | "EVALSHA" => Reply::line(":0"),
         _ => Reply::HangUp,
     });
     let locks = connect(&server.url()).await;

@@ -195,7 +195,9 @@ fn hostile(seed: u64) -> FakeServer {
             "AUTH" | "CLIENT" | "SELECT" => Reply::line("+OK"),
             "PING" => Reply::line("+PONG"),
             "SUBSCRIBE" => Reply::Bytes(">3\r\n+subscribe\r\n+c\r\n:1\r\n".into()),
-            "EVAL" if words.get(2).is_some_and(|keys| keys == "0") => Reply::line("*0"),
+            "EVAL" | "EVALSHA" if words.get(3).is_some_and(|key| key == "__lock_core__:check") => {
+                Reply::line(":1")
+            }
             "ROLE" => Reply::Bytes("*1\r\n$6\r\nmaster\r\n".into()),
             "CLUSTER" => {
                 let owner = format!("*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");

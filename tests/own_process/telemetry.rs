@@ -292,6 +292,11 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
         .run(key!("report"), bounded, |_| std::future::pending::<()>())
         .await;
     assert!(matches!(hangs, Err(LockError::Lost { .. })));
+    let released = locks
+        .acquire_free(key!("late"), LockOptions::default())
+        .await;
+    locks.force_release("late").await.expect("there");
+    released.release().await.expect_err("only this finds it");
     assert_figures(
         &figures(&recorder.snapshotter()),
         &[
@@ -301,6 +306,10 @@ async fn a_lease_that_is_lost_is_counted_by_its_reason() {
             ),
             (
                 "lock_lost_total{key=report,mode=exclusive,reason=max_hold}",
+                1.0,
+            ),
+            (
+                "lock_lost_total{key=late,mode=exclusive,reason=taken_away}",
                 1.0,
             ),
         ],

@@ -262,6 +262,20 @@ async fn a_server_with_too_many_clients_says_so_and_takes_the_next_one_later() {
     connect(&server.url()).await;
 }
 
+#[tokio::test]
+async fn a_server_that_was_reached_without_tls_is_not_advised_about_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let locks = connect(&proxy.url()).await;
+    // As a server does that restarts: the connection ends in the middle of the handshake.
+    proxy.lose(Direction::Requests, Which::every(), After::Reset);
+    proxy.reset();
+    let error = format!("{:?}", refused(&locks).await);
+    assert!(!error.contains("TLS"), "{error}");
+    let first = LockManager::connect(&proxy.url()).await;
+    unavailable(&first.expect_err("it is reset"), "cannot connect");
+}
+
 /// Checks a wait for a held lock where no message tells that it is free.
 async fn asks_again_and_again(server: &RedisServer, locks: &LockManager) {
     let holder = connect(&server.url()).await;

@@ -3,7 +3,11 @@
 //! Each figure has the template of the key and the mode as its labels. Templates are literals in the program. So each template has
 //! at most three series of a figure, however many keys there are.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Unit};
 
@@ -116,11 +120,37 @@ pub(super) fn once(key: &LockKey, outcome: crate::telemetry::OnceOutcome) {
     counted(&Key::from_parts(ONCE, &labels)).increment(1);
 }
 
-pub(super) fn connected(server: &str, is: bool) {
+/// Of how many connections to each server the log says that they cannot be made. The managers of a process share the gauge.
+static OUT_OF_REACH: Mutex<BTreeMap<String, i64>> = Mutex::new(BTreeMap::new());
+
+/// Sets the gauge of a server, to which so many `more` connections cannot be made.
+pub(super) fn connected(server: &str, more: i64) {
     let labels = vec![metrics::Label::new("server", server.to_owned())];
     let key = Key::from_parts(CONNECTED, labels);
     let gauge = metrics::with_recorder(|recorder| recorder.register_gauge(&key, &METADATA));
-    gauge.set(f64::from(u8::from(is)));
+    let mut is_reached = count_out_of_reach(server, more) == 0;
+    // The recorder is called without the mutex. Another thread may set the gauge in between, so the last one looks again.
+    loop {
+        gauge.set(f64::from(u8::from(is_reached)));
+        let now = count_out_of_reach(server, 0) == 0;
+        if now == is_reached {
+            return;
+        }
+        is_reached = now;
+    }
+}
+
+/// Counts connections that cannot be made, and returns how many there are.
+fn count_out_of_reach(server: &str, more: i64) -> i64 {
+    let known = OUT_OF_REACH.lock();
+    let mut known = known.unwrap_or_else(PoisonError::into_inner);
+    let count = known.get(server).copied().unwrap_or(0) + more;
+    if count == 0 {
+        known.remove(server);
+    } else {
+        known.insert(server.to_owned(), count);
+    }
+    count
 }
 
 pub(super) fn describe() {
@@ -194,4 +224,21 @@ fn gauge(name: &'static str, key: &LockKey, mode: LockMode) -> Gauge {
 
 fn histogram(name: &'static str, key: &LockKey, mode: LockMode) -> Histogram {
     metrics::with_recorder(|recorder| recorder.register_histogram(&of(name, key, mode), &METADATA))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_reached_when_no_manager_misses_it() {
+        let server = "redis://of-this-test";
+        assert_eq!(count_out_of_reach(server, 0), 0);
+        assert_eq!(count_out_of_reach(server, 1), 1);
+        assert_eq!(count_out_of_reach(server, 1), 2);
+        assert_eq!(count_out_of_reach("redis://another", 0), 0);
+        assert_eq!(count_out_of_reach(server, -1), 1, "one was dropped");
+        assert_eq!(count_out_of_reach(server, 0), 1);
+        assert_eq!(count_out_of_reach(server, -1), 0);
+    }
 }

@@ -184,13 +184,19 @@ pub(crate) fn out_of_reach(
             first_ends_in = first_ends_in.map(tracing::field::debug),
             "the server is out of reach: no lock on it can be acquired, and leases are not renewed"
         );
-        figures::connected(server, false);
+        figures::connected(server, 1);
     });
 }
 
-/// There is a connection to a server, or none is needed any more: its node left the cluster, or the manager has ended.
+/// There is a connection to a server.
 pub(crate) fn reached(server: &str) {
-    catch_panic(|| figures::connected(server, true));
+    catch_panic(|| figures::connected(server, 0));
+}
+
+/// There is a connection again to a server that was out of reach, or none is needed any more: its node left the cluster, or the manager
+/// has ended.
+pub(crate) fn out_of_reach_no_more(server: &str) {
+    catch_panic(|| figures::connected(server, -1));
 }
 
 /// A lease ended before it was released. `failure`: the last one of the backend, if it does not reply.
@@ -199,6 +205,11 @@ pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost, failure: Op
         tracing::warn!(key = %key.shown(), %reason, failure, "lease lost");
         figures::lost(key, mode, reason);
     });
+}
+
+/// Only the release found that a lease had ended. Its caller gets the reason.
+pub(crate) fn lost_at_release(key: &LockKey, mode: LockMode, reason: LeaseLost) {
+    catch_panic(|| figures::lost(key, mode, reason));
 }
 
 /// Warns of a key by hand that looks like a template, once for each text. Does nothing in a release build.

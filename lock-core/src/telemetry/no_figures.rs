@@ -32,6 +32,6 @@ pub(super) fn handed_on(_: &LockKey, _: LockMode, _: HandOff) {}
 #[cfg(feature = "once")]
 pub(super) fn once(_: &LockKey, _: crate::telemetry::OnceOutcome) {}
 
-pub(super) fn connected(_: &str, _: bool) {}
+pub(super) fn connected(_: &str, _: i64) {}
 
 pub(super) fn describe() {}

@@ -35,6 +35,7 @@ use crate::{
         Acquire, AcquireOutcome, Acquired, CertainRelease, Failure, QueueMode, Release,
         ReleaseOutcome, RunResult, StoreFuture, WakeUpMode, owner::Owner,
     },
+    telemetry,
 };
 
 /// A release that its task may wait for. Dropping it leaves the release in flight.
@@ -64,6 +65,8 @@ pub(crate) struct ReleaseInFlight {
     context: Arc<Context>,
     pub(crate) owner: Arc<Owner>,
     valid_until: Moment,
+    /// Whether there was a lease when this began. If not, a request is given up.
+    is_of_lease: bool,
     /// Open until the reply.
     reply: Tally,
 }
@@ -77,6 +80,7 @@ impl OpenRelease {
             context: context.clone(),
             owner: action.owner.clone(),
             valid_until: action.valid_until,
+            is_of_lease: context.clock.now() < action.valid_until,
             reply: Tally::of_one(),
         }))
     }
@@ -197,7 +201,9 @@ impl ReleaseInFlight {
         let (context, key) = (&self.context, &self.owner.key);
         context.outage.note(&reply, &context.clock);
         let reason = match (lost, reply) {
-            (Some(reason), _) => reason,
+            (Some(reason), _) => {
+                return Err(LockError::lost(key, reason, context.outage.failure()));
+            }
             (None, Ok(ReleaseOutcome::NotOurs)) if context.clock.now() >= self.valid_until => {
                 LeaseLost::Expired
             }
@@ -211,6 +217,9 @@ impl ReleaseInFlight {
             }
             (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
         };
+        if self.is_of_lease {
+            telemetry::lost_at_release(key, self.owner.mode.kind().shown(), reason);
+        }
         Err(LockError::lost(key, reason, context.outage.failure()))
     }
 

@@ -52,6 +52,9 @@ impl LockManagerBuilder {
     pub(super) async fn connect_to_servers_of(self, urls: &str) -> Result<LockManager, LockError> {
         match &split_list(urls)[..] {
             [_] => self.connect_to_server(Named::Url(urls.to_owned())).await,
+            urls if urls.iter().any(|url| url.starts_with("memory://")) => Err(LockError::invalid(
+                "`memory://` stands alone: it is not one of several servers",
+            )),
             urls => self.redlock(urls).await,
         }
     }

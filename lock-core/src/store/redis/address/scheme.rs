@@ -74,6 +74,20 @@ impl Kind {
 /// Why a text does not begin with a known scheme. Only a known one is shown if no `://` follows, since the text may begin with a
 /// password.
 pub(super) fn unknown(text: &str) -> String {
+    match text.chars().next() {
+        None => return "the url is empty: is the variable set?".to_owned(),
+        Some(first) if first.is_whitespace() => {
+            return format!(
+                "the url begins with the character {first:?}: write it without spaces around it"
+            );
+        }
+        Some(first @ ('"' | '\'' | '`')) => {
+            return format!(
+                "the url begins with the character {first}: take the quotation marks away, as some tools keep those of a variable"
+            );
+        }
+        _ => {}
+    }
     let (scheme, rest) = text.split_once(':').unwrap_or_default();
     let is_one = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
     let is_url = rest.starts_with("//") && !scheme.is_empty() && scheme.chars().all(is_one);

@@ -194,7 +194,10 @@ mod tests {
     #[test]
     fn a_malformed_url_says_where_without_its_secret() {
         let refused = [
-            ("", "no scheme"),
+            ("", "is the variable set?"),
+            (" redis://:hunter2@host", "begins with the character ' '"),
+            ("\"redis://:hunter2@host\"", "begins with the character \""),
+            ("'redis://:hunter2@host'", "begins with the character '"),
             ("127.0.0.1:6379", "no scheme"),
             ("hunter2@host", "no scheme"),
             ("redis//:hunter2@host", "no scheme"),

@@ -132,7 +132,9 @@ impl RedisStore {
         let ran = location.run_on(connection, &ACQUIRE, call, within, Some(in_flight));
         let (id, reply) = ran.await?;
         let reply = errors::of_reply(reply, id, in_flight)?;
-        read_acquired(&reply, id, queue_mode)
+        let acquired = read_acquired(&reply, id, queue_mode);
+        connection.expect_its_form(id, &acquired);
+        acquired
     }
 
     async fn release_at(
@@ -154,7 +156,9 @@ impl RedisStore {
         let (within, in_flight) = (connection.reply_within(), Some(request.in_flight()));
         let ran = location.run_on(&connection, &RELEASE, call, within, in_flight);
         let (id, reply) = ran.await?;
-        read_released(&errors::of_value(reply)?, id)
+        let released = read_released(&errors::of_value(reply)?, id);
+        connection.expect_its_form(id, &released);
+        released
     }
 
     /// Looks at a key, and names so many holders and waiters.

@@ -50,6 +50,7 @@ pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
                 SentAs::Script => take_by_script(&store, &way, &request).await,
                 SentAs::Alone | SentAs::Gathered => take_plainly(&way, &request).await,
             };
+            way.ready.expect_its_form(&acquired);
             // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
             let is_busy =
                 !matches!(&acquired, Ok(Some(acquired)) if acquired.outcome.found_it_free());
@@ -83,6 +84,7 @@ impl OneServer for RedisStore {
         if let Some(way) = self.way_to_release(request) {
             if !matches!(way.form, SentAs::Script) {
                 released = release_alone(&way, request).await;
+                way.ready.expect_its_form(&released);
                 if let Ok(found) = &released {
                     let outcome = found.as_ref().map(|found| &found.outcome);
                     let is_free = matches!(outcome, Some(ReleaseOutcome::Released));
@@ -91,6 +93,7 @@ impl OneServer for RedisStore {
             }
             if matches!(released, Ok(None)) {
                 released = release_by_script(&way, request).await;
+                way.ready.expect_its_form(&released);
             }
         }
         match released {

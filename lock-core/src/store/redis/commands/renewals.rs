@@ -82,8 +82,11 @@ async fn renew_at(
     let calls: Vec<_> = calls.collect();
     let connection = &location.server.connection;
     let ran = location.run_each(connection, &RENEW, &calls, within, None);
-    let (_, replies) = ran.await?;
+    let (id, replies) = ran.await?;
     let mut renewals: Renewals = replies.iter().map(read_renewed).collect();
+    for renewed in &renewals {
+        connection.expect_its_form(id, renewed);
+    }
     let none = Failure::no_reply("the renewal has no reply");
     renewals.resize(batch.len(), Err(none));
     Ok(renewals)

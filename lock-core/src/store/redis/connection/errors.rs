@@ -120,7 +120,9 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
         NoReply::Broken(why) => {
             let hint = match (&address.transport, address.place()) {
                 // A server with TLS closes a connection without TLS.
-                (Transport::Plain, Some(_)) => "; a port for TLS has a `rediss://` url",
+                (Transport::Plain, Some(_)) if !address.has_spoken() => {
+                    "; a port for TLS has a `rediss://` url"
+                }
                 _ => "",
             };
             Failure::no_reply(format!("cannot connect to {address}: {why}{hint}"))
@@ -183,7 +185,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     match code {
         "WRONGTYPE" => Failure::invalid(NO_LOCK),
         "LOCKMODE" => Failure::invalid(OTHER_MODE),
-        "NOPERM" if details.contains("access") && details.contains("key") => denied(format!(
+        "NOPERM" if is_about_keys(&details) => denied(format!(
             "{text}: grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
         )),
         "NOPERM" => denied(text),
@@ -272,6 +274,24 @@ pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
     details.to_lowercase().contains("unknown command")
 }
 
+/// Whether this user cannot run the command at all, whatever its arguments.
+pub(crate) fn is_unavailable_command(error: &ServerError) -> bool {
+    is_unknown_command(error) || error.code() == "NOPERM" && !is_about_keys(details_of(error))
+}
+
+/// Whether the server would run the command with another key or script: it knows the command, and the user may use it.
+pub(crate) fn is_for_its_key_or_script(error: &ServerError) -> bool {
+    let code = error.code();
+    Redirect::read(error).is_some()
+        || matches!(code, "NOSCRIPT" | "CLUSTERDOWN" | "TRYAGAIN")
+        || code == "NOPERM" && is_about_keys(details_of(error))
+}
+
+/// Whether a `NOPERM` is about keys, and not about the command.
+fn is_about_keys(details: &str) -> bool {
+    details.contains("access") && details.contains("key")
+}
+
 /// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
 /// passwords among them.
 fn shown_details(details: &str) -> String {
@@ -279,9 +299,26 @@ fn shown_details(details: &str) -> String {
     redact(&details[..quoted.unwrap_or(details.len())])
 }
 
+/// A reply has a form that its request cannot have.
+#[derive(Debug)]
+struct WrongForm(String);
+
+impl fmt::Display for WrongForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server's reply to {} has the wrong form", self.0)
+    }
+}
+
+impl Error for WrongForm {}
+
 /// A reply of a form that no server of this kind sends: it is unknown what was executed.
 pub(crate) fn nonsense(what: &str) -> Failure {
-    Failure::no_reply(format!("the server's reply to {what} has the wrong form"))
+    Failure::NoReply(Arc::new(WrongForm(what.to_owned())))
+}
+
+/// Whether the failure is a reply of the wrong form.
+pub(crate) fn is_nonsense(failure: &Failure) -> bool {
+    matches!(failure, Failure::NoReply(source) if source.is::<WrongForm>())
 }
 
 /// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was

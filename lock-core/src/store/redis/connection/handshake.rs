@@ -9,15 +9,21 @@ use std::{
 
 use redis::{RedisError, Value};
 
-use crate::store::{
-    Failure,
-    redis::{
-        address::Address,
-        connection::{
-            Arg, Capabilities, Connection, DeleteIf, errors, known_primary::KnownPrimary, reply,
+use crate::{
+    options::RESERVED,
+    store::{
+        Failure,
+        redis::{
+            address::Address,
+            connection::{
+                Arg, Capabilities, Connection, DeleteIf, errors, known_primary::KnownPrimary, reply,
+            },
         },
     },
 };
+
+/// The script that is run to see whether scripts can be run.
+const PROBE: &str = "return 1";
 
 /// A connection, and what is known of it. The public fields are final once the handshake is completed. Dropping this closes the
 /// connection.
@@ -90,18 +96,28 @@ impl CurrentConnection {
         Ok(())
     }
 
-    /// Asks whether this user may run scripts. Each connection asks once, since the next one may lead to another server.
+    /// Asks whether scripts can be run here, by their text and by their hash: some providers take away one of the two commands. Each
+    /// connection asks once, since the next one may lead to another server.
+    ///
+    /// The calls name a key, since some proxies refuse a script without one.
     pub(super) async fn ask_capabilities(&self) -> Result<Capabilities, Failure> {
-        let words = [Arg::Text("EVAL"), Arg::Text("return 1"), Arg::Number(0)];
-        match self.ask(&words).await? {
-            Value::ServerError(error)
-                if error.code() == "NOPERM" || errors::is_unknown_command(&error) =>
-            {
-                Ok(Capabilities::Commands)
-            }
-            Value::ServerError(error) => Err(errors::refused(&error, &self.address)),
+        let hash = sha1_smol::Sha1::from(PROBE).digest().to_string();
+        let [by_text, by_hash] = [("EVAL", PROBE), ("EVALSHA", &*hash)].map(|(command, script)| {
+            let key = Arg::Joined(RESERVED, "check");
+            [Arg::Text(command), Arg::Text(script), Arg::Number(1), key]
+        });
+        let replies = self.ask_all(&[&by_text, &by_hash]).await?;
+        let mut refusals = replies.iter().filter_map(|reply| match reply {
+            Value::ServerError(error) => Some(error),
             // No known server sends another reply. The first lock then shows whether scripts work.
-            _ => Ok(Capabilities::Scripts),
+            _ => None,
+        });
+        if refusals.clone().any(errors::is_unavailable_command) {
+            return Ok(Capabilities::Commands);
+        }
+        match refusals.find(|error| !errors::is_for_its_key_or_script(error)) {
+            Some(error) => Err(errors::refused(error, &self.address)),
+            None => Ok(Capabilities::Scripts),
         }
     }
 

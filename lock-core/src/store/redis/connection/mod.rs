@@ -204,6 +204,48 @@ impl Connection {
         }
     }
 
+    /// Passes a reply on once it is certain that it is the reply to this request.
+    ///
+    /// If a peer loses replies and keeps the connection, each later reply is taken for that of an earlier request, and may look right:
+    /// the `OK` to one `SET` is that to another. So after a time-out, no reply counts before the one to a later PING is in its place.
+    /// That comes right behind the replies of a server that was only slow.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is left behind: the reply is lost, as if the future had been dropped before it came.
+    pub(super) async fn in_its_place<T>(
+        &self,
+        replied: Result<T, NoReply>,
+        until: Option<Moment>,
+    ) -> Result<T, NoReply> {
+        let reply = replied?;
+        let traffic = &*self.traffic;
+        // Bounded by the PING, which is answered or ends the connection, and by `until`.
+        loop {
+            // Made before the look, so that it is not missed.
+            let tick = traffic.tick.notified();
+            if traffic.open_doubts().is_none() {
+                return Ok(reply);
+            }
+            if !traffic.is_usable() {
+                return Err(traffic.ended().unwrap_or(NoReply::Late));
+            }
+            if until.is_some_and(|until| CLOCK.now() >= until) {
+                return Err(NoReply::Late);
+            }
+            tick.await;
+        }
+    }
+
+    /// The replies are not in their places: ends the connection, and all requests on it, as if it had broken.
+    pub(super) fn end_misplaced(&self) {
+        self.traffic.doubt();
+        let why = "a reply has the wrong form, so replies were lost on the way";
+        self.traffic.end(NoReply::Broken(why.into()));
+        self.traffic.retire();
+        catch_panic(|| self.traffic.tick.notify_waiters());
+    }
+
     /// Polls the crate's driver until the connection is over.
     ///
     /// `silent` is called after a reply was late, and while requests are in flight and nothing came for `patience`. `left` is

@@ -57,7 +57,7 @@ pub(crate) async fn explained(
     ))
 }
 
-/// The warning for a user without the right to run scripts: what is missing, and the line that grants it.
+/// The warning where scripts cannot be run: what that costs, and the line that grants a user the right to them.
 pub(crate) async fn without_scripts(
     store: &RedisStore,
     location: &KeyLocation,
@@ -66,8 +66,8 @@ pub(crate) async fn without_scripts(
     let pause = store.0.timing.polling_pause;
     let line = line(store, location, Capabilities::Scripts, within).await;
     format!(
-        "this user may not run scripts, so there is no queue: waiters poll, about every {pause:?} each, and are served in no order; \
-         an administrator of the server grants what a queue takes by {line}"
+        "`EVAL` and `EVALSHA` cannot both be used, so there is no queue: waiters poll, about every {pause:?} each, and are served in \
+         no order; unless the server itself does not have these commands, its administrator grants what a queue takes by {line}"
     )
 }
 

@@ -39,8 +39,8 @@ impl RedisStore {
     /// Tries a lock on each server while a manager connects, and logs the server that was found. If no server was `reached`, that is
     /// the failure.
     ///
-    /// Only permanent errors are a failure: a missing right, or a key that holds something else. In all other cases the locks
-    /// themselves retry.
+    /// Only permanent errors are a failure: a missing right, a command that the server does not know, or a key that holds something
+    /// else. In all other cases the locks themselves retry.
     pub(crate) async fn try_out(
         &self,
         reached: Result<(), Failure>,
@@ -85,7 +85,7 @@ async fn try_one(store: &RedisStore, location: &KeyLocation) -> Result<(), Failu
     let Err(failure) = try_a_lock(store, location, Acked::NeedNot, &none).await else {
         return Ok(());
     };
-    if errors::lack_of_rights(&failure).is_some() || matches!(failure, Failure::Invalid(_)) {
+    if !failure.is_transient() {
         return Err(failure);
     }
     let server = location.server.connection.address().shown();
@@ -108,7 +108,8 @@ pub(super) async fn try_a_lock(
         Capabilities::Scripts => expect_rights(location).await?,
         Capabilities::Commands if store.0.is_one_of_several => {
             return Err(errors::denied(
-                "it may not run scripts, by which several servers vote: grant it `+eval +evalsha`"
+                "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
+                 the server does not have these commands"
                     .to_owned(),
             ));
         }

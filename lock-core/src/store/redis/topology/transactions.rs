@@ -119,6 +119,7 @@ pub(crate) async fn change_all(
             made => {
                 // What is wrong with its replies may be wrong with the next ones, too.
                 let made = taken_in(results, &due, made);
+                connection.expect_its_form(id, &made);
                 return made.inspect_err(|_| connection.forget(id));
             }
         }

@@ -14,7 +14,7 @@ use redis::{Pipeline, Value};
 use tokio::time::timeout;
 
 use crate::{
-    runtime::executor::spawn_beside,
+    runtime::{catch_panic::catch_panic, executor::spawn_beside},
     store::{
         Failure,
         in_flight::{ConnectionId, InFlight},
@@ -30,6 +30,9 @@ const SHORTEST_PROBE: Duration = Duration::from_millis(250);
 
 /// How many times its usual wait a PING may take while messages come.
 const PROLONGED: u32 = 4;
+
+/// How many replies may have been lost, so that the first further replies show it.
+const FILLERS: usize = 64;
 
 impl ReconnectingConnection {
     /// Sends a command and reads its reply, an error of the server included, within a time-out.
@@ -77,12 +80,14 @@ impl ReconnectingConnection {
             let connection = used.insert(connection);
             // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
             let replies = Box::pin(connection.several(&commands, in_flight, sent, None)).await;
+            let replies = connection.in_its_place(replies, None).await;
             let replies = self.take_in(connection, sent, within, replies, Vec::as_slice)?;
             Ok((id, replies))
         };
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
             if let Some(connection) = used {
+                connection.traffic.doubt();
                 self.suspect(&connection, within);
             }
             Err(errors::late(self.address(), within))
@@ -92,10 +97,13 @@ impl ReconnectingConnection {
     /// A reply did not come within `waited`: finds out whether the connection is dead, or how slow it is.
     ///
     /// The late reply itself does not show it, since its request may be dropped before the reply comes.
+    ///
+    /// It may also have lost replies, and then continue with the next ones. The reply to the PING shows that, too.
     pub(crate) fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, waited: Duration) {
         if connection.probed.swap(true, Ordering::AcqRel) {
             return;
         }
+        connection.traffic.doubt();
         let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
         // The PING has as long as the reply had: a renewal of a short lease cannot wait for another whole time-out.
         let patience = waited
@@ -104,6 +112,7 @@ impl ReconnectingConnection {
         spawn_beside(async move {
             let asked = CLOCK.now();
             let messages = connection.traffic.messages();
+            let doubts = connection.traffic.open_doubts();
             let mut ping = pin!(connection.ask_all(&[&[Arg::Text("PING")]]));
             // Ends with the reply, with a silence, or after a minute in which only other replies come. Messages come even if
             // requests are lost on the way. They cannot be distinguished from replies to dropped requests. So while messages come, the wait
@@ -125,9 +134,24 @@ impl ReconnectingConnection {
                     LONGEST
                 };
                 match reply {
-                    Ok(Ok(_)) if waited > patience => reconnecting.note_late_round_trip(waited),
-                    Ok(_) => {}
-                    Err(_) if has_bytes && waited < most => continue,
+                    Ok(Ok(replies)) if !is_pong(&replies) => {
+                        reconnecting.end_misplaced(connection.id);
+                    }
+                    Ok(Ok(_)) => {
+                        if waited > patience {
+                            reconnecting.note_late_round_trip(waited);
+                        }
+                        connection.traffic.settle(doubts.unwrap_or_default());
+                        catch_panic(|| connection.traffic.tick.notify_waiters());
+                    }
+                    Ok(Err(_)) => {}
+                    Err(_) if has_bytes && waited < most => {
+                        // If replies were lost, the next ones are taken for theirs, and one of these for that to the PING: soon, and not
+                        // after as many further requests.
+                        let fillers = [&[Arg::Text("TIME")][..]; FILLERS];
+                        drop(timeout(Duration::ZERO, connection.ask_all(&fillers)).await);
+                        continue;
+                    }
                     Err(_) if has_bytes && !has_messages => {}
                     Err(_) => {
                         tracing::warn!(
@@ -144,6 +168,18 @@ impl ReconnectingConnection {
                 break;
             }
             connection.probed.store(false, Ordering::Release);
+            // A request that left after the PING was late, too.
+            if connection.traffic.is_usable()
+                && connection.traffic.open_doubts().is_some()
+                && let Some(reconnecting) = reconnecting.upgrade()
+            {
+                reconnecting.suspect(&connection, patience);
+            }
         });
     }
+}
+
+/// Whether it is the reply to a PING, and not to another request.
+fn is_pong(replies: &[Value]) -> bool {
+    matches!(replies, [Value::SimpleString(pong)] if pong == "PONG")
 }

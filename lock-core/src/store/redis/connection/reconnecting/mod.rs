@@ -260,8 +260,11 @@ impl ReconnectingConnection {
 
     fn note_reached(self: &Arc<Self>) {
         let away = self.session.lock().reachability.returned(CLOCK.now());
-        telemetry::reached(self.address().shown());
-        let Some(away) = away else { return };
+        let server = self.address().shown();
+        let Some(away) = away else {
+            return telemetry::reached(server);
+        };
+        telemetry::out_of_reach_no_more(server);
         let (this, within) = (self.clone(), self.reply_within());
         spawn_beside(async move {
             let info = this.info(within).await.unwrap_or_default();
@@ -273,6 +276,28 @@ impl ReconnectingConnection {
     /// Never uses a connection again.
     pub(crate) fn forget(&self, id: ConnectionId) {
         self.forget_if(|current| current.connection.id == id);
+    }
+
+    /// Ends a connection on which a reply has a form that its request cannot have: replies were lost, and all later ones are taken for
+    /// those of other requests.
+    pub(crate) fn expect_its_form<T>(&self, id: ConnectionId, read: &Result<T, Failure>) {
+        if read.as_ref().is_err_and(errors::is_nonsense) {
+            self.end_misplaced(id);
+        }
+    }
+
+    /// Ends a connection, and all requests on it, since its replies are not in their places.
+    pub(super) fn end_misplaced(&self, id: ConnectionId) {
+        let current = self.session.lock().current().cloned();
+        if let Some(current) = current.filter(|current| current.connection.id == id) {
+            let server = self.address().shown();
+            tracing::warn!(
+                server,
+                "replies were lost on the connection; making a new one"
+            );
+            current.connection.end_misplaced();
+            self.forget(id);
+        }
     }
 
     /// Leaves a primary that another one has replaced, by the last choice among the sentinels' replies.
@@ -416,7 +441,7 @@ impl Drop for ReconnectingConnection {
         self.forget_if(|_| true);
         let is_out_of_reach = self.session.lock().reachability.is_out_of_reach();
         if is_out_of_reach {
-            telemetry::reached(self.address().shown());
+            telemetry::out_of_reach_no_more(self.address().shown());
         }
     }
 }

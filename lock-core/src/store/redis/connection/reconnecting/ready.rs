@@ -38,6 +38,11 @@ impl Ready {
         self.current.connection.id
     }
 
+    /// Ends the connection if the reply that was read has the wrong form.
+    pub(crate) fn expect_its_form<T>(&self, read: &Result<T, Failure>) {
+        self.reconnecting.expect_its_form(self.id(), read);
+    }
+
     /// Whether so many requests are in flight that those for free locks leave in one message.
     pub(crate) fn is_crowded(&self) -> bool {
         let connection = &self.current.connection;
@@ -56,6 +61,7 @@ impl Ready {
         let reply = pin!(handle.send_packed_command(&command));
         let until = Some(sent.after(within));
         let reply = connection.reply(reply, Some(in_flight), sent, until).await;
+        let reply = connection.in_its_place(reply, until).await;
         self.reconnecting
             .take_in(connection, sent, within, reply, slice::from_ref)
     }
@@ -72,6 +78,7 @@ impl Ready {
         let replies = connection
             .several(commands, Some(in_flight), sent, until)
             .await;
+        let replies = connection.in_its_place(replies, until).await;
         self.reconnecting
             .take_in(connection, sent, within, replies, Vec::as_slice)
     }
@@ -91,9 +98,8 @@ impl Ready {
                 let compose = || compose(connection.handle.clone());
                 let joining = pin!(shared.gathering.join(part, compose));
                 let until = Some(sent.after(within));
-                connection
-                    .reply(joining, Some(in_flight), sent, until)
-                    .await
+                let reply = connection.reply(joining, Some(in_flight), sent, until);
+                connection.in_its_place(reply.await, until).await
             }
         };
         self.reconnecting
@@ -146,7 +152,9 @@ impl ReconnectingConnection {
         let replies = match replies {
             Ok(replies) => replies,
             Err(none) => {
-                if !matches!(none, NoReply::Late | NoReply::NotSent) {
+                if !matches!(none, NoReply::Late | NoReply::NotSent)
+                    || !connection.traffic.is_usable()
+                {
                     // The driver does the same, but perhaps only after the caller has tried again.
                     self.forget(id);
                 }

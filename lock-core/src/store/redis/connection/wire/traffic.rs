@@ -24,11 +24,12 @@ const CLOCK: Clock = Clock::Boot;
 const MOST_IN_FLIGHT: usize = 1 << 17;
 
 /// How many bytes may come without a complete reply. The longest expected reply is the map of a cluster in which each slot is a
-/// range of its own.
-const MOST_WITHOUT_REPLY: usize = 1 << 23;
+/// range of its own, and takes 8 MiB at most. The rest is for replies to requests that were dropped: a thousand results.
+const MOST_WITHOUT_REPLY: usize = (1 << 23) + (1 << 10) * MOST_EACH;
 
-/// What each request in flight adds to that bound: its reply may be complete although its task has not run yet.
-const MOST_EACH: usize = 1 << 12;
+/// What each request in flight adds to that bound: its reply may be complete although its task has not run yet. A result of the
+/// largest size (64 KiB), and what is around it.
+const MOST_EACH: usize = (1 << 16) + (1 << 12);
 
 /// Why there is no reply.
 #[derive(Clone, Debug)]
@@ -77,6 +78,10 @@ pub(crate) struct Traffic {
     without_reply: AtomicUsize,
     /// Whether a reply was late since the driver's last tick.
     was_late: AtomicBool,
+    /// How many time-outs put the place of the replies in doubt: one that is lost shifts all that follow.
+    doubts: AtomicU64,
+    /// How many of them a reply to a later PING has settled.
+    settled: AtomicU64,
     end: OnceLock<NoReply>,
     /// Wakes the requests in flight, so that each checks whether it is late.
     pub(crate) tick: Notify,
@@ -158,8 +163,26 @@ impl Traffic {
         Moment::from_nanos(self.arrived.load(Ordering::Acquire))
     }
 
+    /// Puts the place of all further replies in doubt. Returns the number of doubts so far.
+    pub(crate) fn doubt(&self) -> u64 {
+        self.doubts.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Notes that the replies are in their places as far as the first `doubts` doubts are concerned.
+    pub(crate) fn settle(&self, doubts: u64) {
+        self.settled.fetch_max(doubts, Ordering::SeqCst);
+    }
+
+    /// How many doubts there are, if any of them is not settled.
+    pub(crate) fn open_doubts(&self) -> Option<u64> {
+        let settled = self.settled.load(Ordering::SeqCst);
+        let doubts = self.doubts.load(Ordering::SeqCst);
+        (doubts > settled).then_some(doubts)
+    }
+
     /// Notes that a request was given up.
     pub(crate) fn note_late(&self) {
+        self.doubt();
         self.was_late.store(true, Ordering::Release);
     }
 
