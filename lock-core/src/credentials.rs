@@ -55,11 +55,11 @@ pub type CredentialsFuture<'a> =
 /// thread of the manager, inside a tokio runtime with timers and sockets: it must not block. Its time-out is that of a connection
 /// (`connect_timeout`). If there is no reply in time, or the reply is an error, the failure is logged, and the provider is asked
 /// again. This loses no lease while the old connection works. Without a connection, locks are
-/// [`LockError::Unavailable`](crate::LockError::Unavailable) until the provider answers.
+/// [`LockError::Unavailable`](crate::error::LockError::Unavailable) until the provider answers.
 ///
 /// A server may refuse what the provider returned, such as a token that has just expired. The provider is then asked again: up to
 /// three times within a second, and with each later connection. Meanwhile locks are waited for, or `Unavailable`. With fixed
-/// [`Credentials`], a refusal while connecting is [`LockError::Invalid`](crate::LockError::Invalid).
+/// [`Credentials`], a refusal while connecting is [`LockError::Invalid`](crate::error::LockError::Invalid).
 ///
 /// # Examples
 ///

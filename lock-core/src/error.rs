@@ -12,7 +12,7 @@ use crate::key::LockKey;
 /// | [`Lost`](Self::Lost) | this process held it and does not any more | stop, and undo or re-check what was done |
 /// | [`Unavailable`](Self::Unavailable) | the backend did not reply or cannot serve; the state is unknown | answer 503 |
 /// | [`Invalid`](Self::Invalid) | the request itself is wrong | mend the program or its configuration |
-/// | [`NotConfigured`](Self::NotConfigured) | no manager was given | call [`set_global`](crate::set_global) |
+/// | [`NotConfigured`](Self::NotConfigured) | no manager was given | call [`set_global`](crate::manager::default_manager::set_global) |
 ///
 /// No variant prints an owner token or a password.
 ///
@@ -44,7 +44,7 @@ pub enum LockError {
         key: LockKey,
         /// When to try again: see [`LockError::retry_after`]. `None` if the holder's lease never ends by itself, because another
         /// client took the key without an expiry. Then only
-        /// [`LockManager::force_release`](crate::LockManager::force_release) frees the lock.
+        /// [`LockManager::force_release`](crate::manager::LockManager::force_release) frees the lock.
         retry_after: Option<Duration>,
         /// What holds it, as far as the call knew without an extra request.
         held_by: Option<HeldBy>,
@@ -76,7 +76,7 @@ pub enum LockError {
         reason: Arc<str>,
     },
     /// The body ran before, for another caller, and this caller cannot have its result: see
-    /// [`LockManager::run_once`](crate::LockManager::run_once). The body does not run.
+    /// [`LockManager::run_once`](crate::manager::LockManager::run_once). The body does not run.
     #[cfg(feature = "once")]
     #[non_exhaustive]
     Repeated {
@@ -85,7 +85,7 @@ pub enum LockError {
         /// Why there is no result for this caller.
         reason: Repeat,
     },
-    /// No manager: neither `locks = …`, nor [`with_locks`](crate::with_locks), nor [`set_global`](crate::set_global).
+    /// No manager: neither `locks = …`, nor [`with_locks`](crate::manager::default_manager::with_locks), nor [`set_global`](crate::manager::default_manager::set_global).
     ///
     /// `with_locks` gives a manager to one task. It does not reach into a task that is spawned inside, which has none: wrap the
     /// spawned future in `with_locks`, too.
@@ -345,7 +345,7 @@ pub enum HeldBy {
     ThisBody,
     /// Another task of this process, for this long.
     ThisProcess(Duration),
-    /// Another process with this library: its [label](crate::LockManagerBuilder::label), or its host and process id.
+    /// Another process with this library: its [label](crate::manager::builder::LockManagerBuilder::label), or its host and process id.
     OtherProcess(Arc<str>),
 }
 
@@ -477,7 +477,7 @@ pub enum LeaseLost {
     TakenAway,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
-    /// [`LockManager::shutdown`](crate::LockManager::shutdown) ended it at its deadline.
+    /// [`LockManager::shutdown`](crate::manager::LockManager::shutdown) ended it at its deadline.
     Shutdown,
     /// Another key that was acquired at once with this one was lost, and this one with it.
     OtherKey,

@@ -186,7 +186,7 @@ mod tests {
     use std::{convert::Infallible, time::Duration};
 
     use super::*;
-    use crate::{LockKey, LockManager, LockOptions};
+    use crate::{key::LockKey, manager::LockManager, options::LockOptions};
 
     /// A store in which another holder may announce a token between a read and the write that follows.
     #[derive(Default)]

@@ -57,7 +57,7 @@ impl FencingToken {
 
 /// The values that a holder passes to the store that the lock protects: see [`FencedStore`](crate::fenced::FencedStore).
 ///
-/// [`Lease::fences`](crate::Lease::fences) returns one for each key.
+/// [`Lease::fences`](crate::lease::Lease::fences) returns one for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Fence {
@@ -67,7 +67,7 @@ pub struct Fence {
     ///
     /// Two servers that both act as the primary can give out one token twice. This number tells the two holders apart.
     pub holder: u64,
-    /// The permit of a holder that has one of several permits, as [`Lease::permit`](crate::Lease::permit).
+    /// The permit of a holder that has one of several permits, as [`Lease::permit`](crate::lease::Lease::permit).
     ///
     /// Tokens of different permits say nothing about each other, so a store remembers one fence for each permit.
     pub permit: Option<u16>,

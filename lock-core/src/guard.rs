@@ -3,8 +3,8 @@
 use std::fmt;
 
 #[cfg(feature = "once")]
-use crate::store::RunResult;
-use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
+use crate::backend::RunResult;
+use crate::{driver::hold::Hold, error::LockError, key::LockKey, lease::Lease};
 
 /// Owns a lease: the lock, or the locks of several keys, are held as long as this value lives.
 ///
@@ -13,7 +13,7 @@ use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 /// Dropping the guard releases the lock in the background, within one round trip. This covers an early return, `?`, a panic, and a
 /// dropped future that owns the guard. It works outside a runtime, and while a runtime shuts down. It never blocks. The drop cannot
 /// report how the release went; [`release`](Self::release) can. If the process ends at once, the message may not be sent. The lock
-/// is then free after the rest of its ttl, unless [`LockManager::shutdown`](crate::LockManager::shutdown) was awaited.
+/// is then free after the rest of its ttl, unless [`LockManager::shutdown`](crate::manager::LockManager::shutdown) was awaited.
 ///
 /// A guard that is leaked with [`std::mem::forget`] holds its lock as long as the process lives, or until `max_hold`.
 ///
@@ -22,7 +22,7 @@ use crate::{error::LockError, key::LockKey, lease::Lease, lock::hold::Hold};
 /// the level `DEBUG`.
 ///
 /// A bare guard does not stop your code when the lease is lost. Watch [`Lease::lost`], or use
-/// [`LockManager::run`](crate::LockManager::run), which does.
+/// [`LockManager::run`](crate::manager::LockManager::run), which does.
 #[must_use = "the lock is released as soon as the guard is dropped: bind it, as in `let guard = …`, not `let _ = …`"]
 pub struct LockGuard {
     hold: Hold,

@@ -1,15 +1,15 @@
 //! What operators see: the holders of a key, the locks that are held, and whether the backend is fit for use.
 //!
-//! [`LockManager::inspect`](crate::LockManager::inspect) looks at one key, [`list`](crate::LockManager::list) at all that are held,
-//! and [`check`](crate::LockManager::check) at the backend. [`LockError::held_by`](crate::LockError::held_by) names the holder of a
+//! [`LockManager::inspect`](crate::manager::LockManager::inspect) looks at one key, [`list`](crate::manager::LockManager::list) at all that are held,
+//! and [`check`](crate::manager::LockManager::check) at the backend. [`LockError::held_by`](crate::error::LockError::held_by) names the holder of a
 //! lock that is busy.
 
 use std::{fmt, time::Duration};
 
 use crate::key::{LockKey, Shown};
-pub use crate::{error::HeldBy, manager::LockList, mode::LockMode};
+pub use crate::{error::HeldBy, manager::listing::LockList, mode::LockMode};
 
-/// The holder of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
+/// The holder of a key, as [`LockManager::inspect`](crate::manager::LockManager::inspect) found it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockInfo {
@@ -35,7 +35,7 @@ pub struct LockInfo {
     pub queue: Vec<Waiter>,
 }
 
-/// A lease that holds a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
+/// A lease that holds a key, as [`LockManager::inspect`](crate::manager::LockManager::inspect) found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseInfo {
@@ -43,11 +43,11 @@ pub struct LeaseInfo {
     pub process: Holder,
     /// For how long it runs unless it is renewed or released; `None` if it has no expiry.
     pub remaining: Option<Duration>,
-    /// The number of its permit, as [`Lease::permit`](crate::Lease::permit) returns it. `None` in the other modes.
+    /// The number of its permit, as [`Lease::permit`](crate::lease::Lease::permit) returns it. `None` in the other modes.
     pub permit: Option<u16>,
 }
 
-/// A request in the queue of a key, as [`LockManager::inspect`](crate::LockManager::inspect) found it.
+/// A request in the queue of a key, as [`LockManager::inspect`](crate::manager::LockManager::inspect) found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
@@ -71,7 +71,7 @@ pub struct ListedLock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
-    /// A process that uses this library: its [label](crate::LockManagerBuilder::label), or its host and process id, as in
+    /// A process that uses this library: its [label](crate::manager::builder::LockManagerBuilder::label), or its host and process id, as in
     /// `web-3/4711`.
     Ours(String),
     /// Another library or a script.
@@ -130,7 +130,7 @@ impl Sighting {
 /// So many holders and waiters are named, at most: a look stays short on the server.
 pub(crate) const NAMED: usize = 64;
 
-/// What [`LockManager::check`](crate::LockManager::check) found of a backend that works.
+/// What [`LockManager::check`](crate::manager::LockManager::check) found of a backend that works.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Health {

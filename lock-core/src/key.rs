@@ -13,7 +13,7 @@ use crate::template::Template;
 /// What is locked: a short text that every process spells alike.
 ///
 /// A clone is cheap. Any text can be a `LockKey`. It can be locked if it is not empty and has at most 512 bytes. The call that uses
-/// the key checks this, and otherwise returns [`LockError::Invalid`](crate::LockError::Invalid).
+/// the key checks this, and otherwise returns [`LockError::Invalid`](crate::error::LockError::Invalid).
 ///
 /// # Examples
 ///
@@ -323,7 +323,8 @@ impl fmt::Write for Encoder<'_> {
 mod tests {
     use std::collections::HashMap;
 
-    use super::{Part::Text, *};
+    use super::Part::Text;
+    use super::*;
 
     static OF_TESTS: Template = Template::new("of tests");
 

@@ -3,20 +3,21 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
+    driver::{hold::Leases, lease_state::LeaseState},
+    engine::{event::Event, reply::Renewed},
     error::{LeaseLost, LockError},
+    failure::Failure,
     fencing::{Fence, FencingToken},
     key::LockKey,
-    lock::{hold::Leases, key_state::Event, lease_state::LeaseState},
-    store::{Failure, Renewed},
 };
 
 /// The time-limited right to hold a lock, as an observer sees it.
 ///
 /// A clone is cheap, and may be passed around and kept. It does not keep the lock held. The lease is renewed in the background
-/// until its [`LockGuard`](crate::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client
+/// until its [`LockGuard`](crate::guard::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client
 /// takes the key away.
 ///
-/// Several keys that were acquired [at once](crate::LockManager::acquire_all) have one lease. It is lost as soon as one of the keys
+/// Several keys that were acquired [at once](crate::manager::LockManager::acquire_all) have one lease. It is lost as soon as one of the keys
 /// is lost.
 #[derive(Clone)]
 pub struct Lease {
@@ -57,7 +58,7 @@ impl Lease {
             .collect()
     }
 
-    /// Returns the number of the permit if the lock was acquired with [`permits`](crate::LockOptions::permits); `None` in other
+    /// Returns the number of the permit if the lock was acquired with [`permits`](crate::options::LockOptions::permits); `None` in other
     /// modes.
     ///
     /// Permits are numbered from 0 up to, and not including, the number of permits. No other holder has the same permit of the key at

@@ -103,6 +103,7 @@
 #[cfg(feature = "redis")]
 pub mod credentials;
 mod error;
+mod failure;
 pub mod fenced;
 mod fencing;
 #[cfg(feature = "once")]
@@ -110,6 +111,7 @@ mod fingerprint;
 pub mod inspect;
 mod key;
 mod mode;
+mod moment;
 #[cfg(feature = "once")]
 mod once;
 mod options;
@@ -120,9 +122,10 @@ mod tls;
 mod runtime;
 mod telemetry;
 
-mod store;
+mod backend;
 
-mod lock;
+mod driver;
+mod engine;
 
 mod guard;
 mod lease;
@@ -140,7 +143,8 @@ pub mod guide;
 /// The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::{lock::reentry::assert_holds, private::*};
+    pub use crate::driver::reentry::assert_holds;
+    pub use crate::private::*;
 }
 
 /// For lock-core's own tests. Not covered by any promise of stability.
@@ -156,13 +160,13 @@ pub mod __simulation {
     };
 }
 
+#[cfg(all(feature = "axum", feature = "once"))]
+pub use crate::once::idempotency_key::IdempotencyKey;
 #[cfg(feature = "once")]
 pub use error::Repeat;
 pub use error::{FromLockError, LeaseLost, LockError, Skipped};
 pub use fencing::FencingToken;
 pub use guard::LockGuard;
-#[cfg(all(feature = "axum", feature = "once"))]
-pub use integrations::once::idempotency_key::IdempotencyKey;
 pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(all(feature = "macros", feature = "once"))]

@@ -8,9 +8,9 @@ use std::fmt;
 pub enum LockMode {
     /// One holder alone. The default.
     Exclusive,
-    /// Any number of holders that share it: see [`LockOptions::shared`](crate::LockOptions::shared).
+    /// Any number of holders that share it: see [`LockOptions::shared`](crate::options::LockOptions::shared).
     Shared,
-    /// As many holders as it has permits: see [`LockOptions::permits`](crate::LockOptions::permits).
+    /// As many holders as it has permits: see [`LockOptions::permits`](crate::options::LockOptions::permits).
     Permits,
 }
 

@@ -155,7 +155,7 @@ impl LockOptions {
     ///
     /// What gets worse: if work under a shared lock writes, it runs beside other work that writes. An exclusive request waits until
     /// all shared holders before it have ended, so the slowest of them determines its wait. All holders of one shared phase have
-    /// the same [fencing token](crate::Lease::fencing_token), which does not tell them apart.
+    /// the same [fencing token](crate::lease::Lease::fencing_token), which does not tell them apart.
     ///
     /// A process keeps its share for up to a second after its last task has ended, so that the next task needs no round trip. The
     /// first exclusive request ends the share, and so does dropping the last manager. A process that is killed in that second
@@ -168,7 +168,7 @@ impl LockOptions {
     /// (Redlock) have exclusive locks only: a shared request is [`LockError::Invalid`] there.
     ///
     /// If both this and [`permits`](Self::permits) are called, the last call counts. In a list, each key can have a mode of its own:
-    /// see [`LockManager::acquire_all`](crate::LockManager::acquire_all).
+    /// see [`LockManager::acquire_all`](crate::manager::LockManager::acquire_all).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -202,7 +202,7 @@ impl LockOptions {
     /// [`LockError::Invalid`]. Fencing tokens of different permits say nothing about each other.
     ///
     /// If both this and [`shared`](Self::shared) are called, the last call counts. In a list, each key can have permits of its own:
-    /// see [`LockManager::acquire_all`](crate::LockManager::acquire_all).
+    /// see [`LockManager::acquire_all`](crate::manager::LockManager::acquire_all).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -298,19 +298,19 @@ impl LockOptions {
         self
     }
 
-    /// Has [`run`](crate::LockManager::run) and [`run_all`](crate::LockManager::run_all) return as soon as the release has been
+    /// Has [`run`](crate::manager::LockManager::run) and [`run_all`](crate::manager::LockManager::run_all) return as soon as the release has been
     /// handed over, so that a lock costs its caller one round trip. Defaults to the manager's choice, which is to wait for the
     /// reply.
     ///
-    /// See [`LockManagerBuilder::release_in_background`](crate::LockManagerBuilder::release_in_background) for what gets worse.
-    /// It has no effect on guards: [`LockGuard::release`](crate::LockGuard::release) always waits, and dropping a guard never does.
+    /// See [`LockManagerBuilder::release_in_background`](crate::manager::builder::LockManagerBuilder::release_in_background) for what gets worse.
+    /// It has no effect on guards: [`LockGuard::release`](crate::guard::LockGuard::release) always waits, and dropping a guard never does.
     pub const fn release_in_background(mut self) -> Self {
         self.release = Some(ReleaseMode::InBackground);
         self
     }
 }
 
-/// A key of a list: alone, or with options that say its mode. See [`LockManager::acquire_all`](crate::LockManager::acquire_all).
+/// A key of a list: alone, or with options that say its mode. See [`LockManager::acquire_all`](crate::manager::LockManager::acquire_all).
 ///
 /// Implemented for all that is a key, and for a pair of a key and [`LockOptions`]. It cannot be implemented by hand.
 #[diagnostic::on_unimplemented(

@@ -21,10 +21,10 @@ const PERMITS: &str = "__lock_core__:seats:lock:k";
 const BAND: u64 = 4_500_000_000_000_000;
 
 const ACQUIRE: &str = concat!(
-    include_str!("../../lock-core/src/store/redis/scripts/short/acquire_short.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/acquire.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire_short.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/queue.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/advance.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire.lua"),
 );
 
 /// The server's time in microseconds.

@@ -406,17 +406,17 @@ async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
 }
 
 const ACQUIRE: &str = concat!(
-    include_str!("../../lock-core/src/store/redis/scripts/short/acquire_short.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/acquire.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire_short.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/queue.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/advance.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire.lua"),
 );
 
 const RENEW: &str = concat!(
-    include_str!("../../lock-core/src/store/redis/scripts/short/renew_short.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/advance.lua"),
-    include_str!("../../lock-core/src/store/redis/scripts/renew.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/renew_short.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/queue.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/advance.lua"),
+    include_str!("../../lock-core/src/backend/redis/protocol/scripts/renew.lua"),
 );
 
 /// A server must not stand still while it grants a phase to many waiters.

@@ -26,8 +26,8 @@ const ANY: &str = "return redis.call(unpack(ARGV))";
 /// The first two clients speak RESP3, and subscribe to a channel each.
 const CLIENTS: usize = 3;
 
-const PROPOSE: &str = scripts!("voting/counter.lua", "voting/propose.lua");
-const MARK: &str = scripts!("voting/counter.lua", "voting/mark.lua");
+const PROPOSE: &str = scripts!("counter.lua", "propose.lua");
+const MARK: &str = scripts!("counter.lua", "mark.lua");
 
 /// The time of the first command in microseconds since 1970: in 2026.
 const START_US: i64 = 1_790_000_000_000_000;

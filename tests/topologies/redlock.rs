@@ -1247,8 +1247,8 @@ async fn operators_see_and_free_a_lock_on_all_servers() {
 fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_that_is_free_or_ours()
 {
     const PROPOSE: &str = concat!(
-        include_str!("../../lock-core/src/store/redis/scripts/voting/counter.lua"),
-        include_str!("../../lock-core/src/store/redis/scripts/voting/propose.lua"),
+        include_str!("../../lock-core/src/backend/redis/protocol/scripts/counter.lua"),
+        include_str!("../../lock-core/src/backend/redis/protocol/scripts/propose.lua"),
     );
     /// In fencing tokens.
     const SECOND: u64 = 2_048_000;

@@ -24,7 +24,7 @@ use crate::{
         kept_lock::warn_of_release, problem::Problem, response::SentLater, stream::Held,
     },
     key::LockKey,
-    manager::{Finished, LockManager, LockSource},
+    manager::{LockManager, default_manager::LockSource, run::Finished},
 };
 
 impl Problem {
@@ -238,7 +238,7 @@ impl<T: LockSource + ?Sized> LockSource for Data<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LockKey, error::KnownHolder};
+    use crate::{error::KnownHolder, key::LockKey};
 
     #[test]
     fn a_failure_is_actixs_status_in_each_way_to_ask() {

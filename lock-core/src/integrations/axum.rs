@@ -14,7 +14,7 @@ use crate::{
         problem::Problem,
         response::SentLater,
     },
-    manager::Finished,
+    manager::run::Finished,
 };
 
 /// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the

@@ -8,16 +8,16 @@ use std::{
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{guard::LockGuard, integrations::stream::Held, manager::Finished};
+use crate::{guard::LockGuard, integrations::stream::Held, manager::run::Finished};
 
 /// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
-pub(super) struct HeldBody<B> {
+pub(crate) struct HeldBody<B> {
     /// `None` after the end.
     held: Option<Held<B>>,
 }
 
 impl<B> HeldBody<B> {
-    pub(super) fn new(body: B, guard: LockGuard) -> Self {
+    pub(crate) fn new(body: B, guard: LockGuard) -> Self {
         Self {
             held: Some(Held::new(body, guard)),
         }
@@ -55,7 +55,7 @@ where
 }
 
 /// A body, after a look at whether it is complete.
-pub(super) enum Peeked<B: Body> {
+pub(crate) enum Peeked<B: Body> {
     /// It is in memory, and this is the whole of it.
     Whole(B::Data),
     /// It has nothing to send.
@@ -67,7 +67,7 @@ pub(super) enum Peeked<B: Body> {
 }
 
 /// A body with a first frame that was taken out of it.
-pub(super) struct Begun<B: Body> {
+pub(crate) struct Begun<B: Body> {
     first: Option<Result<Frame<B::Data>, B::Error>>,
     rest: B,
     /// The size of both.
@@ -78,7 +78,7 @@ impl<B: Body + Unpin> Peeked<B> {
     /// Looks at a body. One with a known size may be in memory, or be made while it is sent, as a file is. Only a poll tells: one
     /// in memory has ended with its first frame. The waker that the poll leaves behind does nothing. Each body that is sent is
     /// polled again with another waker.
-    pub(super) fn of(mut body: B) -> Self {
+    pub(crate) fn of(mut body: B) -> Self {
         if body.is_end_stream() {
             return Self::Ended(body);
         }
@@ -101,7 +101,7 @@ impl<B: Body + Unpin> Peeked<B> {
 
     /// The same body again, in the framework's type. If it is made while it is sent, and the lock may be kept, `hold` gives it the
     /// guard. Else the guard is returned, to be released now.
-    pub(super) fn until_sent<T>(
+    pub(crate) fn until_sent<T>(
         self,
         lock: Finished<'_>,
         begun: impl FnOnce(Begun<B>) -> T,
@@ -119,7 +119,7 @@ impl<B: Body + Unpin> Peeked<B> {
     }
 
     /// The same body again, in the framework's type.
-    pub(super) fn into_body<T>(self, begun: impl FnOnce(Begun<B>) -> T) -> T
+    pub(crate) fn into_body<T>(self, begun: impl FnOnce(Begun<B>) -> T) -> T
     where
         T: From<B::Data> + From<B>,
     {
@@ -132,7 +132,7 @@ impl<B: Body + Unpin> Peeked<B> {
 
     /// The bytes of a body that is complete.
     #[cfg(feature = "once")]
-    pub(super) fn whole(&self) -> Option<&[u8]>
+    pub(crate) fn whole(&self) -> Option<&[u8]>
     where
         B::Data: AsRef<[u8]>,
     {

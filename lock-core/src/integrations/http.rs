@@ -76,7 +76,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{LockKey, error::KnownHolder};
+    use crate::{error::KnownHolder, key::LockKey};
 
     fn busy() -> LockError {
         let left = Some(Duration::from_millis(1500));

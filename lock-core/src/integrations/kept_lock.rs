@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    guard::LockGuard, key::LockKey, manager::Finished, options::OnLost, runtime::mutex::Mutex,
+    guard::LockGuard, key::LockKey, manager::run::Finished, options::OnLost, runtime::mutex::Mutex,
 };
 
 /// Warns that a lock is released before the value was sent: once for each template. The set is bounded by the number of templates in

@@ -5,7 +5,7 @@ pub(crate) mod actix;
 #[cfg(feature = "axum")]
 mod axum;
 #[cfg(any(feature = "axum", feature = "poem"))]
-mod held_body;
+pub(crate) mod held_body;
 #[cfg(feature = "http")]
 mod http;
 #[cfg(any(
@@ -15,12 +15,10 @@ mod http;
     feature = "tonic"
 ))]
 mod kept_lock;
-#[cfg(feature = "once")]
-pub(crate) mod once;
 #[cfg(feature = "poem")]
-mod poem;
+pub(crate) mod poem;
 #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
-mod problem;
+pub(crate) mod problem;
 pub(crate) mod response;
 #[cfg(feature = "stream")]
 pub(crate) mod stream;

@@ -14,7 +14,7 @@ use crate::{
         problem::Problem,
         response::SentLater,
     },
-    manager::{Finished, LockManager, LockSource},
+    manager::{LockManager, default_manager::LockSource, run::Finished},
 };
 
 /// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
@@ -31,7 +31,7 @@ impl ResponseError for LockError {
 }
 
 /// The response of the crate `http` as poem's.
-pub(super) fn response_of(response: http::Response<impl Into<Body>>) -> Response {
+pub(crate) fn response_of(response: http::Response<impl Into<Body>>) -> Response {
     let (parts, body) = response.into_parts();
     let mut response = Response::from((parts.status, body));
     *response.headers_mut() = parts.headers;

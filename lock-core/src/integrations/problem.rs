@@ -6,22 +6,24 @@ use std::time::Duration;
 
 #[cfg(feature = "once")]
 use crate::error::Repeat;
-use crate::{error::LockError, options::is_too_long, runtime::clock::Clock, telemetry::Refusals};
+use crate::{
+    error::LockError, options::is_too_long, runtime::clock::Clock, telemetry::refusals::Refusals,
+};
 
 /// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to another
 /// client. Nor do they contain the backend's report.
 pub(crate) struct Problem {
     /// The status of HTTP, which tells a client what to do next.
-    pub(super) status: u16,
-    pub(super) detail: &'static str,
+    pub(crate) status: u16,
+    pub(crate) detail: &'static str,
     /// The time after which another try is worthwhile, in whole seconds.
-    pub(super) retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl Problem {
     /// Returns the problem for a response, and logs the failure, because the response does not show its cause. Not logged are
     /// failures in normal work, a loss, which the lease has reported already, and what the acquire has logged.
-    pub(super) fn answering(error: &LockError) -> Self {
+    pub(crate) fn answering(error: &LockError) -> Self {
         static REFUSALS: Refusals = Refusals::new();
         let problem = Self::of(error);
         let is_normal = problem.status < 500;
@@ -32,7 +34,7 @@ impl Problem {
     }
 
     // The match has no wildcard: a new failure does not compile until it has its line.
-    pub(super) fn of(error: &LockError) -> Self {
+    pub(crate) fn of(error: &LockError) -> Self {
         let (status, detail) = match error {
             // Try again when the other holder has released the lock.
             LockError::Busy { .. } => (
@@ -78,10 +80,10 @@ impl Problem {
 #[cfg(any(feature = "http", feature = "actix"))]
 impl Problem {
     /// The media type of [`json`](Self::json).
-    pub(super) const MEDIA_TYPE: &str = "application/problem+json";
+    pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
 
     /// The body of a response (RFC 9457).
-    pub(super) fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         let Self { status, detail, .. } = self;
         let title = match status {
             400 => "Bad Request",
@@ -97,7 +99,7 @@ impl Problem {
     }
 
     /// The header `Retry-After`.
-    pub(super) fn retry_after_seconds(&self) -> Option<u64> {
+    pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
         self.retry_after.map(|pause| pause.as_secs())
     }
 }

@@ -6,7 +6,7 @@
 //! Rejected: to refuse such types, since most bodies are complete, and to go by their names, since an alias hides them. Method
 //! calls on a type of ours decide which values are looked at (`SentBy` in `private/mod.rs`).
 
-use crate::{guard::LockGuard, manager::Finished};
+use crate::{guard::LockGuard, manager::run::Finished};
 
 /// A value of a function, of which a part may be sent after the function has returned.
 pub trait SentLater: Sized {

@@ -24,7 +24,7 @@ use crate::{
 /// then dropped, and the last item is `Err` of [`LockError::Lost`]. While no task polls for an item, the inner stream is not
 /// dropped. When the inner stream ends, or this value is dropped, the lock is released in the background, within one round trip.
 ///
-/// Like a body of [`LockManager::run`](crate::LockManager::run), the inner stream is not polled again once the lease has ended.
+/// Like a body of [`LockManager::run`](crate::manager::LockManager::run), the inner stream is not polled again once the lease has ended.
 /// That is so even if the process was paused when the lease ended. A slow reader holds the lock for long; the guard's `max_hold`
 /// bounds that time.
 #[must_use = "the lock is released as soon as the stream is dropped"]
@@ -176,7 +176,7 @@ mod tests {
     use futures_util::{StreamExt as _, stream};
 
     use super::*;
-    use crate::{LockManager, LockOptions};
+    use crate::{manager::LockManager, options::LockOptions};
 
     /// Yields items without end, and counts them.
     struct Counting(Arc<AtomicUsize>);

@@ -9,7 +9,7 @@ use crate::{
     error::LockError,
     guard::LockGuard,
     integrations::{problem::Problem, response::SentLater},
-    manager::Finished,
+    manager::run::Finished,
 };
 
 /// The stream of a response, in the form in which it can be exchanged for one with a lock.

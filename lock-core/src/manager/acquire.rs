@@ -10,15 +10,15 @@ use std::{
 use tokio::task::coop;
 
 use crate::{
-    error::LockError,
-    guard::LockGuard,
-    key::{IntoLockKey, LockKey},
-    lock::{
+    driver::{
         hold::{Admission, Hold},
-        key_state::transition::terms::{Terms, deadline},
         reentry,
         waiting::WaitFuture,
     },
+    engine::terms::{Terms, deadline},
+    error::LockError,
+    guard::LockGuard,
+    key::{IntoLockKey, LockKey},
     manager::LockManager,
     options::LockOptions,
 };
@@ -158,7 +158,7 @@ impl<'a> AcquireFuture<'a> {
     }
 
     /// Polls the wait, which may end with the result of a run instead of a lease.
-    pub(super) fn poll_admission(
+    pub(crate) fn poll_admission(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Admission, LockError>> {
@@ -215,7 +215,7 @@ impl fmt::Debug for AcquireFuture<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{LockManager, LockOptions};
+    use crate::{manager::LockManager, options::LockOptions};
 
     #[tokio::test]
     async fn a_waiting_task_is_small() {

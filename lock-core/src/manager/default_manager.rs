@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use crate::{error::LockError, lease::Lease, lock::reentry, manager::LockManager, telemetry};
+use crate::{driver::reentry, error::LockError, lease::Lease, manager::LockManager, telemetry};
 
 static GLOBAL: RwLock<Option<LockManager>> = RwLock::new(None);
 

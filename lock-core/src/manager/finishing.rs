@@ -9,17 +9,19 @@ use tokio::runtime::Handle;
 use tracing::{Instrument as _, Span};
 
 use crate::{
+    driver::reentry::{self, Turns},
     error::LockError,
     guard::LockGuard,
     lease::Lease,
-    lock::reentry::{self, Turns},
-    manager::{Finished, LockManager, WantedKeys, default_manager::with_locks_of_this_task},
+    manager::{
+        LockManager, default_manager::with_locks_of_this_task, run::Finished,
+        wanted_keys::WantedKeys,
+    },
 };
 #[cfg(feature = "once")]
 use crate::{
     key::LockKey,
-    manager::run_once::OnceCall,
-    once::{OnceOptions, Remembering},
+    once::{OnceOptions, Remembering, run::OnceCall},
 };
 
 impl LockManager {

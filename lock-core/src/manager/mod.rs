@@ -1,47 +1,36 @@
 //! The manager: its state, and what its calls have in common.
 
+use crate::engine::transition;
 use std::{fmt, sync::Arc, task::Waker, time::Duration};
 
 use crate::{
+    driver::{context::Context, registry::Registry, waiting::WaitFuture},
+    engine::terms::{Defaults, Terms},
     error::LockError,
     key::LockKey,
-    lock::{
-        context::Context,
-        key_state::{
-            self,
-            transition::terms::{Defaults, Terms},
-        },
-        registry::Registry,
-        waiting::WaitFuture,
-    },
+    moment::Moment,
     options::{LockOptions, check_key},
-    runtime::{clock::Moment, executor::Executor},
+    runtime::executor::Executor,
     telemetry,
 };
 
-// The documentation shows methods in the order of the modules, and these are what most programs call.
-mod builder;
-
-mod acquire;
-
-pub(crate) mod run;
-
-mod default_manager;
+pub(crate) mod acquire;
+pub(crate) mod builder;
+pub(crate) mod default_manager;
 mod finishing;
+pub(crate) mod listing;
 mod multi_key;
 mod operating;
-#[cfg(feature = "once")]
-pub(crate) mod run_once;
+pub(crate) mod run;
 #[cfg(test)]
 mod tests;
-mod wanted_keys;
+pub(crate) mod wanted_keys;
+
+// The documentation shows methods in the order of the modules, and these are what most programs call.
 
 pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 pub use default_manager::{LockSource, current_lease, set_global, with_locks};
-pub use operating::LockList;
-pub(crate) use run::Finished;
-pub(crate) use wanted_keys::WantedKeys;
 
 /// How long the drop of the last manager waits for the releases in the background.
 const LAST_WAIT: Duration = Duration::from_millis(100);
@@ -74,7 +63,7 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 /// A manager works only in the process that made it, and so does one in memory: **make it after the fork**, in each child. In a
 /// child, each call on an inherited manager is [`LockError::Unavailable`] at once, with this reason, and
 /// [`shutdown`](Self::shutdown) returns at once. In the child, inherited leases are lost
-/// ([`LeaseLost::Forked`](crate::LeaseLost::Forked)), and the bodies that run under them are dropped. Dropping an inherited value
+/// ([`LeaseLost::Forked`](crate::error::LeaseLost::Forked)), and the bodies that run under them are dropped. Dropping an inherited value
 /// releases nothing, and writes nothing to a server. The parent still holds its locks.
 ///
 /// The child keeps the memory and the sockets of an inherited manager until the child ends or runs another program. If the parent
@@ -110,7 +99,7 @@ impl LockManager {
         wait.inspect_err(|error| telemetry::refused(key, terms.mode.kind().shown(), error))
     }
 
-    fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
+    pub(crate) fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
         let defaults = self.inner.defaults.clone()?;
         Terms::new(options, defaults).map_err(|error| self.or_closed(error.about(key)))
     }
@@ -125,7 +114,7 @@ impl LockManager {
         if !is_refusal || !self.context().is_here() || !self.inner.registry.keys.are_closed() {
             return error;
         }
-        let closed = key_state::shut_down();
+        let closed = transition::shut_down();
         match error.key() {
             Some(key) => closed.about(key),
             None => closed,

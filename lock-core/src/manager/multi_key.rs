@@ -6,22 +6,22 @@ use std::{
 };
 
 use crate::{
+    driver::{
+        hold::{Hold, Leases},
+        reentry,
+    },
+    engine::{
+        event::Event,
+        terms::{Terms, deadline},
+    },
     error::LockError,
     guard::LockGuard,
     key::LockKey,
     lease::Lease,
-    lock::{
-        hold::{Hold, Leases},
-        key_state::{
-            Event,
-            transition::terms::{Terms, deadline},
-        },
-        reentry,
-    },
     manager::{LockManager, run::release_now},
     mode::Mode,
+    moment::Moment,
     options::{AutoRenew, KeyInList, LockOptions, Wait},
-    runtime::clock::Moment,
 };
 
 impl LockManager {

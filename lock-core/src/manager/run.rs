@@ -5,15 +5,15 @@ use std::future::Future;
 use tracing::Instrument as _;
 
 use crate::{
+    driver::{
+        hold::while_held,
+        reentry::{self, Turns},
+    },
+    engine::terms::{Terms, deadline},
     error::LockError,
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    lock::{
-        hold::while_held,
-        key_state::transition::terms::{Terms, deadline},
-        reentry::{self, Turns},
-    },
     manager::{
         LockManager,
         acquire::AcquireFuture,
@@ -27,7 +27,7 @@ impl LockManager {
     /// Runs a body while holding a lock; drops the body when the lease is lost.
     ///
     /// This is what the attribute does with one key. The body gets the lease, for its fencing token;
-    /// [`current_lease`](crate::current_lease) returns it, too. The body is never polled once the lease has ended, unless the
+    /// [`current_lease`](crate::manager::default_manager::current_lease) returns it, too. The body is never polled once the lease has ended, unless the
     /// options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns. With
     /// [`release_in_background`](LockOptions::release_in_background), the release is only handed over.
     ///
@@ -121,7 +121,7 @@ impl LockManager {
         Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
     }
 
-    pub(super) async fn run_under<F: Future>(
+    pub(crate) async fn run_under<F: Future>(
         &self,
         guard: LockGuard,
         mut turns: Turns,

@@ -14,10 +14,12 @@ use tokio::{
 };
 
 use crate::{
-    LockError, LockManager, LockOptions,
+    error::LockError,
     guard::LockGuard,
     inspect::LockInfo,
+    manager::LockManager,
     mode::{LockMode, Mode},
+    options::LockOptions,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

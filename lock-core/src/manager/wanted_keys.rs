@@ -1,9 +1,9 @@
 //! The keys that one call wants, and its terms.
 
 use crate::{
+    engine::terms::Terms,
     error::LockError,
     key::LockKey,
-    lock::key_state::transition::terms::Terms,
     manager::LockManager,
     mode::Mode,
     options::{KeyInList, LockOptions, MOST_KEYS},

@@ -3,7 +3,7 @@
 /// Panics unless the running task is in a body that holds the key: for functions that rely on their caller's lock.
 ///
 /// A string literal is a template, as in the attribute and in `key!`: it may use each variable in scope. Any other expression is
-/// the exact key, as for [`LockManager::acquire`](crate::LockManager::acquire). A guard without a body does not count, and a lease
+/// the exact key, as for [`LockManager::acquire`](crate::manager::LockManager::acquire). A guard without a body does not count, and a lease
 /// that is lost does not either.
 ///
 /// Templates need the feature `macros`. Without it, a literal with braces does not compile.

@@ -5,12 +5,13 @@ use std::{future::Future, pin::Pin};
 use crate::{
     error::LockError,
     guard::LockGuard,
-    private::{Call, CallEntry, Finished, WantedLock},
+    manager::run::Finished,
+    private::{Call, CallEntry, WantedLock},
 };
 
 /// A function that goes on when its caller is dropped.
 #[derive(Debug)]
-pub struct WithoutCaller<F>(pub(super) F);
+pub struct WithoutCaller<F>(pub(crate) F);
 
 /// What such a function needs: it can move to another thread.
 // A trait of the wrapper, since of a future itself the compiler reports `Send`, without these words.
@@ -32,7 +33,7 @@ impl<T, F: Future<Output = T> + Send + 'static> GoesOn<T> for WithoutCaller<F> {
     }
 }
 
-/// As [`locked`](super::locked), with a body that goes on when the caller is dropped.
+/// As [`locked`](crate::private::locked), with a body that goes on when the caller is dropped.
 pub fn finishing<T, F>(
     entry: CallEntry<WantedLock>,
     function: F,

@@ -14,7 +14,7 @@ use crate::{
     guard::LockGuard,
     key::LockKey,
     lease::Lease,
-    manager::{LockManager, LockSource, WantedKeys},
+    manager::{LockManager, default_manager::LockSource, wanted_keys::WantedKeys},
     options::{KeyInList, ReleaseMode},
     runtime::mutex::Mutex,
 };
@@ -246,7 +246,7 @@ impl<T> Deref for SentBy<T> {
 
 /// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the body
 /// must be gone before the caller gets the error.
-struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
+struct Scoped<'a, F>(pub(crate) Pin<&'a mut Option<F>>);
 
 impl<F: Future> Future for Scoped<'_, F> {
     type Output = F::Output;

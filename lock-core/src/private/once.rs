@@ -2,14 +2,17 @@
 
 use std::{error::Error, future::Future, pin::pin};
 
-use super::{Call, CallEntry, GoesOn, Scoped, WithoutCaller};
 pub use crate::once::{OnceOptions, Remembering};
 use crate::{
     error::{FromLockError, LockError},
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    manager::{LockManager, run_once::OnceCall},
-    once::{Remember, Remembered},
+    manager::LockManager,
+    once::{Remember, Remembered, run::OnceCall},
+    private::{
+        Call, CallEntry, Scoped,
+        finishing::{GoesOn, WithoutCaller},
+    },
 };
 
 /// The request for a run, or for the result of one.

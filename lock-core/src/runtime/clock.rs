@@ -15,41 +15,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A point in time on one manager's [`Clock`], in nanoseconds since an arbitrary origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(u64);
-
-impl Moment {
-    /// Later than any reading of a clock.
-    pub(crate) const NEVER: Self = Self(u64::MAX);
-
-    pub(crate) const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
-    }
-
-    pub(crate) const fn as_nanos(self) -> u64 {
-        self.0
-    }
-
-    /// Saturates at the largest moment, which no clock reaches.
-    pub(crate) fn after(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(span)))
-    }
-
-    /// Saturates at the clock's origin.
-    pub(crate) fn before(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(nanos(span)))
-    }
-
-    /// The time from `earlier` to this moment; zero if `earlier` is the later one.
-    pub(crate) fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
-}
+use crate::moment::Moment;
 
 /// Where a manager reads the time.
 #[derive(Clone, Debug)]
@@ -70,11 +36,11 @@ impl Clock {
             Self::Boot => {
                 #[cfg(feature = "simulation")]
                 if let Some(time) = crate::runtime::simulation::ask(|world| world.since_boot()) {
-                    return Moment(nanos(time));
+                    return Moment::from_origin(time);
                 }
-                Moment(since_boot())
+                Moment::from_nanos(since_boot())
             }
-            Self::Tokio(origin) => Moment(nanos(origin.elapsed())),
+            Self::Tokio(origin) => Moment::from_origin(origin.elapsed()),
         }
     }
 
@@ -128,19 +94,12 @@ fn since_boot() -> u64 {
 #[cfg(not(unix))]
 fn since_boot() -> u64 {
     static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    nanos(ORIGIN.get_or_init(std::time::Instant::now).elapsed())
+    Moment::from_origin(ORIGIN.get_or_init(std::time::Instant::now).elapsed()).as_nanos()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_moment_never_overflows() {
-        let late = Moment::from_nanos(u64::MAX - 1);
-        assert_eq!(late.after(Duration::MAX).as_nanos(), u64::MAX);
-        assert_eq!(Moment::from_nanos(1).since(late), Duration::ZERO);
-    }
 
     #[test]
     fn the_boot_clock_moves_on() {

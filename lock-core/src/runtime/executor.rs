@@ -4,12 +4,9 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
-use crate::runtime::{
-    Work,
-    catch_panic::catch_panic,
-    clock::{Clock, Moment},
-    io_thread::IoThread,
-    polled_once,
+use crate::{
+    moment::Moment,
+    runtime::{Work, catch_panic::catch_panic, clock::Clock, io_thread::IoThread, polled_once},
 };
 
 /// After so long, a sleep that was dropped takes no room any more.

@@ -7,11 +7,11 @@
 //! taken apart. To close a connection of tokio's would shut the shared socket down and remove it from the shared poll.
 //!
 //! State of the process, rather than of a manager, is safe to inherit. Connection numbers are counted on, and never leave the
-//! process (`store/in_flight.rs`). Each manager makes the pauses differ (`runtime/jitter.rs`). The secret
+//! process (`backend/in_flight.rs`). Each manager makes the pauses differ (`runtime/jitter.rs`). The secret
 //! behind the hashes of keys stays secret (`key.rs`). The table of hash tags and the scripts are
-//! the same everywhere (`store/redis/topology/companions.rs`, `store/redis/scripts/mod.rs`). The manager of the process and those of
-//! its tasks are refused like any other (`manager/default_manager.rs`), and so are the leases of its bodies (`lock/reentry.rs`). Random
-//! values that were drawn in advance belong to a manager (`store/owner_token.rs`).
+//! the same everywhere (`backend/redis/topology/companions.rs`, `backend/redis/protocol/scripts/mod.rs`). The manager of the process and those of
+//! its tasks are refused like any other (`manager/default_manager.rs`), and so are the leases of its bodies (`driver/reentry.rs`). Random
+//! values that were drawn in advance belong to a manager (`backend/owner_token.rs`).
 //!
 //! Two limits remain. First, the child never finishes a table or a script that another thread was initialising for the first time
 //! at the moment of the fork. Nor does it unlock a mutex that another thread had locked. Second, a child in a namespace of its own
@@ -24,7 +24,7 @@
 
 use std::{cell::Cell, process, time::Duration};
 
-use crate::runtime::clock::{Clock, Moment};
+use crate::{moment::Moment, runtime::clock::Clock};
 
 /// The process that made something. No other process may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

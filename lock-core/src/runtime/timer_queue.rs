@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::runtime::clock::{Clock, Moment};
+use crate::{moment::Moment, runtime::clock::Clock};
 
 /// The key of an item; unique for the life of its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -115,7 +115,7 @@ pub(super) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
 }
 
 #[cfg(feature = "once")]
-pub(super) fn once(key: &LockKey, outcome: crate::telemetry::OnceOutcome) {
+pub(super) fn once(key: &LockKey, outcome: crate::telemetry::once_outcome::OnceOutcome) {
     let labels = [("key", template(key).text()), ("outcome", outcome.label())];
     counted(&Key::from_parts(ONCE, &labels)).increment(1);
 }

@@ -1,7 +1,7 @@
 //! Reports to subscribers: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
 //!
-//! A wait and a hold are watched from one place each, the [`WaitFuture`](crate::lock::waiting::WaitFuture) and the
-//! [`LeaseState`](crate::lock::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber, and a
+//! A wait and a hold are watched from one place each, the [`WaitFuture`](crate::driver::waiting::WaitFuture) and the
+//! [`LeaseState`](crate::driver::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber, and a
 //! few bytes.
 //!
 //! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
@@ -18,24 +18,21 @@ use crate::{
     fencing::FencingToken,
     key::{LockKey, Shown},
     mode::LockMode,
-    runtime::{
-        catch_panic::catch_panic,
-        clock::{Clock, Moment},
-    },
+    moment::Moment,
+    runtime::{catch_panic::catch_panic, clock::Clock},
+    telemetry::hand_off::HandOff,
 };
+
+#[cfg(feature = "once")]
+use crate::telemetry::once_outcome::OnceOutcome;
 
 #[cfg_attr(not(feature = "metrics"), path = "no_figures.rs")]
 mod figures;
-mod hand_off;
+pub(crate) mod hand_off;
 mod literal_keys;
 #[cfg(feature = "once")]
-mod once_outcome;
-mod refusals;
-
-pub(crate) use hand_off::HandOff;
-#[cfg(feature = "once")]
-pub(crate) use once_outcome::OnceOutcome;
-pub(crate) use refusals::Refusals;
+pub(crate) mod once_outcome;
+pub(crate) mod refusals;
 
 /// A task that waits, if there is a subscriber. In a box, since thousands of tasks may wait.
 pub(crate) struct WatchedWait {

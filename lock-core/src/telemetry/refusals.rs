@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{error::LockError, runtime::clock::Moment};
+use crate::{error::LockError, moment::Moment};
 
 /// The shortest time between two lines.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -9,23 +9,22 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
-    fencing::KnownTokens,
-    inspect::{Health, Sighting},
-    mode::Mode,
-    runtime::{
-        clock::{Clock, Moment},
-        mutex::Mutex,
-    },
-    store::{
-        Acquire, AcquireOutcome, Acquired, Busy, CertainRelease, Expiry, Failure, Page,
-        PagePosition, Release, ReleaseOutcome, Released, Renew, Renewed, Store, StoreFuture,
-        WakeUpMode, at_once,
+    backend::{
+        Acquire, Acquired, Page, PagePosition, Release, Released, Renew, Store, StoreFuture,
+        at_once,
         grants::Grants,
         in_flight::ConnectionId,
         memory::MemoryStore,
         owner_token::sighting_of,
-        until_certain::{self, OneServer},
+        until_certain::{self, CertainRelease, OneServer},
     },
+    engine::reply::{AcquireOutcome, Busy, Expiry, ReleaseOutcome, Renewed, WakeUpMode},
+    failure::Failure,
+    fencing::KnownTokens,
+    inspect::{Health, Sighting},
+    mode::Mode,
+    moment::Moment,
+    runtime::{clock::Clock, mutex::Mutex},
 };
 
 /// The ttl to which the holder elsewhere renews its lease, if no end was set.

@@ -3,9 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
+    driver::registry::Registry,
+    engine::event::Event,
     error::LeaseLost,
     key::{IntoLockKey, LockKey},
-    lock::{key_state::Event, registry::Registry},
     mode::RequestKind,
     telemetry,
     testing::faulty_store::FaultyStore,
@@ -15,15 +16,15 @@ pub(crate) mod faulty_store;
 
 /// Injects faults into one in-memory manager: for your tests.
 ///
-/// [`LockManager::in_memory_with_faults`](crate::LockManager::in_memory_with_faults) returns it with the manager. All faults follow
+/// [`LockManager::in_memory_with_faults`](crate::manager::LockManager::in_memory_with_faults) returns it with the manager. All faults follow
 /// tokio's clock, so a test with `start_paused = true` takes no time. Your code sees the same as with a server: the same errors at
 /// the same times, and bodies that are dropped in the same way.
 ///
 /// | fault | a body that runs | an acquire |
 /// | --- | --- | --- |
-/// | [`lose`](Self::lose), [`expire`](Self::expire) | is dropped, [`LockError::Lost`](crate::LockError::Lost) | finds the lock free |
-/// | [`busy`](Self::busy) | is dropped, `Lost` | [`LockError::Busy`](crate::LockError::Busy) after its wait |
-/// | [`unavailable`](Self::unavailable) | goes on until its lease ends, then `Lost` | [`LockError::Unavailable`](crate::LockError::Unavailable) after its wait |
+/// | [`lose`](Self::lose), [`expire`](Self::expire) | is dropped, [`LockError::Lost`](crate::error::LockError::Lost) | finds the lock free |
+/// | [`busy`](Self::busy) | is dropped, `Lost` | [`LockError::Busy`](crate::error::LockError::Busy) after its wait |
+/// | [`unavailable`](Self::unavailable) | goes on until its lease ends, then `Lost` | [`LockError::Unavailable`](crate::error::LockError::Unavailable) after its wait |
 /// | [`delay`](Self::delay) | goes on, if renewals come in time | takes longer |
 /// | [`forget`](Self::forget) | goes on | of `run_once`: runs the body again |
 ///
@@ -172,7 +173,7 @@ impl Faults {
     /// Gives a lock to a holder elsewhere, which keeps it until [`heal`](Self::heal).
     ///
     /// That holder renews a lease of 10 s, so `retry_after` says 10 s. A holder of this manager loses the lock at once.
-    /// [`LockManager::force_release`](crate::LockManager::force_release) takes it from the holder elsewhere.
+    /// [`LockManager::force_release`](crate::manager::LockManager::force_release) takes it from the holder elsewhere.
     pub fn busy(&self, key: impl IntoLockKey) {
         self.occupy(&key.into_lock_key(), None);
     }
@@ -200,7 +201,7 @@ impl Faults {
     /// Delays every reply by this much, until [`heal`](Self::heal).
     ///
     /// A reply that takes as long as a command's time-out (1 s, see
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout)) counts as missing, although the request was executed. If
+    /// [`command_timeout`](crate::manager::builder::LockManagerBuilder::command_timeout)) counts as missing, although the request was executed. If
     /// replies are slow, a renewal waits longer for them, up to a third of the ttl. With a longer delay, leases expire.
     pub fn delay(&self, by: Duration) {
         self.store.delay(by);

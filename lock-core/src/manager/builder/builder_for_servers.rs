@@ -7,11 +7,14 @@ use crate::manager::LockManager;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
+    backend::redis::{
+        protocol::redis_store::{Scope, Settings},
+        topology::Replicas,
+    },
     credentials::CredentialsProvider,
     error::LockError,
-    manager::LockManagerBuilder,
+    manager::builder::LockManagerBuilder,
     runtime::executor::Executor,
-    store::redis::{Replicas, Scope, Settings},
 };
 
 impl LockManagerBuilder {

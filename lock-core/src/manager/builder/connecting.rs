@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
+    backend::{Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens},
+    driver::{context::Context, outage::Outage, registry::Registry},
     error::LockError,
-    lock::{
-        context::{Context, outage::Outage},
-        registry::Registry,
-    },
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
     runtime::{clock::Clock, executor::Executor},
-    store::{Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens},
     telemetry,
 };
 

@@ -7,16 +7,16 @@ use std::{
 };
 
 use crate::{
-    error::LockError,
-    lock::registry::Registry,
-    manager::{LockManager, LockManagerBuilder},
-    runtime::{clock::Clock, executor::Executor, jitter::jittered},
-    store::{
+    backend::{
         Store, StoreFuture,
         grants::Grants,
-        redis::{Named, RedisStore},
+        redis::{protocol::redis_store::RedisStore, transport::address::Named},
         redlock::{RedlockStore, restart_quarantine},
     },
+    driver::registry::Registry,
+    error::LockError,
+    manager::{LockManager, builder::LockManagerBuilder},
+    runtime::{clock::Clock, executor::Executor, jitter::jittered},
 };
 
 /// For one server, unless the builder says otherwise.

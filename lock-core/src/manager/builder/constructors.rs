@@ -2,7 +2,7 @@
 
 use crate::{
     error::LockError,
-    manager::{LockManager, LockManagerBuilder},
+    manager::{LockManager, builder::LockManagerBuilder},
 };
 
 impl LockManager {
@@ -75,7 +75,7 @@ impl LockManager {
     /// and `INFO`; this is checked on each server that replies. The servers send no message when a lock is released: waiters in
     /// other processes poll every [`polling_pause`](LockManagerBuilder::polling_pause), in no order. Within one process, waiters
     /// are served first come, first served, without a message, as on a single server. Locks are exclusive only:
-    /// [`shared`](crate::LockOptions::shared) and [`permits`](crate::LockOptions::permits) are [`LockError::Invalid`].
+    /// [`shared`](crate::options::LockOptions::shared) and [`permits`](crate::options::LockOptions::permits) are [`LockError::Invalid`].
     ///
     /// # Errors
     ///

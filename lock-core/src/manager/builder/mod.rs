@@ -2,28 +2,31 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use crate::backend::redis::{
+    topology::{Access, Replicas},
+    transport::address::security::Security,
+};
 #[cfg(doc)]
 use crate::manager::LockManager;
-#[cfg(feature = "redis")]
-use crate::store::redis::{Access, Replicas, Security};
 use crate::{
+    backend::{holder_label, timing::Timing},
+    engine::{terms::Defaults, transition::Limits},
     error::LockError,
     key::LockKey,
-    lock::key_state::{Limits, transition::terms::Defaults},
     options::{ReleaseMode, Wait, check_key, check_prefix},
-    store::{holder_label, timing::Timing},
 };
-
-// The documentation shows methods in the order of the modules, and these are what most programs call.
-mod constructors;
 
 #[cfg(feature = "redis")]
 mod builder_for_servers;
 mod connecting;
 #[cfg(feature = "redis")]
 mod connecting_to_servers;
+mod constructors;
 #[cfg(feature = "redis")]
 mod own_client;
+
+// The documentation shows methods in the order of the modules, and these are what most programs call.
 
 /// Builds a [`LockManager`].
 ///
@@ -127,7 +130,7 @@ impl LockManagerBuilder {
 
     /// Sets the ttl of locks that set none in their options. Defaults to 10 s.
     ///
-    /// See [`LockOptions::new`](crate::LockOptions::new) for what gets worse in each direction.
+    /// See [`LockOptions::new`](crate::options::LockOptions::new) for what gets worse in each direction.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.defaults.ttl = ttl;
         self
@@ -158,12 +161,12 @@ impl LockManagerBuilder {
     ///   this moment, the lock stays held until the release was repeated, at most for the rest of the ttl;
     /// - a process that ends at once may end before the release was sent, and the lock is then held for the rest of its ttl. So
     ///   [`shutdown`](LockManager::shutdown) waits for the replies. Dropping the last clone of the manager blocks the thread until
-    ///   the replies have come, for 100 ms at most. The manager of [`set_global`](crate::set_global) is never dropped: shut it down
+    ///   the replies have come, for 100 ms at most. The manager of [`set_global`](crate::manager::default_manager::set_global) is never dropped: shut it down
     ///   before `main` returns;
     /// - if the lease was lost in the last step of the body, this is logged after the call has returned.
     ///
-    /// For one lock, there is [`LockOptions::release_in_background`](crate::LockOptions::release_in_background). `release` in the
-    /// attribute overrides this in both directions, and [`LockGuard::release`](crate::LockGuard::release) always waits.
+    /// For one lock, there is [`LockOptions::release_in_background`](crate::options::LockOptions::release_in_background). `release` in the
+    /// attribute overrides this in both directions, and [`LockGuard::release`](crate::guard::LockGuard::release) always waits.
     pub fn release_in_background(mut self) -> Self {
         self.defaults.release = ReleaseMode::InBackground;
         self
@@ -191,7 +194,7 @@ impl LockManagerBuilder {
     /// for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
     ///
     /// The time counts from the first request that failed. Acquires that wait already go on waiting, and new ones with
-    /// [`wait_forever`](crate::LockOptions::wait_forever) wait, too. With a short time, requests fail in an outage that would have
+    /// [`wait_forever`](crate::options::LockOptions::wait_forever) wait, too. With a short time, requests fail in an outage that would have
     /// ended within their wait. With a long time, each request hangs for its whole wait during an outage, and so does the handler
     /// or thread that made it. `Duration::MAX` is never. Sentinels and clusters replace a primary within a time that is set in
     /// their own configuration: set a longer one here.

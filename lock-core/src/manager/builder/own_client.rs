@@ -3,9 +3,9 @@
 use redis::AsyncConnectionConfig;
 
 use crate::{
+    backend::redis::transport::address::{Named, security::OwnClient},
     error::LockError,
-    manager::{LockManager, LockManagerBuilder},
-    store::redis::{Named, OwnClient},
+    manager::{LockManager, builder::LockManagerBuilder},
 };
 
 impl LockManagerBuilder {

@@ -1,0 +1,20 @@
+//! Requests that run where the manager's work runs.
+
+use std::future::Future;
+
+use crate::{backend::StoreFuture, failure::Failure, runtime::executor::Executor};
+
+/// The failure of a request that outlives its runtime.
+pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
+
+/// Runs a request where the manager's work runs. In a box, so that the future of a request at once does not contain its steps.
+pub(crate) fn on_the_manager<T: Send + 'static>(
+    executor: &Executor,
+    request: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> StoreFuture<T> {
+    let reply = executor.run(request);
+    Box::pin(async move {
+        let none = || Err(Failure::no_reply(ENDED));
+        reply.await.unwrap_or_else(none)
+    })
+}

@@ -1,0 +1,152 @@
+//! From a url to a store, and the first connection: which server it leads to, and what its user may do.
+
+use std::{
+    sync::{Arc, Once, atomic::AtomicBool},
+    time::Duration,
+};
+
+use redis::Value;
+
+use crate::{
+    backend::{
+        StoreFuture,
+        grants::Grants,
+        owner_token::random_name,
+        redis::{
+            protocol::{
+                health,
+                redis_store::{MARKS, RedisState, RedisStore, Settings},
+            },
+            topology::{
+                ServerSettings, Topology,
+                cluster::Cluster,
+                companions::Names,
+                key_location::KeyLocation,
+                sentinel::Sentinels,
+                server::{RedisServer, watch_sentinels},
+                servers::RedisServers,
+            },
+            transport::{
+                CLOCK,
+                address::{Address, Named},
+                command::Arg::Text,
+                errors,
+                handshake::Purpose,
+                known_primary::PrimaryFinder,
+                reconnecting::ReconnectingConnection,
+            },
+        },
+    },
+    error::LockError,
+    failure::Failure,
+};
+
+impl RedisStore {
+    /// Connects with the first request. `grants`: where they are delivered; `None` for one of several servers, of which none can grant
+    /// a lock that a majority has.
+    pub(crate) fn new(
+        server: &Named,
+        settings: &Settings,
+        grants: Option<Arc<Grants>>,
+    ) -> Result<Self, LockError> {
+        let is_one_of_several = grants.is_none();
+        let label = settings.label.as_ref();
+        let topology = Topology::of(server, &settings.access, &settings.security, label)?;
+        let server_settings = ServerSettings {
+            timing: settings.timing,
+            manager: random_name().into(),
+            grants: grants.unwrap_or_default(),
+            replicas: settings.replicas,
+        };
+        let servers = match topology {
+            Topology::Single(address) => {
+                RedisServers::One(one_server(address, None, &server_settings))
+            }
+            Topology::Sentinel(service) => {
+                let dispatch = server_settings.dispatch("".into());
+                let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
+                let sentinels = Some(Arc::new(sentinels) as _);
+                let location = one_server(service.primary, sentinels, &server_settings);
+                let watch = watch_sentinels(Arc::downgrade(&location.server));
+                settings.executor.spawn(watch);
+                RedisServers::One(location)
+            }
+            Topology::Cluster(seeds) => {
+                RedisServers::Several(Arc::new(Cluster::new(seeds, server_settings)))
+            }
+        };
+        Ok(Self(Arc::new(RedisState {
+            executor: settings.executor.clone(),
+            servers,
+            contended: (0..MARKS).map(|_| AtomicBool::new(false)).collect(),
+            eviction: Once::new(),
+            timing: settings.timing,
+            scope: settings.scope.clone(),
+            is_one_of_several,
+        })))
+    }
+
+    /// The same as [`greet`](Self::greet), and then makes the request connection of the calling task's runtime. Without that
+    /// connection, requests use the one of the manager's thread.
+    pub(crate) fn greet_for_caller(&self) -> StoreFuture<()> {
+        let store = self.clone();
+        let requests = match &self.0.servers {
+            // Its locks are taken on the connection that waits for replicas.
+            RedisServers::One(KeyLocation { server, .. }) if server.replica_acks.is_none() => {
+                server.for_caller(&self.0.executor)
+            }
+            _ => None,
+        };
+        Box::pin(async move {
+            store.greet().await?;
+            if let Some(requests) = requests {
+                drop(requests.current().await);
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes the first connection, verifies which server it leads to, and that its user has the rights that locks need.
+    pub(crate) async fn greet(&self) -> Result<(), Failure> {
+        let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
+        let until = CLOCK.now().after(within);
+        let reached = self.reach(within).await;
+        if reached.is_ok() {
+            health::look_at_eviction(self);
+        }
+        self.try_out(reached, until).await?;
+        if let Some(warning) = self.0.scope.warning() {
+            tracing::warn!(server = self.0.servers.address().shown(), "{warning}");
+        }
+        Ok(())
+    }
+
+    async fn reach(&self, within: Duration) -> Result<(), Failure> {
+        let connection = match &self.0.servers {
+            RedisServers::One(location) => &location.server.connection,
+            RedisServers::Several(cluster) => return cluster.look(within).await,
+        };
+        match connection.send(&[&[Text("PING")]], within, None).await? {
+            (_, Value::SimpleString(pong)) if pong == "PONG" => Ok(()),
+            (_, Value::ServerError(error)) => Err(match error.code() {
+                "NOAUTH" | "NOPERM" => errors::refused(&error, connection.address()),
+                _ => errors::answered(&error),
+            }),
+            _ => Err(errors::no_redis(connection.address().shown())),
+        }
+    }
+}
+
+/// The location of all keys on a server that has all of them.
+fn one_server(
+    address: Address,
+    sentinels: Option<Arc<dyn PrimaryFinder>>,
+    server_settings: &ServerSettings,
+) -> KeyLocation {
+    let names = Names::of_a_server(&server_settings.manager);
+    let dispatch = server_settings.dispatch(names.grants.clone());
+    let (purpose, timing) = (Purpose::Locks, server_settings.timing);
+    let connection = ReconnectingConnection::new(address, sentinels, purpose, timing, dispatch);
+    let server = RedisServer::new(connection, None, server_settings.replicas);
+    KeyLocation::at(Arc::new(server), Arc::new(names), 0)
+}

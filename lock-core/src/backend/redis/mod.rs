@@ -1,0 +1,117 @@
+//! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
+
+use crate::backend::redis::protocol::health;
+use crate::backend::redis::protocol::listing;
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    backend::{
+        Acquire, Acquired, MOST_BATCHES, Page, PagePosition, Renew, Store, StoreFuture,
+        redis::{
+            protocol::{one_message, redis_store::RedisStore, renewals},
+            topology::servers::RedisServers,
+            transport::capabilities::Capabilities,
+        },
+        until_certain::{self, CertainRelease},
+    },
+    engine::reply::{Contended, ReleaseOutcome, Renewed},
+    failure::Failure,
+    fencing::{ClockIndex, KnownTokens},
+    inspect::{Health, NAMED, Sighting},
+};
+
+mod connecting;
+pub(crate) mod protocol;
+pub(crate) mod topology;
+pub(crate) mod transport;
+mod without_scripts;
+
+// The vocabulary of this folder.
+
+impl Store for RedisStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+        one_message::acquire(self, request)
+    }
+
+    fn renew(
+        &self,
+        batch: Vec<Renew>,
+        within: Duration,
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let renewals = renewals::renew(&store.0.servers, &batch, within).await;
+            for (request, renewed) in batch.iter().zip(&renewals) {
+                if let Ok(Renewed::Extended {
+                    contended: Contended::OthersQueued,
+                    ..
+                }) = renewed
+                {
+                    // The release is to grant the lock, too.
+                    store.note_others(&request.owner.key, true);
+                }
+            }
+            Ok(renewals)
+        })
+    }
+
+    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
+        Box::pin(until_certain::release(self.clone(), release))
+    }
+
+    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+        self.look_at(full_key, NAMED)
+    }
+
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
+        let store = self.clone();
+        Box::pin(async move { listing::page(&store, &full_prefix, from).await })
+    }
+
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+        self.force_release_on_the_manager(full_key, known_fencing)
+    }
+
+    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+        self.forget_on_the_manager(full_key)
+    }
+
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
+        let store = self.clone();
+        Box::pin(async move { health::check(&store, &known_tokens).await })
+    }
+
+    fn clocks(&self) -> u16 {
+        self.0.servers.clocks()
+    }
+
+    fn clock_of(&self, full_key: &str) -> ClockIndex {
+        self.0.servers.clock_of(full_key)
+    }
+
+    fn round_trip(&self) -> Duration {
+        let trips = if self.renews_by_transactions() { 2 } else { 1 };
+        self.0.servers.round_trip() * trips
+    }
+
+    fn most_batches(&self) -> usize {
+        if self.renews_by_transactions() {
+            1
+        } else {
+            MOST_BATCHES
+        }
+    }
+}
+
+impl RedisStore {
+    /// Whether a batch of renewals is a transaction. It takes two round trips, and a connection has one transaction at a time. Further
+    /// batches would wait for that connection until they are late. In a cluster each key is a transaction, and a node that hangs must
+    /// not delay the renewals at others.
+    fn renews_by_transactions(&self) -> bool {
+        let RedisServers::One(location) = &self.0.servers else {
+            return false;
+        };
+        let current = location.server.connection.snapshot();
+        current.is_some_and(|current| current.capabilities == Some(Capabilities::Commands))
+    }
+}

@@ -1,0 +1,239 @@
+//! What a message says that takes and releases several free locks, and what its replies mean for each of them.
+//!
+//! It costs the server half of what as many single requests do. Each lock is taken by a command of its own. Behind them, one command
+//! gives one fencing token for all, and another one looks at all queues. Tokens grow for each key, and two keys may have the same
+//! one. One call of a script releases all that are to be released.
+//!
+//! - If any queue exists, each request that got its lock looks at its own queue. The lock is held meanwhile, so a queue can only have
+//!   come since. If there is one, the lock is given back by a script, as behind a single request.
+//! - A lock that the script does not release is released alone: a request waits for it, or its lease has run out.
+//! - All keys of a command must be in one slot. So in a cluster each request leaves alone.
+//!
+//! Releases come first: the next acquire of a key may be in the same message as its release.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Pipeline, Value, aio::MultiplexedConnection};
+use tokio::task::coop::unconstrained;
+
+use crate::{
+    backend::{
+        Acquire, Release,
+        redis::{
+            protocol::{
+                replies::read_id,
+                scripts::{Call, RELEASE_UNCONTENDED},
+            },
+            topology::{companions::Names, key_location::KeyLocation},
+            transport::{
+                command::{
+                    Arg::{Joined, Text, Token},
+                    command, set_if_free,
+                },
+                ready::Ready,
+                shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
+            },
+        },
+    },
+    failure::Failure,
+};
+
+/// Takes a lock in a message with the requests of other tasks.
+///
+/// # Cancel safety
+///
+/// As behind a single request: from the first poll on, the lock may be taken. The look at the queue changes nothing.
+pub(super) async fn acquire(
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Acquire,
+    within: Duration,
+) -> Result<PartReply, Failure> {
+    let in_flight = &request.owner.in_flight;
+    let part = MessagePart {
+        owner: request.owner.clone(),
+        wants: Wants::Lock { ttl: request.ttl },
+    };
+    let compose = |handle| compose(handle, location.names.clone());
+    let mut reply = ready.gathered(part, compose, in_flight, within).await?;
+    if reply.value == Value::Okay && reply.has_queue == Some(true) {
+        let [_, _, queue, ..] = location.keys(&request.owner.full_key);
+        let look = command(&[&[Text("EXISTS"), queue]]);
+        let own = Box::pin(ready.one(look, in_flight, within)).await;
+        // Without a reply, the lock is given back: a waiter may be there.
+        reply.has_queue = Some(!matches!(own, Ok(Value::Int(0))));
+    }
+    Ok(reply)
+}
+
+/// Releases a lock in a message with the requests of other tasks. Returns 1 if it is released, 0 if not, or an error.
+pub(super) async fn release(
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Release,
+) -> Result<Value, Failure> {
+    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
+    let part = MessagePart {
+        owner: request.owner.clone(),
+        wants: Wants::Release,
+    };
+    let compose = |handle| compose(handle, location.names.clone());
+    let reply = ready.gathered(part, compose, in_flight, within).await?;
+    Ok(reply.value)
+}
+
+/// Composes a message on this connection.
+fn compose(mut handle: MultiplexedConnection, names: Arc<Names>) -> Compose {
+    Box::new(move |parts| {
+        let commands = commands(&parts, &names);
+        // The message leaves even if the task that polls it has used up its budget of tokio.
+        Box::pin(unconstrained(async move {
+            let count = commands.len();
+            let replies = handle.send_packed_commands(&commands, 0, count).await?;
+            Ok(distributed(&parts, replies))
+        }))
+    })
+}
+
+fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
+    let mut commands = Pipeline::with_capacity(parts.len() + 3);
+    let releases = || parts.iter().filter(|part| part.is_release());
+    if releases().next().is_some() {
+        let locks = releases().map(|part| Text(&part.owner.full_key));
+        let queues = releases().map(|part| Joined(&names.queue, &part.owner.full_key));
+        let tokens = releases().map(|part| Token(&part.owner.token));
+        commands.add_command(RELEASE_UNCONTENDED.call(Call {
+            keys: &locks.chain(queues).collect::<Vec<_>>(),
+            arguments: &tokens.collect::<Vec<_>>(),
+        }));
+    }
+    let mut queues = Vec::with_capacity(parts.len());
+    for part in parts {
+        if let Wants::Lock { ttl } = part.wants {
+            commands.add_command(command(&[&set_if_free(&part.owner, ttl)]));
+            queues.push(Joined(&names.queue, &part.owner.full_key));
+        }
+    }
+    if !queues.is_empty() {
+        commands.add_command(names.next_id.clone());
+        commands.add_command(command(&[&[Text("EXISTS")], &queues]));
+    }
+    commands
+}
+
+/// What the replies say to each request.
+fn distributed(parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
+    let releases = parts.iter().filter(|part| part.is_release()).count();
+    let mut replies = replies.into_iter();
+    let of_script = (releases > 0).then(|| replies.next().unwrap_or_default());
+    let outcomes = of_script.map(|reply| each_outcome(reply, releases));
+    let mut outcomes = outcomes.into_iter().flatten();
+    let behind = match replies.as_slice() {
+        [.., id, queues] => PartReply {
+            value: Value::Nil,
+            id: read_id(id),
+            has_queue: Some(!matches!(queues, Value::Int(0))),
+        },
+        _ => PartReply::default(),
+    };
+    let each = parts.iter().map(|part| match part.wants {
+        Wants::Lock { .. } => PartReply {
+            value: replies.next().unwrap_or_default(),
+            ..behind.clone()
+        },
+        Wants::Release => PartReply {
+            value: outcomes.next().unwrap_or_default(),
+            ..PartReply::default()
+        },
+    });
+    each.collect()
+}
+
+/// What the script says of each of its locks: of all of them, or of one after the other.
+fn each_outcome(reply: Value, count: usize) -> Vec<Value> {
+    match reply {
+        Value::Array(each) => each,
+        Value::Int(released) => {
+            let are_all = usize::try_from(released) == Ok(count);
+            vec![Value::Int(are_all.into()); count]
+        }
+        error => vec![error; count],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::owner::{Entry, Owner},
+        mode::Mode,
+    };
+
+    /// A release, or an acquire.
+    fn part(is_release: bool) -> MessagePart {
+        let entry = Entry {
+            number: 1,
+            ttl: Duration::ZERO,
+            mode: Mode::Exclusive,
+        };
+        let ttl = entry.ttl;
+        MessagePart {
+            owner: Owner::of_entry(entry),
+            wants: if is_release {
+                Wants::Release
+            } else {
+                Wants::Lock { ttl }
+            },
+        }
+    }
+
+    fn of_lock(set: Value) -> PartReply {
+        PartReply {
+            value: set,
+            id: Some((1, 1)),
+            has_queue: Some(false),
+        }
+    }
+
+    fn of_release(outcome: Value) -> PartReply {
+        PartReply {
+            value: outcome,
+            ..PartReply::default()
+        }
+    }
+
+    #[test]
+    fn each_request_of_a_message_has_its_own_replies() {
+        let parts = [true, false, false, true].map(part);
+        let id = || Value::SimpleString("1-1".into());
+        let locked = [Value::Okay, Value::Nil, id(), Value::Int(0)];
+        let replies_with = |of_script: Value| {
+            let replies = [of_script].into_iter().chain(locked.clone()).collect();
+            distributed(&parts, replies)
+        };
+        let expected = |first, last| {
+            [
+                of_release(first),
+                of_lock(Value::Okay),
+                of_lock(Value::Nil),
+                of_release(last),
+            ]
+        };
+        let [yes, no] = [1, 0].map(Value::Int);
+        assert_eq!(
+            replies_with(Value::Int(2)),
+            expected(yes.clone(), yes.clone())
+        );
+        assert_eq!(
+            replies_with(Value::Int(1)),
+            expected(no.clone(), no.clone())
+        );
+        let each = Value::Array(vec![no.clone(), yes.clone()]);
+        assert_eq!(replies_with(each), expected(no, yes));
+        assert_eq!(replies_with(Value::Nil), expected(Value::Nil, Value::Nil));
+        let locks_alone = distributed(&parts[1..3], locked.to_vec());
+        assert_eq!(locks_alone, [of_lock(Value::Okay), of_lock(Value::Nil)]);
+        let release_alone = distributed(&parts[..1], vec![Value::Int(1)]);
+        assert_eq!(release_alone, [of_release(Value::Int(1))]);
+    }
+}

@@ -1,0 +1,17 @@
+//! What a lock says to a server: requests, scripts, replies, grants, and the health of a server.
+
+mod gathered;
+pub(crate) mod health;
+pub(crate) mod listing;
+mod native_release;
+mod on_the_manager;
+pub(crate) mod one_message;
+pub(crate) mod pub_sub;
+pub(crate) mod redis_store;
+pub(crate) mod renewals;
+pub(crate) mod replies;
+mod rights;
+pub(crate) mod scripts;
+mod together;
+mod trial;
+pub(crate) mod voting_server;

@@ -1,0 +1,310 @@
+//! The channels on which the server notifies a manager that one of its entries was granted.
+//!
+//! Grants are push messages of the third version of the protocol. Where a server speaks only the second one, waiters poll.
+//! Rejected: a second connection for those servers. Few need it, and two connections that must begin and end together take a
+//! mechanism of their own.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use redis::{PushInfo, PushKind, Value};
+
+use crate::{
+    backend::{
+        grants::{Grants, Message, MessageKind},
+        in_flight::ConnectionId,
+        owner_token::Scheme,
+        redis::transport::{CLOCK, capabilities::Capabilities},
+    },
+    engine::reply::{Grant, Notice, PushedGrant},
+    fencing::{FencingBlock, LARGEST_TOKEN},
+    moment::Moment,
+    runtime::mutex::Mutex,
+};
+
+/// The prefix of the channels that grants arrive on.
+pub(crate) const GRANTS: &str = "__lock_core__:grants:";
+
+/// With more channels than this on one connection, unused ones are dropped.
+const MANY: usize = 512;
+
+/// A channel without a use for this long is unused: a waiter uses its channel more often.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// The channels of a manager, and the receiver of its messages.
+#[derive(Clone, Debug)]
+pub(crate) struct PubSubDispatch {
+    /// The channel that is subscribed to with each new connection.
+    pub(crate) channel: Arc<str>,
+    /// The suffix of all channel names of this manager.
+    manager: Arc<str>,
+    pub(crate) grants: Arc<Grants>,
+    kind: MessageKind,
+    /// The channels that are subscribed to one by one.
+    channels: Option<Arc<SubscribedChannels>>,
+}
+
+impl PubSubDispatch {
+    pub(crate) fn new(channel: Arc<str>, manager: Arc<str>, grants: Arc<Grants>) -> Self {
+        Self {
+            channel,
+            manager,
+            grants,
+            kind: MessageKind::Grant,
+            channels: None,
+        }
+    }
+
+    /// A dispatch with messages that are only hints: the manager then asks the server.
+    pub(crate) fn for_hints(self) -> Self {
+        let kind = MessageKind::Hint;
+        Self { kind, ..self }
+    }
+
+    /// A dispatch with channels that are subscribed to one by one.
+    pub(crate) fn with(self, channels: Arc<SubscribedChannels>) -> Self {
+        let channels = Some(channels);
+        Self { channels, ..self }
+    }
+
+    /// A dispatch without a channel.
+    pub(crate) fn of_no_listener(&self) -> Self {
+        Self::new("".into(), self.manager.clone(), Arc::default())
+    }
+
+    /// Takes a message that the server pushed. A message that is no grant is ignored.
+    pub(crate) fn take(&self, message: &PushInfo) {
+        let [Value::BulkString(channel), rest @ ..] = &message.data[..] else {
+            return;
+        };
+        match message.kind {
+            PushKind::SUnsubscribe => {
+                if let Some(channels) = &self.channels {
+                    channels.end(channel);
+                }
+            }
+            PushKind::Message | PushKind::SMessage => self.take_grant(channel, rest),
+            _ => {}
+        }
+    }
+
+    fn take_grant(&self, channel: &[u8], rest: &[Value]) {
+        let is_ours =
+            channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());
+        if let (true, [Value::BulkString(message)]) = (is_ours, rest)
+            && let Some(message) = read(message)
+        {
+            self.grants.deliver(message, self.kind, CLOCK.now());
+        }
+    }
+
+    /// Notes the commands by which a new connection releases locks.
+    pub(crate) fn note_capabilities(&self, capabilities: Capabilities) {
+        self.grants.owners.note_scheme(match capabilities {
+            Capabilities::Scripts => Scheme::Grants,
+            Capabilities::Commands => Scheme::Deletes,
+        });
+    }
+}
+
+/// The channels of a cluster node with a confirmed subscription.
+#[derive(Debug, Default)]
+pub(crate) struct SubscribedChannels(Mutex<Channels>);
+
+#[derive(Debug, Default)]
+struct Channels {
+    connection: Option<ConnectionId>,
+    /// Each channel, with the time of its last use.
+    used: HashMap<String, Moment>,
+    /// When the node last ended a subscription by itself.
+    ended: Option<Moment>,
+}
+
+/// The result of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subscription {
+    Confirmed,
+    /// The node may have ended it again.
+    Ended,
+    /// The channel is subscribed to, but most of the channels on its connection are unused.
+    Wasteful,
+}
+
+impl SubscribedChannels {
+    /// Whether this channel is subscribed to on this connection. If it is, it counts as used.
+    pub(crate) fn is_subscribed(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
+        let mut channels = self.0.lock();
+        let is_current = connection.is_some() && channels.connection == connection;
+        match channels.used.get_mut(channel) {
+            Some(used) if is_current => {
+                *used = CLOCK.now();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes a subscription that was requested at `sent`.
+    pub(crate) fn note(
+        &self,
+        channel: &str,
+        connection: ConnectionId,
+        sent: Moment,
+    ) -> Subscription {
+        let now = CLOCK.now();
+        let mut channels = self.0.lock();
+        if channels.connection != Some(connection) {
+            channels.used.clear();
+            channels.connection = Some(connection);
+        }
+        // The subscription that ended may be this one.
+        if channels.ended.is_some_and(|ended| ended >= sent) {
+            return Subscription::Ended;
+        }
+        channels.used.insert(channel.to_owned(), now);
+        let is_used = |used: &&Moment| now.since(**used) < UNUSED;
+        let used = channels.used.values().filter(is_used).count();
+        if channels.used.len() > MANY && used < MANY / 2 {
+            Subscription::Wasteful
+        } else {
+            Subscription::Confirmed
+        }
+    }
+
+    /// The node ended a subscription.
+    fn end(&self, channel: &[u8]) {
+        let mut channels = self.0.lock();
+        channels.ended = Some(CLOCK.now());
+        channels.used.retain(|known, _| known.as_bytes() != channel);
+    }
+}
+
+/// Logs that no grants arrive, and why.
+pub(crate) fn warn_of_polling(server: &str, why: &str) {
+    tracing::warn!(
+        server,
+        why,
+        "grants cannot be received from this server, or by this user: waiters poll"
+    );
+}
+
+/// Reads the number of an entry, the message to it, and the proof that the server sent the message: see `scripts/queue.lua`.
+fn read(message: &[u8]) -> Option<Message<'_>> {
+    let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
+    let (body, proof) = rest.rsplit_once(' ')?;
+    let (notice, stamp) = read_notice(body)?;
+    Some(Message {
+        number: number.parse().ok()?,
+        body,
+        notice,
+        stamp,
+        proof,
+    })
+}
+
+fn read_notice(body: &str) -> Option<(Notice, u64)> {
+    let number = |text: &str| text.parse().ok().filter(|number| *number < LARGEST_TOKEN);
+    if let Some(stamp) = body.strip_prefix("yield ") {
+        return Some((Notice::Contended, number(stamp)?));
+    }
+    if let Some(time) = body.strip_prefix("done ") {
+        return Some((Notice::Hint, number(time)?));
+    }
+    let mut words = body.split(' ');
+    let fencing = number(words.next()?)?;
+    let mut grant = Grant::from(FencingBlock::new(fencing, 1));
+    let mut stamp = fencing;
+    if let Some(word) = words.next() {
+        stamp = number(word)?;
+        grant.is_contended = words.next()? == "1";
+        grant.permit = words.next()?.parse().ok();
+        grant.has_more = words.next()? == "1";
+    }
+    let granted = Notice::Granted(PushedGrant { grant, stamp });
+    words.next().is_none().then_some((granted, stamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(fencing: u64) -> PushedGrant {
+        PushedGrant {
+            grant: FencingBlock::new(fencing, 1).into(),
+            stamp: fencing,
+        }
+    }
+
+    #[test]
+    fn only_numbers_and_a_proof_are_a_message() {
+        let message = Message {
+            number: 7,
+            body: "1795151176455149",
+            notice: Notice::Granted(granted(1_795_151_176_455_149)),
+            stamp: 1_795_151_176_455_149,
+            proof: "5baa61e4",
+        };
+        assert_eq!(read(b"7 1795151176455149 5baa61e4"), Some(message));
+        let mut share = granted(5);
+        share.stamp = 9;
+        share.grant.is_contended = true;
+        share.grant.permit = Some(3);
+        let message = Message {
+            body: "5 9 1 3 0",
+            notice: Notice::Granted(share),
+            stamp: 9,
+            ..message
+        };
+        assert_eq!(read(b"7 5 9 1 3 0 5baa61e4"), Some(message));
+        let message = Message {
+            body: "yield 9",
+            notice: Notice::Contended,
+            ..message
+        };
+        assert_eq!(read(b"7 yield 9 5baa61e4"), Some(message));
+        let odd = [
+            &b""[..],
+            b"7",
+            b"7 ",
+            b"7 1",
+            b" 7 1",
+            b"7 -1 a",
+            b"x 1 a",
+            b"7 99999999999999999999 a",
+            b"7 9007199254740992 a",
+            b"7 yield a",
+            b"7 yield x a",
+            b"7 5 9 a",
+            b"7 5 9 1 3 a",
+            b"7 5 9 1 3 0 1 a",
+            b"7 5 x 1 3 0 a",
+            b"\xff 1 a",
+        ];
+        for message in odd {
+            assert_eq!(read(message), None, "{message:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_message_panics_and_what_is_read_is_what_was_written(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64),
+            number in proptest::num::u64::ANY,
+            fencing in 0..LARGEST_TOKEN,
+            proof in "[0-9a-f]{0,40}",
+        ) {
+            if let Some(message) = read(&bytes) {
+                proptest::prop_assert!(message.number.to_string().len() <= bytes.len());
+            }
+            let body = fencing.to_string();
+            let text = format!("{number} {body} {proof}");
+            let expected = Message {
+                number,
+                body: &body,
+                notice: Notice::Granted(granted(fencing)),
+                stamp: fencing,
+                proof: &proof,
+            };
+            proptest::prop_assert_eq!(read(text.as_bytes()), Some(expected));
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! What the servers' replies mean.
+
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
+
+use redis::Value;
+
+use crate::{
+    backend::{
+        Acquired, Released,
+        in_flight::{ConnectionId, InFlight},
+        owner_token::sighting_of,
+        redis::transport::{errors, reply, shared_driver::gathering::PartReply},
+    },
+    engine::reply::{
+        AcquireOutcome, Busy, Contended, Expiry, Grant, QueueMode, ReleaseOutcome, Renewed,
+        WakeUpMode,
+    },
+    failure::Failure,
+    fencing::{FencingBlock, LARGEST_TOKEN, PER_MILLI},
+    inspect::{Holder, LeaseInfo, Sighting, Waiter},
+    key::Shown,
+    mode::LockMode,
+};
+
+/// The replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS` of the queue.
+pub(crate) fn of_plain(replies: &mut [Value]) -> Result<PartReply, Failure> {
+    let (value, id, has_queue) = match replies {
+        [set, id] => (set, id, None),
+        [set, id, queue] => (set, id, Some(!matches!(queue, Value::Int(0)))),
+        _ => return Err(errors::nonsense("an acquire")),
+    };
+    Ok(PartReply {
+        value: std::mem::take(value),
+        id: read_id(id),
+        has_queue,
+    })
+}
+
+/// Reads them. If the key is busy, there is no outcome yet. `known`: the largest token that the process knew when it sent the request.
+pub(crate) fn read_plain(
+    reply: PartReply,
+    connection: ConnectionId,
+    known: u64,
+    in_flight: &InFlight,
+) -> Result<Option<Acquired>, Failure> {
+    match reply.value {
+        Value::Okay => {}
+        Value::Nil => {
+            errors::note_answered(in_flight, connection);
+            return Ok(None);
+        }
+        other => drop(errors::of_reply(other, connection, in_flight)?),
+    }
+    let outcome = match (reply.id.and_then(token), reply.has_queue) {
+        (Some(token), None | Some(false)) if token > known => AcquireOutcome::Granted(Grant {
+            tokens: FencingBlock::new(token, 1),
+            ..Grant::ALONE
+        }),
+        // The key is released by a script, which grants it to the first waiter. The next request is a script, too. It moves the clock
+        // on, or says why it cannot.
+        (_, Some(_)) => AcquireOutcome::Undo,
+        // The next request finds the key, which holds its owner token, and moves the clock on.
+        (_, None) => return Err(Failure::no_reply("the fencing clock gave no larger token")),
+    };
+    Ok(Some(Acquired {
+        outcome,
+        connection,
+    }))
+}
+
+/// An id of a stream: milliseconds, and a number within them.
+pub(crate) fn read_id(id: &Value) -> Option<(u64, u64)> {
+    let (millis, sequence) = reply::text(id)?.split_once('-')?;
+    Some((millis.parse().ok()?, sequence.parse().ok()?))
+}
+
+/// The fencing token of an id of the fencing clock, unless its number is too large for one.
+pub(crate) fn token((millis, sequence): (u64, u64)) -> Option<u64> {
+    let token = millis.checked_mul(PER_MILLI)?.checked_add(sequence)?;
+    (sequence < PER_MILLI && token < LARGEST_TOKEN).then_some(token)
+}
+
+pub(crate) fn read_acquired(
+    reply: &Value,
+    connection: ConnectionId,
+    queue_mode: QueueMode,
+) -> Result<Acquired, Failure> {
+    let mut outcome = read_outcome(reply).ok_or_else(|| errors::nonsense("an acquire"))?;
+    if let AcquireOutcome::Busy(busy) = &mut outcome
+        && queue_mode == QueueMode::DoNotQueue
+    {
+        busy.wake_up = WakeUpMode::Poll;
+    }
+    Ok(Acquired {
+        outcome,
+        connection,
+    })
+}
+
+impl AcquireOutcome {
+    /// Whether the request found no other holder.
+    pub(crate) fn found_it_free(&self) -> bool {
+        matches!(self, Self::Granted(_) | Self::Done(_))
+    }
+}
+
+pub(crate) fn read_released(reply: &Value, connection: ConnectionId) -> Result<Released, Failure> {
+    let outcome = match reply {
+        Value::Int(1) => ReleaseOutcome::Released,
+        Value::Int(2) => ReleaseOutcome::NotStored,
+        Value::Int(0) => ReleaseOutcome::NotOurs,
+        _ => return Err(errors::nonsense("a release")),
+    };
+    Ok(Released {
+        outcome,
+        connection,
+    })
+}
+
+pub(crate) fn read_outcome(reply: &Value) -> Option<AcquireOutcome> {
+    let words = reply.as_sequence()?;
+    if let [Value::Int(2), Value::BulkString(result)] = words {
+        return Some(AcquireOutcome::Done(result.as_slice().into()));
+    }
+    // The last word of a reply is the holder's label. Only the first reply to a waiter has none: it does not say whether the waiter
+    // is the next, and has no stamp, either.
+    let (numbers, holder) = match words {
+        [numbers @ .., holder @ Value::BulkString(_)] => (numbers, label(holder)),
+        numbers => (numbers, None),
+    };
+    let (left, position, ours, is_next, stamp) = match reply::numbers_of(numbers)?[..] {
+        [1, first, count] => {
+            return Some(AcquireOutcome::Granted(read_fencing(first, count)?.into()));
+        }
+        // Of a lock that is not exclusive.
+        [1, fencing, contended, permit, more] => {
+            return Some(AcquireOutcome::Granted(Grant {
+                tokens: read_fencing(fencing, 1)?,
+                permit: Some(u16::try_from(permit).ok()?),
+                is_contended: contended == 1,
+                has_more: more == 1,
+            }));
+        }
+        [0, left, position, ours] => (left, position, ours, 1, None),
+        [0, left, position, ours, is_next, stamp] => (left, position, ours, is_next, Some(stamp)),
+        _ => return None,
+    };
+    Some(AcquireOutcome::Busy(Busy {
+        expiry: match left {
+            -1 => Expiry::Never,
+            -2 => Expiry::Unknown,
+            millis => Expiry::In(Duration::from_millis(u64::try_from(millis).ok()?)),
+        },
+        position: u64::try_from(position).ok().and_then(NonZeroU64::new),
+        wake_up: if ours == 1 {
+            WakeUpMode::Push
+        } else {
+            WakeUpMode::Poll
+        },
+        is_next: is_next == 1,
+        stamp: stamp.map(u64::try_from).transpose().ok()?,
+        holder,
+    }))
+}
+
+/// The label of a holder, if it is one of ours.
+fn label(holder: &Value) -> Option<Arc<str>> {
+    let label = Shown(reply::text(holder)?).to_string();
+    (!label.is_empty()).then(|| label.into())
+}
+
+/// Accepts one token at least, and none beyond what an honest server reaches: every later token would have to be larger.
+pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
+    let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
+    (0 < first && first < LARGEST_TOKEN && count > 0).then(|| FencingBlock::new(first, count))
+}
+
+pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
+    let numbers = match reply {
+        Value::Int(number) => Some(vec![*number]),
+        Value::ServerError(error) => return Err(errors::answered(error)),
+        reply => reply::numbers(reply),
+    };
+    let (tokens, contended) = match numbers.as_deref() {
+        Some([0]) => return Ok(Renewed::NotOurs),
+        Some([1]) => (Some(FencingBlock::EMPTY), 0),
+        Some([1, contended]) => (Some(FencingBlock::EMPTY), *contended),
+        Some([1, contended, first, count]) => (read_fencing(*first, *count), *contended),
+        _ => (None, 0),
+    };
+    Ok(Renewed::Extended {
+        tokens: tokens.ok_or_else(|| errors::nonsense("a renewal"))?,
+        contended: match contended {
+            0 => Contended::NoneWaiting,
+            2 => Contended::OthersWaiting,
+            _ => Contended::OthersQueued,
+        },
+    })
+}
+
+/// What holds a key, if anything does, and for how long, `None`: without an expiry.
+pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
+
+/// What the script says of a key, in the order of `inspect.lua`.
+type Inspected = (Vec<u8>, i64, usize, usize, Words, Words, i64);
+type Words = Vec<Vec<u8>>;
+
+pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> {
+    if reply.as_sequence().is_some_and(<[Value]>::is_empty) {
+        return Ok(None);
+    }
+    let read = redis::from_redis_value_ref(reply);
+    let (holder, left, waiting, holders, leases, queue, result): Inspected =
+        read.map_err(|_| errors::nonsense("an inspection"))?;
+    let result_kept_for = time_left(result);
+    if let (true, Some(kept_for)) = (holder.is_empty(), result_kept_for) {
+        return Ok(Some(Sighting::of_result(kept_for)));
+    }
+    let holder = String::from_utf8_lossy(&holder);
+    let seen = Sighting {
+        queue: queue.iter().map(|words| waiter(words)).collect(),
+        result_kept_for,
+        ..sighting_of(&holder, time_left(left), waiting)
+    };
+    let mode = match holder.get(..6) {
+        Some("lc1+s:") => LockMode::Shared,
+        Some("lc1+p:") => LockMode::Permits,
+        _ => return Ok(Some(seen)),
+    };
+    Ok(Some(Sighting {
+        mode,
+        holders,
+        // None is named if the set of holders was evicted.
+        leases: leases.iter().map(|words| lease(words)).collect(),
+        ..seen
+    }))
+}
+
+/// A reply to PTTL: a missing expiry is a negative number.
+pub(crate) fn time_left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+fn process(label: &str) -> Holder {
+    Holder::labelled(Some(label).filter(|label| !label.is_empty()))
+}
+
+fn lease(words: &[u8]) -> LeaseInfo {
+    let words = String::from_utf8_lossy(words);
+    let mut words = words.splitn(3, ' ');
+    let mut next = || words.next().unwrap_or_default();
+    LeaseInfo {
+        remaining: next().parse().ok().map(Duration::from_millis),
+        permit: next().parse().ok(),
+        process: process(next()),
+    }
+}
+
+fn waiter(words: &[u8]) -> Waiter {
+    let words = String::from_utf8_lossy(words);
+    let (kind, label) = words.split_once(' ').unwrap_or((&words, ""));
+    Waiter {
+        process: process(label),
+        mode: match kind {
+            "x" | "o" => LockMode::Exclusive,
+            "s" => LockMode::Shared,
+            _ => LockMode::Permits,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_the_wrong_form_is_no_reply() {
+        let odd = [
+            Value::Nil,
+            Value::Int(7),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(5)]),
+            Value::Array(vec![Value::Int(1), Value::Int(-1), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(5), Value::Int(0)]),
+            Value::Array(vec![Value::Int(2), Value::Int(5), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Int(1 << 53), Value::Int(1)]),
+            Value::Array(vec![Value::Int(1), Value::Nil, Value::Int(1)]),
+            Value::Array(vec![
+                Value::Int(0),
+                Value::Int(-3),
+                Value::Int(0),
+                Value::Int(1),
+            ]),
+        ];
+        for reply in odd {
+            assert!(read_outcome(&reply).is_none(), "{reply:?}");
+        }
+        assert!(read_renewed(&Value::SimpleString("OK".to_owned())).is_err());
+        assert!(read_sighting(&Value::Array(vec![Value::Int(1)])).is_err());
+    }
+}

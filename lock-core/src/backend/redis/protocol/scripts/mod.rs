@@ -1,0 +1,90 @@
+//! The scripts, and calls of them: by their hash, or by their text if the server does not know the hash (any more).
+//!
+//! The data of a lock are described in `queue.lua`. Rejected for them:
+//!
+//! - a list as the queue: a check had to read all of it, and 600 waiting processes took a core;
+//! - two sets for shared and other requests: an exclusive hand-off would take more commands than with two bands of scores;
+//! - a sorted set at the key of a shared lock: several other clients raise an error there, and find a string busy;
+//! - the cut of a shared phase in the marker: it was lost if the first part of a batch ended before the rest was granted;
+//! - a hash for the cut: the set of the beats is there already;
+//! - a counter of permits: a crash would leave it wrong;
+//! - for permits, to enter by a free number below `n` alone: a fifth holder could enter with `n = 4`.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ServerErrorKind, Value};
+
+use crate::backend::redis::transport::command::{Arg, command};
+
+/// Joins files into one script.
+macro_rules! script {
+    ($($file:literal),+) => {
+        LazyLock::new(|| Lua::new(concat!($(include_str!($file)),+)))
+    };
+}
+
+// A short path comes first: most calls end there, and never define the functions that come after.
+pub(super) static ACQUIRE: LazyLock<Lua> = script!(
+    "acquire_short.lua",
+    "queue.lua",
+    "advance.lua",
+    "acquire.lua"
+);
+pub(super) static RELEASE: LazyLock<Lua> = script!(
+    "release_short.lua",
+    "queue.lua",
+    "advance.lua",
+    "release.lua"
+);
+/// The usual release has a program of its own: fewer keys and arguments cost the server a tenth of a lock.
+pub(super) static RELEASE_UNCONTENDED: LazyLock<Lua> = script!("release_uncontended.lua");
+pub(super) static FORCE_RELEASE: LazyLock<Lua> =
+    script!("queue.lua", "advance.lua", "force_release.lua");
+pub(super) static RENEW: LazyLock<Lua> =
+    script!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
+pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
+/// Those of a lock that is only tried.
+pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
+pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
+pub(super) static MARK: LazyLock<Lua> = script!("counter.lua", "mark.lua");
+
+/// One script. Keys and values reach it as arguments only, never as part of its text.
+pub(crate) struct Lua {
+    text: &'static str,
+    hash: String,
+}
+
+/// The keys and arguments of a script call.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(super) keys: &'a [Arg<'a>],
+    pub(super) arguments: &'a [Arg<'a>],
+}
+
+impl Lua {
+    fn new(text: &'static str) -> Self {
+        Self {
+            text,
+            hash: sha1_smol::Sha1::from(text).digest().to_string(),
+        }
+    }
+
+    /// A call of the script. If the server does not know it, it is not executed.
+    pub(crate) fn call(&self, call: Call<'_>) -> Cmd {
+        let count = Arg::Number(call.keys.len() as u64);
+        let front = [Arg::Text("EVALSHA"), Arg::Text(&self.hash), count];
+        command(&[&front, call.keys, call.arguments])
+    }
+
+    /// The same with the text, which the server knows by its hash from then on.
+    pub(crate) fn call_by_text(&self, call: Call<'_>) -> Cmd {
+        let count = Arg::Number(call.keys.len() as u64);
+        let front = [Arg::Text("EVAL"), Arg::Text(self.text), count];
+        command(&[&front, call.keys, call.arguments])
+    }
+}
+
+/// Whether this is the reply to a call of a script that the server does not know.
+pub(crate) fn is_unknown(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
+}

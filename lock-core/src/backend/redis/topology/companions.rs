@@ -1,0 +1,188 @@
+//! The names of a lock's companion keys, chosen so that they are on the same node as the lock.
+//!
+//! A cluster assigns a key by its slot, which is a checksum of the key, or of the part between its first braces
+//! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must be in
+//! one slot. So the companions carry a tag of their own, whatever braces the lock's key has. The tag is the smallest number that
+//! has the slot of the lock: all clients compute the same names for one lock.
+
+use std::sync::{Arc, LazyLock};
+
+use redis::Cmd;
+
+use crate::{
+    backend::redis::{
+        protocol::pub_sub::GRANTS,
+        transport::{
+            command::{
+                Arg::{self, Number, Text},
+                command,
+            },
+            redirect::SLOTS,
+        },
+    },
+    options::RESERVED,
+};
+
+/// The names of a lock's companions.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// The fencing clock, one for all locks of a server or slot. It does not grow with the number of locks, so it has no expiry.
+    /// Eviction policies for expiring keys spare it.
+    pub(crate) clock: String,
+    /// The command that takes the next id of that clock.
+    pub(crate) next_id: Cmd,
+    /// The prefix before the full key, for the queue of the lock's waiters.
+    pub(crate) queue: String,
+    /// The same for the times of the waiters' last checks.
+    pub(crate) beats: String,
+    /// The same for the holders of a lock that is not exclusive.
+    pub(crate) holders: String,
+    /// The same for the numbers of the permits that the holders have.
+    pub(crate) permits: String,
+    /// The same for the results of bodies that ran once.
+    pub(crate) results: String,
+    /// The same for the marks of processes that poll.
+    pub(crate) asked: String,
+    /// The channel on which the scripts publish the grants of this manager.
+    pub(crate) channel: String,
+    /// The whole name of that channel.
+    pub(crate) grants: Arc<str>,
+    /// The prefix of the key of the lock that a check takes.
+    pub(crate) check: String,
+}
+
+impl Names {
+    /// The names on a server that has all keys; `manager` is a random name.
+    pub(crate) fn of_a_server(manager: &str) -> Self {
+        Self::new(RESERVED, manager.to_owned())
+    }
+
+    /// The names in a slot. A channel that begins with a tag is a sharded one: the scripts recognise it by its brace.
+    pub(crate) fn of_a_slot(slot: u16, manager: &str) -> Self {
+        let tag = tag_in(slot);
+        Self::new(
+            &format!("{RESERVED}{{{tag}}}:"),
+            format!("{{{tag}}}:{manager}"),
+        )
+    }
+
+    fn new(front: &str, channel: String) -> Self {
+        let clock = format!("{front}clock");
+        Self {
+            next_id: command(&[&clock_moved_to(&clock, "*")]),
+            clock,
+            queue: format!("{front}waiters:"),
+            beats: format!("{front}beats:"),
+            holders: format!("{front}holders:"),
+            permits: format!("{front}seats:"),
+            results: format!("{front}result:"),
+            asked: format!("{front}asked:"),
+            grants: format!("{GRANTS}{channel}").into(),
+            check: format!("{front}check:"),
+            channel,
+        }
+    }
+}
+
+/// The command that gives the fencing clock this id, or the next one for `*`. The stream stays empty: `MAXLEN ~ 1` would keep a hundred
+/// entries.
+pub(crate) fn clock_moved_to<'a>(clock: &'a str, id: &'a str) -> [Arg<'a>; 7] {
+    let (name, most, none) = (Text("XADD"), Text("MAXLEN"), Text(""));
+    [name, Text(clock), most, Number(0), Text(id), none, none]
+}
+
+/// The slot of a key.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    let hashed = tag_of(key).unwrap_or(key);
+    checksum(hashed.as_bytes()) % SLOTS
+}
+
+/// A tag that has this slot.
+pub(crate) fn tag_in(slot: u16) -> u32 {
+    TAGS[usize::from(slot)]
+}
+
+/// The text between the first opening brace and the next closing one, unless it is empty.
+fn tag_of(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+/// CRC-16 as in XMODEM.
+fn checksum(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            }
+        })
+    })
+}
+
+/// The largest tag: each slot has a number that is not larger, as a test shows.
+const LARGEST_TAG: u32 = 109_757;
+
+/// For each slot, the smallest number with digits that have that slot. It takes a few milliseconds, once in a process that uses a
+/// cluster.
+static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut tags = vec![0; usize::from(SLOTS)];
+    for number in (0..=LARGEST_TAG).rev() {
+        tags[usize::from(slot_of(&number.to_string()))] = number;
+    }
+    tags.into()
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_what_a_server_says_it_is() {
+        // As `CLUSTER KEYSLOT` returned.
+        for (key, slot) in [("lock:k", 14_041), ("lock:a", 6_035), ("123456789", 12_739)] {
+            assert_eq!(slot_of(key), slot, "{key}");
+        }
+    }
+
+    #[test]
+    fn braces_count_as_a_server_counts_them() {
+        assert_eq!(slot_of("a{b}c"), slot_of("b"));
+        assert_eq!(slot_of("a{b}{c}"), slot_of("b"));
+        assert_eq!(slot_of("{{a}}"), slot_of("{a"));
+        for whole in ["{}x", "{", "}{", "a{", "a}b"] {
+            assert_eq!(
+                slot_of(whole),
+                checksum(whole.as_bytes()) % SLOTS,
+                "{whole}"
+            );
+        }
+    }
+
+    #[test]
+    fn companions_are_in_the_slot_of_their_lock_whatever_its_key() {
+        let keys = [
+            "lock:k", "a{b}c", "{}x", "{", "}{", "{{a}}", "{a}{b}", "x{}{y}", "ü{ö}", "",
+        ];
+        for key in keys {
+            let slot = slot_of(key);
+            let names = Names::of_a_slot(slot, "manager");
+            let [queue, beats] = [&names.queue, &names.beats].map(|front| format!("{front}{key}"));
+            for name in [&names.clock, &queue, &beats, &*names.grants, &names.check] {
+                assert_eq!(slot_of(name), slot, "{name} of {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_slot_has_a_tag_of_its_own() {
+        assert_eq!(TAGS.len(), usize::from(SLOTS));
+        for slot in 0..SLOTS {
+            let tag = TAGS[usize::from(slot)];
+            assert_eq!(slot_of(&tag.to_string()), slot);
+            assert!(tag <= LARGEST_TAG, "{tag}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! From a url to its servers: one server, the primary that sentinels know, or the nodes of a cluster.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    backend::{
+        grants::Grants,
+        redis::{
+            protocol::pub_sub::PubSubDispatch,
+            topology::sentinel::Service,
+            transport::address::{
+                Address, Named,
+                scheme::{DEFAULT_PORT, Kind},
+                security::Security,
+                url::ServerUrl,
+            },
+        },
+        timing::Timing,
+    },
+    credentials::CredentialsProvider,
+    error::LockError,
+};
+
+pub(crate) mod cluster;
+pub(crate) mod companions;
+pub(crate) mod key_location;
+mod replica_acks;
+pub(crate) mod sentinel;
+pub(crate) mod server;
+pub(crate) mod servers;
+pub(crate) mod sharded_subscription;
+mod slot_ranges;
+
+/// Which servers keep the locks.
+#[derive(Clone, Debug)]
+pub(super) enum Topology {
+    Single(Address),
+    Sentinel(Service),
+    Cluster(Seeds),
+}
+
+/// The nodes of a cluster that are asked for the other nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Seeds {
+    pub(super) nodes: Vec<Address>,
+    /// What is shown of the url.
+    pub(super) shown: Address,
+}
+
+/// Names and passwords that do not come from the url.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) server: Option<Arc<dyn CredentialsProvider>>,
+    pub(crate) sentinel: Option<Arc<dyn CredentialsProvider>>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").finish_non_exhaustive()
+    }
+}
+
+/// The settings of every server of a manager.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerSettings {
+    pub(crate) timing: Timing,
+    /// A random name of the manager.
+    pub(crate) manager: Arc<str>,
+    pub(crate) grants: Arc<Grants>,
+    pub(crate) replicas: Option<Replicas>,
+}
+
+/// How many replicas must have a lock before it counts, and how long that may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub(crate) least: u32,
+    pub(crate) within: Duration,
+}
+
+impl ServerSettings {
+    /// A dispatch for grants, or for hints if replicas must have a lock before it counts.
+    pub(crate) fn dispatch(&self, channel: Arc<str>) -> PubSubDispatch {
+        let dispatch = PubSubDispatch::new(channel, self.manager.clone(), self.grants.clone());
+        if self.replicas.is_some() {
+            dispatch.for_hints()
+        } else {
+            dispatch
+        }
+    }
+}
+
+const SENTINEL_PORT: u16 = 26_379;
+
+impl Topology {
+    /// `label`: that of the manager, as a part of the connections' names.
+    pub(super) fn of(
+        server: &Named,
+        access: &Access,
+        security: &Security,
+        label: Option<&Arc<str>>,
+    ) -> Result<Self, LockError> {
+        let own = |address: Address| address.for_manager(access.server.as_ref(), label);
+        let url = match server {
+            Named::Url(url) => ServerUrl::parse(url)?,
+            Named::Client(client) => {
+                return Ok(Self::Single(own(Address::of_client((**client).clone())?)));
+            }
+        };
+        let address = own(Address::of(&url, security)?);
+        let hosts = |port: u16| {
+            let hosts = url.hosts.iter();
+            hosts.map(move |(host, given)| (host, given.unwrap_or(port)))
+        };
+        Ok(match url.kind {
+            Kind::Server | Kind::Socket => Self::Single(address),
+            Kind::Sentinel => {
+                let given = url.sentinel_credentials.clone();
+                let credentials = access.sentinel.clone();
+                let credentials = credentials.or(given.map(|given| Arc::new(given) as _));
+                let sentinel = |(host, port): (&String, u16)| {
+                    address.at(host, port).of_sentinel(credentials.clone())
+                };
+                Self::Sentinel(Service {
+                    name: url.name.clone(),
+                    sentinels: hosts(SENTINEL_PORT).map(sentinel).collect(),
+                    primary: address.clone(),
+                })
+            }
+            Kind::Cluster => Self::Cluster(Seeds {
+                nodes: hosts(DEFAULT_PORT)
+                    .map(|(host, port)| address.at(host, port))
+                    .collect(),
+                shown: address.clone(),
+            }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::{Credentials, given};
+    use proptest::prelude::*;
+
+    fn parse(url: &str) -> Result<Topology, LockError> {
+        parse_for(url, &Access::default())
+    }
+
+    fn parse_for(url: &str, access: &Access) -> Result<Topology, LockError> {
+        Topology::of(
+            &Named::Url(url.to_owned()),
+            access,
+            &Security::default(),
+            None,
+        )
+    }
+
+    fn places(addresses: &[Address]) -> Vec<(String, u16)> {
+        let place = |address: &Address| {
+            let (host, port) = address.place().expect("no socket");
+            (host.to_owned(), port)
+        };
+        addresses.iter().map(place).collect()
+    }
+
+    fn password(address: &Address) -> Option<String> {
+        address
+            .credentials()
+            .map(|credentials| given(&**credentials).password)
+    }
+
+    #[test]
+    fn sentinels_and_the_name_of_their_service() {
+        let url = "redis+sentinel://app:pa%2Css@a,b:1,[::1]:2/my%20master/3?sentinel_password=x";
+        let Ok(Topology::Sentinel(service)) = parse(url) else {
+            panic!("refused");
+        };
+        assert_eq!(service.name, "my master");
+        let hosts = [("a", 26_379), ("b", 1), ("::1", 2)];
+        let hosts = hosts.map(|(host, port)| (host.to_owned(), port));
+        assert_eq!(places(&service.sentinels), hosts);
+        for sentinel in &service.sentinels {
+            assert_eq!(password(sentinel).as_deref(), Some("x"));
+            assert_eq!(sentinel.database(), 0);
+        }
+        assert_eq!(password(&service.primary).as_deref(), Some("pa,ss"));
+        assert_eq!(service.primary.database(), 3);
+        assert_eq!(
+            service.primary.shown(),
+            "redis+sentinel://a,b:1,[::1]:2/my%20master/3"
+        );
+    }
+
+    #[test]
+    fn nodes_of_a_cluster() {
+        let Ok(Topology::Cluster(seeds)) = parse("valkey+cluster://:pw@a:1,b") else {
+            panic!("refused");
+        };
+        let hosts = [("a".to_owned(), 1), ("b".to_owned(), 6_379)];
+        assert_eq!(places(&seeds.nodes), hosts);
+        assert!(
+            seeds
+                .nodes
+                .iter()
+                .all(|node| password(node).as_deref() == Some("pw"))
+        );
+        assert_eq!(seeds.shown.shown(), "valkey+cluster://a:1,b");
+    }
+
+    #[test]
+    fn what_the_builder_says_of_users_counts_more_than_the_url() {
+        let credentials = |password: &str| -> Option<Arc<dyn CredentialsProvider>> {
+            Some(Arc::new(Credentials::new("", password)))
+        };
+        let access = Access {
+            server: credentials("one"),
+            sentinel: credentials("two"),
+        };
+        let Ok(Topology::Sentinel(service)) = parse_for("redis+sentinel://:old@a/m", &access)
+        else {
+            panic!("refused");
+        };
+        assert_eq!(password(&service.primary).as_deref(), Some("one"));
+        assert_eq!(password(&service.sentinels[0]).as_deref(), Some("two"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_panics_or_shows_its_password(
+            scheme in "(redis|rediss|valkey|http|redis[+](sentinel|cluster|unix)|)",
+            user in "[a-z]{0,4}",
+            odd in r"[:@/?#,%\[\] a-z]{0,6}",
+            rest in r"[a-z0-9.:,/\[\]?=&%@ ]{0,24}",
+        ) {
+            for url in [
+                format!("{scheme}://{user}:s3cr3t{odd}@{rest}"),
+                format!("{scheme}://{user}:{odd}s3cr3t@{rest}"),
+                format!("{scheme}://{rest}?sentinel_password=s3cr3t"),
+                format!("{scheme}://{rest}?pass=s3cr3t&{user}{odd}"),
+            ] {
+                let text = match parse(&url) {
+                    Ok(Topology::Single(address)) => address.shown().to_owned(),
+                    Ok(Topology::Sentinel(service)) => format!("{service:?}"),
+                    Ok(Topology::Cluster(seeds)) => format!("{seeds:?}"),
+                    Err(error) => format!("{error} {error:?}"),
+                };
+                prop_assert!(!text.contains("s3cr3t"), "{}: {}", url, text);
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_url_says_why_and_where_without_its_secret() {
+        let refused = [
+            (
+                "redis+sentinel://:hunter2@a:1",
+                "the name of the primary is missing",
+            ),
+            (
+                "redis+sentinel://:hunter2@a:1/?db=3",
+                "the name of the primary is missing",
+            ),
+            (
+                "redis+sentinel://:hunter2@a:1,b:x/m",
+                "host 2 of the list is no number",
+            ),
+            (
+                "redis+sentinel://:hunter2@a:1,,b/m",
+                "host 2 of the list is missing",
+            ),
+            ("redis+sentinel://:hunter2@/m", "the host is missing"),
+            ("redis+sentinel://:hunter2@a/m/x", "database is no number"),
+            ("redis+sentinel://:hunter2@a/m/1/2", "more than the name"),
+            ("redis+sentinel://:hun/ter2@a/m", "an `@` follows the host"),
+            ("redis+sentinel://:hunter2@a/m/1?db=2", "two databases"),
+            (
+                "redis+sentinel://a/m?sentinel_user=hunter2",
+                "user without a password",
+            ),
+            ("redis+sentinel://a/m?password=hunter2", "before the host"),
+            ("redis+sentinel://a/?service=hunter2", "follows the hosts"),
+            ("redis+cluster://:hunter2@a b", "a space"),
+            (
+                "redis+cluster://:hunter2@[::1,b",
+                "host 1 of the list is malformed",
+            ),
+            (
+                "http+cluster://:hunter2@a",
+                "`http+cluster://` is no scheme",
+            ),
+        ];
+        all_are_refused(&refused);
+    }
+
+    #[test]
+    fn a_cluster_has_one_database_and_no_path() {
+        all_are_refused(&[
+            ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1/0/0", "nothing may follow"),
+        ]);
+    }
+
+    fn all_are_refused(refused: &[(&str, &str)]) {
+        for (url, reason) in refused {
+            let error = parse(url).map(drop).expect_err(url).to_string();
+            assert!(error.contains(reason), "{url}: {error}");
+            assert!(!error.contains("ter2"), "{url}: {error}");
+        }
+    }
+}

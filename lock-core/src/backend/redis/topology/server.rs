@@ -1,0 +1,261 @@
+//! One server, and the connections to it.
+//!
+//! The tasks of users send their requests for free locks on request connections: there is one for each runtime. All other requests use
+//! the connection of the manager's thread. So do these while there is no connection for the caller's runtime, and on a thread without a
+//! runtime. A client of the user's runs its driver itself, so there is no other connection, either.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{runtime::Id, time::timeout};
+
+use crate::{
+    backend::{
+        Release,
+        in_flight::{ConnectionId, InFlight},
+        redis::{
+            topology::{
+                Replicas, replica_acks::ReplicaAcks, sharded_subscription::ShardedSubscription,
+            },
+            transport::{
+                handshake::{CurrentConnection, Purpose},
+                known_primary::Need,
+                ready::Ready,
+                reconnecting::ReconnectingConnection,
+            },
+        },
+    },
+    runtime::{executor::Executor, io_thread, mutex::Mutex},
+};
+
+/// How many request connections there are at most. The runtimes beyond that share them.
+const MOST: usize = 8;
+
+/// How often one is made at most. Meanwhile the requests use the connection of the manager's thread.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often the sentinels are asked whether the primary has changed.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// One server that keeps locks.
+#[derive(Debug)]
+pub(crate) struct RedisServer {
+    /// The connection of the manager's thread.
+    pub(crate) connection: Arc<ReconnectingConnection>,
+    /// The connections of users' runtimes. `None` if the client is a user's.
+    requests: Option<Mutex<Vec<RequestConnection>>>,
+    /// For users without the right to run scripts: only transactions are sent on it.
+    pub(crate) changes: Arc<ReconnectingConnection>,
+    /// The same for renewals. Hundreds of releases, one after the other, must not let a lease run out.
+    pub(crate) renewals: Arc<ReconnectingConnection>,
+    /// The subscriptions to grants at this node, in a cluster.
+    pub(crate) subscription: Option<ShardedSubscription>,
+    /// Waits for replicas, if they must have a lock before it counts.
+    pub(crate) replica_acks: Option<ReplicaAcks>,
+}
+
+#[derive(Debug)]
+struct RequestConnection {
+    runtime: CallerRuntime,
+    connection: Arc<ReconnectingConnection>,
+    /// The one that was in use last. It may have ended since, or have been given up.
+    current: Option<Arc<CurrentConnection>>,
+    /// How many connections the manager's thread had lost when this one was used last.
+    losses: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallerRuntime {
+    Real(Id),
+    /// A simulation has no runtimes.
+    #[cfg(feature = "simulation")]
+    Simulated,
+}
+
+impl RedisServer {
+    /// `subscription`: for a node of a cluster.
+    pub(crate) fn new(
+        connection: ReconnectingConnection,
+        subscription: Option<ShardedSubscription>,
+        replicas: Option<Replicas>,
+    ) -> Self {
+        let connection = Arc::new(connection);
+        let another = || connection.another(Purpose::OtherCommands, connection.timing());
+        Self {
+            changes: Arc::new(another()),
+            renewals: Arc::new(another()),
+            replica_acks: replicas.map(|replicas| ReplicaAcks::new(&connection, replicas)),
+            requests: (connection.address().client().is_none()).then(Mutex::default),
+            connection,
+            subscription,
+        }
+    }
+
+    /// All connections to it, except those on which only grants arrive.
+    pub(crate) fn connections(&self) -> Vec<Arc<ReconnectingConnection>> {
+        let replica_acks = self.replica_acks.iter().map(|acks| &acks.connection);
+        let fixed = replica_acks.chain([&self.connection, &self.changes, &self.renewals]);
+        let mut all: Vec<_> = fixed.cloned().collect();
+        if let Some(requests) = &self.requests {
+            all.extend(requests.lock().iter().map(|one| one.connection.clone()));
+        }
+        all
+    }
+
+    /// The connection on which locks are taken.
+    pub(crate) fn holding(&self) -> &Arc<ReconnectingConnection> {
+        let acks = self.replica_acks.as_ref();
+        acks.map_or(&self.connection, |acks| &acks.connection)
+    }
+
+    /// The connection for releasing a lock: the one on which it was taken, so that the release never overtakes the acquire. If no
+    /// request of the acquire is in flight any more, the connection that does not wait for replicas is used.
+    pub(crate) fn releasing(&self, acquire_in_flight: &InFlight) -> Arc<ReconnectingConnection> {
+        if acquire_in_flight.is_empty() {
+            return self.connection.clone();
+        }
+        let on = acquire_in_flight.only_connection();
+        let on = on.and_then(|id| self.with_id(id));
+        on.map_or_else(|| self.holding().clone(), |ready| ready.reconnecting)
+    }
+
+    /// The connection for a request that one reply is enough for, if it is ready. It is that on which earlier requests are in flight,
+    /// else that of the calling task's runtime. If the runtime has none yet, it is made in the background.
+    pub(crate) fn ready(&self, behind: Option<ConnectionId>, executor: &Executor) -> Option<Ready> {
+        if let Some(id) = behind
+            && let Some(ready) = self.with_id(id)
+        {
+            return Some(ready);
+        }
+        self.own_of_caller(executor)
+            .or_else(|| self.connection.ready())
+    }
+
+    /// The same for a release. While the acquire may be in flight, its connection counts.
+    pub(crate) fn ready_to_release(&self, request: &Release, executor: &Executor) -> Option<Ready> {
+        if request.acquire_in_flight().is_empty() && self.replica_acks.is_none() {
+            return self.ready(request.in_flight().only_connection(), executor);
+        }
+        self.releasing(request.acquire_in_flight()).ready()
+    }
+
+    /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request
+    /// would find that out, and have no reply.
+    fn own_of_caller(&self, executor: &Executor) -> Option<Ready> {
+        let (requests, runtime) = (self.requests.as_ref()?, caller(executor)?);
+        let mut requests = requests.lock();
+        let found = self.of_runtime(&mut requests, runtime);
+        let losses = self.connection.losses.load(Ordering::Acquire);
+        if std::mem::replace(&mut found.losses, losses) != losses {
+            let reconnecting = found.connection.clone();
+            drop(requests);
+            executor.spawn(async move { reconnecting.doubt() });
+            return None;
+        }
+        if !matches!(&found.current, Some(current) if current.connection.traffic.is_usable()) {
+            found.current = found.connection.snapshot();
+        }
+        let (reconnecting, current) = (found.connection.clone(), found.current.clone());
+        drop(requests);
+        if current.is_none() && reconnecting.is_to_be_made(PAUSE) {
+            executor.spawn(async move { drop(reconnecting.current().await) });
+            return None;
+        }
+        Some(Ready {
+            reconnecting,
+            current: current?,
+        })
+    }
+
+    /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.
+    pub(crate) fn for_caller(&self, executor: &Executor) -> Option<Arc<ReconnectingConnection>> {
+        let (requests, runtime) = (self.requests.as_ref()?, caller(executor)?);
+        let mut requests = requests.lock();
+        let found = self.of_runtime(&mut requests, runtime);
+        Some(found.connection.clone())
+    }
+
+    fn of_runtime<'a>(
+        &self,
+        each: &'a mut Vec<RequestConnection>,
+        runtime: CallerRuntime,
+    ) -> &'a mut RequestConnection {
+        let own = each.iter().position(|one| one.runtime == runtime);
+        // One without a reader serves the next runtime: the runtime of its reader has ended, or it has not been used yet.
+        let left = || each.iter().position(|one| !one.connection.has_reader());
+        let at = match own.or_else(left) {
+            Some(at) => at,
+            None if each.len() < MOST => {
+                let main = &self.connection;
+                each.push(RequestConnection {
+                    runtime,
+                    connection: Arc::new(main.another(Purpose::Requests, main.timing())),
+                    current: None,
+                    losses: main.losses.load(Ordering::Acquire),
+                });
+                each.len() - 1
+            }
+            // Any of them: its reader serves all.
+            None => {
+                each.rotate_left(1);
+                0
+            }
+        };
+        let found = &mut each[at];
+        found.runtime = runtime;
+        found
+    }
+
+    /// The connection with this id, if it is still in use.
+    fn with_id(&self, id: ConnectionId) -> Option<Ready> {
+        let has_id = |connection: &Arc<ReconnectingConnection>| {
+            connection.ready().filter(|ready| ready.id() == id)
+        };
+        has_id(&self.connection).or_else(|| {
+            let requests = self.requests.as_ref()?.lock();
+            requests.iter().find_map(|one| has_id(&one.connection))
+        })
+    }
+}
+
+/// The runtime of the calling task. `None`: it has no connection of its own, since there is none, or it is that of the manager's thread.
+fn caller(executor: &Executor) -> Option<CallerRuntime> {
+    #[cfg(feature = "simulation")]
+    if crate::runtime::simulation::ask(|_| ()).is_some() {
+        return Some(CallerRuntime::Simulated);
+    }
+    if !cfg!(unix) {
+        return None;
+    }
+    let id = io_thread::caller()?.id();
+    (!executor.has_runtime(id)).then_some(CallerRuntime::Real(id))
+}
+
+/// Makes all connections leave a primary that was replaced. Sentinels cut the connections of a primary that they can reach. A
+/// primary that only this process can still reach would go on giving out locks that no other client respects.
+pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
+    let sentinels = server.upgrade();
+    let sentinels = sentinels.and_then(|server| server.connection.sentinels().cloned());
+    let Some(sentinels) = sentinels else {
+        return;
+    };
+    // Until the manager ends.
+    loop {
+        // Sooner after a silence, in which a fail-over may have begun and ended, and after another choice.
+        drop(timeout(WATCH, sentinels.doubted().notified()).await);
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        let connections = server.connections();
+        if !connections.iter().any(|connection| connection.is_up()) {
+            continue;
+        }
+        for connection in connections {
+            connection.leave_if_replaced();
+        }
+        // If this leads to another choice, now or by a late reply, the watch is notified, and leaves the primary.
+        drop(sentinels.clone().primary(Need::Watch).await);
+    }
+}

@@ -1,0 +1,111 @@
+//! All servers that keep the locks of a manager, and the redirects to the current location of a lock.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    backend::redis::{
+        topology::{cluster::Cluster, companions::slot_of, key_location::KeyLocation},
+        transport::{address::Address, redirect::SLOTS},
+    },
+    failure::Failure,
+    fencing::ClockIndex,
+};
+
+/// How many redirects one request follows. The move of a slot causes one, and a fail-over may cause more.
+pub(crate) const MOST_HOPS: u32 = 5;
+
+/// All servers that keep the locks of a manager.
+#[derive(Clone)]
+pub(crate) enum RedisServers {
+    /// One that has all keys, as their location.
+    One(KeyLocation),
+    Several(Arc<Cluster>),
+}
+
+impl RedisServers {
+    pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
+        match self {
+            Self::One(location) => location.clone(),
+            Self::Several(cluster) => cluster.location(full_key),
+        }
+    }
+
+    /// Any known server.
+    pub(crate) fn any(&self) -> KeyLocation {
+        self.location("")
+    }
+
+    /// Sends a request to the location of a lock, and repeats it at each location to which the reply redirects.
+    pub(crate) async fn ask<T, F>(
+        &self,
+        full_key: &str,
+        mut request: impl FnMut(KeyLocation) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut location = self.location(full_key);
+        let mut hops = 0;
+        loop {
+            let reply = request(location.clone()).await;
+            let failure = reply.as_ref().err();
+            match failure.and_then(|failure| self.follow(&location, failure)) {
+                Some(next) if hops < MOST_HOPS => location = next,
+                _ => return reply,
+            }
+            hops += 1;
+        }
+    }
+
+    /// The location to try instead, if the failure is a redirect.
+    pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
+        match self {
+            Self::One(..) => None,
+            Self::Several(cluster) => cluster.follow(location, failure),
+        }
+    }
+
+    /// How many fencing clocks there are.
+    pub(crate) fn clocks(&self) -> u16 {
+        match self {
+            Self::One(..) => 1,
+            Self::Several(_) => SLOTS,
+        }
+    }
+
+    /// The fencing clock of a key: each slot of a cluster has one.
+    pub(crate) fn clock_of(&self, full_key: &str) -> ClockIndex {
+        match self {
+            Self::One(..) => 0,
+            Self::Several(_) => slot_of(full_key),
+        }
+    }
+
+    pub(crate) fn are_several(&self) -> bool {
+        !matches!(self, Self::One(..))
+    }
+
+    /// Each server that has locks, as one location on it.
+    pub(crate) fn each(&self) -> Vec<KeyLocation> {
+        match self {
+            Self::One(location) => vec![location.clone()],
+            Self::Several(cluster) => cluster.owners(),
+        }
+    }
+
+    /// How long a request and its reply take, as measured lately.
+    pub(crate) fn round_trip(&self) -> Duration {
+        match self {
+            Self::One(location) => location.server.connection.round_trip(),
+            Self::Several(cluster) => cluster.round_trip(),
+        }
+    }
+
+    /// What is shown of the url.
+    pub(crate) fn address(&self) -> &Address {
+        match self {
+            Self::One(location) => location.server.connection.address(),
+            Self::Several(cluster) => cluster.address(),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! From a url to the data that a connection needs, and to a form of the url that may be shown.
+
+use std::{collections::HashSet, fmt, sync::Arc};
+
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisResult,
+    aio::MultiplexedConnection,
+};
+
+use crate::{
+    backend::redis::transport::address::{
+        parts::place,
+        scheme::DEFAULT_PORT,
+        security::{OwnClient, Security, Transport, authenticated},
+        url::ServerUrl,
+    },
+    credentials::{Credentials, CredentialsProvider},
+    error::LockError,
+    runtime::mutex::Mutex,
+};
+
+mod parts;
+pub(crate) mod scheme;
+pub(crate) mod security;
+pub(crate) mod url;
+
+/// A server that a user named: by a url, or by a client.
+#[derive(Clone)]
+pub(crate) enum Named {
+    Url(String),
+    Client(Box<OwnClient>),
+}
+
+/// A server's address. What is shown of it has no user, password or query.
+#[derive(Clone)]
+pub(crate) struct Address {
+    /// Where the server is, the database, and the version of the protocol to begin with. Its user and
+    /// password are in `credentials`.
+    info: ConnectionInfo,
+    pub(crate) transport: Transport,
+    credentials: Option<Arc<dyn CredentialsProvider>>,
+    /// The label of the manager that connects, if it was given one.
+    label: Option<Arc<str>>,
+    shown: String,
+    /// Where servers have spoken the Redis protocol, as it is shown. All addresses that were made of one share it.
+    spoke: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Address {
+    /// The address of the first server of a url.
+    pub(crate) fn of(url: &ServerUrl, security: &Security) -> Result<Self, LockError> {
+        let (info, transport) = security.transport(url)?;
+        let settings = info.redis_settings().clone().set_protocol(url.protocol);
+        let settings = settings.set_db(url.database.into());
+        let address = Self {
+            info: info.set_redis_settings(settings),
+            transport,
+            credentials: url.credentials.clone().map(|given| Arc::new(given) as _),
+            label: None,
+            shown: url.shown.clone(),
+            spoke: Arc::default(),
+        };
+        Ok(match url.hosts.first() {
+            Some((host, port)) => address.moved_to(host, port.unwrap_or(DEFAULT_PORT)),
+            None => address,
+        })
+    }
+
+    /// The address to which a user's own client connects.
+    pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
+        let OwnClient { info, config } = client;
+        let shown = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => place("redis", host, *port),
+            ConnectionAddr::TcpTls { host, port, .. } => place("rediss", host, *port),
+            ConnectionAddr::Unix(path) => format!("redis+unix://{}", path.display()),
+            _ => {
+                return Err(LockError::invalid(
+                    "this version of lock-core does not know the address of this `redis::Client`: use a url",
+                ));
+            }
+        };
+        let settings = info.redis_settings().clone();
+        let credentials = settings.password().map(|password| {
+            let user = settings.username().unwrap_or_default();
+            Arc::new(Credentials::new(user, password)) as _
+        });
+        Ok(Self {
+            info: info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)),
+            transport: Transport::Client(config),
+            credentials,
+            label: None,
+            shown,
+            spoke: Arc::default(),
+        })
+    }
+
+    /// The same settings for another server.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        // The scheme without the part after its `+`.
+        let scheme = self.shown.split(['+', ':']).next().unwrap_or_default();
+        Self {
+            shown: place(scheme, host, port),
+            ..self.clone().moved_to(host, port)
+        }
+    }
+
+    fn moved_to(mut self, to_host: &str, to_port: u16) -> Self {
+        let mut addr = self.info.addr().clone();
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
+            &mut addr
+        {
+            to_host.clone_into(host);
+            *port = to_port;
+        }
+        self.info = self.info.set_addr(addr);
+        self
+    }
+
+    /// The same for a manager: with its label, and with credentials, if it has its own.
+    pub(crate) fn for_manager(
+        mut self,
+        credentials: Option<&Arc<dyn CredentialsProvider>>,
+        label: Option<&Arc<str>>,
+    ) -> Self {
+        self.credentials = credentials.cloned().or(self.credentials);
+        self.label = label.cloned();
+        self
+    }
+
+    /// The same for a sentinel, which has users of its own, and no databases.
+    pub(crate) fn of_sentinel(self, credentials: Option<Arc<dyn CredentialsProvider>>) -> Self {
+        Self {
+            credentials,
+            ..self.in_first_database()
+        }
+    }
+
+    /// The same in the database 0.
+    pub(crate) fn in_first_database(mut self) -> Self {
+        let settings = self.info.redis_settings().clone().set_db(0);
+        self.info = self.info.set_redis_settings(settings);
+        self
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn addr(&self) -> &ConnectionAddr {
+        self.info.addr()
+    }
+
+    /// The host and the port; none of a socket.
+    pub(crate) fn place(&self) -> Option<(&str, u16)> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some((host, *port))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
+        self.credentials.as_ref()
+    }
+
+    pub(crate) fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// The name of the user, unless it is the default one.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.credentials.as_ref()?.user()
+    }
+
+    pub(crate) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    /// Whether the server may send messages on the connection of the commands. It may, unless the url asks for RESP2.
+    pub(crate) fn pushes(&self) -> bool {
+        self.info.redis_settings().protocol() == ProtocolVersion::RESP3
+    }
+
+    /// The settings of the user's own client, if that opens the connections, and logs in.
+    pub(crate) fn client(&self) -> Option<&AsyncConnectionConfig> {
+        if let Transport::Client(config) = &self.transport {
+            Some(config)
+        } else {
+            None
+        }
+    }
+
+    /// Opens a connection as the user's own client does. Its driver runs on the caller's runtime, and ends when the last handle is
+    /// dropped.
+    pub(crate) async fn open(
+        &self,
+        credentials: Option<&Credentials>,
+        protocol: ProtocolVersion,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        let settings = self.info.redis_settings().clone().set_protocol(protocol);
+        let info = self.info.clone();
+        let info = info.set_redis_settings(authenticated(settings, credentials));
+        let client = Client::open(info)?;
+        client
+            .get_multiplexed_async_connection_with_config(config)
+            .await
+    }
+
+    /// Notes that a server here spoke the Redis protocol.
+    pub(crate) fn note_spoke(&self) {
+        self.spoke.lock().insert(self.shown.clone());
+    }
+
+    /// Whether a server here ever spoke the Redis protocol.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.spoke.lock().contains(&self.shown)
+    }
+
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::{Credentials, given};
+
+    fn parse(url: &str) -> Result<Address, LockError> {
+        Address::of(&ServerUrl::parse(url)?, &Security::default())
+    }
+
+    #[test]
+    fn what_is_shown_of_a_url_has_no_secret() {
+        let secrets = [
+            (
+                "redis://user:hunter2@db.internal:6380/3",
+                "redis://db.internal:6380/3",
+            ),
+            ("redis://:hunter2@127.0.0.1", "redis://127.0.0.1:6379"),
+            ("valkey://:hunter2@[::1]:1", "valkey://[::1]:1"),
+            (
+                "redis+unix:///run/r.sock?pass=hunter2&db=2",
+                "redis+unix:///run/r.sock",
+            ),
+            ("redis://h/?protocol=resp3&db=2", "redis://h:6379/"),
+        ];
+        for (url, shown) in secrets {
+            let address = parse(url).expect(url);
+            assert_eq!(address.shown(), shown);
+            assert_eq!(format!("{address:?}"), shown);
+        }
+    }
+
+    #[test]
+    fn a_url_is_read_to_its_last_parameter() {
+        let address = parse("valkey://me:p%40ss%2Cw@h/?db=3&protocol=2").expect("whole");
+        assert_eq!(address.place(), Some(("h", 6379)));
+        assert_eq!((address.database(), address.pushes()), (3, false));
+        let credentials = given(&**address.credentials().expect("given"));
+        assert_eq!(credentials, Credentials::new("me", "p@ss,w"));
+        let socket = parse("unix:///run/my%20r.sock?user=me&password=a+b&db=0003").expect("whole");
+        let path = ConnectionAddr::Unix("/run/my r.sock".into());
+        assert_eq!(*socket.info.addr(), path);
+        assert_eq!(socket.database(), 3);
+        let credentials = given(&**socket.credentials().expect("given"));
+        assert_eq!(credentials, Credentials::new("me", "a b"));
+    }
+
+    #[test]
+    fn a_database_is_named_in_the_path_or_by_a_parameter() {
+        for (url, database) in [
+            ("redis://h", 0),
+            ("redis://h/", 0),
+            ("redis://h/4", 4),
+            ("redis://h/4/", 4),
+            ("redis://h?db=4", 4),
+            ("redis://h/?db=4", 4),
+            ("redis://h/4?db=4", 4),
+            ("redis://h?&db=%34&", 4),
+            ("redis+unix:///s?db=4", 4),
+        ] {
+            assert_eq!(parse(url).expect(url).database(), database, "{url}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn a_url_with_tls_and_without_the_feature_names_the_feature() {
+        for url in ["rediss://:hunter2@host", "valkeys://:hunter2@host"] {
+            let error = parse(url).map(drop).expect_err(url).to_string();
+            assert!(error.contains("feature `tls`"), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+}

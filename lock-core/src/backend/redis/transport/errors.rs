@@ -1,0 +1,456 @@
+//! What the errors of servers and connections mean for the caller of a request. No failure quotes an owner token or a password.
+
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+
+use redis::{ErrorKind, RedisError, ServerError, Value};
+
+use crate::{
+    backend::{
+        OTHER_MODE,
+        in_flight::{ConnectionId, InFlight},
+        owner_token::redact,
+        redis::transport::{
+            address::{Address, security::Transport},
+            redirect::Redirect,
+            traffic::NoReply,
+        },
+    },
+    credentials::is_fixed,
+    failure::Failure,
+    fencing::PER_MILLI,
+};
+
+impl Failure {
+    pub(crate) fn invalid(message: impl Into<Arc<str>>) -> Self {
+        Self::Invalid(message.into())
+    }
+}
+
+/// The node to try instead, if the failure is a redirect.
+pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
+    match failure {
+        Failure::NotNow(source) => source.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// A refusal that this process does something about.
+#[derive(Debug)]
+enum Denial {
+    /// The user lacks a right.
+    OfRights(String),
+    /// The server does not accept what a provider returned.
+    OfCredentials(String),
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::OfRights(reason) | Self::OfCredentials(reason)) = self;
+        f.write_str(reason)
+    }
+}
+
+impl Error for Denial {}
+
+/// The failure for lack of a right.
+pub(crate) fn denied(reason: String) -> Failure {
+    Failure::Refused(Arc::new(Denial::OfRights(reason)))
+}
+
+/// What the server refuses, if the failure is for lack of a right.
+pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
+    match failure {
+        Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
+            match source.downcast_ref()? {
+                Denial::OfRights(reason) => Some(reason),
+                Denial::OfCredentials(_) => None,
+            }
+        }
+        Failure::LostVote(_) | Failure::Invalid(_) => None,
+    }
+}
+
+pub(crate) fn of_a_cluster(address: &Address) -> Failure {
+    Failure::invalid(format!(
+        "{address} is a node of a cluster: write `redis+cluster://host:port,host2:port`"
+    ))
+}
+
+/// A command has no reply. Unless it never left, it is unknown whether it was executed.
+pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> Failure {
+    match none {
+        NoReply::Broken(why) | NoReply::Unacceptable(why) => {
+            Failure::no_reply(format!("the connection to {address} broke: {why}"))
+        }
+        NoReply::Nonsense => {
+            Failure::no_reply(format!("what {address} sent is not the Redis protocol"))
+        }
+        NoReply::Late => late(address, within),
+        NoReply::NotSent => Failure::not_now("nothing more can be sent on this connection"),
+    }
+}
+
+pub(crate) fn late(address: &Address, within: Duration) -> Failure {
+    Failure::no_reply(format!("no reply from {address} within {within:?}"))
+}
+
+/// No connection was made in time.
+pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
+    let hint = match address.transport {
+        // A server without TLS takes the TLS bytes for a command, and may wait for its end.
+        #[cfg(feature = "tls")]
+        Transport::Tls(_) => ": is it a port for TLS?",
+        _ => "",
+    };
+    Failure::no_reply(format!(
+        "no connection to {address} within {within:?}{hint}"
+    ))
+}
+
+pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
+    let text = format!("cannot connect to {address}: {error}");
+    match error.kind() {
+        // Only TLS has errors of this kind.
+        io::ErrorKind::InvalidData => Failure::invalid(text),
+        _ => Failure::no_reply(text),
+    }
+}
+
+/// No reply during the handshake, when no request has left yet.
+pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
+    match none {
+        NoReply::Broken(why) => {
+            let hint = match (&address.transport, address.place()) {
+                // A server with TLS closes a connection without TLS.
+                (Transport::Plain, Some(_)) if !address.has_spoken() => {
+                    "; a port for TLS has a `rediss://` url"
+                }
+                _ => "",
+            };
+            Failure::no_reply(format!("cannot connect to {address}: {why}{hint}"))
+        }
+        NoReply::Unacceptable(why) => {
+            Failure::invalid(format!("cannot connect to {address}: {why}"))
+        }
+        NoReply::Nonsense => garbled(address),
+        NoReply::Late | NoReply::NotSent => {
+            Failure::no_reply(format!("cannot connect to {address}: no reply"))
+        }
+    }
+}
+
+/// The server refuses the handshake. The error's details may quote the password.
+pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
+    refused_for(error.code(), details_of(error), address)
+}
+
+/// The same for the greeting, which the crate `redis` sends. `ended`: why the connection has ended, if it has.
+pub(crate) fn ungreeted(error: &RedisError, ended: Option<NoReply>, address: &Address) -> Failure {
+    let none = match (error.kind(), error.code(), ended) {
+        (_, Some(code), _) => {
+            return refused_for(code, error.detail().unwrap_or_default(), address);
+        }
+        // The end of the connection in the middle of a reply is no wrong reply.
+        (_, None, Some(ended)) => ended,
+        (ErrorKind::Parse, None, None) => NoReply::Nonsense,
+        (_, None, None) => NoReply::Broken(error.to_string().into()),
+    };
+    handshake(&none, address)
+}
+
+fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
+    let details = shown_details(details);
+    match code {
+        "WRONGPASS" | "NOAUTH" => wrong_credentials(address),
+        "NOPERM" => denied(format!(
+            "{address} refuses the connection: {code} {details}"
+        )),
+        _ if details.contains("without any password configured") => Failure::invalid(format!(
+            "{address} has no password, but the url gives one: take it out of the url"
+        )),
+        _ if is_transient(code, &details) => {
+            Failure::not_now(format!("{address} refuses connections: {code} {details}"))
+        }
+        _ => Failure::invalid(format!(
+            "{address} refuses the connection: {code} {details}"
+        )),
+    }
+}
+
+/// An error reply of the server to a command.
+pub(crate) fn answered(error: &ServerError) -> Failure {
+    if let Some(redirect) = Redirect::read(error) {
+        return Failure::NotNow(Arc::new(redirect));
+    }
+    let (code, details) = (code_of(error), shown_details(details_of(error)));
+    let text = format!("{code} {details}");
+    match code {
+        "WRONGTYPE" => Failure::invalid(NO_LOCK),
+        "LOCKMODE" => Failure::invalid(OTHER_MODE),
+        "NOPERM" if is_about_keys(&details) => denied(format!(
+            "{text}: grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
+        )),
+        "NOPERM" => denied(text),
+        _ if is_transient(code, &details) => Failure::not_now(text),
+        // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
+        // script.
+        "NOAUTH" | "NOSCRIPT" => Failure::refused(text),
+        _ if is_unknown_command(error) || details.contains(OUT_OF_BOUNDS) => Failure::refused(text),
+        _ => Failure::no_reply(text),
+    }
+}
+
+/// An error reply of the server is a failure.
+pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
+    match value {
+        Value::ServerError(error) => Err(answered(&error)),
+        value => Ok(value),
+    }
+}
+
+/// The same for a request that may take a lock. A refusal settles all requests that left earlier on its connection, if none left on
+/// another connection.
+pub(crate) fn of_reply(
+    value: Value,
+    connection: ConnectionId,
+    in_flight: &InFlight,
+) -> Result<Value, Failure> {
+    let reply = of_value(value);
+    if reply.as_ref().is_err_and(Failure::is_definite) {
+        note_answered(in_flight, connection);
+    }
+    reply
+}
+
+/// A request on this connection has a final reply.
+pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
+    if in_flight.is_settled_by(connection) {
+        in_flight.note_all_answered();
+    }
+}
+
+/// The message about a key of another type.
+pub(crate) const NO_LOCK: &str =
+    "the key holds something that is no lock: choose another key or prefix";
+
+/// The reply of the scripts if they cannot give a fencing token.
+const OUT_OF_BOUNDS: &str = "no fencing token can be given";
+
+/// The same where there are no scripts: `clock` is the key of the fencing clock.
+pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {
+    let (millis, sequence) = (known / PER_MILLI, known % PER_MILLI);
+    Failure::refused(format!(
+        "{OUT_OF_BOUNDS}: this process knows the token {known}, and the fencing clock of this server is more than an hour behind it. \
+         If the server's clock was set back over a loss of data, set it right, or run: XADD {clock} MAXLEN 0 {millis}-{sequence} 0 0"
+    ))
+}
+
+/// The key of the fencing clock holds something else, or an id that no token can exceed.
+pub(crate) fn no_clock(clock: &str) -> Failure {
+    Failure::refused(format!(
+        "{OUT_OF_BOUNDS}: {clock} is no fencing clock, so another client must have written it. Run: DEL {clock}"
+    ))
+}
+
+/// An error's code. Redis 6 wraps the error of a command inside a script in an error of the script.
+pub(crate) fn code_of(error: &ServerError) -> &str {
+    let details = details_of(error);
+    if !details.starts_with("Error running script") {
+        return error.code();
+    }
+    let (_, inner) = details.rsplit_once(": ").unwrap_or(("", details));
+    let inner = inner.trim_start_matches('-');
+    let (code, _) = inner.split_once(' ').unwrap_or((inner, ""));
+    let is_code = code.len() > 1 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    if is_code { code } else { error.code() }
+}
+
+/// The text of an error after its code.
+pub(crate) fn details_of(error: &ServerError) -> &str {
+    error.details().unwrap_or_default()
+}
+
+/// Whether the server, or a proxy before it, does not know the command.
+pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
+    let details = details_of(error);
+    details.to_lowercase().contains("unknown command")
+}
+
+/// Whether this user cannot run the command at all, whatever its arguments.
+pub(crate) fn is_unavailable_command(error: &ServerError) -> bool {
+    is_unknown_command(error) || error.code() == "NOPERM" && !is_about_keys(details_of(error))
+}
+
+/// Whether the server would run the command with another key or script: it knows the command, and the user may use it.
+pub(crate) fn is_for_its_key_or_script(error: &ServerError) -> bool {
+    let code = error.code();
+    Redirect::read(error).is_some()
+        || matches!(code, "NOSCRIPT" | "CLUSTERDOWN" | "TRYAGAIN")
+        || code == "NOPERM" && is_about_keys(details_of(error))
+}
+
+/// Whether a `NOPERM` is about keys, and not about the command.
+fn is_about_keys(details: &str) -> bool {
+    details.contains("access") && details.contains("key")
+}
+
+/// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
+/// passwords among them.
+fn shown_details(details: &str) -> String {
+    let quoted = details.find(", with args beginning with");
+    redact(&details[..quoted.unwrap_or(details.len())])
+}
+
+/// A reply has a form that its request cannot have.
+#[derive(Debug)]
+struct WrongForm(String);
+
+impl fmt::Display for WrongForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server's reply to {} has the wrong form", self.0)
+    }
+}
+
+impl Error for WrongForm {}
+
+/// A reply of a form that no server of this kind sends: it is unknown what was executed.
+pub(crate) fn nonsense(what: &str) -> Failure {
+    Failure::NoReply(Arc::new(WrongForm(what.to_owned())))
+}
+
+/// Whether the failure is a reply of the wrong form.
+pub(crate) fn is_nonsense(failure: &Failure) -> bool {
+    matches!(failure, Failure::NoReply(source) if source.is::<WrongForm>())
+}
+
+/// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was
+/// damaged, or a proxy answered by itself.
+fn garbled(address: &Address) -> Failure {
+    if address.has_spoken() {
+        return Failure::not_now(format!(
+            "{address} does not speak the Redis protocol at the moment, as it did before"
+        ));
+    }
+    no_redis(address)
+}
+
+/// A reply has a form that no Redis server sends.
+pub(crate) fn no_redis(server: impl fmt::Display) -> Failure {
+    Failure::invalid(format!(
+        "{server} does not speak the Redis protocol: is it the right port?"
+    ))
+}
+
+/// The server refuses credentials. Those of a provider may be others the next time: a token had just expired, or the server did not
+/// know it yet.
+pub(crate) fn wrong_credentials(address: &Address) -> Failure {
+    let provider = address.credentials();
+    if provider.is_some_and(|provider| !is_fixed(&**provider)) {
+        let reason = format!(
+            "{address} refuses the user or password that the credentials provider returned: it is asked again"
+        );
+        return Failure::NotNow(Arc::new(Denial::OfCredentials(reason)));
+    }
+    Failure::invalid(format!(
+        "{address} refuses the user or password: put them into the url, as in `redis://user:password@host`, \
+         percent-encoded"
+    ))
+}
+
+/// Whether the provider may return other credentials if it is asked again.
+pub(crate) fn is_for_credentials(failure: &Failure) -> bool {
+    matches!(failure, Failure::NotNow(source)
+        if matches!(source.downcast_ref(), Some(Denial::OfCredentials(_))))
+}
+
+/// Errors that pass by themselves: while loading, failing over, out of memory, or busy with a script.
+fn is_transient(code: &str, details: &str) -> bool {
+    matches!(
+        code,
+        "LOADING"
+            | "BUSY"
+            | "MASTERDOWN"
+            | "READONLY"
+            | "OOM"
+            | "NOREPLICAS"
+            | "TRYAGAIN"
+            | "CLUSTERDOWN"
+            | "MISCONF"
+            | "UNBLOCKED"
+    ) || details.contains("max number of clients reached")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::redis::transport::{redirect::NodeRole, reply::error};
+
+    #[test]
+    fn an_error_inside_a_script_keeps_its_code_on_an_old_server_too() {
+        let wrapped = "ERR Error running script (call to f_0123): @user_script:25: @user_script: 25: -OOM command not allowed \
+                       when used memory > 'maxmemory'.";
+        assert_eq!(code_of(&error(wrapped)), "OOM");
+        assert!(matches!(answered(&error(wrapped)), Failure::NotNow(_)));
+        let wrapped = "ERR Error running script (call to f_0123): @user_script:17: WRONGTYPE Operation against a key";
+        assert!(matches!(answered(&error(wrapped)), Failure::Invalid(_)));
+        assert!(matches!(
+            answered(&error("OOM command not allowed")),
+            Failure::NotNow(_)
+        ));
+        let lua = "ERR Error running script (call to f_0123): @user_script:1: user_script:1: attempt to index a nil value";
+        assert!(matches!(answered(&error(lua)), Failure::NoReply(_)));
+    }
+
+    #[test]
+    fn a_redirection_is_read_or_else_an_error_like_others() {
+        let slot = answered(&error("MOVED 3999 ::1:6381"));
+        let expected = Redirect {
+            slot: 3999,
+            host: "::1".to_owned(),
+            port: 6381,
+            node_role: NodeRole::SlotOwner,
+        };
+        assert_eq!(redirect(&slot), Some(&expected));
+        let request = answered(&error("ASK 0 :1"));
+        let request = redirect(&request).expect("whole");
+        assert_eq!(
+            (&*request.host, request.node_role),
+            ("", NodeRole::MigrationTarget)
+        );
+        for odd in [
+            "MOVED",
+            "MOVED 1",
+            "MOVED x a:1",
+            "MOVED 16384 a:1",
+            "ASK 1 a:b",
+            "ERR 1 a:1",
+        ] {
+            assert!(redirect(&answered(&error(odd))).is_none(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_certainly_not_executed_is_definite() {
+        for line in [
+            "NOPERM no",
+            "NOAUTH no",
+            "ERR unknown command 'EVALSHA', with args",
+            "LOADING wait",
+            "READONLY no",
+        ] {
+            assert!(answered(&error(line)).is_definite(), "{line}");
+        }
+        for line in ["ERR upstream failure", "ERR anything"] {
+            assert!(!answered(&error(line)).is_definite(), "{line}");
+        }
+        assert!(!nonsense("an acquire").is_definite());
+    }
+
+    #[test]
+    fn quoted_arguments_are_not_shown() {
+        let quoting =
+            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'hunter2'";
+        let failure = format!("{:?}", answered(&error(quoting)));
+        assert!(!failure.contains("hunter2"), "{failure}");
+    }
+}

@@ -1,0 +1,269 @@
+//! The first commands on a connection: the credentials of this process, and what the server reports about itself.
+
+use std::{
+    env,
+    path::Path,
+    process,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use redis::{RedisError, Value};
+
+use crate::{
+    backend::redis::transport::{
+        Connection,
+        address::Address,
+        capabilities::{Capabilities, DeleteIf},
+        command::Arg,
+        errors,
+        known_primary::KnownPrimary,
+        reply,
+    },
+    failure::Failure,
+    options::RESERVED,
+};
+
+/// The script that is run to see whether scripts can be run.
+const PROBE: &str = "return 1";
+
+/// A connection, and what is known of it. The public fields are final once the handshake is completed. Dropping this closes the
+/// connection.
+#[derive(Debug)]
+pub(crate) struct CurrentConnection {
+    pub(crate) connection: Arc<Connection>,
+    /// The address of the server that the connection leads to.
+    pub(crate) address: Address,
+    /// The sentinels' reply by which the server was found.
+    pub(crate) found: Option<KnownPrimary>,
+    /// What the server reported about itself, in RESP3 only.
+    pub(crate) greeting: Option<Greeting>,
+    /// The commands by which locks are kept; `None` if this connection keeps no locks.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Whether the grants of its locks arrive on it.
+    pub(crate) grants: bool,
+    /// The command by which the server deletes a key that holds a value, as its version says.
+    pub(super) delete_if: Option<DeleteIf>,
+    pub(super) refuses_delete_if: AtomicBool,
+}
+
+impl CurrentConnection {
+    pub(super) fn new(connection: Arc<Connection>, address: Address) -> Self {
+        Self {
+            connection,
+            address,
+            found: None,
+            greeting: None,
+            capabilities: None,
+            grants: false,
+            delete_if: None,
+            refuses_delete_if: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, Failure> {
+        let reply = self.ask_all(&[words]).await?.pop();
+        reply.ok_or_else(|| errors::no_redis(&self.address))
+    }
+
+    /// The same for several commands in one message.
+    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
+        let replies = self.connection.ask_all(commands).await;
+        replies.map_err(|none| errors::handshake(&none, &self.address))
+    }
+
+    pub(super) async fn expect_okay(&self, words: &[Arg<'_>]) -> Result<(), Failure> {
+        match self.ask(words).await? {
+            Value::Okay => Ok(()),
+            Value::ServerError(error) => Err(errors::refused(&error, &self.address)),
+            _ => Err(errors::no_redis(&self.address)),
+        }
+    }
+
+    /// Asks what the server reports about itself. The crate `redis` sends a `HELLO`, too, but does not give out the reply.
+    pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
+        let name = connection_name(self.address.label());
+        let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
+        // The second reply is ignored: locks work without the name of the connection, which a user may lack the right to set.
+        let replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
+        let reply = replies.into_iter().next();
+        let reply = reply.ok_or_else(|| errors::no_redis(&self.address))?;
+        let mode = reply::field(&reply, "mode").and_then(reply::bytes);
+        // A node of a cluster has only some of the keys, and companion keys may be on different nodes.
+        if purpose == Purpose::Locks && mode == Some(b"cluster") {
+            return Err(errors::of_a_cluster(&self.address));
+        }
+        let greeting = self.greeting.insert(Greeting::read(&reply));
+        self.delete_if = greeting.delete_if();
+        Ok(())
+    }
+
+    /// Asks whether scripts can be run here, by their text and by their hash: some providers take away one of the two commands. Each
+    /// connection asks once, since the next one may lead to another server.
+    ///
+    /// The calls name a key, since some proxies refuse a script without one.
+    pub(super) async fn ask_capabilities(&self) -> Result<Capabilities, Failure> {
+        let hash = sha1_smol::Sha1::from(PROBE).digest().to_string();
+        let [by_text, by_hash] = [("EVAL", PROBE), ("EVALSHA", &*hash)].map(|(command, script)| {
+            let key = Arg::Joined(RESERVED, "check");
+            [Arg::Text(command), Arg::Text(script), Arg::Number(1), key]
+        });
+        let replies = self.ask_all(&[&by_text, &by_hash]).await?;
+        let mut refusals = replies.iter().filter_map(|reply| match reply {
+            Value::ServerError(error) => Some(error),
+            // No known server sends another reply. The first lock then shows whether scripts work.
+            _ => None,
+        });
+        if refusals.clone().any(errors::is_unavailable_command) {
+            return Ok(Capabilities::Commands);
+        }
+        match refusals.find(|error| !errors::is_for_its_key_or_script(error)) {
+            Some(error) => Err(errors::refused(error, &self.address)),
+            None => Ok(Capabilities::Scripts),
+        }
+    }
+
+    /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
+    pub(super) async fn expect_a_primary(&self) -> Result<(), Failure> {
+        match self.ask(&[Arg::Text("ROLE")]).await? {
+            Value::Array(words) if words.first().and_then(reply::bytes) != Some(b"master") => {
+                Err(Failure::not_now(format!(
+                    "{} is a replica: the sentinels do not know the new primary yet",
+                    self.address
+                )))
+            }
+            // If ROLE is forbidden, the first command that writes reports READONLY.
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for CurrentConnection {
+    fn drop(&mut self) {
+        self.connection.traffic.retire();
+    }
+}
+
+/// What the connections to a server are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Locks of a server that has all keys. Grants arrive here, too.
+    Locks,
+    /// Locks, with grants arriving on another connection.
+    LocksOnly,
+    /// Locks, for the tasks of one runtime: see `shared_driver/mod.rs`.
+    Requests,
+    /// Grants, and nothing else.
+    Grants,
+    /// Other commands.
+    OtherCommands,
+}
+
+/// What a server reports about itself in RESP3. The name may be missing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Greeting {
+    /// As in `redis`.
+    pub(crate) server: Option<String>,
+    /// As in `7.0.15`.
+    pub(crate) version: Option<String>,
+}
+
+impl Greeting {
+    /// Whether it is known to be of an earlier major version of Redis.
+    pub(crate) fn is_before(&self, major: u32) -> bool {
+        let version = self.version.as_deref().unwrap_or_default();
+        let first = version.split('.').next().unwrap_or_default().parse();
+        first.is_ok_and(|first: u32| first < major)
+    }
+
+    /// The command by which such a server deletes a key that holds a value. The user may lack the right to it.
+    pub(crate) fn delete_if(&self) -> Option<DeleteIf> {
+        let version = self.version.as_deref().unwrap_or_default();
+        let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+        let version: (u32, u32) = (numbers.next()?, numbers.next()?);
+        match self.server.as_deref()? {
+            "redis" if version >= (8, 4) => Some(DeleteIf::Delex),
+            "valkey" if version >= (9, 0) => Some(DeleteIf::Delifeq),
+            _ => None,
+        }
+    }
+
+    /// What `INFO` reports about a server that was not greeted in RESP3.
+    pub(crate) fn of_info(info: &str) -> Self {
+        let of = |server: &str, field| {
+            let version = shown(reply::info_field(info, field)?.as_bytes())?;
+            Some(Self {
+                server: Some(server.to_owned()),
+                version: Some(version),
+            })
+        };
+        of("valkey", "valkey_version")
+            .or_else(|| of("redis", "redis_version"))
+            .unwrap_or_default()
+    }
+
+    fn read(reply: &Value) -> Self {
+        let field = |wanted: &str| shown(reply::bytes(reply::field(reply, wanted)?)?);
+        Self {
+            server: field("server"),
+            version: field("version"),
+        }
+    }
+}
+
+/// A name or a version as it may stand in a line of a log.
+fn shown(text: &[u8]) -> Option<String> {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic();
+    let text = std::str::from_utf8(text.trim_ascii()).ok()?;
+    (text.len() <= 64 && text.as_bytes().iter().all(is_plain)).then(|| text.to_owned())
+}
+
+/// Whether the server, or a proxy before it, does not speak the third version of the protocol.
+pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
+    let details = error.detail().unwrap_or_default();
+    error.kind() == redis::ErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
+        || details.contains("unknown command")
+        || details.contains("protocol version")
+}
+
+/// The name that `CLIENT LIST` shows for a connection: the program, and its label or process id.
+fn connection_name(label: Option<&str>) -> String {
+    // In a simulation each run must send the same bytes.
+    #[cfg(feature = "simulation")]
+    if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
+        return format!("lock-core:{label}");
+    }
+    let program = env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::file_name);
+    let program = program.unwrap_or_default().to_string_lossy();
+    // The server accepts no spaces and no special characters in a name.
+    let shown = program.chars().filter(char::is_ascii_graphic).take(40);
+    let shown: String = shown.collect();
+    let id = process::id().to_string();
+    format!("lock-core:{shown}:{}", label.unwrap_or(&id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_decides_which_command_deletes_a_key_with_a_value() {
+        for (server, version, delete_if) in [
+            ("redis", "8.4.0", Some(DeleteIf::Delex)),
+            ("redis", "10.0.0-rc1", Some(DeleteIf::Delex)),
+            ("redis", "8.2.9", None),
+            ("redis", "df-v1.31.0", None),
+            ("valkey", "9.0.0-rc1", Some(DeleteIf::Delifeq)),
+            ("valkey", "8.1.4", None),
+            ("another", "9.0.0", None),
+        ] {
+            let greeting = Greeting {
+                server: Some(server.to_owned()),
+                version: Some(version.to_owned()),
+            };
+            assert_eq!(greeting.delete_if(), delete_if, "{server} {version}");
+        }
+        assert_eq!(Greeting::default().delete_if(), None);
+    }
+}

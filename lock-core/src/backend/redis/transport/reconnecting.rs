@@ -1,0 +1,444 @@
+//! The connection to one server, watched and replaced.
+//!
+//! A half-open connection looks like an idle one. So each command has a time-out, after which a PING is sent. If nothing at all
+//! comes back within a second time-out, the connection is replaced. See `exchange.rs`.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::timeout;
+
+use crate::{
+    backend::{
+        in_flight::ConnectionId,
+        redis::{
+            protocol::pub_sub::PubSubDispatch,
+            transport::{
+                CLOCK, Connection,
+                address::Address,
+                capabilities::Capabilities,
+                command::Arg,
+                errors,
+                handshake::{CurrentConnection, Greeting, Purpose},
+                known_primary::{Need, PrimaryFinder},
+                opening::{self, ConnectionEvent, ConnectionSettings},
+                reply,
+                session::{Attempt, Session, Wanted, since_then},
+            },
+        },
+        timing::Timing,
+    },
+    failure::Failure,
+    runtime::{executor::spawn_beside, jitter::jittered, mutex::Mutex},
+    telemetry,
+};
+
+/// Connects, and reconnects, to one server. What is decided is in `session.rs`, and how a connection is made in `opening.rs`.
+#[derive(Debug)]
+pub(crate) struct ReconnectingConnection {
+    pub(super) settings: ConnectionSettings,
+    /// The sentinels that know where the server is.
+    sentinels: Option<Arc<dyn PrimaryFinder>>,
+    pub(super) session: Mutex<Session<Arc<CurrentConnection>>>,
+    /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
+    pub(super) round_trip: AtomicU64,
+    /// How many connections have ended or were given up.
+    pub(crate) losses: AtomicU64,
+}
+
+pub(crate) type Opened = Result<Arc<CurrentConnection>, Failure>;
+
+impl ReconnectingConnection {
+    pub(crate) fn new(
+        address: Address,
+        sentinels: Option<Arc<dyn PrimaryFinder>>,
+        purpose: Purpose,
+        timing: Timing,
+        dispatch: PubSubDispatch,
+    ) -> Self {
+        Self {
+            settings: ConnectionSettings {
+                address,
+                purpose,
+                timing,
+                dispatch,
+                transaction: Arc::default(),
+            },
+            sentinels,
+            session: Mutex::default(),
+            round_trip: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
+        }
+    }
+
+    /// A connection to the same server for another purpose.
+    pub(crate) fn another(&self, purpose: Purpose, timing: Timing) -> Self {
+        Self::new(
+            self.address().clone(),
+            self.sentinels.clone(),
+            purpose,
+            timing,
+            self.settings.dispatch.of_no_listener(),
+        )
+    }
+
+    /// A connection to the same server for finding out the user's rights: in the first database, which every user may use.
+    pub(crate) fn for_rights(&self) -> Arc<Self> {
+        let mut reconnecting = self.another(Purpose::OtherCommands, self.timing());
+        reconnecting.settings.address = self.address().clone().in_first_database();
+        Arc::new(reconnecting)
+    }
+
+    /// What the server reports about itself.
+    pub(crate) async fn greeting(self: &Arc<Self>, within: Duration) -> Greeting {
+        if let Some(greeting) = self.snapshot().and_then(|now| now.greeting.clone()) {
+            return greeting;
+        }
+        let info = self.info(within).await;
+        Greeting::of_info(&info.unwrap_or_default())
+    }
+
+    async fn info(self: &Arc<Self>, within: Duration) -> Option<String> {
+        let words = [Arg::Text("INFO"), Arg::Text("server")];
+        let (_, info) = self.send(&[&words], within, None).await.ok()?;
+        reply::info(&info)
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.settings.address
+    }
+
+    /// The sentinels that know where the server is; `None`: it is where the address says.
+    pub(crate) fn sentinels(&self) -> Option<&Arc<dyn PrimaryFinder>> {
+        self.sentinels.as_ref()
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.settings.timing
+    }
+
+    /// Locked during a transaction on this connection.
+    pub(crate) fn transaction(&self) -> &tokio::sync::Mutex<()> {
+        &self.settings.transaction
+    }
+
+    /// The commands by which locks are kept here; connects if need be.
+    pub(crate) async fn capabilities(
+        self: &Arc<Self>,
+        within: Duration,
+    ) -> Result<Capabilities, Failure> {
+        let current = tokio::time::timeout(within, self.current()).await;
+        let current = current.unwrap_or_else(|_| Err(errors::late(self.address(), within)))?;
+        let none = || Failure::not_now("no locks are kept by this connection");
+        current.capabilities.ok_or_else(none)
+    }
+
+    /// The current connection, or a new one.
+    ///
+    /// # Cancel safety
+    ///
+    /// A task of its own makes the connection: dropping the future leaves the connection to the next caller.
+    pub(crate) async fn current(self: &Arc<Self>) -> Opened {
+        if let Some(current) = self.snapshot() {
+            return Ok(current);
+        }
+        // The mutex is free after this line: a runtime that ends drops the task below at once, and its drop locks it.
+        let wanted = self.session.lock().wanted(CLOCK.now());
+        let attempt = match wanted {
+            Wanted::Known(opened) => return opened,
+            Wanted::Wait(attempt) => attempt,
+            Wanted::Begin(attempt) => {
+                // The first caller may be a renewal, which has less time for its reply than a connect may take.
+                spawn_beside(Unfinished(self.clone(), attempt.clone()).connect());
+                attempt
+            }
+        };
+        attempt.wait().await.clone()
+    }
+
+    /// Makes a connection, to the primary that the sentinels name. Its caller bounds the time.
+    async fn open(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
+        let found = match &self.sentinels {
+            Some(sentinels) => Some(sentinels.clone().primary(Need::Connect).await?),
+            None => None,
+        };
+        let primary = found.as_ref();
+        let primary = primary.map(|found| self.address().at(&found.host, found.port));
+        let weak = Arc::downgrade(self);
+        let listener = Arc::new(move |connection: &Arc<Connection>, event| {
+            if let Some(reconnecting) = weak.upgrade() {
+                reconnecting.take(connection, event);
+            }
+        });
+        let mut current = opening::open(&self.settings, primary.as_ref(), listener).await?;
+        // Another connection may have learned of a fail-over meanwhile.
+        if let (Some(sentinels), Some(found)) = (&self.sentinels, &found)
+            && !sentinels.is_still(found)
+        {
+            return Err(Failure::not_now(format!(
+                "{} was replaced while the connection to it was made",
+                current.address
+            )));
+        }
+        current.found = found;
+        Ok(current)
+    }
+
+    fn install(self: &Arc<Self>, current: CurrentConnection) -> Opened {
+        let current = Arc::new(current);
+        // The connection may have ended since its handshake. If that counted as a success, it would be made anew again and again
+        // without a pause.
+        if current.connection.traffic.has_ended() {
+            return Err(Failure::not_now(format!(
+                "the connection to {} broke as soon as it was made",
+                self.address()
+            )));
+        }
+        let mut session = self.session.lock();
+        session.made(current.clone(), CLOCK.now());
+        current.connection.in_use.store(true, Ordering::Release);
+        drop(session);
+        current.address.note_spoke();
+        tracing::debug!(server = self.address().shown(), "connected");
+        if self.keeps_locks() {
+            self.note_reached();
+        }
+        // Grants may have been published while there was no subscription.
+        if let Some(listener) = self.settings.dispatch.grants.listener() {
+            listener.reconnected(CLOCK.now());
+        }
+        Ok(current)
+    }
+
+    /// Whether grants arrive. Without a connection, they are assumed to arrive on the next one.
+    pub(crate) fn has_grants(&self) -> bool {
+        let session = self.session.lock();
+        session.current().is_none_or(|current| current.grants)
+    }
+
+    /// Takes what a connection reports.
+    fn take(self: &Arc<Self>, connection: &Arc<Connection>, event: ConnectionEvent) {
+        if let ConnectionEvent::Silent = event {
+            return self.suspect(connection, self.timing().command_timeout);
+        }
+        self.forget(connection.id);
+        if !connection.in_use.load(Ordering::Acquire) {
+            return;
+        }
+        if let Some(listener) = self.settings.dispatch.grants.listener() {
+            listener.disconnected(CLOCK.now());
+        }
+        if self.keeps_locks() && self.session.lock().reachability.broke(CLOCK.now()) {
+            spawn_beside(make_the_next(Arc::downgrade(self)));
+        }
+    }
+
+    /// Whether it is the connection of the manager's thread on which locks are kept.
+    fn keeps_locks(&self) -> bool {
+        matches!(self.settings.purpose, Purpose::Locks | Purpose::LocksOnly)
+    }
+
+    fn note_out_of_reach(&self, cause: &Failure) {
+        if !self.session.lock().reachability.failed() {
+            return;
+        }
+        let server = self.address().shown();
+        let listener = self.settings.dispatch.grants.listener();
+        let held = listener.map(|listener| listener.held());
+        let held = held.unwrap_or_default();
+        let cause = cause.text();
+        telemetry::out_of_reach(server, &cause, held.count, held.first_ends_in);
+    }
+
+    fn note_reached(self: &Arc<Self>) {
+        let away = self.session.lock().reachability.returned(CLOCK.now());
+        let server = self.address().shown();
+        let Some(away) = away else {
+            return telemetry::reached(server);
+        };
+        telemetry::out_of_reach_no_more(server);
+        let (this, within) = (self.clone(), self.reply_within());
+        spawn_beside(async move {
+            let info = this.info(within).await.unwrap_or_default();
+            let said = since_then(reply::info_field(&info, "uptime_in_seconds"), away);
+            tracing::info!(server = this.address().shown(), ?away, "{said}");
+        });
+    }
+
+    /// Never uses a connection again.
+    pub(crate) fn forget(&self, id: ConnectionId) {
+        self.forget_if(|current| current.connection.id == id);
+    }
+
+    /// Ends a connection on which a reply has a form that its request cannot have: replies were lost, and all later ones are taken for
+    /// those of other requests.
+    pub(crate) fn expect_its_form<T>(&self, id: ConnectionId, read: &Result<T, Failure>) {
+        if read.as_ref().is_err_and(errors::is_nonsense) {
+            self.end_misplaced(id);
+        }
+    }
+
+    /// Ends a connection, and all requests on it, since its replies are not in their places.
+    pub(super) fn end_misplaced(&self, id: ConnectionId) {
+        let current = self.session.lock().current().cloned();
+        if let Some(current) = current.filter(|current| current.connection.id == id) {
+            let server = self.address().shown();
+            tracing::warn!(
+                server,
+                "replies were lost on the connection; making a new one"
+            );
+            current.connection.end_misplaced();
+            self.forget(id);
+        }
+    }
+
+    /// Leaves a primary that another one has replaced, by the last choice among the sentinels' replies.
+    pub(crate) fn leave_if_replaced(&self) {
+        let is_replaced = |current: &Arc<CurrentConnection>| {
+            let found = self.sentinels.as_ref().zip(current.found.as_ref());
+            found.is_some_and(|(sentinels, found)| !sentinels.is_still(found))
+        };
+        if self.forget_if(is_replaced) {
+            tracing::warn!(
+                server = self.address().shown(),
+                "the sentinels name another primary: connecting to it"
+            );
+        }
+    }
+
+    fn forget_if(&self, is_meant: impl FnOnce(&Arc<CurrentConnection>) -> bool) -> bool {
+        let broken = || {
+            let server = self.address();
+            Failure::not_now(format!(
+                "connections to {server} break as soon as they are made"
+            ))
+        };
+        let taken = self.session.lock().take_if(is_meant, CLOCK.now(), broken);
+        let Some(current) = taken else {
+            return false;
+        };
+        self.losses.fetch_add(1, Ordering::AcqRel);
+        // Its driver reports the end: this may be a thread of the user, in the middle of a request.
+        current.connection.traffic.retire();
+        true
+    }
+
+    /// Whether there is a connection now.
+    pub(crate) fn is_up(&self) -> bool {
+        self.snapshot().is_some()
+    }
+
+    /// The connection that there is now, and what is known of it.
+    pub(crate) fn snapshot(&self) -> Option<Arc<CurrentConnection>> {
+        let current = self.session.lock().current()?.clone();
+        if !current.connection.traffic.has_ended() {
+            return Some(current);
+        }
+        // Its driver has not reported the end yet.
+        self.forget(current.connection.id);
+        None
+    }
+
+    /// Doubts the connection, since another one to the same server has ended. It is made anew if no request is in flight. Else this
+    /// finds out whether it is dead. Runs on the manager's thread.
+    pub(crate) fn doubt(self: &Arc<Self>) {
+        let is_idle =
+            |current: &Arc<CurrentConnection>| current.connection.traffic.in_flight() == 0;
+        if !self.forget_if(is_idle)
+            && let Some(current) = self.snapshot()
+        {
+            self.suspect(&current.connection, self.reply_within());
+        }
+    }
+
+    /// Whether a task of a runtime reads the connection, or it needs none, or there is none yet.
+    pub(crate) fn has_reader(&self) -> bool {
+        let shared = self
+            .snapshot()
+            .and_then(|now| now.connection.shared.clone());
+        shared.is_none_or(|shared| shared.has_reader())
+    }
+
+    /// Whether there is no connection, none is being made, and none was tried in this time.
+    pub(crate) fn is_to_be_made(&self, pause: Duration) -> bool {
+        self.session.lock().is_to_be_made(pause, CLOCK.now())
+    }
+}
+
+/// How long the next try waits after one that failed, while a server is out of reach and no request makes a connection.
+const RETURN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Makes the next connection, so that a server that is back is noticed without a request. Tries once a second, until there is a
+/// connection or the manager has ended.
+async fn make_the_next(weak: Weak<ReconnectingConnection>) {
+    while let Some(reconnecting) = weak.upgrade() {
+        // It may have ended again before this task was polled. Then its end has started no other task.
+        if reconnecting.current().await.is_ok() && reconnecting.is_up() {
+            return reconnecting.session.lock().reachability.returns_no_more();
+        }
+        drop(reconnecting);
+        tokio::time::sleep(jittered(RETURN_PAUSE)).await;
+    }
+}
+
+/// The task that connects. Its drop notes an end even if a resolver or a verifier of the user's client panics: then the next caller
+/// connects.
+struct Unfinished(
+    Arc<ReconnectingConnection>,
+    Arc<Attempt<Arc<CurrentConnection>>>,
+);
+
+impl Unfinished {
+    async fn connect(self) {
+        let reconnecting = &self.0;
+        let within = reconnecting.timing().connect_timeout;
+        let opened = timeout(within, reconnecting.open()).await;
+        let late = || Err(errors::unconnected(reconnecting.address(), within));
+        let installed = opened
+            .unwrap_or_else(|_| late())
+            .and_then(|current| reconnecting.install(current));
+        self.end(installed.map_err(|failure| match failure {
+            // The settings worked before and are wrong now: a password was replaced, or a certificate expired.
+            Failure::Invalid(reason) if reconnecting.session.lock().has_connected() => {
+                Failure::refused(reason.to_string())
+            }
+            failure => failure,
+        }));
+    }
+
+    fn end(&self, result: Opened) {
+        let Self(reconnecting, attempt) = self;
+        if let Err(failure) = &result {
+            reconnecting.note_out_of_reach(failure);
+        }
+        let failure = result.as_ref().err().cloned();
+        reconnecting.session.lock().ended(failure, CLOCK.now());
+        // The mutex is free: this wakes those that wait.
+        drop(attempt.set(result));
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.1.initialized() {
+            let why = "making a connection panicked, or the runtime that makes it has ended";
+            self.end(Err(Failure::not_now(why)));
+        }
+    }
+}
+
+impl Drop for ReconnectingConnection {
+    /// Closes the connection: a node that left its cluster needs none. Its gauge would otherwise say for ever that it is not reached.
+    fn drop(&mut self) {
+        self.forget_if(|_| true);
+        let is_out_of_reach = self.session.lock().reachability.is_out_of_reach();
+        if is_out_of_reach {
+            telemetry::out_of_reach_no_more(self.address().shown());
+        }
+    }
+}

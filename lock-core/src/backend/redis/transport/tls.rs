@@ -1,0 +1,100 @@
+//! TLS on a new stream, and what its errors mean.
+//!
+//! The TLS of the crate `redis` is not used: it accepts no expected server name and no configuration of ours. Any crate of the
+//! program can also switch its verification off by a feature. Here no setting does, and nothing falls back to a plain connection.
+
+use std::io;
+
+use rustls::{AlertDescription, CertificateError, Error};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::{backend::redis::transport::stream::Stream, tls::Trust};
+
+/// Does the TLS handshake on a new stream. Its caller bounds the time.
+///
+/// # Errors
+///
+/// Of the kind `InvalidData` if a retry cannot succeed: the two ends do not accept each other, or the peer does not speak TLS.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the stream.
+pub(crate) async fn shake_hands(
+    stream: Box<dyn Stream>,
+    trust: &Trust,
+    host: &str,
+) -> io::Result<TlsStream<Box<dyn Stream>>> {
+    let expected = trust
+        .expected_at(host)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    let connector = TlsConnector::from(trust.config.clone());
+    let agreed = connector.connect(expected, stream).await;
+    agreed.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the server closed the connection while TLS was agreed on: is it a port for TLS?",
+        ),
+        _ => explained(error),
+    })
+}
+
+/// An error of a stream, with the fix in it if TLS is the cause.
+pub(super) fn explained(error: io::Error) -> io::Error {
+    // Only TLS reports the end of a stream as an error.
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        let why = "the connection was cut: it ended without the close_notify of TLS";
+        return io::Error::new(error.kind(), why);
+    }
+    let cause = error.get_ref();
+    let Some(error) = cause.and_then(|cause| cause.downcast_ref::<Error>()) else {
+        return error;
+    };
+    let kind = match error {
+        // Only these alerts are known to be transient.
+        Error::AlertReceived(AlertDescription::InternalError | AlertDescription::UserCanceled) => {
+            io::ErrorKind::ConnectionAborted
+        }
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, text_of(error))
+}
+
+fn text_of(error: &Error) -> String {
+    match error {
+        // `BadSignature` occurs if another authority has the same name: for example, after the authority was made anew.
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => {
+            "its certificate is not signed by a trusted authority: if it is from a private one, give that by \
+             `Tls::authority`"
+                .to_owned()
+        }
+        Error::InvalidCertificate(why) => format!("its certificate is refused: {why}"),
+        Error::AlertReceived(alert) if is_about_us(*alert) => {
+            format!("it refuses the client's certificate, or that there is none (see `Tls::client_certificate`): {alert:?}")
+        }
+        Error::InvalidMessage(_) => {
+            "what it sends is not TLS: is it a port for TLS? One without has a `redis://` url".to_owned()
+        }
+        other => format!("TLS failed: {other}"),
+    }
+}
+
+/// Whether a server sends this alert if it does not accept the client's certificate. `HandshakeFailure`: the client has none, in
+/// TLS 1.2. `DecryptError`: it is from another authority of the same name.
+fn is_about_us(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::CertificateRequired
+            | AlertDescription::NoCertificate
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::HandshakeFailure
+            | AlertDescription::DecryptError
+    )
+}

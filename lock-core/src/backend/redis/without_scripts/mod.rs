@@ -1,0 +1,306 @@
+//! Locks for users without the right to run scripts: slower than by scripts, and waiters poll.
+//!
+//! There is no queue. A free lock is taken in one round trip, as with scripts (`one_message.rs`). Here are the requests that may find the
+//! lock busy. They take the lock first, and then a fencing token, since the other order could hand out tokens that decrease. A key that
+//! is held is changed in a transaction, or deleted by the command that compares if there is one (`capabilities.rs`). A release by a
+//! transaction takes three round trips; a batch of renewals takes two. Transactions have connections of their own, where they begin and
+//! end. Renewals have one that nothing else delays.
+//!
+//! Their owner tokens have a scheme of their own, `lc0:`. It tells waiters with scripts that no grant will come, so that they
+//! poll, too.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+
+use crate::{
+    backend::{
+        Acquire, Acquired, Release, Released, Renew,
+        in_flight::ConnectionId,
+        owner::Owner,
+        redis::{
+            protocol::replies::{SeenLock, read_acquired, read_id, time_left, token},
+            topology::{companions::clock_moved_to, key_location::KeyLocation},
+            transport::{
+                CLOCK,
+                command::{
+                    Arg::{self, Joined, Number, Text, Token},
+                    command, in_one_message, millis, set_if_free,
+                },
+                errors,
+                reconnecting::ReconnectingConnection,
+            },
+            without_scripts::transactions::{Change, MOST_TRIES, change, change_all},
+        },
+    },
+    engine::reply::{AcquireOutcome, Contended, QueueMode, ReleaseOutcome, Renewed},
+    failure::Failure,
+    fencing::{FencingBlock, LARGEST_TOKEN, PER_MILLI},
+};
+
+mod transactions;
+
+/// A token that lies more than an hour ahead of the fencing clock is wrong: no honest process knows one.
+const LARGEST_LEAD: u64 = 3_600_000 * PER_MILLI;
+
+/// The requests without scripts.
+impl KeyLocation {
+    pub(super) async fn acquire_by_commands(
+        &self,
+        request: &Acquire,
+        mark: Duration,
+    ) -> Result<Acquired, Failure> {
+        let (key, token) = (Text(&request.owner.full_key), &request.owner.token);
+        let mut commands = vec![
+            command(&[&set_if_free(&request.owner, request.ttl)]),
+            command(&[&[Text("GET"), key]]),
+            command(&[&[Text("PTTL"), key]]),
+        ];
+        if request.queue_mode != QueueMode::DoNotQueue {
+            // The mark that tells a holder of this process. It may be left though the lock was free: a process ignores its own mark.
+            let (name, lasts) = (Text(&self.names.channel), Number(millis(mark)));
+            let mark = self.mark(&request.owner);
+            commands.push(command(&[&[Text("SET"), mark, name, Text("PX"), lasts]]));
+        }
+        let commands = in_one_message(commands);
+        let (holding, in_flight) = (self.server.holding(), &request.owner.in_flight);
+        let within = holding.acquire_within(request.ttl);
+        let sent = holding.send_all(commands, within, Some(in_flight));
+        let (connection, mut replies) = sent.await?;
+        // That of the mark is of no interest: without a mark, the lock is only less fair.
+        replies.truncate(3);
+        let [entered, holder, left] =
+            <[Value; 3]>::try_from(replies).map_err(|_| errors::nonsense("an acquire"))?;
+        let is_set = errors::of_reply(entered, connection, in_flight)? != Value::Nil;
+        let holder = match errors::of_value(holder) {
+            Err(failure) if is_set => return Err(failure.executed_in_part()),
+            holder => holder?,
+        };
+        let is_ours = matches!(&holder, Value::BulkString(holder) if token.is(holder));
+        if !is_ours {
+            return busy(left, connection);
+        }
+        // An earlier request set the key, and its reply was lost. The ttl counts from that request, so the lease is renewed.
+        if !is_set {
+            let prolonged = prolonged(&request.owner, request.ttl);
+            if !change(self, prolonged).await? {
+                return busy(Value::Int(0), connection);
+            }
+        }
+        // This client has the key already. If the token comes when less than half of the ttl is left, the lock is asked for again. If
+        // this future is dropped here, the release of the dropped acquire gives the key back.
+        let token = self.token(request.known_fencing).await;
+        let token = token.map_err(Failure::executed_in_part)?;
+        Ok(Acquired {
+            outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1).into()),
+            connection,
+        })
+    }
+
+    /// Renews all leases in two messages, however many there are. In a cluster, all keys of a transaction must have one slot.
+    pub(super) async fn renew_by_commands(
+        &self,
+        batch: &[Renew],
+        within: Duration,
+    ) -> Vec<Result<Renewed, Failure>> {
+        let is_in_a_cluster = self.names.channel.starts_with('{');
+        let at_once = if is_in_a_cluster { 1 } else { batch.len() };
+        // A lease that is being handed on must not delay the renewals of others.
+        let connection = match batch {
+            [request] if request.tokens > 0 => &self.server.changes,
+            _ => &self.server.renewals,
+        };
+        let started = CLOCK.now();
+        let mut renewals = Vec::with_capacity(batch.len());
+        for some in batch.chunks(at_once.max(1)) {
+            let changes = some
+                .iter()
+                .map(|request| prolonged(&request.owner, request.ttl));
+            let changes: Vec<_> = changes.collect();
+            let left = within.saturating_sub(CLOCK.now().since(started));
+            let made = change_all(self, connection, &changes, left).await;
+            let made = made.unwrap_or_else(|failure| vec![Err(failure); some.len()]);
+            for (request, made) in some.iter().zip(made) {
+                renewals.push(match made {
+                    Ok(true) => Ok(Renewed::Extended {
+                        contended: self.contended(request).await,
+                        tokens: self.tokens(request).await,
+                    }),
+                    Ok(false) => Ok(Renewed::NotOurs),
+                    Err(failure) => Err(failure),
+                });
+            }
+        }
+        renewals
+    }
+
+    /// Whether other processes poll, for a lease that may be passed on.
+    async fn contended(&self, request: &Renew) -> Contended {
+        if request.tokens == 0 {
+            return Contended::NoneWaiting;
+        }
+        let (connection, mark) = (&self.server.connection, self.mark(&request.owner));
+        let (get, within) = ([Text("GET"), mark], connection.reply_within());
+        match connection.send(&[&get], within, None).await {
+            Ok((_, Value::Nil)) => Contended::NoneWaiting,
+            Ok((_, Value::BulkString(name))) if name == self.names.channel.as_bytes() => {
+                Contended::NoneWaiting
+            }
+            // They may poll.
+            _ => Contended::OthersWaiting,
+        }
+    }
+
+    fn mark<'a>(&'a self, owner: &'a Owner) -> Arg<'a> {
+        Joined(&self.names.asked, &owner.full_key)
+    }
+
+    /// One token, if any is wanted and can be given: the lease has been renewed in any case.
+    async fn tokens(&self, request: &Renew) -> FencingBlock {
+        if request.tokens == 0 {
+            return FencingBlock::EMPTY;
+        }
+        let token = self.token(request.known_fencing).await;
+        token.map_or(FencingBlock::EMPTY, |token| FencingBlock::new(token, 1))
+    }
+
+    pub(super) async fn release_by_commands(
+        &self,
+        connection: &Arc<ReconnectingConnection>,
+        request: &Release,
+    ) -> Result<Released, Failure> {
+        let (key, token) = (&*request.owner.full_key, &request.owner.token);
+        // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
+        let current = connection.snapshot().filter(|_| request.keep.is_none());
+        let delete_if = current.as_ref().and_then(|current| current.delete_if());
+        let first = match delete_if {
+            Some(delete_if) => delete_if.command(Text(key), Token(token)),
+            None => command(&[&[Text("PING")]]),
+        };
+        let within = connection.reply_within();
+        let sent = connection.send_all(in_one_message([first]), within, Some(request.in_flight()));
+        let (id, mut replies) = sent.await?;
+        let is_released = match (delete_if, replies.pop()) {
+            (Some(_), Some(Value::Int(deleted))) => deleted == 1,
+            (_, reply) => {
+                if let (Some(current), Some(Value::ServerError(error))) = (current, &reply) {
+                    current.note_error_of_delete_if(error);
+                }
+                let words = match request.keep {
+                    None => command(&[&[Text("DEL"), Text(key)]]),
+                    // Another value, so that no renewal prolongs it.
+                    Some(keep) => command(&[
+                        &[Text("SET"), Text(key), Joined(&token.expose(), ".")],
+                        &[Text("PX"), Number(millis(keep))],
+                    ]),
+                };
+                let release = Change {
+                    key,
+                    holds: token,
+                    command: words,
+                    unless_it_lasts: u64::MAX,
+                };
+                change(self, release).await?
+            }
+        };
+        Ok(Released {
+            outcome: if is_released {
+                ReleaseOutcome::Released
+            } else {
+                ReleaseOutcome::NotOurs
+            },
+            connection: id,
+        })
+    }
+
+    /// What holds the key, and for how long, without a script.
+    pub(super) async fn look(&self, full_key: &str) -> Result<SeenLock, Failure> {
+        let looks = ["GET", "PTTL"].map(|look| command(&[&[Text(look), Text(full_key)]]));
+        let connection = &self.server.connection;
+        let (looks, within) = (in_one_message(looks), connection.reply_within());
+        let (_, seen) = connection.send_all(looks, within, None).await?;
+        let seen = seen.into_iter().map(errors::of_value);
+        match &seen.collect::<Result<Vec<_>, _>>()?[..] {
+            // It may have expired between the two commands.
+            [Value::Nil, _] | [_, Value::Int(-2)] => Ok(None),
+            [Value::BulkString(holder), Value::Int(left)] => {
+                let holder = String::from_utf8_lossy(holder).into_owned();
+                Ok(Some((holder, time_left(*left))))
+            }
+            _ => Err(errors::nonsense("an inspection")),
+        }
+    }
+
+    pub(super) async fn force_release_by_commands(&self, full_key: &str) -> Result<(), Failure> {
+        // A key of another type is no lock, and stays: reading it fails.
+        if self.look(full_key).await?.is_some() {
+            let connection = &self.server.connection;
+            let (delete, within) = ([Text("DEL"), Text(full_key)], connection.reply_within());
+            let (_, reply) = connection.send(&[&delete], within, None).await?;
+            errors::of_value(reply)?;
+        }
+        Ok(())
+    }
+
+    /// The fencing token of a lock that was just taken: the next id of the fencing clock. If the process knows a larger token, or the
+    /// sequence number is too large, the clock is moved on.
+    async fn token(&self, known: u64) -> Result<u64, Failure> {
+        let (clock, connection) = (&*self.names.clock, &self.server.connection);
+        let mut next = "*".to_owned();
+        // Each second try moves the clock on.
+        for _ in 0..2 * MOST_TRIES {
+            let (words, within) = (clock_moved_to(clock, &next), connection.reply_within());
+            let (_, reply) = connection.send(&[&words], within, None).await?;
+            if let Value::ServerError(error) = &reply {
+                let details = errors::details_of(error);
+                if errors::code_of(error) == "WRONGTYPE" || details.contains("exhausted") {
+                    return Err(errors::no_clock(clock));
+                }
+                if !details.contains("equal or smaller") {
+                    return Err(errors::answered(error));
+                }
+                // Another client has moved it there, or beyond.
+                "*".clone_into(&mut next);
+                continue;
+            }
+            let id = read_id(&reply).ok_or_else(|| errors::nonsense("a fencing clock"))?;
+            if let Some(token) = token(id).filter(|token| *token > known) {
+                return Ok(token);
+            }
+            let first = id.0.saturating_mul(PER_MILLI);
+            let first = first.saturating_add(id.1.min(PER_MILLI));
+            if known > first.saturating_add(LARGEST_LEAD) {
+                return Err(errors::far_behind(clock, known));
+            }
+            let least = first.max(known.saturating_add(1));
+            if least >= LARGEST_TOKEN {
+                return Err(errors::no_clock(clock));
+            }
+            next = format!("{}-{}", least / PER_MILLI, least % PER_MILLI);
+        }
+        Err(Failure::not_now(
+            "other clients moved the fencing clock all the time",
+        ))
+    }
+}
+
+/// The change that makes a lease last for its ttl from now on.
+fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
+    let (key, ttl) = (&*owner.full_key, millis(ttl));
+    Change {
+        key,
+        holds: &owner.token,
+        command: command(&[&[Text("PEXPIRE"), Text(key), Number(ttl)]]),
+        unless_it_lasts: ttl,
+    }
+}
+
+/// Makes the reply that a script would give. `left`: the reply to PTTL, or 0 if the key is free by now.
+fn busy(left: Value, connection: ConnectionId) -> Result<Acquired, Failure> {
+    let left = match left {
+        Value::Int(-2) => Value::Int(0),
+        left => left,
+    };
+    let reply = Value::Array(vec![Value::Int(0), left, Value::Int(0), Value::Int(0)]);
+    read_acquired(&reply, connection, QueueMode::DoNotQueue)
+}

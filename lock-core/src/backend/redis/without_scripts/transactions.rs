@@ -1,0 +1,193 @@
+//! Changes of keys on the condition that they hold given values, in transactions on a connection that nothing else uses.
+//!
+//! The first message of a transaction watches the keys and looks at them. The second one changes those that hold their values, if no
+//! other client changed a key in between. It is all or nothing: it ends the transaction, also if a change is refused.
+//!
+//! A transaction ends with its connection: on the next one nothing is watched. One that was given up half way is ended by the next
+//! one.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+
+use crate::{
+    backend::{
+        owner_token::OwnerToken,
+        redis::{
+            topology::key_location::KeyLocation,
+            transport::{
+                command::{Arg::Text, command, in_one_message},
+                errors,
+                reconnecting::ReconnectingConnection,
+            },
+        },
+    },
+    failure::Failure,
+};
+
+/// How often a change is tried while other clients disturb it.
+pub(crate) const MOST_TRIES: u32 = 8;
+
+/// A change of one key.
+pub(crate) struct Change<'a> {
+    pub(crate) key: &'a str,
+    /// The value that the key must hold: otherwise it is left alone.
+    pub(crate) holds: &'a OwnerToken,
+    pub(crate) command: Cmd,
+    /// The key is also left alone if it lasts for so many milliseconds more. A renewal never shortens a lease: one that only verifies
+    /// it asks for the remaining time.
+    pub(crate) unless_it_lasts: u64,
+}
+
+/// Whether the key held its value, and was changed if a change was due.
+pub(crate) type Changed = Result<bool, Failure>;
+
+impl Change<'_> {
+    /// Reads the replies to GET and PTTL: whether the key holds the value, and whether the change is due.
+    fn read(&self, seen: &[Value]) -> Result<(bool, bool), Failure> {
+        match seen {
+            [Value::BulkString(holder), Value::Int(left)] if self.holds.is(holder) => {
+                // If another client removed the expiry, `left` is negative, and the key gets one again.
+                let lasts = u64::try_from(*left).is_ok_and(|left| left >= self.unless_it_lasts);
+                Ok((true, !lasts))
+            }
+            [Value::BulkString(_) | Value::Nil, Value::Int(_)] => Ok((false, false)),
+            [Value::ServerError(error), _] if errors::code_of(error) == "WRONGTYPE" => {
+                Ok((false, false))
+            }
+            [Value::ServerError(error), _] | [_, Value::ServerError(error)] => {
+                Err(errors::answered(error))
+            }
+            _ => Err(errors::nonsense("a look at a key")),
+        }
+    }
+}
+
+/// Changes one key.
+pub(crate) async fn change(location: &KeyLocation, change: Change<'_>) -> Changed {
+    // Not on the connection of the renewals, which it would delay.
+    let connection = &location.server.changes;
+    let (changes, within) = ([change], connection.reply_within());
+    let mut made = change_all(location, connection, &changes, within).await?;
+    made.pop()
+        .unwrap_or_else(|| Err(errors::nonsense("a change")))
+}
+
+/// Changes keys in one transaction. One result each.
+pub(crate) async fn change_all(
+    location: &KeyLocation,
+    connection: &Arc<ReconnectingConnection>,
+    changes: &[Change<'_>],
+    within: Duration,
+) -> Result<Vec<Changed>, Failure> {
+    let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
+    let word = |word| command(&[&[Text(word)]]);
+    for _ in 0..MOST_TRIES {
+        // One transaction at a time. For one try only: the connection is not to wait for all of them until it is authenticated anew.
+        let _transaction = connection.transaction().lock().await;
+        // Ends an earlier transaction that was given up half way. Nothing was changed in it.
+        let begin = [word("EXEC"), command(&[&[Text("WATCH")], &keys])];
+        let look = |look, key| command(&[&[Text(look), key]]);
+        let looks = keys
+            .iter()
+            .flat_map(|key| [look("GET", *key), look("PTTL", *key)]);
+        let first = begin.into_iter().chain(looks).chain([word("MULTI")]);
+        let sent = location.send(connection, first, within, None);
+        let (id, replies) = sent.await?;
+        let [_, watch, seen @ .., multi] = &replies[..] else {
+            return Err(errors::nonsense("the begin of a transaction"));
+        };
+        if seen.len() != 2 * changes.len() {
+            return Err(errors::nonsense("a look at some keys"));
+        }
+        // A key that is not watched may get another holder before it is changed. Outside a transaction, the changes would be made
+        // on any value.
+        for begun in [watch, multi] {
+            errors::of_value(begun.clone())?;
+        }
+        let (mut results, mut due) = (Vec::with_capacity(changes.len()), Vec::new());
+        for (number, (change, seen)) in changes.iter().zip(seen.chunks(2)).enumerate() {
+            let read = change.read(seen);
+            if let Ok((_, true)) = read {
+                due.push(number);
+            }
+            results.push(read.map(|(holds, _)| holds));
+        }
+        if due.is_empty() {
+            return Ok(results);
+        }
+        // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING is
+        // about a slot in migration until its end.
+        let commands = due.iter().map(|number| changes[*number].command.clone());
+        let second = in_one_message(commands.chain([word("EXEC")]));
+        let sent = connection.send_all_on(Some(id), second, within, None);
+        match outcome(sent.await?.1) {
+            // A key that the transaction watched was changed.
+            Some(Value::Nil) => {}
+            Some(Value::ServerError(error)) => return Err(errors::answered(&error)),
+            made => {
+                // What is wrong with its replies may be wrong with the next ones, too.
+                let made = taken_in(results, &due, made);
+                connection.expect_its_form(id, &made);
+                return made.inspect_err(|_| connection.forget(id));
+            }
+        }
+    }
+    Err(Failure::not_now(
+        "other clients changed the keys at each try",
+    ))
+}
+
+/// The reply to the end of a transaction, or to the command in it that was refused: that one says more.
+fn outcome(replies: Vec<Value>) -> Option<Value> {
+    let is_refused = |reply: &Value| matches!(reply, Value::ServerError(_));
+    let refused = replies.iter().position(is_refused);
+    let last = replies.len().saturating_sub(1);
+    replies.into_iter().nth(refused.unwrap_or(last))
+}
+
+/// Takes in the replies to the changes that were due: one each. Otherwise a reply would count for another change.
+fn taken_in(
+    mut results: Vec<Changed>,
+    due: &[usize],
+    replies: Option<Value>,
+) -> Result<Vec<Changed>, Failure> {
+    let replies = match replies {
+        Some(Value::Array(replies)) if replies.len() == due.len() => replies,
+        _ => return Err(errors::nonsense("a transaction")),
+    };
+    for (number, reply) in due.iter().zip(replies) {
+        results[*number] = match errors::of_value(reply) {
+            Ok(Value::Int(1) | Value::Okay) => Ok(true),
+            // The key expired in the meantime.
+            Ok(Value::Int(0)) => Ok(false),
+            Ok(_) => Err(errors::nonsense("a change")),
+            Err(failure) => Err(failure),
+        };
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reply_counts_for_its_own_change() {
+        let made = |replies| {
+            let results = vec![Ok(true), Ok(false), Ok(true)];
+            taken_in(results, &[0, 2], Some(Value::Array(replies)))
+        };
+        let all = made(vec![Value::Okay, Value::Int(0)]).expect("one each");
+        let all: Vec<_> = all.into_iter().flatten().collect();
+        assert_eq!(all, [true, false, false]);
+        for wrong in [
+            vec![],
+            vec![Value::Okay],
+            vec![Value::Okay, Value::Okay, Value::Int(0)],
+        ] {
+            let failure = made(wrong).expect_err("it is unknown which is which");
+            assert!(matches!(failure, Failure::NoReply(_)), "{failure:?}");
+        }
+    }
+}

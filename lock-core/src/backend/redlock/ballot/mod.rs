@@ -1,0 +1,406 @@
+//! The client's side of a vote on a fencing token, without I/O: which number to propose, and what the replies add up to.
+//!
+//! Only acceptances of the *same* number count towards the majority. Two majorities have a server in common, and that server
+//! accepts only numbers above those that it accepted before. So a client that asks after another was granted the lock gets a
+//! larger number, whatever was lost, late, repeated or overtaken in flight. `model.rs` checks just this, with this very code.
+//!
+//! Rejected: each server gives a token from its own counter, and the client takes the largest. That is one round trip, too. But
+//! later tokens can be smaller, whether or not the largest is written back.
+
+use std::time::Duration;
+
+use crate::{
+    backend::{redis::protocol::voting_server::Vote, redlock::ballot::quorum::majority},
+    engine::reply::Expiry,
+    fencing::PER_MILLI,
+};
+
+#[cfg(test)]
+mod model;
+pub(crate) mod quorum;
+
+/// Each refusal of a number leads to a new one, at most this often for one request.
+const MOST_PROPOSALS: usize = 4;
+
+/// A clock that is further than this from a majority's is not followed. A server refuses a number twice as far from its own
+/// clock.
+const STRAY: u64 = 500 * PER_MILLI;
+
+/// One request's votes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ballot {
+    /// Earliest first.
+    proposals: Vec<u64>,
+    servers: Vec<ServerVotes>,
+    /// How many fencing tokens a proposal stands for.
+    count: u32,
+    /// How far a second proposal goes beyond the minimum, so that concurrent proposals of others do not overtake it. The next one
+    /// goes twice as far.
+    slack: u64,
+}
+
+/// What one server replied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ServerVotes {
+    /// The proposals that it accepted, by their places.
+    accepted: Vec<usize>,
+    /// What it replied to the last proposal.
+    last: LastVote,
+    /// The largest number that it reported.
+    least: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum LastVote {
+    #[default]
+    NoVoteYet,
+    Voted(Vote),
+    /// No reply, or none that counts. It is not waited for any more.
+    Silent,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BallotStep {
+    /// Wait for the next reply.
+    Wait,
+    /// Propose this number to all servers, too.
+    Propose {
+        place: usize,
+        number: u64,
+    },
+    /// A majority accepted this number.
+    Won {
+        number: u64,
+    },
+    Lost(NoMajority),
+}
+
+/// Why there can be no majority any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoMajority {
+    /// Too many servers have another client's token in the lock. With the time until enough of these locks end.
+    Busy(Expiry),
+    /// Too many servers gave no reply that counts.
+    Silence,
+    /// Other clients were given higher numbers, again and again.
+    Overtaken,
+}
+
+impl Ballot {
+    /// `first` is proposed at first, for `count` tokens of which it is the last.
+    pub(crate) fn new(servers: usize, first: u64, count: u32, slack: u64) -> Self {
+        Self {
+            proposals: vec![first],
+            servers: vec![ServerVotes::default(); servers],
+            count,
+            slack,
+        }
+    }
+
+    /// Takes a server's reply to the proposal with this index. A reply may come late, or twice.
+    pub(crate) fn count(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
+        let is_last = place + 1 == self.proposals.len();
+        let votes = &mut self.servers[server];
+        let least = match vote {
+            Vote::Accepted { clock, .. } => {
+                if !votes.accepted.contains(&place) {
+                    votes.accepted.push(place);
+                    votes.accepted.sort_unstable();
+                }
+                clock.max(self.proposals[place])
+            }
+            Vote::Refused { least, .. } | Vote::Held { least, .. } => least,
+        };
+        votes.least = votes.least.max(Some(least));
+        if is_last {
+            votes.last = LastVote::Voted(vote);
+        }
+        self.next_step(place)
+    }
+
+    /// A server did not reply in time, or its reply does not count.
+    pub(crate) fn miss(&mut self, server: usize, place: usize) -> BallotStep {
+        if place + 1 == self.proposals.len() {
+            self.servers[server].last = LastVote::Silent;
+        }
+        self.next_step(place)
+    }
+
+    /// Whether a majority said that another client has the lock.
+    pub(crate) fn is_definitely_held(&self) -> bool {
+        let held = |votes: &&ServerVotes| matches!(votes.last, LastVote::Voted(Vote::Held { .. }));
+        self.servers.iter().filter(held).count() >= self.majority()
+    }
+
+    fn next_step(&mut self, place: usize) -> BallotStep {
+        let accepted = |votes: &&ServerVotes| votes.accepted.contains(&place);
+        if self.servers.iter().filter(accepted).count() >= self.majority() {
+            return BallotStep::Won {
+                number: self.proposals[place],
+            };
+        }
+        let (mut open, mut refused, mut held, mut silent) = (0, 0, 0, 0);
+        let mut overtaken = false;
+        for votes in &self.servers {
+            match votes.last {
+                LastVote::NoVoteYet | LastVote::Voted(Vote::Accepted { .. }) => open += 1,
+                LastVote::Voted(Vote::Held { .. }) => held += 1,
+                LastVote::Silent => silent += 1,
+                LastVote::Voted(Vote::Refused { least, .. }) => {
+                    refused += 1;
+                    overtaken |= least.abs_diff(self.latest()) < STRAY;
+                }
+            }
+        }
+        if silent > self.servers.len() - self.majority() {
+            return BallotStep::Lost(NoMajority::Silence);
+        }
+        if open + refused < self.majority() {
+            return BallotStep::Lost(match held {
+                0 => NoMajority::Silence,
+                _ => NoMajority::Busy(self.busy_for()),
+            });
+        }
+        let is_hopeless = open < self.majority();
+        // A server with a wrong clock does not cause a second round for the others. A proposal that was overtaken causes one at
+        // once, even if the remaining servers may still suffice: some of them may never reply.
+        if (overtaken || is_hopeless) && self.proposals.len() < MOST_PROPOSALS {
+            return self.propose_more();
+        }
+        if is_hopeless {
+            return BallotStep::Lost(NoMajority::Overtaken);
+        }
+        BallotStep::Wait
+    }
+
+    /// A number above all that were reported by servers with clocks near those of a majority.
+    fn propose_more(&mut self) -> BallotStep {
+        let mut named: Vec<u64> = self
+            .servers
+            .iter()
+            .filter_map(|votes| votes.least)
+            .collect();
+        named.sort_unstable();
+        let middle = named[(named.len() - 1).min(self.majority() - 1)];
+        let near = named
+            .iter()
+            .rev()
+            .find(|least| least.saturating_sub(middle) < STRAY);
+        let least = near.copied().unwrap_or(middle).max(self.own_number(middle));
+        let place = self.proposals.len();
+        let slack = self.slack << (place - 1);
+        let number = least + u64::from(self.count) + slack;
+        self.proposals.push(number);
+        for votes in &mut self.servers {
+            if votes.last != LastVote::Silent {
+                votes.last = LastVote::NoVoteYet;
+            }
+        }
+        BallotStep::Propose { place, number }
+    }
+
+    /// Our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
+    fn own_number(&self, middle: u64) -> u64 {
+        let latest = self.latest();
+        if latest.saturating_sub(middle) < STRAY {
+            latest
+        } else {
+            0
+        }
+    }
+
+    /// When so many of the servers are free that there can be a majority.
+    fn busy_for(&self) -> Expiry {
+        let mut left: Vec<Option<Duration>> = Vec::new();
+        let mut open = 0;
+        for votes in &self.servers {
+            match votes.last {
+                LastVote::Voted(Vote::Held { left: time, .. }) => left.push(time),
+                LastVote::Silent => {}
+                _ => open += 1,
+            }
+        }
+        // Locks without an expiry are sorted last.
+        left.sort_unstable_by_key(|time| (time.is_none(), *time));
+        let needed = self.majority().saturating_sub(open);
+        match needed.checked_sub(1).and_then(|last| left.get(last)) {
+            Some(Some(time)) => Expiry::In(*time),
+            Some(None) => Expiry::Never,
+            None => Expiry::Unknown,
+        }
+    }
+
+    fn latest(&self) -> u64 {
+        self.proposals[self.proposals.len() - 1]
+    }
+
+    fn majority(&self) -> usize {
+        majority(self.servers.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000_000_000;
+    const ACCEPTED: Vote = Vote::Accepted {
+        clock: NOW,
+        wanted: false,
+    };
+
+    fn ballot(servers: usize) -> Ballot {
+        Ballot::new(servers, NOW, 1, 100)
+    }
+
+    fn refused(least: u64) -> Vote {
+        Vote::Refused { least, clock: NOW }
+    }
+
+    fn held(seconds: u64) -> Vote {
+        Vote::Held {
+            least: NOW,
+            left: Some(Duration::from_secs(seconds)),
+        }
+    }
+
+    #[test]
+    fn a_majority_wins_without_the_rest() {
+        let mut ballot = ballot(5);
+        assert_eq!(ballot.count(0, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(
+            ballot.count(0, 0, ACCEPTED),
+            BallotStep::Wait,
+            "twice is once"
+        );
+        assert_eq!(ballot.miss(1, 0), BallotStep::Wait);
+        assert_eq!(ballot.count(2, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(
+            ballot.count(3, 0, ACCEPTED),
+            BallotStep::Won { number: NOW }
+        );
+    }
+
+    #[test]
+    fn a_refusal_leads_to_a_higher_number_for_all_and_the_first_may_still_win() {
+        let mut ballot = ballot(3);
+        let second = NOW + 700 + 1 + 100;
+        let step = BallotStep::Propose {
+            place: 1,
+            number: second,
+        };
+        assert_eq!(ballot.count(0, 0, refused(NOW + 700)), step);
+        assert_eq!(ballot.count(1, 1, ACCEPTED), BallotStep::Wait);
+        assert_eq!(
+            ballot.count(2, 0, ACCEPTED),
+            BallotStep::Wait,
+            "of another number"
+        );
+        let mut with_the_first = ballot.clone();
+        assert_eq!(
+            with_the_first.count(1, 0, ACCEPTED),
+            BallotStep::Won { number: NOW }
+        );
+        assert_eq!(
+            ballot.count(0, 1, ACCEPTED),
+            BallotStep::Won { number: second }
+        );
+    }
+
+    #[test]
+    fn a_clock_of_its_own_is_not_followed_and_costs_nothing() {
+        let mut ballot = ballot(3);
+        let stray = NOW + 3_000_000;
+        assert_eq!(ballot.count(0, 0, refused(stray)), BallotStep::Wait);
+        assert_eq!(ballot.count(1, 0, ACCEPTED), BallotStep::Wait);
+        let BallotStep::Propose { number, .. } = ballot.clone().count(2, 0, refused(NOW + 5))
+        else {
+            panic!("no higher number");
+        };
+        assert!(number < NOW + 1000, "{}", number - NOW);
+        assert_eq!(
+            ballot.count(2, 0, ACCEPTED),
+            BallotStep::Won { number: NOW }
+        );
+    }
+
+    #[test]
+    fn an_estimate_that_went_astray_is_given_up_for_the_servers_time() {
+        let mut ballot = Ballot::new(3, NOW + 9_000_000, 1, 100);
+        assert_eq!(ballot.count(0, 0, refused(NOW)), BallotStep::Wait);
+        let step = ballot.count(1, 0, refused(NOW + 10));
+        let number = NOW + 10 + 1 + 100;
+        assert_eq!(step, BallotStep::Propose { place: 1, number });
+    }
+
+    #[test]
+    fn a_block_begins_above_every_refusal() {
+        let mut ballot = Ballot::new(3, NOW, 64, 0);
+        let number = NOW + 7 + 64;
+        assert_eq!(
+            ballot.count(0, 0, refused(NOW + 7)),
+            BallotStep::Propose { place: 1, number }
+        );
+    }
+
+    #[test]
+    fn others_are_overtaken_by_more_and_more_and_not_for_ever() {
+        let mut ballot = ballot(3);
+        let mut refused_at = NOW;
+        for place in 1..MOST_PROPOSALS {
+            refused_at += 1000;
+            let BallotStep::Propose { number, .. } =
+                ballot.count(0, place - 1, refused(refused_at))
+            else {
+                panic!("no proposal {place}");
+            };
+            assert_eq!(number, refused_at + 1 + (100 << (place - 1)));
+        }
+        let last = MOST_PROPOSALS - 1;
+        assert_eq!(
+            ballot.count(0, last, refused(refused_at + 1000)),
+            BallotStep::Wait
+        );
+        let step = ballot.count(1, last, refused(refused_at + 1000));
+        assert_eq!(step, BallotStep::Lost(NoMajority::Overtaken));
+    }
+
+    #[test]
+    fn a_lock_is_busy_until_a_majority_of_the_servers_is_free() {
+        let mut ballot = ballot(5);
+        assert_eq!(ballot.count(0, 0, held(7)), BallotStep::Wait);
+        assert_eq!(ballot.count(1, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.count(2, 0, held(3)), BallotStep::Wait);
+        assert_eq!(ballot.count(3, 0, ACCEPTED), BallotStep::Wait);
+        let mut endless = ballot.clone();
+        let soonest = NoMajority::Busy(Expiry::In(Duration::from_secs(3)));
+        assert_eq!(ballot.count(4, 0, held(5)), BallotStep::Lost(soonest));
+        let without_an_end = Vote::Held {
+            least: NOW,
+            left: None,
+        };
+        assert_eq!(
+            endless.count(4, 0, without_an_end),
+            BallotStep::Lost(soonest)
+        );
+        let mut all = self::ballot(3);
+        assert_eq!(all.count(0, 0, without_an_end), BallotStep::Wait);
+        let never = NoMajority::Busy(Expiry::Never);
+        assert_eq!(all.count(1, 0, without_an_end), BallotStep::Lost(never));
+    }
+
+    #[test]
+    fn too_much_silence_is_no_busy_lock() {
+        let mut ballot = ballot(3);
+        assert_eq!(ballot.count(0, 0, held(7)), BallotStep::Wait);
+        let mut busy = ballot.clone();
+        assert!(matches!(
+            busy.miss(1, 0),
+            BallotStep::Lost(NoMajority::Busy(_))
+        ));
+        let mut ballot = self::ballot(3);
+        assert_eq!(ballot.miss(0, 0), BallotStep::Wait);
+        assert_eq!(ballot.miss(1, 0), BallotStep::Lost(NoMajority::Silence));
+    }
+}

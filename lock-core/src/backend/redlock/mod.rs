@@ -1,0 +1,179 @@
+//! Locks on several independent primaries, of which a majority has to agree (Redlock, by Salvatore Sanfilippo), with fencing
+//! tokens that grow.
+//!
+//! Every request goes to all servers at the same time, and is decided as soon as a majority has replied. So a server that is down
+//! or hangs delays no caller. Requests still in flight then go on. Each server has an in-flight record of its own, and each lock is
+//! released there as on a single server. There is no queue: waiters poll.
+//!
+//! - `ballot`: which fencing token to propose, and what the votes add up to;
+//! - `voting_round`: a ballot with real servers;
+//! - `redlock_server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `redlock_servers`: all of
+//!   them;
+//! - `back_off`: letting other processes in;
+//! - `requests`, `inspect`: the requests of the port.
+
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+
+use crate::{
+    backend::{
+        Acquire, Acquired, Page, PagePosition, Renew, Store, StoreFuture, at_once,
+        on_executor::on_the_manager,
+        redis::{protocol::redis_store::Settings, transport::address::Named},
+        redlock::{redlock_server::RedlockServer, redlock_servers::RedlockServers},
+        until_certain::CertainRelease,
+    },
+    engine::reply::{ReleaseOutcome, Renewed},
+    error::LockError,
+    failure::Failure,
+    fencing::KnownTokens,
+    inspect::{Health, Sighting},
+};
+
+mod back_off;
+mod ballot;
+mod inspect;
+mod redlock_server;
+mod redlock_servers;
+mod requests;
+pub(crate) mod restart_quarantine;
+mod voting_round;
+
+#[derive(Clone)]
+pub(crate) struct RedlockStore(Arc<RedlockServers>);
+
+impl RedlockStore {
+    /// Connects with the first request. `quarantine` is for how long a server must have been watched before it votes.
+    pub(crate) fn new(
+        named: &[Named],
+        settings: &Settings,
+        quarantine: Duration,
+    ) -> Result<Self, LockError> {
+        check_list(named)?;
+        let run_ids = Arc::default();
+        let servers = named
+            .iter()
+            .enumerate()
+            .map(|(place, named)| {
+                let server =
+                    RedlockServer::new(place, named, settings, quarantine, Arc::clone(&run_ids));
+                server.map(Arc::new).map_err(|error| in_place(place, error))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
+    }
+
+    /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
+    /// twice. Servers that may not vote yet are no failure here.
+    pub(crate) fn greet(&self) -> StoreFuture<()> {
+        let servers = self.0.clone();
+        Box::pin(async move {
+            let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
+            servers.have_done(connect).await?;
+            if let Some(warning) = servers.scope.warning() {
+                tracing::warn!("{warning}");
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Adds to an error which url of the list it is about.
+fn in_place(place: usize, error: LockError) -> LockError {
+    match error {
+        LockError::Invalid { key: None, reason } => {
+            LockError::invalid(format!("url {} of the list: {reason}", place + 1))
+        }
+        other => other,
+    }
+}
+
+/// Verifies the number of servers, and that no url is listed twice. One server behind two urls is found out when it replies.
+fn check_list(named: &[Named]) -> Result<(), LockError> {
+    let count = named.len();
+    if count < 3 {
+        return Err(LockError::invalid(format!(
+            "{count} servers are no majority of anything: list three or five independent ones, or connect to a single one"
+        )));
+    }
+    if count.is_multiple_of(2) {
+        return Err(LockError::invalid(format!(
+            "{count} servers survive the loss of no more than {} would: list an odd number",
+            count - 1
+        )));
+    }
+    let mut urls = HashSet::new();
+    let mut all = named.iter();
+    if all.any(|named| matches!(named, Named::Url(url) if !urls.insert(url))) {
+        return Err(LockError::invalid(
+            "one server is listed twice: name each once, or its vote counts twice",
+        ));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for RedlockStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.servers.iter().map(|server| &server.node))
+            .finish()
+    }
+}
+
+impl Store for RedlockStore {
+    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+        let acquired = requests::acquire(self.0.clone(), request);
+        on_the_manager(&self.0.executor, acquired)
+    }
+
+    fn renew(
+        &self,
+        batch: Vec<Renew>,
+        within: Duration,
+    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+        let servers = self.0.clone();
+        Box::pin(async move {
+            if let [request] = &batch[..]
+                && request.tokens > 0
+            {
+                return Ok(vec![requests::renew_with_tokens(&servers, request).await]);
+            }
+            requests::renew(servers, batch, within).await
+        })
+    }
+
+    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
+        let released = requests::release(self.0.clone(), release);
+        on_the_manager(&self.0.executor, released)
+    }
+
+    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+        Box::pin(inspect::inspect(self.0.clone(), full_key))
+    }
+
+    fn list(&self, _: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
+        let reason = "the locks of several independent servers are not listed together: connect to one of them, and list what it has";
+        at_once(Err(Failure::Invalid(reason.into())))
+    }
+
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+        let servers = self.0.clone();
+        // Waits for all servers, since the caller checks next whether the lock is free.
+        let force_release = move |server: Arc<RedlockServer>| {
+            server.node.force_release(full_key.clone(), known_fencing)
+        };
+        Box::pin(async move { servers.have_done(force_release).await })
+    }
+
+    /// No result is kept: with a minority of the servers, there could be two of one key.
+    fn forget(&self, _: Arc<str>) -> StoreFuture<()> {
+        at_once(Ok(()))
+    }
+
+    fn check(&self, _: Arc<KnownTokens>) -> StoreFuture<Health> {
+        Box::pin(inspect::check(self.0.clone()))
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.0.round_trip()
+    }
+}

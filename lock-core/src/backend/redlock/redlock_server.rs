@@ -1,0 +1,308 @@
+//! One of the servers, as this process knows it: its identity, since when it may vote, what its clock says.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    backend::{
+        in_flight::{ConnectionId, UnderWay},
+        redis::{
+            protocol::{
+                redis_store::{RedisStore, Settings},
+                voting_server::{Proposal, Vote},
+            },
+            transport::address::Named,
+        },
+        redlock::restart_quarantine::{RunIds, Watch},
+        timing::Timing,
+    },
+    error::LockError,
+    failure::Failure,
+    fencing::{PER_MILLI, in_tokens},
+    moment::Moment,
+    runtime::{clock::Clock, mutex::Mutex},
+};
+
+pub(super) const CLOCK: Clock = Clock::Boot;
+
+/// A server that may not vote yet is asked about it this often at most: other processes may have watched it for longer.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct RedlockServer {
+    /// Its position in the list.
+    place: usize,
+    pub(super) node: RedisStore,
+    timing: Timing,
+    /// For how long it must have been watched.
+    quarantine: Duration,
+    run_ids: Arc<Mutex<RunIds>>,
+    /// What it reported when it was last greeted, and on which connection.
+    voting_right: Mutex<Option<VotingRight>>,
+    /// Its marker, or its run id where no marker is used; and when another one was found than before.
+    data: Mutex<Option<(Arc<str>, Option<Moment>)>>,
+    /// How far its clock is ahead of this process's, in tokens; `i64::MIN` if not known.
+    ahead: AtomicI64,
+    /// How far its fencing counter was ahead of its clock, in tokens.
+    counter_ahead: AtomicU64,
+}
+
+#[derive(Clone, Debug)]
+struct VotingRight {
+    connection: ConnectionId,
+    watch: Watch,
+    /// When the server has to be asked again: never, if its marker says that it may vote.
+    ask_again: Moment,
+}
+
+/// How far from its clock a server accepts a number; see `counter.lua`.
+const WINDOW: Duration = Duration::from_secs(1);
+
+const UNKNOWN: i64 = i64::MIN;
+
+impl RedlockServer {
+    pub(super) fn new(
+        place: usize,
+        named: &Named,
+        settings: &Settings,
+        quarantine: Duration,
+        run_ids: Arc<Mutex<RunIds>>,
+    ) -> Result<Self, LockError> {
+        Ok(Self {
+            place,
+            node: RedisStore::one_of_several(named, settings)?,
+            timing: settings.timing,
+            quarantine,
+            run_ids,
+            voting_right: Mutex::new(None),
+            data: Mutex::new(None),
+            ahead: AtomicI64::new(UNKNOWN),
+            counter_ahead: AtomicU64::new(0),
+        })
+    }
+
+    /// Connects, if need be, and verifies which server it is; returns for how long it will not vote.
+    pub(super) async fn greet(&self) -> Result<Duration, Failure> {
+        let voting_right = self.ask_voting_right(self.patience()).await?;
+        Ok(left(voting_right.watch.votes_from))
+    }
+
+    /// The same for the first time; also verifies that its user has the rights that locks need.
+    pub(super) async fn connect(&self) -> Result<(), Failure> {
+        let until = self.patience();
+        let reached = self.ask_voting_right(until).await.map(drop);
+        self.node.try_out(reached, until).await
+    }
+
+    /// Until when a new connection and its first reply may take.
+    fn patience(&self) -> Moment {
+        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        CLOCK.now().after(within)
+    }
+
+    /// Asks the server to vote, if its vote counts.
+    ///
+    /// A vote counts only on a connection on which the server was identified before as one that may vote. A connection leads to the
+    /// same process from its beginning to its end. The vote itself tells whether the server still has its data.
+    ///
+    /// # Cancel safety
+    ///
+    /// The record of the server, if there is one, knows which requests may have been executed.
+    pub(super) async fn vote(
+        &self,
+        proposal: &Proposal,
+        number: u64,
+        within: Duration,
+        under_way: Option<UnderWay>,
+    ) -> Result<Vote, Failure> {
+        let until = CLOCK.now().after(within);
+        let known = self.voting_right.lock().clone();
+        let is_valid = |known: &VotingRight| {
+            CLOCK.now() < known.ask_again && self.node.is_connected_by(known.connection)
+        };
+        let voting_right = match known.filter(is_valid) {
+            Some(known) => known,
+            None => self.ask_voting_right(until).await?,
+        };
+        let waits = left(voting_right.watch.votes_from);
+        if !waits.is_zero() {
+            return Err(Failure::not_now(self.forgetful(waits)));
+        }
+        if matches!(&under_way, Some(under_way) if !under_way.may_leave()) {
+            let released = "this request was released before it was sent";
+            return Err(Failure::no_reply(released));
+        }
+        let in_flight = under_way.as_ref().map(|under_way| &under_way.in_flight);
+        let marker = &voting_right.watch.name;
+        let within = left(until);
+        let asked = (self.node).propose(proposal, number, marker, within, in_flight);
+        let (connection, vote) = asked.await?;
+        if let Some(under_way) = under_way {
+            under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
+        }
+        let Some(vote) = vote else {
+            // The next vote asks for the right, unless one of another marker was learnt meanwhile.
+            let is_old = |known: &mut VotingRight| known.watch.name == *marker;
+            self.voting_right.lock().take_if(is_old);
+            return Err(Failure::not_now(format!(
+                "{} has lost its data and may have forgotten locks",
+                self.node.shown()
+            )));
+        };
+        match vote {
+            Vote::Accepted { clock, .. } => self.set_clock(clock, number),
+            Vote::Refused { least, clock } => self.set_clock(clock, least),
+            // It is not known whether `least` is the clock or the counter.
+            Vote::Held { .. } => {}
+        }
+        if connection != voting_right.connection {
+            return Err(Failure::no_reply(format!(
+                "{} was connected to anew while it voted",
+                self.node.shown()
+            )));
+        }
+        Ok(vote)
+    }
+
+    /// Since when this process has known that the server lost its data. `None` if it did not, or if it may vote before this time has
+    /// passed once more. With a quarantine of zero it votes at once, which is at the user's own risk.
+    pub(super) async fn lost_data(&self, within: Duration) -> Option<Moment> {
+        let until = CLOCK.now().after(within);
+        let voting_right = self.ask_voting_right(until).await.ok()?;
+        let votes_soon = left(voting_right.watch.votes_from) <= within;
+        if votes_soon && !self.quarantine.is_zero() {
+            return None;
+        }
+        self.data.lock().as_ref()?.1
+    }
+
+    fn note_data(&self, run_id: &Arc<str>, watch: &Watch) {
+        let found = if watch.name.is_empty() {
+            run_id
+        } else {
+            &watch.name
+        };
+        let mut data = self.data.lock();
+        let lost = match &*data {
+            Some((known, lost)) if known == found => *lost,
+            Some(_) => Some(CLOCK.now()),
+            None => None,
+        };
+        *data = Some((found.clone(), lost));
+    }
+
+    /// The current time of its clock, in tokens, if that is known.
+    pub(super) fn clock(&self) -> Option<u64> {
+        own_time().checked_add_signed(self.ahead()?)
+    }
+
+    /// How far its clock is ahead of this process's, if that is known.
+    pub(super) fn ahead(&self) -> Option<i64> {
+        Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
+    }
+
+    async fn ask_voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
+        let greeting = self.node.identify(left(until)).await?;
+        if let Some(clock) = greeting.clock {
+            self.set_clock(clock, greeting.counter.unwrap_or(0));
+        }
+        if let Some(twin) = self.run_ids.lock().note(self.place, &greeting.run_id) {
+            return Err(Failure::invalid(format!(
+                "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
+                self.node.shown(),
+                twin + 1
+            )));
+        }
+        let (watch, ask_again) = self.go_on_watching(&greeting.run_id, until).await?;
+        self.note_data(&greeting.run_id, &watch);
+        let voting_right = VotingRight {
+            connection: greeting.connection,
+            watch,
+            ask_again,
+        };
+        let before = self.voting_right.lock().replace(voting_right.clone());
+        let is_known = before.is_some_and(|before| before.watch.name == voting_right.watch.name);
+        let waits = left(voting_right.watch.votes_from);
+        if !is_known && !waits.is_zero() {
+            tracing::warn!(server = self.node.shown(), "{}", self.forgetful(waits));
+        }
+        Ok(voting_right)
+    }
+
+    /// Returns what is known now of the time for which the server was watched, and when to ask again.
+    async fn go_on_watching(
+        &self,
+        run_id: &str,
+        until: Moment,
+    ) -> Result<(Watch, Moment), Failure> {
+        let sent = CLOCK.now();
+        if self.quarantine.is_zero() {
+            let watch = Watch {
+                name: "".into(),
+                votes_from: sent,
+            };
+            return Ok((watch, Moment::NEVER));
+        }
+        let known = self.voting_right.lock().clone().map(|known| known.watch);
+        let (name, watched) = match &known {
+            Some(known) => (&*known.name, known.watched(sent, self.quarantine)),
+            None => ("", Duration::ZERO),
+        };
+        let marker = self.node.mark(run_id, name, watched, left(until)).await?;
+        let now = CLOCK.now();
+        let Some((watch, watched)) = Watch::read(&marker, run_id, now, self.quarantine) else {
+            return Err(Failure::not_now(format!(
+                "{} may have forgotten locks, and takes no marker by which that is found out",
+                self.node.shown()
+            )));
+        };
+        let watch = watch.with(known.as_ref());
+        let ask_again = if watched >= self.quarantine {
+            Moment::NEVER
+        } else {
+            now.after(ASK_AGAIN).min(watch.votes_from)
+        };
+        Ok((watch, ask_again))
+    }
+
+    /// The message that the server does not vote for this long.
+    pub(super) fn forgetful(&self, waits: Duration) -> String {
+        format!(
+            "{} was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
+             {waits:?}, by this process or others",
+            self.node.shown()
+        )
+    }
+
+    /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.
+    pub(super) fn clock_warning(&self) -> Option<String> {
+        let ahead = Duration::from_millis(self.counter_ahead.load(Ordering::Relaxed) / PER_MILLI);
+        let until = ahead.checked_sub(WINDOW).filter(|until| !until.is_zero())?;
+        Some(format!(
+            "the clock of {} is {ahead:?} behind its last fencing token, so it was set back: it votes in {until:?}, or when its \
+             clock is right again",
+            self.node.shown()
+        ))
+    }
+
+    fn set_clock(&self, clock: u64, counter: u64) {
+        self.counter_ahead
+            .store(counter.saturating_sub(clock), Ordering::Relaxed);
+        let ahead = clock.cast_signed().wrapping_sub(own_time().cast_signed());
+        self.ahead.store(ahead, Ordering::Relaxed);
+    }
+}
+
+fn left(until: Moment) -> Duration {
+    until.since(CLOCK.now())
+}
+
+/// The time of this process's clock, in tokens.
+fn own_time() -> u64 {
+    in_tokens(Duration::from_nanos(CLOCK.now().as_nanos()))
+}

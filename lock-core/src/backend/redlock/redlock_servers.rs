@@ -1,0 +1,174 @@
+//! The servers that vote, as this process knows them together.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::mpsc;
+
+use crate::{
+    backend::{
+        Store,
+        on_executor::ENDED,
+        redis::protocol::redis_store::{Scope, Settings},
+        redlock::{
+            back_off::BackOff,
+            ballot::quorum::{Replies, reached_by_majority},
+            redlock_server::RedlockServer,
+        },
+        timing::Timing,
+    },
+    failure::Failure,
+    fencing::{PER_MILLI, in_tokens},
+    runtime::{
+        clock::wall_clock,
+        executor::{Executor, spawn_beside},
+        mutex::Mutex,
+    },
+};
+
+/// The next number is not derived from a number that is further ahead of the servers' clocks than this.
+const FAR_AHEAD: u64 = 500 * PER_MILLI;
+
+/// The servers that vote, and what this process knows of all of them together.
+pub(super) struct RedlockServers {
+    pub(super) servers: Vec<Arc<RedlockServer>>,
+    pub(super) timing: Timing,
+    pub(super) scope: Scope,
+    /// Where the manager's work runs.
+    pub(super) executor: Executor,
+    /// The largest number that this process proposed.
+    last_number: Mutex<u64>,
+    pub(super) back_off: BackOff,
+}
+
+impl RedlockServers {
+    pub(super) fn new(servers: Vec<Arc<RedlockServer>>, settings: &Settings) -> Self {
+        Self {
+            servers,
+            timing: settings.timing,
+            scope: settings.scope.clone(),
+            executor: settings.executor.clone(),
+            last_number: Mutex::new(0),
+            back_off: BackOff::default(),
+        }
+    }
+
+    /// Sends a request to every server, each apart from the others. The requests go on when no caller waits for the replies any
+    /// more.
+    pub(super) fn ask_all<T, F>(
+        &self,
+        question: impl Fn(usize, Arc<RedlockServer>) -> F,
+    ) -> mpsc::UnboundedReceiver<(usize, T)>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (sender, incoming) = mpsc::unbounded_channel();
+        self.send_to_all(&sender, question);
+        incoming
+    }
+
+    /// The same, with the replies to several requests in one queue.
+    pub(super) fn send_to_all<T, F>(
+        &self,
+        sender: &mpsc::UnboundedSender<(usize, T)>,
+        question: impl Fn(usize, Arc<RedlockServer>) -> F,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        for (position, server) in self.servers.iter().enumerate() {
+            let (sender, reply) = (sender.clone(), question(position, server.clone()));
+            spawn_beside(async move {
+                // The receiver is gone once the result is decided.
+                drop(sender.send((position, reply.await)));
+            });
+        }
+    }
+
+    /// Asks all servers, and waits for all replies: a majority must succeed. A request that one server finds wrong fails at once.
+    pub(super) async fn have_done<F>(
+        &self,
+        question: impl Fn(Arc<RedlockServer>) -> F,
+    ) -> Result<(), Failure>
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let mut incoming = self.ask_all(|_, server| question(server));
+        let mut replies = Replies::of(self.servers.len());
+        while let Some((_, reply)) = incoming.recv().await {
+            if let Err(failure @ Failure::Invalid(_)) = reply {
+                return Err(failure);
+            }
+            replies.count(reply);
+        }
+        let none = || Err(Failure::no_reply(ENDED));
+        replies.result().unwrap_or_else(none)
+    }
+
+    /// The number of the first proposal: the last one of a block of `count` tokens. It is the time at which the servers
+    /// will receive it, but above all numbers that this process knows or has proposed.
+    pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
+        let clocks = self.servers.iter().filter_map(|server| server.clock());
+        let time = reached_by_majority(self.servers.len(), clocks.collect())
+            .unwrap_or_else(|| in_tokens(wall_clock()))
+            .saturating_add(in_tokens(self.round_trip()));
+        let count = u64::from(count);
+        let mut last = self.last_number.lock();
+        let mut number = time.max(known + count);
+        // A wrong proposal, by a clock that was set back since, must not make the next ones wrong.
+        if *last < number + FAR_AHEAD {
+            number = number.max(*last + count);
+        }
+        *last = number;
+        number
+    }
+
+    /// Twice the time of a message, plus the difference of two clocks within a data centre, in tokens.
+    pub(super) fn slack(&self) -> u64 {
+        in_tokens(self.round_trip() * 2) + PER_MILLI / 2
+    }
+
+    pub(super) fn round_trip(&self) -> Duration {
+        let known = self.servers.iter().map(|server| server.node.round_trip());
+        let known = known.filter(|time| !time.is_zero()).collect();
+        reached_by_majority(self.servers.len(), known).unwrap_or_default()
+    }
+
+    /// How long one server may take to reply about a lock with this ttl. It is a small part of the ttl, but time enough for a few
+    /// round trips.
+    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+        let enough = (self.round_trip() * 4).max(Duration::from_millis(20));
+        (ttl / 10)
+            .max(enough)
+            .min(Duration::from_millis(500))
+            .min(self.timing.command_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::redis::transport::address::Named;
+
+    #[test]
+    fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
+        let settings = Settings::default();
+        let server = |place: usize| {
+            let (url, run_ids) = (format!("redis://h{place}"), Arc::default());
+            RedlockServer::new(place, &Named::Url(url), &settings, Duration::ZERO, run_ids)
+                .map(Arc::new)
+        };
+        let all: Result<_, _> = (0..3).map(server).collect();
+        let servers = RedlockServers::new(all.expect("whole urls"), &settings);
+        let first = servers.next_number(0, 1);
+        assert!(servers.next_number(0, 1) > first);
+        let second = servers.next_number(first + 1000, 1);
+        assert!(second > first + 1000);
+        // All of a block.
+        assert!(servers.next_number(0, 64) - 64 >= second);
+        // By a clock that was set back since.
+        let astray = first + 10 * FAR_AHEAD;
+        *servers.last_number.lock() = astray;
+        assert!(servers.next_number(0, 1) < astray);
+    }
+}

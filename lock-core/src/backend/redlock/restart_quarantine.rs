@@ -1,0 +1,144 @@
+//! Which server may vote: one that has had its data for so long that all locks it may have forgotten before have ended.
+//!
+//! A server that restarts without its data, or is flushed, has forgotten in which locks it had a part. Its vote, with those of
+//! servers that never had such a lock, would make a second majority. So it does not vote until every lease that it may have had a
+//! part in has ended. A lease lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
+//!
+//! No server knows for how long it has had its data: its uptime is the difference of two times of a settable clock. So
+//! clients watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
+//! lost with the data. It names the server process that it is about, so it does not count after a restart with old data. A client
+//! goes on from what the marker says. So the watched times of short-lived processes add up. A client that finds a whole quarantine
+//! in the marker need not wait.
+//!
+//! Rejected: a marker that only clients write that watched all the time. Jobs that live for a second would never have a lock
+//! again. A marker that expires, and trust in a long uptime, were rejected, too: both follow the server's clock.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use crate::moment::Moment;
+
+/// The longest ttl of a lock on several servers, unless the builder says otherwise.
+pub(crate) const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
+
+/// Beyond twice the longest ttl: for clocks, and for requests that wait in sockets.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// For how long a server that restarted does not vote.
+pub(crate) fn needed_for(max_ttl: Duration) -> Duration {
+    max_ttl.saturating_mul(2).saturating_add(MARGIN)
+}
+
+/// What a client knows of a server since its last restart or loss of data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    /// What the marker begins with: the server's run id, which ends with a restart, and a random name, which is lost with the data.
+    pub(crate) name: Arc<str>,
+    /// By then the server will have been watched for the whole quarantine.
+    pub(crate) votes_from: Moment,
+}
+
+impl Watch {
+    /// What a server's marker, read before `now`, says about this run of the server; and for how long the server was watched.
+    pub(crate) fn read(
+        marker: &str,
+        run_id: &str,
+        now: Moment,
+        needed: Duration,
+    ) -> Option<(Self, Duration)> {
+        let (name, watched) = marker.split_at(marker.rfind(':')? + 1);
+        let watched = Duration::from_millis(watched.parse().ok()?);
+        name.strip_prefix(run_id)?.strip_prefix(':')?;
+        let votes_from = now.after(needed).before(watched);
+        let name = name.into();
+        Some((Self { name, votes_from }, watched))
+    }
+
+    /// For how long the server was watched until `now`; a whole quarantine at most.
+    pub(crate) fn watched(&self, now: Moment, needed: Duration) -> Duration {
+        needed.saturating_sub(self.votes_from.since(now))
+    }
+
+    /// Goes on with what was known of the server before: the marker may say less, if nothing was written to it since.
+    pub(crate) fn with(mut self, known: Option<&Self>) -> Self {
+        if let Some(known) = known.filter(|known| known.name == self.name) {
+            self.votes_from = self.votes_from.min(known.votes_from);
+        }
+        self
+    }
+}
+
+/// Finds a server that is in the list twice: a server has one random name from its start to its end.
+#[derive(Debug, Default)]
+pub(crate) struct RunIds(HashMap<usize, Arc<str>>);
+
+impl RunIds {
+    /// Notes the name that the server at this position of the list gave. Returns another position that has the same server.
+    pub(crate) fn note(&mut self, place: usize, run_id: &Arc<str>) -> Option<usize> {
+        let is_twin = |(other, name): &(&usize, &Arc<str>)| **other != place && *name == run_id;
+        let twin = self.0.iter().find(is_twin).map(|(other, _)| *other);
+        if twin.is_none() {
+            self.0.insert(place, run_id.clone());
+        }
+        twin
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_nanos(0).after(SECOND * u32::try_from(seconds).expect("small"))
+    }
+
+    #[test]
+    fn a_server_votes_when_it_was_watched_for_long_enough_whatever_the_marker_says_meanwhile() {
+        let needed = needed_for(DEFAULT_MAX_TTL);
+        assert_eq!(needed, SECOND * 125);
+        let read = |marker: &str, now| Watch::read(marker, "run", now, needed);
+        let (fresh, _) = read("run:name:0", at(1000)).expect("whole");
+        assert_eq!(fresh.votes_from, at(1125));
+        assert_eq!(fresh.watched(at(1100), needed), SECOND * 100);
+        assert_eq!(fresh.watched(at(2000), needed), needed);
+        // Others wrote less, or more, than what this client has watched.
+        let (less, watched) = read("run:name:40000", at(1100)).expect("whole");
+        assert_eq!((less.votes_from, watched), (at(1185), SECOND * 40));
+        assert_eq!(less.with(Some(&fresh)), fresh);
+        let (more, _) = read("run:name:125000", at(1100)).expect("whole");
+        assert_eq!(more.with(Some(&fresh)).votes_from, at(1100));
+        // The client's machine was started after the server.
+        let (old, _) = read("run:name:125000", at(7)).expect("whole");
+        assert_eq!(old.votes_from, at(7));
+    }
+
+    #[test]
+    fn a_restart_and_a_loss_of_data_begin_a_quarantine() {
+        let read = |marker: &str| Watch::read(marker, "run", at(10), SECOND);
+        let (lost, _) = read("run:other:0").expect("whole");
+        let (known, _) = read("run:name:1000").expect("whole");
+        assert_eq!(lost.with(Some(&known)).votes_from, at(11));
+        for odd in [
+            "",
+            "run",
+            "run:name:",
+            "run:name:x",
+            "runs:name:9999",
+            "before:name:9999",
+        ] {
+            assert_eq!(read(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_known_by_its_name_and_by_nothing_else() {
+        let mut names = RunIds::default();
+        let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
+        assert_eq!(names.note(0, &one), None);
+        assert_eq!(names.note(0, &one), None);
+        assert_eq!(names.note(1, &one), Some(0));
+        assert_eq!(names.note(0, &two), None);
+        assert_eq!(names.note(1, &one), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! What every part of a manager shares: the backend, the thread and the clock it works with.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use crate::{
+    backend::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
+    driver::{outage::Outage, ticking::Ticking},
+    error::LockError,
+    fencing::KnownTokens,
+    moment::Moment,
+    runtime::{clock::Clock, executor::Executor, fork::OriginProcess, tally::Tally},
+    telemetry::refusals::Refusals,
+};
+
+pub(crate) struct Context {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) executor: Executor,
+    pub(crate) clock: Clock,
+    pub(crate) grants: Arc<Grants>,
+    pub(crate) timing: Timing,
+    pub(crate) owner_tokens: OwnerTokens,
+    /// A manager that was inherited by a fork refuses all work: see [`check_process`](Self::check_process).
+    origin: OriginProcess,
+    /// Leases held. A shutdown waits for them, and for the acquires and releases in flight.
+    pub(crate) held: Arc<Tally>,
+    pub(crate) in_progress: Arc<Tally>,
+    /// Releases that go on after their call has returned. The drop of the last manager waits for them.
+    pub(crate) in_background: Arc<Tally>,
+    pub(crate) outage: Arc<Outage>,
+    refusals: Refusals,
+    /// The fencing tokens that this manager has seen; each new one must be larger.
+    pub(crate) known_tokens: Arc<KnownTokens>,
+    pub(crate) ticking: Arc<Ticking>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        grants: Arc<Grants>,
+        owner_tokens: OwnerTokens,
+        executor: Executor,
+        clock: Clock,
+        timing: Timing,
+        outage: Outage,
+    ) -> Self {
+        Self {
+            known_tokens: Arc::new(KnownTokens::of_clocks(store.clocks())),
+            store,
+            grants,
+            executor,
+            clock,
+            timing,
+            owner_tokens,
+            origin: OriginProcess::this_process(),
+            held: Arc::default(),
+            in_progress: Arc::default(),
+            in_background: Arc::default(),
+            outage: Arc::new(outage),
+            refusals: Refusals::new(),
+            ticking: Arc::new(Ticking::new()),
+        }
+    }
+
+    /// Whether this is the process that made the manager, as with [`OriginProcess::is_here_at`]. `now` is of the manager's clock.
+    pub(crate) fn is_here_at(&self, now: Moment) -> bool {
+        self.origin.is_here_at(match self.clock {
+            Clock::Boot => now,
+            // The clock of tokio may be virtual.
+            Clock::Tokio(_) => Clock::Boot.now(),
+        })
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Logs that an acquire is refused without a reply of the backend. So an outage is in the log of a program that does not log its
+    /// errors, too.
+    ///
+    /// Called without a mutex, since it calls subscribers. A forked process does not call them: at the moment of the fork, another
+    /// thread may have held a mutex of theirs.
+    pub(crate) fn logged(&self, error: LockError) -> LockError {
+        if !matches!(error, LockError::Unavailable { .. }) || !self.is_here() {
+            return error;
+        }
+        self.refusals.log(503, &error, self.clock.now());
+        error.logged()
+    }
+
+    /// Returns the time, unless this process was forked: see [`check_process`](Self::check_process).
+    pub(crate) fn now_in_this_process(&self) -> Result<Moment, LockError> {
+        let now = self.clock.now();
+        if self.is_here_at(now) {
+            Ok(now)
+        } else {
+            Err(forked())
+        }
+    }
+
+    /// Refuses to do anything in a process that was forked from the one that made the manager. Called before anything else: a
+    /// thread that the child does not have may have locked a mutex below.
+    pub(crate) fn check_process(&self) -> Result<(), LockError> {
+        if self.is_here() {
+            Ok(())
+        } else {
+            Err(forked())
+        }
+    }
+
+    /// Sends a request where the manager's work runs, and waits for its reply.
+    ///
+    /// Dropping the future does not take the request back.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
+    ) -> Result<T, LockError> {
+        self.check_process()?;
+        let mut reply = pin!(self.executor.run(question(&*self.store)));
+        let reply = poll_fn(|context| -> Poll<Result<_, LockError>> {
+            // In a child that was forked meanwhile the reply never comes.
+            self.check_process()?;
+            reply.as_mut().poll(context).map(Ok)
+        });
+        match reply.await? {
+            Some(reply) => reply.map_err(LockError::from),
+            None => Err(LockError::unavailable(
+                "the runtime that sent the request has ended",
+            )),
+        }
+    }
+
+    /// Starts the task of the timers, if it does not run. On the caller's runtimes, it ends with the runtime that it ran on.
+    pub(crate) fn keep_ticking(&self) {
+        self.ticking.keep_on(&self.executor, &self.clock);
+    }
+
+    /// Waits until nothing is held or in flight, if only for a moment.
+    pub(crate) async fn emptied(&self) {
+        // An acquire in flight may become a held lease, and a held lease a release in flight.
+        while self.held.count() + self.in_progress.count() > 0 {
+            self.held.emptied().await;
+            self.in_progress.emptied().await;
+        }
+    }
+
+    /// Waits for `event`, at most for `time`; returns whether it came.
+    pub(crate) async fn within(&self, time: Duration, event: impl Future<Output = ()>) -> bool {
+        let deadline = self.clock.now().after(time);
+        self.by(Some(deadline), event).await.is_some()
+    }
+
+    /// Waits for `event` until the deadline, if there is one; `None` if it did not come.
+    pub(crate) async fn by<T>(
+        &self,
+        deadline: Option<Moment>,
+        event: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(deadline) = deadline else {
+            return Some(event.await);
+        };
+        tokio::select! {
+            biased;
+            result = event => Some(result),
+            () = self.executor.sleep_until(&self.clock, deadline) => None,
+        }
+    }
+
+    /// How long a reply may take.
+    pub(crate) fn reply_within(&self) -> Duration {
+        self.timing.reply_within(self.store.round_trip())
+    }
+}
+
+impl Drop for Context {
+    /// A forked child keeps the store and the executor. Closing a connection or ending a thread would write to what the parent also
+    /// uses.
+    fn drop(&mut self) {
+        if !self.origin.is_here() {
+            mem::forget((self.store.clone(), self.executor.clone()));
+        }
+    }
+}
+
+pub(crate) fn forked() -> LockError {
+    LockError::unavailable(
+        "this process was forked after its lock manager was made, and a manager works only in the process that made it: make another one after the fork",
+    )
+}

@@ -1,0 +1,284 @@
+//! What follows from a transition: carried out when no mutex is held.
+
+use crate::telemetry::hand_off;
+use std::{cell::Cell, marker::PhantomData, sync::Arc, time::Duration};
+
+use crate::{
+    backend::{Acquire, Acquired, Renew, StoreFuture, on_executor::ENDED, owner::Owner},
+    driver::{
+        acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+        context::Context,
+        key_map::{KeyEntry, StateAction},
+        release::{OpenRelease, ReleaseInFlight},
+        ticking::{EventListener, LiveEvent, RenewalDue},
+    },
+    engine::{
+        event::Event,
+        reply::Renewed,
+        server_lease::RenewalReply,
+        transition::{AcquireAction, Action},
+    },
+    error::LeaseLost,
+    failure::Failure,
+    key::LockKey,
+    mode::RequestKind,
+    moment::Moment,
+    runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
+    telemetry,
+};
+
+pub(super) struct Effects {
+    pub(super) actions: Vec<StateAction>,
+    /// Whether a request for the key is among the actions.
+    pub(super) asks: bool,
+    /// The request that the polling task is to poll.
+    pub(super) to_poll: Option<Arc<AcquireInFlight>>,
+    /// The release of this key that is in flight. The request is sent behind it.
+    pub(super) behind: Option<Arc<ReleaseInFlight>>,
+    /// The request that the executor is to go on with.
+    pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
+    pub(super) wakes_timers: bool,
+    /// Open for a release among the actions: a shutdown waits until that release has begun.
+    pub(super) releasing: Option<Open>,
+    /// The task gives the lease back: until its release has a reply, the next request is sent behind it.
+    pub(super) open_release: Option<OpenRelease>,
+    /// The entry that was removed from the map: dropping it may wake a shutdown.
+    pub(super) ended: Option<Box<KeyEntry>>,
+}
+
+/// The longest list that is kept for the next transition of its thread.
+const LONGEST_SPARE: usize = 16;
+
+thread_local! {
+    /// A list for the actions of the next transition, so that most transitions allocate none.
+    static SPARE: Cell<Vec<StateAction>> = const { Cell::new(Vec::new()) };
+}
+
+/// A list without actions.
+pub(super) fn spare_list() -> Vec<StateAction> {
+    // There is none while the thread ends.
+    SPARE.try_with(Cell::take).unwrap_or_default()
+}
+
+impl Effects {
+    /// Carries them out, in their order. Returns the request that the polling task is to poll.
+    pub(super) fn carry_out(
+        self,
+        context: &Arc<Context>,
+        key: &LockKey,
+        kind: RequestKind,
+    ) -> Option<PolledRequest> {
+        if self.wakes_timers {
+            context.ticking.alarm.wake();
+            context.keep_ticking();
+        }
+        let (mut actions, mut to_poll, mut polled) = (self.actions, self.to_poll, None);
+        for action in actions.drain(..) {
+            #[cfg(test)]
+            crate::runtime::mutex::interleaved::point();
+            match action {
+                // A waker is the user's code, which may panic when it wakes or is dropped.
+                Action::Wake(waker) => catch_panic(|| waker.wake()),
+                Action::Drop(waker) => catch_panic(|| drop(waker)),
+                Action::Acquire(acquire) => {
+                    let owner = acquire.owner.clone();
+                    let reply = request(context, acquire, self.behind.as_ref());
+                    match to_poll.take() {
+                        Some(shared) => polled = Some(PolledRequest::new(shared, reply)),
+                        None => finish_on_executor(context, owner, reply),
+                    }
+                }
+                Action::Renew {
+                    owner,
+                    ttl,
+                    valid_until,
+                    tokens,
+                } => {
+                    let due = RenewalDue { owner, ttl, tokens };
+                    queue_renewal(context, due, valid_until);
+                }
+                Action::Release(action) => {
+                    let open = OpenRelease::new(context, &action);
+                    drop(open.begin(action, context.clock.now(), None, None));
+                }
+                Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
+                Action::Extend { lease, valid_until } => {
+                    // A guard of a lost lease keeps no other task from the lock.
+                    if let Some(reason) = lease.extend(valid_until) {
+                        report(context, key, kind, Event::Lose(lease.id, reason));
+                    }
+                }
+                Action::End { lease, reason } => {
+                    let tied = lease.note_lost(reason);
+                    for other in tied.iter().flat_map(|tied| tied.iter()) {
+                        if other.id != lease.id
+                            && other.end(LeaseLost::OtherKey) == LeaseLost::OtherKey
+                        {
+                            let event = Event::Lose(other.id, LeaseLost::OtherKey);
+                            report(context, &other.key, other.kind(), event);
+                        }
+                    }
+                }
+                Action::HandedOnLocally => {
+                    telemetry::handed_on(key, kind.shown(), hand_off::HandOff::Local);
+                }
+                Action::HandedOnRemotely => {
+                    telemetry::handed_on(key, kind.shown(), hand_off::HandOff::Remote);
+                }
+                Action::Arm(_) | Action::TakeOverRequest => {}
+            }
+        }
+        if actions.capacity() <= LONGEST_SPARE {
+            // While the thread ends, the list is dropped.
+            SPARE.try_with(|spare| spare.set(actions)).ok();
+        }
+        if let Some(request) = self.to_take_over
+            && let Some(reply) = request.take()
+        {
+            finish_on_executor(context, request.owner.clone(), reply);
+        }
+        drop((self.releasing, self.ended));
+        polled
+    }
+}
+
+/// Reports an event to the listener, unless the manager has ended: then nothing is left of the key.
+pub(super) fn report(context: &Context, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
+    if let Some(listener) = context.ticking.listener() {
+        listener.happened(key, kind, event);
+    }
+}
+
+/// Makes a request, which is sent with its first poll.
+fn request(
+    context: &Context,
+    action: AcquireAction<Arc<Owner>>,
+    behind: Option<&Arc<ReleaseInFlight>>,
+) -> StoreFuture<Acquired> {
+    let request = Acquire {
+        owner: action.owner,
+        ttl: action.ttl,
+        known_fencing: action.known_fencing,
+        tokens: action.tokens,
+        queue_mode: action.queue_mode,
+        queued_ttl: action.queued_ttl,
+        behind: None,
+    };
+    match behind {
+        Some(release) if !release.has_reply() => Box::pin(release.clone().acquire_behind(request)),
+        _ => context.store.acquire(request),
+    }
+}
+
+/// Has the executor wait for the reply to a request: its task has left, or does not poll.
+pub(super) fn finish_on_executor(
+    context: &Arc<Context>,
+    owner: Arc<Owner>,
+    reply: StoreFuture<Acquired>,
+) {
+    let (listener, of_reply) = (context.ticking.listener(), context.clone());
+    send_reply(&context.executor, reply, move |result| {
+        let reply = read_reply(&of_reply, &owner, result);
+        if let Some(listener) = listener {
+            listener.happened(
+                &owner.key,
+                owner.mode.kind(),
+                Event::Acquired(&owner, reply),
+            );
+        }
+    });
+}
+
+/// Queues a renewal for the next batch. One that takes tokens is sent at once, since the next task may need them soon.
+fn queue_renewal(context: &Arc<Context>, due: RenewalDue, valid_until: Moment) {
+    if due.tokens == 0 {
+        context.ticking.push(due, valid_until);
+    } else if let Some(listener) = context.ticking.listener() {
+        renew(context, listener, vec![due], context.reply_within());
+    }
+}
+
+/// Sends a batch of renewals. The executor waits for the reply, not the task of the timers: a slow reply delays neither other renewals
+/// nor the end of a lease.
+pub(super) fn renew(
+    context: &Arc<Context>,
+    listener: Arc<dyn EventListener>,
+    batch: Vec<RenewalDue>,
+    within: Duration,
+) {
+    // Read before the request is handed over: the server's time starts later than this, never earlier.
+    let sent = context.clock.now();
+    let request = |one: &RenewalDue| Renew {
+        owner: one.owner.clone(),
+        ttl: one.ttl,
+        known_fencing: context.known_tokens.of(one.owner.clock),
+        tokens: one.tokens,
+    };
+    let requests = batch.iter().map(request).collect();
+    let reply = context.store.renew(requests, within);
+    let of_reply = context.clone();
+    send_reply(&context.executor, reply, move |replies| {
+        // A renewal that takes tokens does not count among the batches.
+        if batch.iter().all(|one| one.tokens == 0) {
+            of_reply.ticking.note_reply();
+        }
+        let mut replies = replies.map(Vec::into_iter);
+        for one in batch {
+            let reply = match &mut replies {
+                Ok(replies) => replies.next(),
+                Err(failure) => Some(Err(failure.clone())),
+            };
+            if let Some(result) = reply {
+                note_renewed(&of_reply, &one.owner.key, &result);
+                let reply = RenewalReply {
+                    sent,
+                    tokens: one.tokens,
+                    result: &result,
+                    retry_in: within / 2,
+                };
+                let (kind, event) = (one.owner.mode.kind(), Event::Renewed(&one.owner, reply));
+                listener.clone().happened(&one.owner.key, kind, event);
+            }
+        }
+    });
+}
+
+/// Notes what the reply to a renewal says about the server.
+pub(super) fn note_renewed(context: &Context, key: &LockKey, result: &Result<Renewed, Failure>) {
+    context.outage.note(result, &context.clock);
+    if let Err(failure) = result {
+        tracing::debug!(key = %key.shown(), ?failure, "a renewal failed");
+    }
+}
+
+/// Reports the reply once. If the runtime that waits for the reply ends first, reports a failure.
+struct SendOnce<T, F: FnOnce(Result<T, Failure>)> {
+    send: Option<F>,
+    _reply: PhantomData<fn(T)>,
+}
+
+/// Starts a request, and calls `send` with its reply.
+fn send_reply<T, F>(executor: &Executor, reply: StoreFuture<T>, send: F)
+where
+    T: Send + 'static,
+    F: FnOnce(Result<T, Failure>) + Send + 'static,
+{
+    let mut once = SendOnce {
+        send: Some(send),
+        _reply: PhantomData,
+    };
+    executor.start(async move {
+        let reply = reply.await;
+        if let Some(send) = once.send.take() {
+            send(reply);
+        }
+    });
+}
+
+impl<T, F: FnOnce(Result<T, Failure>)> Drop for SendOnce<T, F> {
+    fn drop(&mut self) {
+        if let Some(send) = self.send.take() {
+            send(Err(Failure::no_reply(ENDED)));
+        }
+    }
+}

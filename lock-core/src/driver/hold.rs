@@ -1,0 +1,295 @@
+//! The leases of one guard, and what owns them.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::{Pin, pin},
+    slice,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+#[cfg(feature = "once")]
+use crate::backend::RunResult;
+use crate::{
+    driver::{lease_state::LeaseState, registry::Registry},
+    engine::{event::Event, transition::unasked_result},
+    error::{LeaseLost, LockError},
+    telemetry::{self, WatchedWait},
+};
+
+/// The leases of the keys that were taken together, in the order in which the keys were written. `None` only in a hold that gave
+/// them up, and where a task begins. The loss of one is the loss of all.
+#[derive(Clone)]
+pub(crate) enum Leases {
+    None,
+    One(Arc<LeaseState>),
+    Several(Arc<[Arc<LeaseState>]>),
+}
+
+/// A guard that is dropped within this time, without a look at it, was hardly meant to be held.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// What a wait ends with.
+pub(crate) enum Admission {
+    /// The lock is held.
+    Held(Hold),
+    /// The body that was to run once has run: its result.
+    Done(
+        #[cfg_attr(
+            not(feature = "once"),
+            expect(dead_code, reason = "only a call that runs once asks for it")
+        )]
+        Arc<[u8]>,
+    ),
+}
+
+impl Admission {
+    /// For a request that did not ask for a result.
+    pub(crate) fn into_hold(self) -> Result<Hold, LockError> {
+        match self {
+            Self::Held(hold) => Ok(hold),
+            Self::Done(_) => Err(unasked_result()),
+        }
+    }
+}
+
+/// Owns the leases of one guard. Guards that re-entered the leases share them.
+pub(crate) struct Hold {
+    registry: Arc<Registry>,
+    leases: Leases,
+}
+
+impl Leases {
+    pub(crate) fn all(&self) -> &[Arc<LeaseState>] {
+        match self {
+            Self::None => &[],
+            Self::One(lease) => slice::from_ref(lease),
+            Self::Several(leases) => leases,
+        }
+    }
+
+    pub(crate) fn first(&self) -> &Arc<LeaseState> {
+        &self.all()[0]
+    }
+
+    /// Makes the loss of one the loss of all.
+    fn tied(leases: Arc<[Arc<LeaseState>]>) -> Self {
+        for lease in &*leases {
+            lease.tie(&leases);
+        }
+        Self::Several(leases)
+    }
+
+    /// Which of them has ended and how, if one has. A lease that ended by itself is preferred to one that ended with another.
+    pub(crate) fn ended(&self) -> Option<(&LeaseState, LeaseLost)> {
+        let mut with_another = None;
+        for lease in self.all() {
+            match lease.ended() {
+                None => {}
+                Some(LeaseLost::OtherKey) => with_another = Some((&**lease, LeaseLost::OtherKey)),
+                Some(reason) => return Some((lease, reason)),
+            }
+        }
+        with_another
+    }
+
+    /// Fails with the loss, if there is one.
+    pub(crate) fn check(&self) -> Result<(), LockError> {
+        match self.ended() {
+            None => Ok(()),
+            Some((lease, reason)) => Err(lease.lost_error(reason)),
+        }
+    }
+
+    /// Waits until one of them has ended, and returns how.
+    pub(crate) async fn lost(&self) -> LeaseLost {
+        let [one] = self.all() else {
+            return self.one_is_lost().await;
+        };
+        one.lost().await
+    }
+
+    async fn one_is_lost(&self) -> LeaseLost {
+        let all = self.all().iter();
+        let mut each: Vec<_> = all.map(|lease| Box::pin(lease.lost())).collect();
+        let reason = poll_fn(|context| {
+            each.iter_mut()
+                .map(|lost| lost.as_mut().poll(context))
+                .find(Poll::is_ready)
+                .unwrap_or(Poll::Pending)
+        })
+        .await;
+        self.ended().map_or(reason, |(_, reason)| reason)
+    }
+
+    /// The time until the first of them ends.
+    pub(crate) fn remaining(&self) -> Duration {
+        let each = self.all().iter().map(|lease| lease.remaining());
+        each.min().unwrap_or_default()
+    }
+
+    /// Like `remaining`, for the simulation: it changes nothing.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn certain_for(&self) -> Duration {
+        let each = self.all().iter().map(|lease| lease.certain_for());
+        each.min().unwrap_or_default()
+    }
+}
+
+impl Hold {
+    /// Makes the hold of a task that has just taken its grant.
+    pub(crate) fn first(registry: &Arc<Registry>, lease: Arc<LeaseState>) -> Self {
+        Self {
+            registry: registry.clone(),
+            leases: Leases::One(lease),
+        }
+    }
+
+    /// Joins several holds with one lease each. The caller must look for an earlier loss afterwards.
+    pub(crate) fn joined(registry: &Arc<Registry>, holds: Vec<Self>) -> Self {
+        // The share of each goes on in the joined one.
+        let each = holds.into_iter().map(Self::into_leases);
+        let leases = each.flat_map(|leases| leases.all().to_vec());
+        Self {
+            registry: registry.clone(),
+            leases: Leases::tied(leases.collect()),
+        }
+    }
+
+    /// Shares leases that are held, if all of them still are.
+    pub(crate) fn again(registry: &Arc<Registry>, leases: Vec<Arc<LeaseState>>) -> Option<Self> {
+        let count = leases.len();
+        let joined = leases.into_iter().take_while(|lease| lease.join());
+        let hold = Self {
+            registry: registry.clone(),
+            leases: Leases::Several(joined.collect()),
+        };
+        (hold.leases.all().len() == count).then_some(hold)
+    }
+
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Makes telemetry report the hold.
+    pub(crate) fn watch(&self, wait: WatchedWait) {
+        let lease = self.leases.first();
+        lease.watch(wait.granted(lease.fencing));
+    }
+
+    /// Its task has all the leases that it needs, and runs under them from now on.
+    pub(crate) fn begin(&self) {
+        for lease in self.leases.all() {
+            if let Some(bounds) = lease.begin() {
+                let begin = Event::Begin(lease.id, bounds);
+                self.registry.event(&lease.key, lease.kind(), begin);
+            }
+        }
+    }
+
+    /// Gives them up without releasing them.
+    fn into_leases(mut self) -> Leases {
+        mem::replace(&mut self.leases, Leases::None)
+    }
+
+    /// Releases the leases that no other guard shares, all at the same time, and waits for the replies.
+    ///
+    /// Dropping the future leaves the releases in flight.
+    pub(crate) async fn release(mut self) -> Result<(), LockError> {
+        if let Leases::One(one) = &self.leases {
+            let releasing = self.registry.release(one, None);
+            self.leases = Leases::None;
+            return match releasing {
+                Some(releasing) => releasing.await,
+                None => Ok(()),
+            };
+        }
+        // In a box, so that the future of one release stays small.
+        let leases = mem::replace(&mut self.leases, Leases::None);
+        Box::pin(release_all(&self.registry, leases)).await
+    }
+
+    /// The same for one lease, and stores the result of a run.
+    #[cfg(feature = "once")]
+    pub(crate) async fn release_with(mut self, result: Option<RunResult>) -> Result<(), LockError> {
+        let releasing = self.registry.release(self.leases.first(), result);
+        self.leases = Leases::None;
+        match releasing {
+            Some(releasing) => releasing.await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Hold {
+    /// Never blocks: the manager's executor does the rest, also if the user's runtime is gone or shutting down.
+    fn drop(&mut self) {
+        let first = self.leases.all().first();
+        // Without a subscriber to events of this level, this is one check.
+        let at_once =
+            first.filter(|lease| telemetry::details_are_logged() && lease.ends_unseen(AT_ONCE));
+        for lease in self.leases.all() {
+            drop(self.registry.release(lease, None));
+        }
+        if let Some(lease) = at_once {
+            telemetry::released_at_once(&lease.key);
+        }
+    }
+}
+
+async fn release_all(registry: &Arc<Registry>, leases: Leases) -> Result<(), LockError> {
+    // Read before the release: the key that was lost is named, and not those that were lost with it.
+    let mut result = leases.check();
+    let each = leases.all().iter();
+    let mut waiting: Vec<_> = each
+        .filter_map(|lease| registry.release(lease, None))
+        .collect();
+    poll_fn(|context| {
+        waiting.retain_mut(|release| match Pin::new(release).poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(other) => {
+                note(&mut result, other);
+                false
+            }
+        });
+        if waiting.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    result
+}
+
+/// Keeps the most important result for the caller: a loss, else the first failure.
+fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
+    let is_loss = |result: &Result<(), LockError>| matches!(result, Err(LockError::Lost { .. }));
+    if result.is_ok() || (is_loss(&other) && !is_loss(result)) {
+        *result = other;
+    }
+}
+
+/// Runs a body as long as its leases hold. Fails with the loss if one of them ends first.
+///
+/// The clock is read before each poll of the body: after a pause through the end of its lease, a process takes no further step. A
+/// plain `select!` would poll the body first in half of the cases. A pause in the middle of a step remains possible, which only a
+/// fencing token can make harmless.
+pub(crate) async fn while_held<T>(
+    leases: &Leases,
+    body: impl Future<Output = T>,
+) -> Result<T, LockError> {
+    let mut body = pin!(body);
+    let mut lost = pin!(leases.lost());
+    poll_fn(|context| {
+        // `lost` reads the clock when it is polled for the first time or after a signal, not at each poll.
+        leases.check()?;
+        if lost.as_mut().poll(context).is_ready() {
+            leases.check()?;
+        }
+        body.as_mut().poll(context).map(Ok)
+    })
+    .await
+}

@@ -1,0 +1,269 @@
+//! The states of all keys that this process wants or holds.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::{BuildHasherDefault, Hasher},
+    sync::{Arc, MutexGuard},
+    task::Waker,
+    time::Duration,
+};
+
+use crate::{
+    backend::{grants::HeldNow, owner::Owner},
+    driver::{
+        acquire_in_flight::AcquireInFlight, lease_state::LeaseState, release::ReleaseInFlight,
+    },
+    engine::{KeyState, event::Outcome, transition::Action},
+    error::KnownHolder,
+    key::LockKey,
+    mode::RequestKind,
+    moment::Moment,
+    runtime::{
+        mutex::Mutex,
+        tally::{Open, Tally},
+        timer_queue::{TimerId, TimerQueue},
+    },
+};
+
+pub(super) type LiveState = KeyState<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type StateAction = Action<Waker, Arc<LeaseState>, Arc<Owner>>;
+pub(super) type LiveOutcome = Outcome<Arc<LeaseState>, Arc<Owner>>;
+
+pub(super) type Timers = TimerQueue<(LockKey, RequestKind)>;
+pub(super) type Entries = HashMap<LockKey, Box<KeyEntry>, BuildHasherDefault<HashOfKey>>;
+
+/// Takes the hash that a key has.
+#[derive(Default)]
+pub(super) struct HashOfKey(u64);
+
+impl Hasher for HashOfKey {
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    /// For values that are no keys.
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes
+            .iter()
+            .fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// All keys, in parts with a mutex each, so that two threads with different keys seldom wait for each other.
+#[derive(Default)]
+pub(crate) struct Keys([Mutex<KeyMap>; PARTS]);
+
+/// The most leases that are looked at for advice. Few processes that take locks inside locks hold more.
+const MOST_LOOKED_AT: usize = 64;
+
+/// More than the threads that a process has on most machines.
+const PARTS: usize = 32;
+
+impl Keys {
+    /// The part of a key. It has the entries of this key in all modes.
+    pub(super) fn of(&self, key: &LockKey) -> MutexGuard<'_, KeyMap> {
+        let part = usize::try_from((key.hashed() >> 32) % PARTS as u64);
+        self.0[part.unwrap_or(0)].lock()
+    }
+
+    /// Each part, one after the other.
+    pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, KeyMap>> {
+        self.0.iter().map(Mutex::lock)
+    }
+
+    /// All keys, sorted: the order of the maps differs from run to run.
+    pub(super) fn all(&self) -> Vec<(LockKey, RequestKind)> {
+        let mut all = Vec::new();
+        for mut keys in self.each() {
+            for kind in RequestKind::ALL {
+                all.extend(keys.of(kind).keys().map(|key| (key.clone(), kind)));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    /// Whether no task may wait any more. Not to be called in a forked child, in which the mutex may stay locked.
+    pub(crate) fn are_closed(&self) -> bool {
+        self.each().any(|keys| keys.is_closed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.each().all(|keys| keys.is_empty())
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_held(&self, key: &LockKey) -> bool {
+        self.of(key).each(key).any(|entry| entry.state.is_held())
+    }
+
+    /// How many tasks wait for a key, and in how many modes.
+    pub(crate) fn waiters(&self, key: &LockKey) -> (usize, usize) {
+        let keys = self.of(key);
+        let each = keys.each(key).map(|entry| entry.state.waiters());
+        let waiting = each.filter(|waiters| *waiters > 0);
+        waiting.fold((0, 0), |(tasks, modes), waiters| {
+            (tasks + waiters, modes + 1)
+        })
+    }
+
+    /// How many tasks wait for a key in one mode.
+    pub(super) fn waiters_in(&self, key: &LockKey, kind: RequestKind) -> usize {
+        let mut keys = self.of(key);
+        let entry = keys.of(kind).get(key);
+        entry.map_or(0, |entry| entry.state.waiters())
+    }
+
+    /// What this process knows of a lock that is busy.
+    pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
+        let keys = self.of(key);
+        let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
+        let lease = leases.next().cloned();
+        drop(leases);
+        drop(keys);
+        KnownHolder {
+            held_by: lease.map(|lease| lease.held_by(now)),
+            typical_hold: self.typical_hold(key),
+        }
+    }
+
+    /// A key that the running task holds by a guard, beside those that it wants. Looks at some leases only, since it is for advice.
+    pub(crate) fn held_beside(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
+        let mut left = MOST_LOOKED_AT;
+        self.each().find_map(|mut keys| {
+            let leases = keys.all_mut().flat_map(|entry| entry.state.leases());
+            let mut others = leases.take(left).inspect(|_| left -= 1);
+            let found = others.find(|lease| lease.is_of_this_task() && !is_wanted(&lease.key));
+            found.map(|lease| lease.key.clone())
+        })
+    }
+
+    /// The leases that tasks hold now.
+    pub(super) fn held(&self, now: Moment) -> HeldNow {
+        let mut held = HeldNow::default();
+        for mut keys in self.each() {
+            let ends = keys.all_mut().flat_map(|entry| entry.state.ends());
+            for end in ends.filter(|end| *end > now) {
+                let left = end.since(now);
+                held.count += 1;
+                held.first_ends_in = Some(held.first_ends_in.map_or(left, |first| first.min(left)));
+            }
+        }
+        held
+    }
+
+    /// Takes the wakers of all waiters. Also returns all leases that tasks hold.
+    pub(super) fn observers(&self) -> (Vec<Waker>, Vec<Arc<LeaseState>>) {
+        let (mut wakers, mut leases) = (Vec::new(), Vec::new());
+        for mut keys in self.each() {
+            for entry in keys.all_mut() {
+                wakers.extend(entry.state.take_wakers());
+                leases.extend(entry.state.leases().cloned());
+            }
+        }
+        (wakers, leases)
+    }
+
+    /// How long the keys of this template were held lately, as far as it is known of a part: first of that of the key.
+    fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
+        let template = key.template()?;
+        let own = self.of(key).typical_holds.get(template).copied();
+        own.or_else(|| {
+            self.each()
+                .find_map(|part| part.typical_holds.get(template).copied())
+        })
+    }
+}
+
+/// The keys of one part.
+#[derive(Default)]
+pub(super) struct KeyMap {
+    /// The entries of exclusive locks, of shared locks, of locks with permits, and of bodies that run once: see [`KeyMap::of`]. Boxed, so that a removed entry
+    /// is dropped after the mutex is free without being copied.
+    entries: [Entries; 4],
+    /// How long keys of each template were held lately. A program has a fixed number of templates.
+    typical_holds: HashMap<&'static str, Duration>,
+    /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.
+    pub(super) timers: Timers,
+    /// After a shutdown no task may wait any more.
+    pub(super) is_closed: bool,
+}
+
+impl KeyMap {
+    pub(super) fn of(&mut self, kind: RequestKind) -> &mut Entries {
+        &mut self.entries[kind as usize]
+    }
+
+    /// The same, and the timers of all entries of the part.
+    pub(super) fn with_timers(&mut self, kind: RequestKind) -> (&mut Entries, &mut Timers) {
+        (&mut self.entries[kind as usize], &mut self.timers)
+    }
+
+    /// Makes the entry of a key, if there is none.
+    pub(super) fn begin(&mut self, key: &LockKey, kind: RequestKind, in_progress: &Arc<Tally>) {
+        if let Entry::Vacant(place) = self.of(kind).entry(key.clone()) {
+            place.insert(Box::new(KeyEntry {
+                state: LiveState::new(kind),
+                request: None,
+                releasing: None,
+                timer: None,
+                _in_progress: in_progress.open(),
+            }));
+        }
+    }
+
+    /// Takes an entry that is over out of the map. The caller drops it when the mutex is free.
+    pub(super) fn remove(&mut self, key: &LockKey, kind: RequestKind) -> Option<Box<KeyEntry>> {
+        let mut ended = self.of(kind).remove(key)?;
+        if let Some(timer) = ended.timer.take() {
+            self.timers.remove(timer);
+        }
+        Some(ended)
+    }
+
+    /// The entries of a key, in all modes.
+    pub(super) fn each(&self, key: &LockKey) -> impl Iterator<Item = &KeyEntry> {
+        self.entries
+            .iter()
+            .filter_map(move |entries| entries.get(key).map(|entry| &**entry))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.iter().all(HashMap::is_empty)
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut KeyEntry> {
+        let entries = self.entries.iter_mut().flat_map(HashMap::values_mut);
+        entries.map(|entry| &mut **entry)
+    }
+
+    /// A moving average, in which the last eight holds have two thirds of the weight.
+    pub(super) fn note_hold(&mut self, template: &'static str, held: Duration) {
+        let typical = self.typical_holds.entry(template).or_insert(held);
+        *typical = *typical / 8 * 7 + held / 8;
+    }
+}
+
+pub(super) struct KeyEntry {
+    pub(super) state: LiveState,
+    /// The request in flight that a task polls.
+    pub(super) request: Option<Arc<AcquireInFlight>>,
+    /// The last release of a lease that a task gave back, until it has its reply: the next request is sent behind the release.
+    pub(super) releasing: Option<Arc<ReleaseInFlight>>,
+    pub(super) timer: Option<TimerId>,
+    /// A shutdown waits until this is dropped.
+    pub(super) _in_progress: Open,
+}
+
+impl KeyEntry {
+    /// Whether nothing is left to do.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.is_over() && self.releasing.is_none()
+    }
+}

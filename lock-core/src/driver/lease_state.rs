@@ -1,0 +1,413 @@
+//! What the holder of a lease and its observers share.
+//!
+//! The state machine decides, and publishes its decisions here. An observer also reads the clock: it sees at once that a lease has
+//! run out, whether or not a timer has fired. Reading is no event of the key: the state machine ends the lease by its own timer.
+
+use std::{
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
+            Ordering::{self, SeqCst},
+        },
+    },
+    thread::{self, ThreadId},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, task};
+
+use crate::{
+    backend::{Renew, owner::Owner},
+    driver::context::Context,
+    engine::{
+        terms::{HoldBounds, Terms},
+        transition::{NewLease, ReleaseAction, TaskId},
+    },
+    error::{HeldBy, LeaseLost, LockError},
+    fencing::{Fence, FencingToken},
+    key::LockKey,
+    mode::{Mode, RequestKind},
+    moment::Moment,
+    runtime::{catch_panic::catch_panic, mutex::Mutex},
+    telemetry::{self, WatchedHold},
+};
+
+pub(crate) struct LeaseState {
+    pub(crate) context: Arc<Context>,
+    pub(crate) key: LockKey,
+    pub(crate) id: TaskId,
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) fencing: FencingToken,
+    /// The permit of a lease with permits.
+    pub(crate) permit: Option<u16>,
+    pub(crate) ttl: Duration,
+    pub(crate) mode: Mode,
+    /// Cleared once, if at all.
+    is_renewed: AtomicBool,
+    /// Whether it is a guard's that its user has not looked at yet. For telemetry only.
+    is_unseen: AtomicBool,
+    /// In nanoseconds of the clock. It only grows, and only the driver of the state machine writes it.
+    valid_until: AtomicU64,
+    /// Which task took it, and when.
+    taken: (RunningTask, Moment),
+    /// Only with `max_hold` or `min_hold`. In a box: most leases have neither, and a process may hold 100,000 of them.
+    bounded: Option<Box<Bounded>>,
+    /// All leases, this one among them, that are lost as soon as one of them is.
+    siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
+    /// Zero until the end; then the number of the reason. Set once, by the first caller that notices the end.
+    end: AtomicU8,
+    /// Whether a task has waited for the end. A task sets this before it looks at the reason, and the end is set before this is
+    /// looked at. So one of the two sees the other. Most leases end unobserved, and nothing is signalled.
+    is_observed: AtomicBool,
+    ends: Notify,
+    /// How many guards share the lease. The last one releases; at zero no guard can join. Until then, the lease counts among those
+    /// that are held.
+    guards: AtomicUsize,
+    /// With a subscriber only. Taken once, by the release.
+    watch: OnceLock<Mutex<Option<Box<WatchedHold>>>>,
+}
+
+/// What bounds the time of a lease, beside its ttl.
+struct Bounded {
+    terms: Terms,
+    /// Set when its task begins to run under the lease: `max_hold` and `min_hold` count from there.
+    begun: OnceLock<HoldBounds>,
+}
+
+/// A task of tokio, or a thread that blocks on a future.
+#[derive(PartialEq, Eq)]
+enum RunningTask {
+    Task(task::Id),
+    Thread(ThreadId),
+}
+
+impl RunningTask {
+    fn current() -> Self {
+        match task::try_id() {
+            Some(id) => Self::Task(id),
+            None => Self::Thread(thread::current().id()),
+        }
+    }
+}
+
+/// In the order of their numbers.
+const REASONS: [LeaseLost; 7] = [
+    LeaseLost::Expired,
+    LeaseLost::TakenAway,
+    LeaseLost::MaxHold,
+    LeaseLost::Shutdown,
+    LeaseLost::OtherKey,
+    LeaseLost::Forked,
+    LeaseLost::Released,
+];
+
+fn reason_of(number: u8) -> Option<LeaseLost> {
+    REASONS.get(usize::from(number).checked_sub(1)?).copied()
+}
+
+impl LeaseState {
+    /// Makes the lease of a task that takes its grant. One guard has it.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        key: &LockKey,
+        taken: &NewLease<'_, Arc<Owner>>,
+    ) -> Self {
+        let terms = *taken.terms;
+        let is_bounded = terms.max_hold.is_some() || terms.min_hold.is_some();
+        context.held.open_one();
+        Self {
+            context: context.clone(),
+            key: key.clone(),
+            id: taken.id,
+            owner: taken.owner.clone(),
+            fencing: taken.fencing,
+            permit: taken
+                .permit
+                .filter(|_| terms.mode.kind() == RequestKind::Permits),
+            ttl: terms.ttl,
+            mode: terms.mode,
+            is_renewed: AtomicBool::new(taken.is_renewed),
+            is_unseen: AtomicBool::new(false),
+            valid_until: AtomicU64::new(taken.valid_until.as_nanos()),
+            taken: (RunningTask::current(), taken.taken_at),
+            bounded: is_bounded.then(|| {
+                Box::new(Bounded {
+                    terms,
+                    begun: OnceLock::new(),
+                })
+            }),
+            siblings: Mutex::new(None),
+            end: AtomicU8::new(0),
+            is_observed: AtomicBool::new(false),
+            ends: Notify::new(),
+            guards: AtomicUsize::new(1),
+            watch: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> RequestKind {
+        self.mode.kind()
+    }
+
+    /// The fence that the holder shows to a store.
+    pub(crate) fn fence(&self) -> Fence {
+        Fence {
+            token: self.fencing,
+            // All holders of a shared phase have the same token, in every process.
+            holder: match self.mode {
+                Mode::Shared => 0,
+                Mode::Exclusive | Mode::Permits(_) | Mode::Once => {
+                    self.context.owner_tokens.manager
+                }
+            },
+            permit: self.permit,
+        }
+    }
+
+    pub(crate) fn held_for(&self, now: Moment) -> Duration {
+        now.since(self.taken.1)
+    }
+
+    /// The holder of the lease, as the task that asks sees it.
+    pub(crate) fn held_by(&self, now: Moment) -> HeldBy {
+        let held = self.held_for(now);
+        if self.is_of_this_task() {
+            HeldBy::ThisTask(held)
+        } else {
+            HeldBy::ThisProcess(held)
+        }
+    }
+
+    /// Notes that its task has all the leases that it needs, and runs under this one from now on. Returns the bounds, if the state
+    /// machine has to know them.
+    pub(crate) fn begin(&self) -> Option<HoldBounds> {
+        self.is_unseen.store(true, Ordering::Relaxed);
+        // Only these bounds need the time. A contended lock is passed on too often to read the clock without need.
+        let bounded = self.bounded.as_ref()?;
+        let bounds = bounded.terms.bounds_from(self.context.clock.now());
+        bounded.begun.set(bounds).is_ok().then_some(bounds)
+    }
+
+    /// Notes that the user of its guard looks at it.
+    pub(crate) fn see(&self) {
+        self.is_unseen.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_of_this_task(&self) -> bool {
+        self.taken.0 == RunningTask::current()
+    }
+
+    /// Whether the drop of a guard ends it so soon, and unseen by the user.
+    pub(crate) fn ends_unseen(&self, within: Duration) -> bool {
+        self.is_unseen.load(Ordering::Relaxed)
+            && self.guards.load(Ordering::Relaxed) == 1
+            && self.context.is_here()
+            && self.held_for(self.context.clock.now()) < within
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.is_renewed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it is not renewed any more. It then runs out, unless a renewal in flight extends it once more.
+    pub(crate) fn note_unrenewed(&self) {
+        self.is_renewed.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes the loss of one of these leases the loss of all. The caller must look for an earlier loss afterwards.
+    pub(crate) fn tie(&self, all: &Arc<[Arc<Self>]>) {
+        *self.siblings.lock() = Some(Arc::downgrade(all));
+    }
+
+    /// Makes telemetry report the hold.
+    pub(crate) fn watch(&self, watch: WatchedHold) {
+        (self.watch).get_or_init(|| Mutex::new(Some(Box::new(watch))));
+    }
+
+    /// The span for the code that runs under the lock.
+    pub(crate) fn span(&self) -> tracing::Span {
+        let watch = self.watch.get();
+        let span = watch.and_then(|watch| watch.lock().as_ref().map(|watch| watch.span()));
+        span.unwrap_or_else(tracing::Span::none)
+    }
+
+    /// Wakes all tasks that wait for its end, so that they look again.
+    pub(crate) fn rouse(&self) {
+        if self.is_observed.load(SeqCst) {
+            catch_panic(|| self.ends.notify_waiters());
+        }
+    }
+
+    /// When the lease ends unless it is renewed.
+    pub(crate) fn deadline(&self) -> Moment {
+        let valid_until = self.valid_until();
+        self.held_until()
+            .map_or(valid_until, |bound| bound.min(valid_until))
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Moves the end later. Returns how it was lost, if an observer has seen it end meanwhile: then it stays so. A lease that its guard
+    /// has released is not lost, also if the state machine does not know of the release yet.
+    pub(crate) fn extend(&self, valid_until: Moment) -> Option<LeaseLost> {
+        self.valid_until
+            .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
+        reason_of(self.end.load(SeqCst)).filter(|reason| *reason != LeaseLost::Released)
+    }
+
+    /// How the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
+    pub(crate) fn ended(&self) -> Option<LeaseLost> {
+        let now = self.context.clock.now();
+        // In a forked child nothing else changes: the lease is the parent's, and goes on there.
+        if !self.context.is_here_at(now) {
+            return Some(LeaseLost::Forked);
+        }
+        self.ended_at(now)
+    }
+
+    pub(super) fn ended_at(&self, now: Moment) -> Option<LeaseLost> {
+        if let Some(reason) = reason_of(self.end.load(SeqCst)) {
+            return Some(reason);
+        }
+        if self.held_until().is_some_and(|bound| now >= bound) {
+            return Some(self.end(LeaseLost::MaxHold));
+        }
+        if now >= self.valid_until() {
+            return Some(self.end(LeaseLost::Expired));
+        }
+        None
+    }
+
+    /// Ends the lease, once. Returns how it ended: the reason of an earlier end stays.
+    pub(crate) fn end(&self, reason: LeaseLost) -> LeaseLost {
+        match (self.end).compare_exchange(0, reason as u8 + 1, SeqCst, SeqCst) {
+            Ok(_) => {
+                self.rouse();
+                reason
+            }
+            Err(earlier) => reason_of(earlier).unwrap_or(reason),
+        }
+    }
+
+    /// Reports that the state machine has ended the lease. Returns the leases that are lost with it: none, if the guard has released
+    /// them meanwhile.
+    ///
+    /// The caller of `tie` looks for ends after it has tied, and this looks for ties after the end was set. So one of the two sees
+    /// the other.
+    pub(crate) fn note_lost(&self, reason: LeaseLost) -> Option<Arc<[Arc<Self>]>> {
+        let reason = self.end(reason);
+        if reason == LeaseLost::Released {
+            return None;
+        }
+        let failure = self.context.outage.failure();
+        telemetry::lost(&self.key, self.kind().shown(), reason, failure.as_deref());
+        if reason == LeaseLost::OtherKey {
+            return None;
+        }
+        self.siblings.lock().as_ref()?.upgrade()
+    }
+
+    pub(crate) async fn lost(&self) -> LeaseLost {
+        let mut ends = std::pin::pin!(self.ends.notified());
+        self.is_observed.store(true, SeqCst);
+        // Bounded by the signals.
+        loop {
+            // Listens before it looks: in the other order an end between the two would be missed.
+            ends.as_mut().enable();
+            if let Some(reason) = self.ended() {
+                return reason;
+            }
+            self.context.keep_ticking();
+            ends.as_mut().await;
+            ends.set(self.ends.notified());
+        }
+    }
+
+    /// Lets one more guard share the lease. Returns whether that is possible: the last guard may have released it.
+    pub(crate) fn join(&self) -> bool {
+        let count = |guards: usize| (guards > 0).then_some(guards + 1);
+        self.guards
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, count)
+            .is_ok()
+    }
+
+    /// Takes away the share of one guard. Returns whether it was the last one.
+    pub(super) fn leave(&self) -> bool {
+        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// The last guard releases: ends the lease, before the next task has the lock. No clone of this lease may look valid beside the
+    /// next lease. Returns how it ended before, if it was lost. The caller closes it in the tally of held leases when the release has
+    /// begun. Else a shutdown could find nothing held and nothing in flight between the two.
+    pub(super) fn release(&self, now: Moment) -> Option<LeaseLost> {
+        let lost = self.ended_at(now);
+        self.end(LeaseLost::Released);
+        if let Some(watch) = self.watch.get() {
+            // Dropped when the mutex is free, since the drop calls subscribers.
+            let watch = watch.lock().take();
+            drop(watch);
+        }
+        lost
+    }
+
+    /// The action that releases the lease, when the state machine no longer has it.
+    pub(crate) fn release_action(&self) -> ReleaseAction<Arc<Owner>> {
+        ReleaseAction {
+            owner: self.owner.clone(),
+            ttl: self.ttl,
+            valid_until: self.valid_until(),
+            kept_until: (self.bounded.as_ref()).and_then(|bounded| bounded.begun.get()?.kept_until),
+            is_queued: !self.owner.in_flight.is_on_one_connection(),
+        }
+    }
+
+    /// The request that has the server compare the owner token.
+    pub(crate) fn renewal(&self, ttl: Duration) -> Renew {
+        Renew::without_tokens(&self.owner, ttl)
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.ended() {
+            Some(_) => Duration::ZERO,
+            None => self.deadline().since(self.context.clock.now()),
+        }
+    }
+
+    /// Like `remaining`, for the simulation: it changes nothing.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn certain_for(&self) -> Duration {
+        match self.end.load(SeqCst) {
+            0 => self.deadline().since(self.context.clock.now()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn lost_error(&self, reason: LeaseLost) -> LockError {
+        LockError::lost(&self.key, reason, self.context.outage.failure())
+    }
+
+    fn held_until(&self) -> Option<Moment> {
+        self.bounded.as_ref()?.begun.get()?.held_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_a_number_of_its_own() {
+        for reason in REASONS {
+            assert_eq!(reason_of(reason as u8 + 1), Some(reason));
+        }
+        assert_eq!(reason_of(0), None);
+        assert_eq!(
+            REASONS.len(),
+            LeaseLost::Released as usize + 1,
+            "all of them"
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Whether the backend replies. In an outage new requests fail at once, instead of each waiting for its own time-out.
+//!
+//! Requests that waited before the outage go on waiting, and so do those that may wait for ever. Servers that fail over have no such
+//! limit by default, since their own configuration says how long a fail-over takes.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{
+    backend::StoreFuture,
+    error::LockError,
+    failure::{Failure, Source},
+    moment::Moment,
+    options::Wait,
+    runtime::{clock::Clock, executor::Executor, mutex::Mutex},
+};
+
+/// The outage state of one manager. Each reply is noted here, and each request that had none.
+pub(crate) struct Outage {
+    /// After so long without a reply, new requests no longer wait; `None`: they always wait.
+    fail_fast_after: Option<Duration>,
+    /// When the first request since the last reply failed, in nanoseconds of the manager's clock; 0 if the last request had a
+    /// reply.
+    since: AtomicU64,
+    last_failure: Mutex<Option<Source>>,
+    /// Whether a request is in flight that only finds out whether the outage is over.
+    is_probing: AtomicBool,
+}
+
+impl Outage {
+    pub(crate) fn new(fail_fast_after: Option<Duration>) -> Self {
+        Self {
+            fail_fast_after,
+            since: AtomicU64::new(0),
+            last_failure: Mutex::new(None),
+            is_probing: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that a request had its reply, or had none.
+    pub(crate) fn note<T>(&self, result: &Result<T, Failure>, clock: &Clock) {
+        match result {
+            Err(Failure::NoReply(source) | Failure::LostVote(source) | Failure::NotNow(source)) => {
+                *self.last_failure.lock() = Some(source.clone());
+                // If two requests fail at once, both may store their time. The later time may count, which is off by the time
+                // between the two.
+                if self.since.load(Ordering::Relaxed) == 0 {
+                    let first = clock.now().as_nanos().max(1);
+                    self.since.store(first, Ordering::Release);
+                }
+            }
+            // Usually there is no outage, and a write would take the value from the caches of other threads.
+            _ if self.since.load(Ordering::Relaxed) != 0 => self.since.store(0, Ordering::Release),
+            _ => {}
+        }
+    }
+
+    /// The last failure, if no request has had a reply since.
+    pub(crate) fn failure(&self) -> Option<Arc<str>> {
+        if self.since.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let failure = self.last_failure.lock().clone();
+        failure.map(|failure| failure.to_string().into())
+    }
+
+    /// Refuses a request that begins in an outage, unless it may wait for ever. During an outage one `look` at a key at a time finds
+    /// out whether the outage is over. It changes nothing.
+    pub(crate) fn check<T: Send + 'static>(
+        self: &Arc<Self>,
+        wait: Wait,
+        clock: &Clock,
+        executor: &Executor,
+        look: impl FnOnce() -> StoreFuture<T>,
+    ) -> Result<(), LockError> {
+        let since = self.since.load(Ordering::Acquire);
+        let Some(fail_fast_after) = self.fail_fast_after else {
+            return Ok(());
+        };
+        if since == 0 || wait == Wait::Forever {
+            return Ok(());
+        }
+        let lasts = clock.now().since(Moment::from_nanos(since));
+        if lasts < fail_fast_after {
+            return Ok(());
+        }
+        if !self.is_probing.swap(true, Ordering::AcqRel) {
+            let (probe, reply, clock) = (Probe(self.clone()), look(), clock.clone());
+            executor.spawn(async move { probe.0.note(&reply.await, &clock) });
+        }
+        let last_failure = self.last_failure.lock().clone();
+        Err(LockError::unavailable(NoContact {
+            lasts,
+            last_failure,
+        }))
+    }
+}
+
+/// Clears the flag when its task ends, for whatever reason.
+struct Probe(Arc<Outage>);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.0.is_probing.store(false, Ordering::Release);
+    }
+}
+
+/// Why a request was refused without being sent.
+#[derive(Debug)]
+struct NoContact {
+    lasts: Duration,
+    last_failure: Option<Source>,
+}
+
+impl fmt::Display for NoContact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lasts = self.lasts;
+        write!(
+            f,
+            "the backend has not replied for {lasts:.1?}, so this request does not wait (fail_fast_after)"
+        )?;
+        match &self.last_failure {
+            Some(failure) => write!(f, ": {failure}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for NoContact {}

@@ -1,0 +1,524 @@
+//! All keys that this process wants or holds, and the driver of their state machines.
+//!
+//! Each event goes the same way, through `apply`, or `step` for a release: under the mutex of the key the state machine makes the
+//! transition. After the mutex is free, what follows is carried out (`effects.rs`). An event between the two finds the new state.
+
+use std::{
+    mem,
+    sync::{
+        Arc, MutexGuard, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use crate::{
+    backend::{
+        Acquired, RunResult, StoreFuture,
+        grants::{GrantListener, HeldNow},
+        owner::Owner,
+    },
+    driver::{
+        acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+        context::Context,
+        effects::{self, Effects},
+        key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction, Timers},
+        lease_state::LeaseState,
+        release::{OpenRelease, Releasing},
+        ticking::{EventListener, LiveEvent, RenewalDue},
+    },
+    engine::{
+        event::{AfterRelease, Event, Outcome},
+        reply::{Notice, Renewed},
+        request::AcquireReply,
+        server_lease::RenewalReply,
+        terms::Terms,
+        transition::{AcquireAction, Action, Host, Limits, NewLease, Refusal, TaskId, Transition},
+    },
+    error::{KnownHolder, LeaseLost, LockError},
+    failure::Failure,
+    key::LockKey,
+    mode::{Mode, RequestKind},
+    moment::Moment,
+    runtime::{
+        catch_panic::{SpareWaker, catch_panic},
+        jitter::jittered,
+        timer_queue::{self, Due},
+    },
+};
+
+pub(crate) struct Registry {
+    pub(crate) context: Arc<Context>,
+    /// The prefix of every key on the server.
+    pub(crate) prefix: String,
+    /// How many tasks wait, for any key.
+    pub(super) waiting: AtomicUsize,
+    pub(super) limits: Limits,
+    pub(crate) keys: Keys,
+    last_task: AtomicU64,
+}
+
+/// What became of a task that began to wait.
+pub(crate) enum Waiting {
+    /// It has the lock.
+    Taken(Arc<LeaseState>),
+    /// Its id, and the request that it is to poll.
+    InQueue(TaskId, Option<PolledRequest>),
+}
+
+/// What an event means for the task that caused it, and the request that this task is to poll.
+type Applied = (LiveOutcome, Option<PolledRequest>);
+
+impl Registry {
+    pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
+        let registry = Arc::new(Self {
+            context,
+            prefix,
+            waiting: AtomicUsize::new(0),
+            limits,
+            keys: Keys::default(),
+            last_task: AtomicU64::new(0),
+        });
+        let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
+        registry.context.grants.listen(listener);
+        let listener: Weak<dyn EventListener> = Arc::<Self>::downgrade(&registry);
+        registry.context.ticking.listen(listener);
+        registry
+    }
+
+    /// A task takes the key at once, or begins to wait, until the deadline at most.
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        key: &LockKey,
+        terms: &Terms,
+        now: Moment,
+        deadline: Option<Moment>,
+        waker: &Waker,
+    ) -> Result<Waiting, LockError> {
+        let kind = terms.mode.kind();
+        let mut waker = SpareWaker::new(waker);
+        let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
+        let mut keys = self.keys.of(key);
+        if kind.is_alone() && keys.of(RequestKind::Shared).contains_key(key) {
+            drop(keys);
+            // Done before the request is sent: the key is then free for the request if no task has the share.
+            self.event(key, RequestKind::Shared, Event::CloseShares);
+            keys = self.keys.of(key);
+        }
+        // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
+        if keys.is_closed {
+            return Err(Refusal::Closed.into_error(key, now, KnownHolder::default()));
+        }
+        let event = Event::Wait {
+            id,
+            terms,
+            deadline,
+            waker: waker.slot(),
+        };
+        keys.begin(key, kind, &self.context.in_progress);
+        match self.apply(keys, key, kind, now, event) {
+            Some((Outcome::Taken(lease), _)) => Ok(Waiting::Taken(lease)),
+            Some((Outcome::Refused(refusal), _)) => Err(self.refused(key, refusal)),
+            Some((_, request)) => Ok(Waiting::InQueue(id, request)),
+            None => Ok(Waiting::InQueue(id, None)),
+        }
+    }
+
+    /// A task polls, perhaps with the reply to the request that it polled. A key that is not known is that of a manager that was shut
+    /// down.
+    pub(crate) fn poll(
+        self: &Arc<Self>,
+        key: &LockKey,
+        kind: RequestKind,
+        id: TaskId,
+        now: Moment,
+        waker: &Waker,
+        reply: Option<(&Arc<Owner>, AcquireReply)>,
+    ) -> Applied {
+        let mut waker = SpareWaker::new(waker);
+        let event = Event::Poll {
+            id,
+            waker: waker.slot(),
+            reply,
+        };
+        let applied = self.apply(self.keys.of(key), key, kind, now, event);
+        if matches!(applied, Some((Outcome::Pending, _))) {
+            self.context.keep_ticking();
+        }
+        applied.unwrap_or((Outcome::Refused(Refusal::Closed), None))
+    }
+
+    /// A guard gives up its share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the future
+    /// leaves the release in flight. `None`: there is nothing to wait for, since the lease stays in this process. The rest of a lost
+    /// lease is given back, too. A `result` is stored by the release: the lease of a run does not stay in this process.
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        lease: &LeaseState,
+        result: Option<RunResult>,
+    ) -> Option<Releasing> {
+        if !lease.leave() {
+            return None;
+        }
+        let (key, kind, now) = (&lease.key, lease.kind(), self.context.clock.now());
+        // Checked before a mutex is taken, which another thread may have held at the moment of a fork. The tasks that wait for the
+        // end are in the parent.
+        if !self.context.is_here_at(now) {
+            return Some(Releasing::forked(key));
+        }
+        let lost = lease.release(now);
+        let mut keys = self.keys.of(key);
+        if let Some(template) = key.template() {
+            keys.note_hold(template, lease.held_for(now));
+        }
+        let event = Event::Release(lease.id, &lease.owner);
+        let (action, open, effects) = match self.step(keys, key, kind, now, event) {
+            Some((Outcome::Released(AfterRelease::Passed), effects)) => {
+                effects.carry_out(&self.context, key, kind);
+                self.context.held.close_one();
+                return lost.map(|reason| Releasing::lost(key, reason));
+            }
+            Some((Outcome::Released(AfterRelease::GiveBack(action)), mut effects)) => {
+                (action, effects.open_release.take(), Some(effects))
+            }
+            other => (
+                lease.release_action(),
+                None,
+                other.map(|(_, effects)| effects),
+            ),
+        };
+        let open = open.unwrap_or_else(|| OpenRelease::new(&self.context, &action));
+        let mut releasing = open.begin(action, now, lost, result);
+        if let Some(effects) = effects {
+            // The release reaches the connection before the next request for the key.
+            if effects.asks {
+                releasing.send();
+            }
+            effects.carry_out(&self.context, key, kind);
+        }
+        self.context.held.close_one();
+        Some(releasing)
+    }
+
+    /// The task of a request has left, and the executor goes on with the request.
+    pub(crate) fn finish_elsewhere(
+        self: &Arc<Self>,
+        owner: &Arc<Owner>,
+        reply: StoreFuture<Acquired>,
+    ) {
+        let (key, kind) = (&owner.key, owner.mode.kind());
+        // The in-memory backend executes a request when it is made. A reply that a test delays need not be waited for.
+        let is_in_memory = !self.context.executor.has_own_thread();
+        if is_in_memory && self.keys.waiters_in(key, kind) == 0 {
+            // No task needs the reply: the owner token is released.
+            drop(reply);
+            let left = Err(Failure::no_reply("its task has left"));
+            let reply = read_reply(&self.context, owner, left);
+            self.event(key, kind, Event::Acquired(owner, reply));
+        } else {
+            effects::finish_on_executor(&self.context, owner.clone(), reply);
+        }
+    }
+
+    /// The caller had a lease renewed, and the server replied.
+    pub(crate) fn renewed(
+        self: &Arc<Self>,
+        lease: &LeaseState,
+        sent: Moment,
+        result: &Result<Renewed, Failure>,
+        retry_in: Duration,
+    ) {
+        effects::note_renewed(&self.context, &lease.key, result);
+        let reply = RenewalReply {
+            sent,
+            tokens: 0,
+            result,
+            retry_in,
+        };
+        let event = Event::Renewed(&lease.owner, reply);
+        self.event(&lease.key, lease.kind(), event);
+    }
+
+    /// The error of a refusal. It names the holder in this process, if there is one by now.
+    pub(crate) fn refused(&self, key: &LockKey, refusal: Refusal) -> LockError {
+        let now = self.context.clock.now();
+        refusal.into_error(key, now, self.keys.busy(key, now))
+    }
+
+    /// A key as the server knows it.
+    pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
+        key.behind(&self.prefix)
+    }
+
+    /// An event of a key that no task waits for.
+    pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
+        let now = self.context.clock.now();
+        self.apply(self.keys.of(key), key, kind, now, event);
+    }
+
+    /// No share of this process admits a further task from now on. Returns whether there was a share.
+    pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
+        let mut all = self.keys.all();
+        all.retain(|(_, kind)| *kind == RequestKind::Shared);
+        for (key, kind) in &all {
+            self.event(key, *kind, Event::CloseShares);
+        }
+        !all.is_empty()
+    }
+
+    /// No task waits from now on.
+    pub(crate) fn close(self: &Arc<Self>) {
+        for mut keys in self.keys.each() {
+            keys.is_closed = true;
+        }
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::Close);
+        }
+    }
+
+    /// All leases are lost.
+    pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::LoseAll(reason));
+        }
+    }
+
+    /// Makes the transition of an event, and carries out what follows. `None`: nothing is known of the key.
+    fn apply(
+        self: &Arc<Self>,
+        keys: MutexGuard<'_, KeyMap>,
+        key: &LockKey,
+        kind: RequestKind,
+        now: Moment,
+        event: LiveEvent<'_>,
+    ) -> Option<Applied> {
+        let (outcome, effects) = self.step(keys, key, kind, now, event)?;
+        Some((outcome, effects.carry_out(&self.context, key, kind)))
+    }
+
+    /// Makes the transition of an event, and removes an entry that is over. Unlocks the mutex.
+    pub(super) fn step(
+        &self,
+        mut keys: MutexGuard<'_, KeyMap>,
+        key: &LockKey,
+        kind: RequestKind,
+        now: Moment,
+        event: LiveEvent<'_>,
+    ) -> Option<(LiveOutcome, Effects)> {
+        let (entries, timers) = keys.with_timers(kind);
+        let entry = entries.get_mut(key)?;
+        match &event {
+            Event::Tick => entry.timer = None,
+            // The request has its reply.
+            Event::Poll { reply: Some(_), .. } => entry.request = None,
+            _ => {}
+        }
+        let mut cx = Transition {
+            now,
+            limits: self.limits,
+            polling_pause: self.context.timing.polling_pause,
+            host: &OfKey {
+                context: &self.context,
+                prefix: &self.prefix,
+                key,
+            },
+            actions: effects::spare_list(),
+        };
+        let outcome = entry.state.apply(event, &mut cx);
+        // Noted first: a request of the same transition goes behind the release.
+        let open_release = match &outcome {
+            Outcome::Released(AfterRelease::GiveBack(action)) => {
+                Some(OpenRelease::new(&self.context, action))
+            }
+            _ => None,
+        };
+        if let Some(open) = &open_release {
+            entry.releasing = Some(open.0.clone());
+        }
+        let mut effects = self.settle(entry, timers, cx.actions, open_release, key, kind);
+        if entry.is_over() {
+            effects.ended = keys.remove(key, kind);
+        }
+        Some((outcome, effects))
+    }
+
+    /// Sets the timer of the key, and notes which of its requests a task polls. Called with the mutex locked.
+    fn settle(
+        &self,
+        entry: &mut KeyEntry,
+        timers: &mut Timers,
+        actions: Vec<StateAction>,
+        open_release: Option<OpenRelease>,
+        key: &LockKey,
+        kind: RequestKind,
+    ) -> Effects {
+        let mut effects = Effects {
+            actions,
+            asks: false,
+            to_poll: None,
+            behind: None,
+            to_take_over: None,
+            wakes_timers: false,
+            releasing: None,
+            open_release,
+            ended: None,
+        };
+        for action in &effects.actions {
+            match action {
+                Action::Arm(at) => {
+                    let timer = timers.insert(*at, (key.clone(), kind));
+                    effects.wakes_timers |= self.context.ticking.alarm.is_late_for(*at);
+                    if let Some(replaced) = entry.timer.replace(timer) {
+                        timers.remove(replaced);
+                    }
+                }
+                Action::Acquire(AcquireAction {
+                    owner, polled_by, ..
+                }) => {
+                    effects.asks = true;
+                    effects.behind.clone_from(&entry.releasing);
+                    if polled_by.is_some() {
+                        let request = Arc::new(AcquireInFlight::new(owner.clone()));
+                        entry.request = Some(request.clone());
+                        effects.to_poll = Some(request);
+                    }
+                }
+                Action::TakeOverRequest => effects.to_take_over = entry.request.take(),
+                Action::Release(_) => effects.releasing = Some(self.context.in_progress.open()),
+                _ => {}
+            }
+        }
+        effects
+    }
+}
+
+/// What the state machine of a key has made by the manager.
+struct OfKey<'a> {
+    context: &'a Arc<Context>,
+    prefix: &'a str,
+    key: &'a LockKey,
+}
+
+impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
+    fn new_owner(&self, mode: Mode) -> Arc<Owner> {
+        let full_key = self.key.behind(self.prefix);
+        let clock = self.context.store.clock_of(&full_key);
+        let grants = &self.context.grants;
+        Arc::new(Owner::new(
+            self.context.owner_tokens.next(grants.owners.scheme()),
+            &grants.owners,
+            mode,
+            self.key,
+            full_key,
+            clock,
+        ))
+    }
+
+    fn new_lease(&self, taken: NewLease<'_, Arc<Owner>>) -> Arc<LeaseState> {
+        Arc::new(LeaseState::new(self.context, self.key, &taken))
+    }
+
+    fn known_fencing(&self, owner: &Arc<Owner>) -> u64 {
+        self.context.known_tokens.of(owner.clock)
+    }
+
+    fn jitter(&self, span: Duration) -> Duration {
+        jittered(span)
+    }
+}
+
+impl EventListener for Registry {
+    fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
+        self.event(key, kind, event);
+    }
+
+    fn released(&self, owner: &Owner) {
+        let (key, kind) = (&owner.key, owner.mode.kind());
+        let mut keys = self.keys.of(key);
+        let Some(entry) = keys.of(kind).get_mut(key) else {
+            return;
+        };
+        match &entry.releasing {
+            Some(last) if *last.owner == *owner => entry.releasing = None,
+            // Another release of the key has begun since.
+            _ => return,
+        }
+        let ended = if entry.is_over() {
+            keys.remove(key, kind)
+        } else {
+            None
+        };
+        drop(keys);
+        drop(ended);
+    }
+
+    fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)> {
+        let each = |with: &mut dyn FnMut(&mut Timers)| {
+            for mut keys in self.keys.each() {
+                with(&mut keys.timers);
+            }
+        };
+        timer_queue::look(each, now, ahead)
+    }
+
+    fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration) {
+        effects::renew(&self.context.clone(), self, batch, within);
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.context.store.round_trip()
+    }
+
+    fn most_batches(&self) -> usize {
+        self.context.store.most_batches()
+    }
+
+    fn rouse_all(&self) {
+        let (wakers, leases) = self.keys.observers();
+        for waker in wakers {
+            catch_panic(|| waker.wake());
+        }
+        for lease in leases {
+            lease.rouse();
+        }
+    }
+}
+
+impl GrantListener for Registry {
+    fn notified(self: Arc<Self>, owner: &Arc<Owner>, notice: Notice, now: Moment) {
+        let event = match notice {
+            Notice::Granted(granted) => Event::Pushed(owner, granted),
+            Notice::Contended => Event::Contended(owner),
+            Notice::Hint => Event::Reconnected(now),
+        };
+        self.event(&owner.key, owner.mode.kind(), event);
+    }
+
+    fn reconnected(self: Arc<Self>, since: Moment) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::Reconnected(since));
+        }
+    }
+
+    fn disconnected(self: Arc<Self>, since: Moment) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, Event::Disconnected(since));
+        }
+    }
+
+    fn held(&self) -> HeldNow {
+        self.keys.held(self.context.clock.now())
+    }
+}
+
+impl Drop for Registry {
+    /// Ends the task of the timers. In a forked child that task is the parent's, and so is all that the keys have. At the moment of the
+    /// fork, another thread may have held a mutex that their drop locks.
+    fn drop(&mut self) {
+        if self.context.is_here() {
+            self.context.ticking.wake();
+        } else {
+            mem::forget(mem::take(&mut self.keys));
+        }
+    }
+}

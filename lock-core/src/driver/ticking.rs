@@ -1,0 +1,206 @@
+//! The task of the timers of a manager: the hints of the state machines, and the renewals that they cause.
+//!
+//! The hints stand beside the states (`driver/key_map.rs`), under the same mutex. This task looks at all of them when it wakes.
+//!
+//! Renewals leave in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs no
+//! more than those batches. Those that are due meanwhile make larger batches.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use crate::{
+    backend::owner::Owner,
+    engine::{event::Event, transition::BATCHED_WITHIN},
+    key::LockKey,
+    mode::RequestKind,
+    moment::Moment,
+    runtime::{
+        clock::Clock,
+        executor::Executor,
+        mutex::Mutex,
+        timer_queue::{Alarm, Due},
+    },
+};
+
+/// The most renewals in one message, so that the server stays responsive to others.
+const LARGEST_BATCH: usize = 512;
+
+pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
+
+/// What the registry is to the parts that report events to it.
+pub(crate) trait EventListener: Send + Sync {
+    /// Makes the transition of an event, and carries out what follows from it.
+    fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>);
+
+    /// Called when the release of this owner token has its result, or when none will come.
+    fn released(&self, owner: &Owner);
+
+    /// The hints that are due at `now`, with those that are due within `ahead` from then. Else when the next one is due.
+    fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)>;
+
+    /// Sends a batch of renewals. A reply may take so long.
+    fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration);
+
+    /// How long a renewal and its reply take, as measured lately.
+    fn round_trip(&self) -> Duration;
+
+    /// How many batches may be in flight. Further renewals wait in `due`.
+    fn most_batches(&self) -> usize;
+
+    /// The task of the timers has ended, with the runtime that it ran on. Waiters and observers of leases look again, which starts
+    /// another.
+    fn rouse_all(&self);
+}
+
+/// A lease that is to be renewed.
+#[derive(Clone)]
+pub(crate) struct RenewalDue {
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) ttl: Duration,
+    /// How many fencing tokens are wanted.
+    pub(crate) tokens: u32,
+}
+
+pub(crate) struct Ticking {
+    /// Wakes the task for the hints of the states, which are kept beside the states.
+    pub(crate) alarm: Alarm,
+    /// In the order in which their leases end.
+    due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
+    in_flight: AtomicUsize,
+    /// Signalled when a renewal is due, and when a batch has its reply.
+    changed: Notify,
+    /// Whether the task runs. On a runtime of the caller it ends with that runtime. The next poll or lease then starts another.
+    is_running: AtomicBool,
+    listener: OnceLock<Weak<dyn EventListener>>,
+}
+
+impl Ticking {
+    pub(crate) fn new() -> Self {
+        Self {
+            alarm: Alarm::new(),
+            due: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            changed: Notify::new(),
+            is_running: AtomicBool::new(false),
+            listener: OnceLock::new(),
+        }
+    }
+
+    /// Sets what the task calls. The task has no strong reference: the manager and its thread end with their last user.
+    pub(crate) fn listen(&self, listener: Weak<dyn EventListener>) {
+        self.listener.get_or_init(|| listener);
+    }
+
+    /// Where events are reported, unless the manager has ended.
+    pub(crate) fn listener(&self) -> Option<Arc<dyn EventListener>> {
+        self.listener.get()?.upgrade()
+    }
+
+    /// Queues the renewal of a lease that ends at `valid_until`.
+    pub(crate) fn push(&self, due: RenewalDue, valid_until: Moment) {
+        let place = (valid_until, due.owner.number());
+        self.due.lock().insert(place, due);
+        self.changed.notify_one();
+    }
+
+    /// A batch has its reply.
+    pub(crate) fn note_reply(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.changed.notify_one();
+    }
+
+    /// Wakes the task, which ends if what it calls is gone.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Starts the task, if it does not run.
+    pub(crate) fn keep_on(self: &Arc<Self>, executor: &Executor, clock: &Clock) {
+        // Usually the task runs, and a write would take the flag from the caches of other threads.
+        if !self.is_running.load(Ordering::Acquire) && !self.is_running.swap(true, Ordering::AcqRel)
+        {
+            let (running, clock) = (Running(self.clone()), clock.clone());
+            executor.spawn(async move { running.0.run(&clock).await });
+        }
+    }
+
+    /// Runs until the manager ends, or the runtime that the task was started on.
+    async fn run(&self, clock: &Clock) {
+        let look = |now| match self.listener() {
+            Some(listener) => listener.due(now, BATCHED_WITHIN),
+            None => Ok(Vec::new()),
+        };
+        loop {
+            let hints = tokio::select! {
+                biased;
+                // The timers are first: frequent changes must not delay them. Batches are sent after either branch.
+                hints = self.alarm.due(clock, look) => hints,
+                () = self.changed.notified() => Vec::new(),
+            };
+            let Some(listener) = self.listener() else {
+                return;
+            };
+            for (key, kind) in hints {
+                listener.clone().happened(&key, kind, Event::Tick);
+            }
+            if self.due.lock().is_empty() {
+                continue;
+            }
+            let (round_trip, most) = (listener.round_trip(), listener.most_batches());
+            while let Some((batch, within)) = self.next_batch(round_trip, most) {
+                listener.clone().renew(batch, within);
+            }
+        }
+    }
+
+    /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
+    fn next_batch(&self, round_trip: Duration, most: usize) -> Option<(Vec<RenewalDue>, Duration)> {
+        let mut due = self.due.lock();
+        if self.in_flight.load(Ordering::Acquire) >= most {
+            return None;
+        }
+        let within = patience(due.first_key_value()?.1.ttl, round_trip);
+        let alike = due
+            .iter()
+            .filter(|(_, one)| patience(one.ttl, round_trip) == within);
+        let places: Vec<_> = alike.map(|(place, _)| *place).take(LARGEST_BATCH).collect();
+        let batch = places
+            .iter()
+            .filter_map(|place| due.remove(place))
+            .collect();
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        Some((batch, within))
+    }
+}
+
+/// Clears the flag when the task ends, for whatever reason.
+struct Running(Arc<Ticking>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, Ordering::Release);
+        if let Some(listener) = self.0.listener() {
+            listener.rouse_all();
+        }
+    }
+}
+
+/// How long one try may take: a tenth of the ttl, but time enough for a few round trips. On a slow network it is two round trips,
+/// but a third of the ttl at most. The first try is sent after a third of the ttl, so there is time for a second.
+fn patience(ttl: Duration, round_trip: Duration) -> Duration {
+    let enough = (round_trip * 4).max(Duration::from_millis(20));
+    let slow = (round_trip * 2).min(ttl / 3);
+    (ttl / 10)
+        .max(enough)
+        .min(Duration::from_millis(500))
+        .max(slow)
+}

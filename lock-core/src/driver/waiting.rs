@@ -1,0 +1,222 @@
+//! The future of a task that waits for a key.
+
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context as TaskContext, Poll, Waker, ready},
+};
+
+use crate::{
+    driver::{
+        acquire_in_flight::{PolledRequest, read_reply},
+        hold::{Admission, Hold},
+        lease_state::LeaseState,
+        registry::{Registry, Waiting},
+    },
+    engine::{
+        event::{Event, Outcome},
+        terms::Terms,
+        transition::{Limits, Refusal, TaskId},
+    },
+    error::LockError,
+    key::LockKey,
+    mode::RequestKind,
+    moment::Moment,
+    telemetry::WatchedWait,
+};
+
+/// Waits for the lease, as long as its terms allow.
+///
+/// # Cancel safety
+///
+/// Dropping it leaves nothing behind. A lease that was granted meanwhile goes to the next waiter, or is released. A request that
+/// is in flight is finished elsewhere: see `acquire_in_flight.rs`.
+#[must_use = "a waiter that is not awaited leaves the queue at once"]
+pub(crate) struct WaitFuture {
+    registry: Arc<Registry>,
+    key: LockKey,
+    kind: RequestKind,
+    id: TaskId,
+    /// The request that this task polls, if there is one.
+    request: Option<PolledRequest>,
+    watch: Option<Box<WatchedWait>>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The task had the lease at once.
+    Taken(Arc<LeaseState>),
+    /// The task joined a moment ago, in the same poll, and left its waker.
+    Joined,
+    Waiting,
+    Over,
+}
+
+impl WaitFuture {
+    /// Joins the wait queue of the key, until the deadline at most. The task with this waker must poll the future before that task
+    /// returns.
+    pub(crate) fn join(
+        registry: &Arc<Registry>,
+        key: &LockKey,
+        terms: Terms,
+        now: Moment,
+        deadline: Option<Moment>,
+        waker: &Waker,
+    ) -> Result<Self, LockError> {
+        check_limits(registry, key)?;
+        let context = &registry.context;
+        let look = || context.store.inspect(registry.full_key(key));
+        context
+            .outage
+            .check(terms.wait, &context.clock, &context.executor, look)
+            .map_err(|error| error.about(key))?;
+        let (id, request, stage) = match registry.wait(key, &terms, now, deadline, waker)? {
+            Waiting::InQueue(id, request) => (id, request, Stage::Joined),
+            Waiting::Taken(lease) => (lease.id, None, Stage::Taken(lease)),
+        };
+        registry.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut wait = Self {
+            registry: registry.clone(),
+            key: key.clone(),
+            kind: terms.mode.kind(),
+            id,
+            request,
+            watch: None,
+            stage,
+        };
+        // A subscriber may panic: then the drop of the future leaves the queue.
+        wait.watch = WatchedWait::begin(key, wait.kind.shown(), &context.clock);
+        Ok(wait)
+    }
+
+    fn poll_once(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<Admission, LockError>> {
+        let registry = &self.registry;
+        let context = &registry.context;
+        // A task that has just joined was checked in this poll. Checked before a mutex is taken, which another thread may have held at
+        // the moment of a fork.
+        let mut polled_at = match mem::replace(&mut self.stage, Stage::Waiting) {
+            Stage::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
+            Stage::Joined => None,
+            Stage::Waiting | Stage::Over => match context.now_in_this_process() {
+                Ok(now) => Some(now),
+                Err(error) => return Poll::Ready(Err(error.about(&self.key))),
+            },
+        };
+        // Bounded by the replies of the server: each round but the first polls a new request.
+        loop {
+            let mut reply = None;
+            if let Some(request) = &mut self.request {
+                if let Poll::Ready(result) = request.poll(task) {
+                    let owner = &request.shared.owner;
+                    reply = Some((owner, read_reply(context, owner, result)));
+                } else if request.is_left_to_the_executor()
+                    && let Some(left) = request.take()
+                {
+                    registry.finish_elsewhere(&request.shared.owner, left);
+                }
+            }
+            let now = match (polled_at, &reply) {
+                // The task has left its waker, and every later event wakes it.
+                (None, None) => {
+                    context.keep_ticking();
+                    return Poll::Pending;
+                }
+                (Some(now), None) => now,
+                // Read after the reply: a pause before it counts.
+                (_, Some(_)) => context.clock.now(),
+            };
+            let has_reply = reply.is_some();
+            let (polled, next) =
+                registry.poll(&self.key, self.kind, self.id, now, task.waker(), reply);
+            if has_reply {
+                self.request = None;
+            }
+            match polled {
+                Outcome::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
+                Outcome::Refused(Refusal::Done(result)) => {
+                    return Poll::Ready(Ok(Admission::Done(result)));
+                }
+                Outcome::Refused(refusal) => {
+                    return Poll::Ready(Err(registry.refused(&self.key, refusal)));
+                }
+                _ if next.is_some() => self.request = next,
+                _ => return Poll::Pending,
+            }
+            polled_at = Some(now);
+        }
+    }
+
+    fn hold(&self, lease: Arc<LeaseState>) -> Admission {
+        // The task that renews it may have ended with an earlier runtime.
+        self.registry.context.keep_ticking();
+        Admission::Held(Hold::first(&self.registry, lease))
+    }
+}
+
+fn check_limits(registry: &Registry, key: &LockKey) -> Result<(), LockError> {
+    let Limits { held, waiting, .. } = registry.limits;
+    let too_many = if registry.waiting.load(Ordering::Relaxed) >= waiting {
+        format!(
+            "{waiting} tasks wait for locks already, the most that this manager allows (max_waiting)"
+        )
+    } else if registry.context.held.count() >= held {
+        format!("{held} leases are held already, the most that this manager allows (max_leases)")
+    } else {
+        return Ok(());
+    };
+    Err(LockError::unavailable(too_many).about(key))
+}
+
+impl Future for WaitFuture {
+    type Output = Result<Admission, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let result = match &this.watch {
+            None => ready!(this.poll_once(task)),
+            Some(watch) => {
+                let span = watch.span();
+                ready!(span.in_scope(|| this.poll_once(task)))
+            }
+        };
+        this.stage = Stage::Over;
+        if let Some(watch) = this.watch.take() {
+            match &result {
+                Ok(Admission::Held(hold)) => hold.watch(*watch),
+                Ok(Admission::Done(_)) => watch.done(),
+                Err(error) => watch.failed(error),
+            }
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for WaitFuture {
+    fn drop(&mut self) {
+        self.registry.waiting.fetch_sub(1, Ordering::Relaxed);
+        let stage = mem::replace(&mut self.stage, Stage::Over);
+        // Nothing is left to a future that is over, not even to one that a forked process inherited.
+        if matches!(stage, Stage::Over) && self.request.is_none() {
+            return;
+        }
+        if !self.registry.context.is_here() {
+            // The spans of telemetry and the request in flight belong to the parent.
+            return mem::forget((self.watch.take(), self.request.take(), stage));
+        }
+        match stage {
+            Stage::Taken(lease) => drop(self.hold(lease)),
+            Stage::Joined | Stage::Waiting => {
+                let leave = Event::Leave(self.id);
+                self.registry.event(&self.key, self.kind, leave);
+            }
+            Stage::Over => {}
+        }
+        if let Some(request) = &mut self.request
+            && let Some(reply) = request.take()
+        {
+            (self.registry).finish_elsewhere(&request.shared.owner, reply);
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! Acquiring: the transitions from the first waiter of a key to a grant.
+//!
+//! The server's queue has one entry for all waiters of this process. A message with the grant ends the wait. But the message can be
+//! lost, the holder can die, and another library may hold the lock and send none. So the server is also asked when the holder's
+//! lease must have ended, after each new connection, and once a second.
+
+use std::time::Duration;
+
+use crate::{
+    engine::{
+        full_state::FullState,
+        reply::{AcquireOutcome, Busy, Expiry, PushedGrant, QueueMode, WakeUpMode},
+        request::{
+            AcquireReply, AcquireRequest, MOST_LATE_GRANTS, Meanwhile, RequestStep, Rivals,
+            WakeUps, checking_pause,
+        },
+        server_lease::{Granted, ServerLease, validity},
+        transition::{AcquireAction, Action, BLOCK, Refusal, TaskId, Transition},
+    },
+    failure::Failure,
+    mode::{Mode, RequestKind},
+    moment::Moment,
+    options::Wait,
+};
+
+/// The longest pause between two requests while the server is away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+impl<W, L, O> FullState<W, L, O>
+where
+    L: Clone,
+    O: Clone + PartialEq,
+{
+    pub(super) fn acquired(
+        &mut self,
+        owner: &O,
+        reply: AcquireReply,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if let Some(request) = &mut self.request
+            && request.owner == *owner
+            && let RequestStep::Asking {
+                sent,
+                ttl,
+                queue_mode,
+                before,
+                answers_up_to,
+                ..
+            } = request.step
+        {
+            request.wait_until(cx.now);
+            request.is_astray = reply.is_astray;
+            match reply.result {
+                Err(failure) => {
+                    if failure.is_definite() || reply.has_not_left {
+                        (request.may_hold, request.queue_mode) = before;
+                    }
+                    self.failed(failure, cx);
+                }
+                Ok(outcome) => {
+                    request.may_hold &= !reply.is_settled;
+                    request.failures = 0;
+                    match outcome {
+                        AcquireOutcome::Granted(grant) => {
+                            request.may_hold = true;
+                            let granted = Granted {
+                                grant,
+                                ttl,
+                                valid_until: validity(sent, ttl),
+                            };
+                            request.count_late_grants(granted.is_short(cx.now));
+                            if request.late_grants >= MOST_LATE_GRANTS {
+                                // Waiters with a longer ttl have three tries of their own.
+                                request.late_grants = 0;
+                                self.refuse_as_too_slow(cx.now.since(sent), ttl, cx);
+                            }
+                            self.granted(granted, cx);
+                        }
+                        AcquireOutcome::Done(result) => {
+                            let joined = self.queue.take_up_to(answers_up_to);
+                            self.refuse_all(joined, &Refusal::Done(result), cx);
+                        }
+                        AcquireOutcome::Busy(busy) => {
+                            self.busy(&busy, sent, ttl, queue_mode, cx);
+                        }
+                        AcquireOutcome::Undo => self.begin_anew(cx),
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn pushed(
+        &mut self,
+        owner: &O,
+        pushed: PushedGrant,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if let Some(request) = &mut self.request
+            && request.owner == *owner
+        {
+            if let RequestStep::Waiting { .. } = request.step {
+                self.accept(pushed, cx);
+            } else {
+                request.meanwhile = Meanwhile::Granted(pushed);
+            }
+        }
+    }
+
+    pub(super) fn ask(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
+        let Some((_, head)) = self.queue.head() else {
+            return;
+        };
+        let terms = head.terms;
+        let waits_for_one = self.kind != RequestKind::Exclusive || self.queue.length() == 1;
+        let host = cx.host;
+        let new = || AcquireRequest::new(host.new_owner(terms.mode), terms.mode);
+        let answers_up_to = (self.kind == RequestKind::Once)
+            .then(|| self.queue.iter().map(|(id, _)| id).max())
+            .flatten();
+        let request = self.request.get_or_insert_with(new);
+        // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
+        if request.ttl > terms.ttl || request.mode != terms.mode {
+            let other = std::mem::replace(request, new());
+            cx.actions.extend(other.give_up(cx.now));
+        }
+        let queue_mode = match (request.queue_mode, terms.wait) {
+            (QueueMode::CheckPosition(position), _) => QueueMode::CheckPosition(position),
+            (_, Wait::No) => QueueMode::DoNotQueue,
+            (_, Wait::For(_) | Wait::Forever) => QueueMode::JoinQueue,
+        };
+        let before = (request.may_hold, request.queue_mode);
+        let known_fencing = host.known_fencing(&request.owner);
+        if queue_mode == QueueMode::JoinQueue {
+            // Only the first request that may queue puts an entry into the queue without looking for one.
+            request.queue_mode = QueueMode::CheckPosition(None);
+            request.waits_since = cx.now;
+            request.known_since = known_fencing;
+        }
+        // In the other modes the entry is also the holder's.
+        if queue_mode == QueueMode::JoinQueue || !terms.mode.is_alone() {
+            request.queued_ttl.get_or_insert(terms.ttl);
+        }
+        // Set before the first byte is sent.
+        request.may_hold = true;
+        request.ttl = terms.ttl;
+        request.step = RequestStep::Asking {
+            sent: cx.now,
+            ttl: terms.ttl,
+            queue_mode,
+            before,
+            answers_up_to,
+            polled_by: polling,
+        };
+        cx.actions.push(Action::Acquire(AcquireAction {
+            owner: request.owner.clone(),
+            ttl: terms.ttl,
+            // Prefetched tokens are of use only if another task waits behind this one.
+            tokens: if waits_for_one { 1 } else { BLOCK },
+            queue_mode,
+            queued_ttl: request.queued_ttl,
+            known_fencing,
+            polled_by: polling,
+        }));
+    }
+
+    pub(super) fn end_request(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(request) = self.request.take() {
+            cx.actions.extend(request.give_up(cx.now));
+        }
+    }
+
+    /// Gives up the owner token, which must not be asked with again, and asks with another one at once.
+    fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(request) = &mut self.request {
+            request.may_hold = true;
+            let next = AcquireRequest::new(cx.host.new_owner(request.mode), request.mode);
+            let given_up = std::mem::replace(request, next);
+            request.rivals = given_up.rivals;
+            request.last_reply.clone_from(&given_up.last_reply);
+            cx.actions.extend(given_up.give_up(cx.now));
+        }
+    }
+
+    fn busy(
+        &mut self,
+        busy: &Busy,
+        sent: Moment,
+        ttl: Duration,
+        asked: QueueMode,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if busy.needs_new_token() {
+            // Done at once: two processes with a part of the servers each would otherwise keep each other out.
+            self.begin_anew(cx);
+        }
+        let Some(request) = &mut self.request else {
+            return;
+        };
+        let is_queued = busy.wake_up == WakeUpMode::Push && asked != QueueMode::DoNotQueue;
+        request.rivals = request.rivals.max(if is_queued {
+            Rivals::Queue
+        } else {
+            Rivals::Holder
+        });
+        if !busy.needs_new_token() && asked != QueueMode::DoNotQueue {
+            request.may_hold = true;
+            request.queue_mode = QueueMode::CheckPosition(busy.position);
+            if let Some(stamp) = busy.stamp {
+                // The entry is in the queue, as it was when the request was sent. The message of an earlier grant may still be in
+                // flight, or may have come while the request was in flight. The stamp of a message tells whether its grant is an
+                // earlier one.
+                request.waits_since = sent;
+                request.known_since = request.known_since.max(stamp);
+            }
+        }
+        let refusal = Refusal::Busy {
+            until: match busy.expiry {
+                Expiry::In(left) => Some(cx.now.after(left)),
+                Expiry::Never => None,
+                Expiry::Unknown => Some(cx.now.after(ttl)),
+            },
+            holder: busy.holder.clone(),
+        };
+        request.last_reply = Some(refusal.clone());
+        let meanwhile = std::mem::take(&mut request.meanwhile);
+        let pause = if meanwhile == Meanwhile::Reconnected {
+            Duration::ZERO
+        } else {
+            checking_pause(busy, asked == QueueMode::JoinQueue, cx)
+        };
+        let asked_for = request.mode;
+        request.wait_until(cx.now.after(pause));
+        match asked_for {
+            // Without an entry in the queue, the request was refused for its own number of permits. There may be room for more.
+            Mode::Permits(permits) if asked == QueueMode::DoNotQueue => {
+                self.refuse_impatient_for(permits, &refusal, cx);
+            }
+            _ => self.refuse_impatient(&refusal, cx),
+        }
+        self.accept_meanwhile(meanwhile, cx);
+    }
+
+    fn failed(&mut self, failure: Failure, cx: &mut Transition<'_, W, L, O>) {
+        let Some(request) = &mut self.request else {
+            return;
+        };
+        if !failure.is_transient() {
+            return self.refuse_those(|_| true, &Refusal::Failed(failure), cx);
+        }
+        request.failures += 1;
+        // Servers that vote are not away. With a pause that grows, a waiter that has lost often would lose to those that come later.
+        let most = match failure {
+            Failure::LostVote(_) => 1,
+            _ => 6,
+        };
+        let doubled = 2_u32.pow(request.failures.min(most));
+        let pause = cx.polling_pause.saturating_mul(doubled).min(LONGEST_PAUSE);
+        let meanwhile = std::mem::take(&mut request.meanwhile);
+        let pause = if meanwhile == Meanwhile::Reconnected && !failure.is_definite() {
+            Duration::ZERO
+        } else {
+            cx.host.jitter(pause)
+        };
+        request.step = RequestStep::Waiting {
+            until: cx.now.after(pause),
+            wake_ups: if failure.is_definite() {
+                WakeUps::GrantsOnly
+            } else {
+                WakeUps::GrantsAndConnections
+            },
+        };
+        let refusal = Refusal::Failed(failure);
+        request.last_reply = Some(refusal.clone());
+        self.refuse_impatient(&refusal, cx);
+        self.accept_meanwhile(meanwhile, cx);
+    }
+
+    /// Accepts a grant that came by a message while a request was in flight.
+    fn accept_meanwhile(&mut self, meanwhile: Meanwhile, cx: &mut Transition<'_, W, L, O>) {
+        if let Meanwhile::Granted(pushed) = meanwhile
+            && self.queue.has_head()
+        {
+            self.accept(pushed, cx);
+        }
+    }
+
+    /// Accepts a grant that comes by a message while nothing is in flight.
+    ///
+    /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its time counts from
+    /// when that check was sent. So it may look older than it is, and then the lock is asked for again.
+    fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
+        let Some(request) = &mut self.request else {
+            return;
+        };
+        if pushed.stamp <= request.known_since {
+            // The grant ended before the server said "wait", since a message can be late. Or the server has lost its data. The next
+            // request, with the same owner token, takes a larger fencing token.
+            return request.wait_until(cx.now);
+        }
+        request.may_hold = true;
+        // Only an entry in the queue is granted by a message, and then `queued_ttl` is set.
+        let ttl = request.queued_ttl.unwrap_or_default();
+        let granted = Granted {
+            grant: pushed.grant,
+            ttl,
+            valid_until: validity(request.waits_since, ttl),
+        };
+        self.granted(granted, cx);
+    }
+
+    /// Hands over a grant that is of use. If too little of its lease may be left, the lock is asked for again.
+    ///
+    /// The acquire is idempotent: its reply has the token and the permit that this owner token has by then. A renewal could not tell
+    /// them. The lease of the grant may have ended. An earlier request without a reply may have taken the lock anew since, after
+    /// another holder and with another permit. A renewal would only say that the owner token has the lock.
+    fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(request) = &self.request {
+            let owner = request.owner.clone();
+            cx.actions
+                .push(Action::Learn(owner, granted.grant.tokens.last()));
+        }
+        if !granted.is_short(cx.now) {
+            return self.grant_to_head(granted, cx);
+        }
+        if let Some(request) = &mut self.request {
+            request.wait_until(cx.now);
+        }
+    }
+
+    /// Gives a grant to the next waiter, if that waiter asks for this ttl and mode. Else the next request gives the lease the other
+    /// ttl. A longer one was not granted, and with a shorter one a crash would block others for too long.
+    fn grant_to_head(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
+        let Some(request) = &mut self.request else {
+            return;
+        };
+        let Some((id, head)) = self.queue.head() else {
+            return;
+        };
+        let terms = head.terms;
+        if terms.ttl != granted.ttl || terms.mode != request.mode {
+            return request.wait_until(cx.now);
+        }
+        let Some(fencing) = granted.grant.tokens.take() else {
+            return;
+        };
+        let rivals = request.rivals;
+        let owner = request.owner.clone();
+        let mut lease = ServerLease::new(owner, &granted, request, &terms, cx);
+        let ends = lease.valid_until;
+        if self.kind == RequestKind::Exclusive && self.queue.length() > 1 {
+            cx.actions.push(lease.prefetch());
+        }
+        self.request = None;
+        let at = self.leases.len();
+        if at == 0 {
+            // Mostly the only one. A vector takes room for four by itself.
+            self.leases.reserve_exact(1);
+        }
+        self.leases.push(lease);
+        if rivals != Rivals::None {
+            cx.actions.push(Action::HandedOnRemotely);
+        }
+        self.give(at, id, fencing, cx);
+        match self.kind {
+            RequestKind::Exclusive | RequestKind::Once => {
+                self.refuse_impatient(&Refusal::busy_until(ends), cx);
+            }
+            RequestKind::Shared => self.admit_all(at, cx),
+            RequestKind::Permits => {}
+        }
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::{
+            event::{Event, Outcome},
+            terms::{Defaults, Terms},
+            transition::{Host, Limits, NewLease},
+        },
+        fencing::FencingBlock,
+        options::LockOptions,
+    };
+
+    const TTL: Duration = Duration::from_secs(3);
+    const TASK: TaskId = TaskId(1);
+
+    type Key = FullState<(), (), u64>;
+
+    struct Alone;
+
+    impl Host<(), (), u64> for Alone {
+        fn new_owner(&self, _: Mode) -> u64 {
+            7
+        }
+
+        fn new_lease(&self, _: NewLease<'_, u64>) {}
+
+        fn known_fencing(&self, _: &u64) -> u64 {
+            0
+        }
+
+        fn jitter(&self, span: Duration) -> Duration {
+            span
+        }
+    }
+
+    type Actions = Vec<Action<(), (), u64>>;
+
+    /// An event at a second of the clock.
+    fn at(key: &mut Key, second: u64, event: Event<'_, (), u64>) -> (Outcome<(), u64>, Actions) {
+        let mut cx = Transition {
+            now: Moment::from_nanos(second * 1_000_000_000),
+            limits: Limits::default(),
+            polling_pause: Duration::from_millis(50),
+            host: &Alone,
+            actions: Vec::new(),
+        };
+        let outcome = key.apply(event, &mut cx);
+        (outcome, cx.actions)
+    }
+
+    fn polled(key: &mut Key, second: u64) -> Outcome<(), u64> {
+        let poll = Event::Poll {
+            id: TASK,
+            waker: &mut Some(()),
+            reply: None,
+        };
+        at(key, second, poll).0
+    }
+
+    fn waiting() -> Key {
+        let mut key = Key::new(RequestKind::Exclusive);
+        let options = LockOptions::new(TTL).wait_forever();
+        let terms = Terms::new(&options, Defaults::default()).expect("valid");
+        let wait = Event::Wait {
+            id: TASK,
+            terms: &terms,
+            deadline: None,
+            waker: &mut Some(()),
+        };
+        at(&mut key, 10, wait);
+        key
+    }
+
+    /// The server says "wait", and perhaps sends its counter.
+    fn reply_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
+        let busy = Busy {
+            expiry: Expiry::Unknown,
+            position: None,
+            wake_up: WakeUpMode::Push,
+            is_next: true,
+            stamp,
+            holder: None,
+        };
+        let reply = AcquireReply {
+            result: Ok(AcquireOutcome::Busy(busy)),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        };
+        at(key, second, Event::Acquired(&7, reply));
+    }
+
+    fn granting(fencing: u64) -> AcquireReply {
+        AcquireReply {
+            result: Ok(AcquireOutcome::Granted(
+                FencingBlock::new(fencing, 1).into(),
+            )),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        }
+    }
+
+    fn is_granted(key: &mut Key, second: u64) -> bool {
+        matches!(polled(key, second), Outcome::Taken(()))
+    }
+
+    fn pushed(fencing: u64) -> PushedGrant {
+        PushedGrant {
+            grant: FencingBlock::new(fencing, 1).into(),
+            stamp: fencing,
+        }
+    }
+
+    /// The message of the grant was sent and the lease ran out before the server said "wait" again. The process reads the message
+    /// after that reply.
+    #[test]
+    fn a_message_of_a_grant_that_ended_before_the_last_reply_is_not_taken_for_a_new_one() {
+        let mut key = waiting();
+        reply_to_wait(&mut key, 10, None);
+        // A check is sent.
+        at(&mut key, 13, Event::Tick);
+        reply_to_wait(&mut key, 13, Some(100));
+        at(&mut key, 13, Event::Pushed(&7, pushed(100)));
+        assert!(!is_granted(&mut key, 13));
+        // The reply to the next check is the same.
+        reply_to_wait(&mut key, 13, Some(100));
+        at(&mut key, 13, Event::Pushed(&7, pushed(101)));
+        let held = key.leases.first();
+        let held = held.expect("it is younger than the last reply");
+        assert_eq!(
+            held.valid_until,
+            validity(Moment::from_nanos(13_000_000_000), TTL)
+        );
+        assert!(is_granted(&mut key, 13));
+    }
+
+    #[test]
+    fn the_pause_after_a_lost_vote_does_not_grow_as_in_an_outage() {
+        let pause_after_eight = |failure: fn(&'static str) -> Failure| {
+            let mut key = waiting();
+            for second in 11..=18 {
+                at(&mut key, second, Event::Tick);
+                let reply = AcquireReply {
+                    result: Err(failure("no majority")),
+                    is_settled: true,
+                    has_not_left: false,
+                    is_astray: false,
+                };
+                at(&mut key, second, Event::Acquired(&7, reply));
+            }
+            let due = key.request.as_ref().and_then(AcquireRequest::due);
+            let last = Moment::from_nanos(18_000_000_000);
+            due.expect("it waits").since(last)
+        };
+        let twice = Duration::from_millis(50) * 2;
+        assert_eq!(pause_after_eight(Failure::lost_vote), twice);
+        assert_eq!(pause_after_eight(Failure::not_now), LONGEST_PAUSE);
+    }
+
+    /// Each reply comes after the end of the lease that it grants.
+    #[test]
+    fn a_ttl_that_is_too_short_for_the_server_is_refused_at_the_third_late_grant() {
+        let mut key = waiting();
+        for second in [14, 19, 24] {
+            assert!(matches!(polled(&mut key, second), Outcome::Pending));
+            at(&mut key, second, Event::Acquired(&7, granting(second)));
+            at(&mut key, second + 1, Event::Tick);
+        }
+        let Outcome::Refused(Refusal::TooSlow { took, ttl }) = polled(&mut key, 25) else {
+            panic!("it still waits");
+        };
+        assert!(took > ttl, "{took:?}");
+    }
+
+    #[test]
+    fn a_grant_that_may_be_too_old_is_requested_again_before_a_task_has_it() {
+        let mut key = waiting();
+        reply_to_wait(&mut key, 10, None);
+        let (_, actions) = at(&mut key, 12, Event::Pushed(&7, pushed(5)));
+        let asks = |action: &Action<(), (), u64>| matches!(action, Action::Acquire(asked) if asked.owner == 7);
+        assert!(actions.iter().any(asks), "{actions:?}");
+        assert!(!is_granted(&mut key, 12));
+        at(&mut key, 12, Event::Acquired(&7, granting(9)));
+        assert!(is_granted(&mut key, 12));
+        let held = key.leases.first().expect("it is granted");
+        assert_eq!(u64::from(held.tokens.last()), 9, "the token of the reply");
+    }
+
+    /// The result may be forgotten between the reply of the server and the call of the second task.
+    #[test]
+    fn a_result_answers_only_tasks_that_waited_when_the_request_was_sent() {
+        let mut key = Key::new(RequestKind::Once);
+        let options = LockOptions::new(TTL).wait_forever();
+        let mut terms = Terms::new(&options, Defaults::default()).expect("valid");
+        terms.mode = Mode::Once;
+        let wait = |key: &mut Key, id| {
+            let wait = Event::Wait {
+                id: TaskId(id),
+                terms: &terms,
+                deadline: None,
+                waker: &mut Some(()),
+            };
+            at(key, 10, wait);
+        };
+        let poll = |key: &mut Key, id| {
+            let poll = Event::Poll {
+                id: TaskId(id),
+                waker: &mut Some(()),
+                reply: None,
+            };
+            at(key, 10, poll).0
+        };
+        wait(&mut key, 1);
+        assert!(matches!(poll(&mut key, 1), Outcome::Pending));
+        wait(&mut key, 2);
+        let done = AcquireReply {
+            result: Ok(AcquireOutcome::Done(b"result".to_vec().into())),
+            is_settled: true,
+            has_not_left: false,
+            is_astray: false,
+        };
+        let (_, actions) = at(&mut key, 10, Event::Acquired(&7, done));
+        assert!(matches!(
+            poll(&mut key, 1),
+            Outcome::Refused(Refusal::Done(_))
+        ));
+        assert!(matches!(poll(&mut key, 2), Outcome::Pending));
+        let asks = |action: &Action<(), (), u64>| matches!(action, Action::Acquire(_));
+        assert!(actions.iter().any(asks), "{actions:?}");
+    }
+
+    #[test]
+    fn a_late_grant_is_requested_again() {
+        let mut key = waiting();
+        at(&mut key, 12, Event::Acquired(&7, granting(5)));
+        assert!(!is_granted(&mut key, 12));
+        at(&mut key, 13, Event::Acquired(&7, granting(9)));
+        assert!(is_granted(&mut key, 13));
+    }
+}

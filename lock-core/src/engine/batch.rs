@@ -1,0 +1,224 @@
+//! How long a server lease may be passed on inside the process while other processes wait for it.
+//!
+//! If another process is in the queue, or this one was, the lock goes back after one hand-off. If others poll, it goes back after
+//! 64. In both cases it goes back after 20 ms at the latest. The release grants it to the queue, but not to those that poll, so for them
+//! the lock is then left alone for a polling pause. So a process with many waiting tasks has two turns while a process
+//! with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair: see
+//! `max_handoffs`.
+
+use crate::{
+    engine::{
+        reply::Contended,
+        transition::{BLOCK, BLOCK_ALONE, Limits},
+    },
+    moment::Moment,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// How often the lease was passed on after `since`: when the server granted it, or last said that no other process waits.
+    pub(crate) passed: u32,
+    pub(crate) since: Moment,
+    /// `None` before the first reply.
+    pub(crate) contended: Option<Contended>,
+    /// When the server last reported this, or granted the lease.
+    pub(crate) replied_at: Moment,
+    /// After how many hand-offs the server is asked again. The number doubles. So a process that comes soon after a grant is
+    /// noticed soon, and a key that no other process wants costs few requests.
+    pub(crate) asks_at: u32,
+}
+
+/// What happens to a lease after its holder has released it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    PassOn,
+    /// The reply in flight tells whether other processes wait.
+    AwaitReply,
+    GiveBack,
+}
+
+impl Batch {
+    /// `is_queued`: this process was in the queue. If one process waited, another one may be about to wait: the process that
+    /// released the lock comes back after a round trip.
+    pub(crate) fn new(is_queued: bool, now: Moment) -> Self {
+        Self {
+            passed: 0,
+            since: now,
+            contended: is_queued.then_some(Contended::OthersQueued),
+            replied_at: now,
+            asks_at: 1,
+        }
+    }
+
+    /// `is_asking`: a request is in flight with a reply that tells whether other processes wait. A reply of the server counts for a
+    /// bounded time.
+    pub(crate) fn next(&self, is_asking: bool, now: Moment, limits: &Limits) -> Next {
+        let is_within = |most| self.passed < most && now.since(self.since) < limits.handoff_time;
+        let goes_on = match self.contended {
+            Some(Contended::OthersQueued) => is_within(limits.handoffs_before_queue()),
+            None if is_asking && !is_within(limits.handoffs_before_queue()) => {
+                return Next::AwaitReply;
+            }
+            Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls()),
+            // Twice the time, since a reply takes some of it.
+            Some(Contended::NoneWaiting) => {
+                now.since(self.replied_at) < limits.handoff_time.saturating_mul(2)
+            }
+        };
+        if goes_on {
+            Next::PassOn
+        } else {
+            Next::GiveBack
+        }
+    }
+
+    /// How many fencing tokens are to be prefetched.
+    pub(crate) fn block(&self) -> u32 {
+        match self.contended {
+            Some(Contended::NoneWaiting) => BLOCK_ALONE,
+            Some(Contended::OthersQueued | Contended::OthersWaiting) | None => BLOCK,
+        }
+    }
+
+    /// Counts a hand-off. Returns whether the server is to be asked again.
+    pub(crate) fn pass(&mut self, now: Moment, limits: &Limits) -> bool {
+        self.passed = self.passed.saturating_add(1);
+        let is_due = self.passed >= self.asks_at;
+        if is_due {
+            self.asks_at = self.asks_at.saturating_mul(2);
+        }
+        is_due || now.since(self.replied_at) >= limits.handoff_time
+    }
+
+    /// The bound counts from the last reply that no other process waits. `OthersQueued` stays until the lock has been at the
+    /// server: a process that left the queue may be about to come back.
+    pub(crate) fn note(&mut self, contended: Contended, now: Moment) {
+        self.replied_at = now;
+        if self.contended == Some(Contended::OthersQueued) {
+            return;
+        }
+        if contended == Contended::NoneWaiting {
+            self.passed = 0;
+            self.since = now;
+        }
+        self.contended = Some(contended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn limits(handoffs: Option<u32>) -> Limits {
+        Limits {
+            held: 1,
+            waiting: 1,
+            handoffs,
+            handoff_time: Duration::from_millis(20),
+        }
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(0).after(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn while_others_wait_a_batch_ends_by_count_and_by_time() {
+        let limits = limits(Some(3));
+        for contended in [Contended::OthersQueued, Contended::OthersWaiting] {
+            let mut batch = Batch::new(false, at(0));
+            batch.note(contended, at(0));
+            assert_eq!(batch.next(true, at(19), &limits), Next::PassOn);
+            assert_eq!(batch.next(true, at(20), &limits), Next::GiveBack);
+            batch.passed = 2;
+            assert_eq!(batch.next(true, at(0), &limits), Next::PassOn);
+            batch.passed = 3;
+            assert_eq!(batch.next(true, at(0), &limits), Next::GiveBack);
+            batch.note(contended, at(1));
+            assert_eq!(
+                batch.next(true, at(1), &limits),
+                Next::GiveBack,
+                "hearing of them again is no new beginning"
+            );
+        }
+    }
+
+    #[test]
+    fn before_a_queue_a_lock_is_passed_on_once_unless_asked_otherwise() {
+        let mut queued = Batch::new(true, at(0));
+        assert_eq!(queued.next(false, at(0), &limits(None)), Next::PassOn);
+        queued.pass(at(0), &limits(None));
+        assert_eq!(queued.next(true, at(0), &limits(None)), Next::GiveBack);
+        queued.note(Contended::NoneWaiting, at(0));
+        assert_eq!(
+            queued.next(true, at(0), &limits(None)),
+            Next::GiveBack,
+            "the last holder may be about to come back"
+        );
+        let mut polled = Batch::new(false, at(0));
+        polled.note(Contended::OthersWaiting, at(0));
+        polled.passed = 63;
+        assert_eq!(polled.next(false, at(0), &limits(None)), Next::PassOn);
+        polled.passed = 64;
+        assert_eq!(polled.next(false, at(0), &limits(None)), Next::GiveBack);
+    }
+
+    #[test]
+    fn more_tokens_are_prefetched_while_no_other_process_waits() {
+        let mut batch = Batch::new(false, at(0));
+        assert_eq!(batch.block(), 64);
+        batch.note(Contended::NoneWaiting, at(0));
+        assert_eq!(batch.block(), 256);
+        batch.note(Contended::OthersWaiting, at(0));
+        assert_eq!(batch.block(), 64);
+    }
+
+    #[test]
+    fn before_the_first_reply_a_lock_is_passed_on_once() {
+        let mut batch = Batch::new(false, at(0));
+        assert!(batch.pass(at(0), &limits(None)));
+        assert_eq!(batch.next(true, at(0), &limits(None)), Next::AwaitReply);
+        assert_eq!(
+            batch.next(false, at(0), &limits(None)),
+            Next::PassOn,
+            "no reply is on its way"
+        );
+        batch.note(Contended::NoneWaiting, at(0));
+        assert_eq!(batch.next(true, at(0), &limits(None)), Next::PassOn);
+    }
+
+    #[test]
+    fn while_no_other_process_waits_a_batch_goes_on_as_long_as_that_is_known() {
+        let limits = limits(Some(3));
+        let mut batch = Batch::new(false, at(0));
+        batch.passed = 1000;
+        batch.note(Contended::NoneWaiting, at(10));
+        assert_eq!(batch.passed, 0);
+        batch.passed = 1000;
+        assert_eq!(batch.next(true, at(49), &limits), Next::PassOn);
+        assert_eq!(batch.next(true, at(50), &limits), Next::GiveBack);
+        batch.note(Contended::OthersQueued, at(30));
+        assert_eq!(
+            batch.next(true, at(30), &limits),
+            Next::GiveBack,
+            "the bound counts from when none was known to wait"
+        );
+    }
+
+    #[test]
+    fn the_server_gets_a_request_after_1_2_4_hand_offs_and_when_its_last_reply_is_old() {
+        let limits = limits(None);
+        let mut batch = Batch::new(false, at(0));
+        let mut asked = Vec::new();
+        for turn in 1..=100 {
+            if batch.pass(at(0), &limits) {
+                asked.push(turn);
+                batch.note(Contended::NoneWaiting, at(0));
+            }
+        }
+        assert_eq!(asked, [1, 3, 7, 15, 31, 63]);
+        assert!(!batch.pass(at(19), &limits) && batch.pass(at(20), &limits));
+    }
+}

@@ -1,0 +1,176 @@
+//! Granting and refusing: how a task that waits gets its result.
+
+use std::time::Duration;
+
+use crate::{
+    engine::{
+        full_state::FullState,
+        local_holders::{HolderStage, LocalHolder},
+        request::AcquireRequest,
+        server_lease::ServerLease,
+        terms::HoldBounds,
+        transition::{Action, POLL_WITHIN, Refusal, TaskId, Transition},
+        wait_queue::LocalWaiter,
+    },
+    fencing::FencingToken,
+    mode::Mode,
+    moment::Moment,
+};
+
+impl<W, L, O> FullState<W, L, O>
+where
+    L: Clone,
+    O: Clone + PartialEq,
+{
+    /// The task takes its grant, if it has one. A task that polls late can take it as long as the lease lasts.
+    pub(super) fn take_grant(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) -> Option<L> {
+        let at = self.granting_lease(id)?;
+        let held = &mut self.leases[at];
+        if cx.now >= held.valid_until {
+            return None;
+        }
+        let holder = held.holders.get(id)?;
+        let HolderStage::Granted { waiter, .. } = &holder.stage else {
+            return None;
+        };
+        let lease = held.make_lease(id, &waiter.terms, holder.fencing, cx);
+        let taken = HolderStage::Taken {
+            lease: lease.clone(),
+            bounds: HoldBounds::default(),
+        };
+        let stage = held
+            .holders
+            .change(id, |holder| std::mem::replace(&mut holder.stage, taken))?;
+        if let HolderStage::Granted { waiter, .. } = stage {
+            cx.actions.extend(waiter.waker.map(Action::Drop));
+        }
+        Some(lease)
+    }
+
+    /// Takes back a grant that its task has not taken. Also returns the position of the lease.
+    pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<LocalWaiter<W>>)> {
+        let at = self.granting_lease(id)?;
+        match self.leases[at].holders.remove(id)?.stage {
+            HolderStage::Granted { waiter, .. } => Some((at, waiter)),
+            HolderStage::Taken { .. } => None,
+        }
+    }
+
+    pub(super) fn granted_tasks(&self) -> Vec<TaskId> {
+        let holders = self.leases.iter().flat_map(|held| held.holders.iter());
+        let granted = holders.filter(|holder| holder.is_granted());
+        granted.map(|holder| holder.id).collect()
+    }
+
+    /// Gives a server lease to a waiter, and wakes it.
+    pub(super) fn give(
+        &mut self,
+        at: usize,
+        id: TaskId,
+        fencing: FencingToken,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if let Some(mut waiter) = self.queue.remove(id) {
+            cx.actions.extend(waiter.waker.take().map(Action::Wake));
+            let held = &mut self.leases[at];
+            if let Some(share) = &mut held.share {
+                share.unused_until = None;
+            }
+            held.holders.insert(LocalHolder {
+                id,
+                fencing,
+                unrenewed_until: None,
+                stage: HolderStage::Granted {
+                    until: cx.now.after(POLL_WITHIN),
+                    waiter,
+                },
+            });
+        }
+    }
+
+    fn granting_lease(&self, id: TaskId) -> Option<usize> {
+        let at = self.lease_of(id)?;
+        let holder = self.leases[at].holders.get(id)?;
+        holder.is_granted().then_some(at)
+    }
+
+    /// Ends the waits with a deadline that has passed: at once if a reply is known, else with the reply that is in flight.
+    pub(super) fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        while let Some(id) = self.queue.pass_deadline(cx.now) {
+            let decided = self.request.as_ref().is_none_or(AcquireRequest::has_reply);
+            if let Some(waiter) = self.queue.get_mut(id)
+                && decided
+            {
+                let ttl = waiter.terms.ttl;
+                let refusal = self.refusal(ttl, cx.now);
+                let waiter = self.queue.remove(id).map(|waiter| (id, waiter));
+                self.refuse_all(waiter, &refusal, cx);
+            }
+        }
+    }
+
+    /// The refusal for a task that waits no longer.
+    pub(super) fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
+        let expected = Refusal::busy_until(now.after(ttl));
+        // Before the first reply, the process may know no more than that a waiter is before this one.
+        let replied = self
+            .request
+            .as_ref()
+            .and_then(|request| request.last_reply.clone());
+        let held = self.leases.iter().map(ServerLease::ends_at).min();
+        replied
+            .or_else(|| held.map(Refusal::busy_until))
+            .unwrap_or(expected)
+    }
+
+    pub(super) fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {
+        let waiters = self.queue.take_impatient(|_| true);
+        self.refuse_all(waiters, refusal, cx);
+    }
+
+    /// Refuses those that ask for one of this number of permits, or of a smaller number.
+    pub(super) fn refuse_impatient_for(
+        &mut self,
+        permits: u16,
+        refusal: &Refusal,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        let is_for = |waiter: &LocalWaiter<W>| matches!(waiter.terms.mode, Mode::Permits(one) if one <= permits);
+        let waiters = self.queue.take_impatient(is_for);
+        self.refuse_all(waiters, refusal, cx);
+    }
+
+    /// Refuses the waiters with this ttl, or a shorter one.
+    pub(super) fn refuse_as_too_slow(
+        &mut self,
+        took: Duration,
+        ttl: Duration,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        let refusal = Refusal::TooSlow { took, ttl };
+        self.refuse_those(|waiter| waiter.terms.ttl <= ttl, &refusal, cx);
+    }
+
+    pub(super) fn refuse_those(
+        &mut self,
+        which: impl Fn(&LocalWaiter<W>) -> bool,
+        refusal: &Refusal,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        let waiters = self.queue.take_those(which);
+        self.refuse_all(waiters, refusal, cx);
+    }
+
+    /// Tells the tasks of waiters that were taken out that their wait has ended.
+    pub(super) fn refuse_all(
+        &mut self,
+        waiters: impl IntoIterator<Item = (TaskId, Box<LocalWaiter<W>>)>,
+        refusal: &Refusal,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        for (id, waiter) in waiters {
+            self.refused.insert(id, refusal.clone());
+            cx.actions.extend(waiter.waker.map(Action::Wake));
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Holding: the transitions of a server lease, from its first holder to its release or loss.
+//!
+//! Each task has a fencing token of its own. The lock passes from task to task without a message. Three things are needed: the
+//! lease is certain to last, the next task has a token, and other processes do not wait for too long. Else the lock goes back to
+//! the server.
+//!
+//! All tasks of a share have the token of its phase. A permit goes back to the server after each task. The server gives it to the
+//! first waiter for any permit.
+
+use crate::{
+    engine::{
+        batch::Next,
+        event::AfterRelease,
+        full_state::FullState,
+        local_holders::{HolderStage, LocalHolder},
+        reply::{Contended, Renewed},
+        server_lease::{RenewalPlan, RenewalReply, validity},
+        terms::HoldBounds,
+        transition::{Action, ReleaseAction, TaskId, Transition},
+    },
+    error::LeaseLost,
+    mode::RequestKind,
+    moment::Moment,
+};
+
+impl<W, L, O> FullState<W, L, O>
+where
+    L: Clone,
+    O: Clone + PartialEq,
+{
+    pub(super) fn begin(&mut self, id: TaskId, from_now_on: HoldBounds) {
+        if let Some(at) = self.lease_of(id) {
+            self.leases[at].holders.change(id, |holder| {
+                if let HolderStage::Taken { bounds, .. } = &mut holder.stage {
+                    *bounds = from_now_on;
+                }
+            });
+        }
+    }
+
+    pub(super) fn release(
+        &mut self,
+        id: TaskId,
+        owner: &O,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> AfterRelease<O> {
+        self.expire(cx);
+        match self.lease_of(id) {
+            Some(at) => {
+                let holder = self.leases[at].holders.remove(id);
+                let kept_until = holder.and_then(|holder| holder.bounds().kept_until);
+                self.pass(at, kept_until, cx)
+            }
+            // Other tasks still have the share.
+            None if self.position_of(owner).is_some() => AfterRelease::Passed,
+            None => AfterRelease::NotHeld,
+        }
+    }
+
+    pub(super) fn lose(&mut self, id: TaskId, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(at) = self.lease_of(id) {
+            match reason {
+                // The reason is its own `max_hold`, or another key that it took. Other tasks keep the share.
+                LeaseLost::MaxHold | LeaseLost::OtherKey => self.end_holder(at, id, reason, cx),
+                _ => self.end_lease(at, reason, cx),
+            }
+        }
+    }
+
+    pub(super) fn lose_all(&mut self, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
+        // Bounded: each round takes one out.
+        while !self.leases.is_empty() {
+            self.end_lease(0, reason, cx);
+        }
+    }
+
+    pub(super) fn renewed(
+        &mut self,
+        owner: &O,
+        reply: &RenewalReply<'_>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        self.expire(cx);
+        let Some(at) = self.position_of(owner) else {
+            return;
+        };
+        let held = &mut self.leases[at];
+        let takes_tokens = reply.tokens > 0;
+        if takes_tokens {
+            held.is_prefetching = false;
+        }
+        match reply.result {
+            Ok(Renewed::Extended { tokens, contended }) => {
+                if takes_tokens {
+                    cx.actions.push(Action::Learn(owner.clone(), tokens.last()));
+                    held.next_tokens = *tokens;
+                    held.batch.note(*contended, cx.now);
+                } else {
+                    held.renewal.end(cx.now);
+                }
+                held.extend(validity(reply.sent, held.ttl), cx);
+                if *contended != Contended::NoneWaiting {
+                    self.close_share(at, cx);
+                }
+            }
+            Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
+            Err(_) if !takes_tokens => held.renewal.retry(reply.retry_in, cx),
+            // Without tokens, the lease goes back to the server when the last ones are used up.
+            Err(_) => {}
+        }
+        let held = self.leases.get(at);
+        if takes_tokens && held.is_some_and(|held| held.owner == *owner && held.holders.is_empty())
+        {
+            self.go_on_without_holder(at, None, cx);
+        }
+    }
+
+    pub(super) fn stop_renewing(&mut self, id: TaskId, now: Moment) {
+        if let Some(at) = self.lease_of(id) {
+            let held = &mut self.leases[at];
+            if held.share.is_some() {
+                let until = validity(now, held.ttl);
+                held.holders
+                    .change(id, |holder| holder.unrenewed_until = Some(until));
+            } else {
+                held.renewal = RenewalPlan::Off;
+            }
+        }
+    }
+
+    /// Ends what has run out: a lease, the time of `max_hold`, a grant that its task did not take.
+    pub(super) fn expire(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        // From the last to the first, since a lease that ends is taken out.
+        for at in (0..self.leases.len()).rev() {
+            let held = &mut self.leases[at];
+            if cx.now < held.ends_at() {
+                continue;
+            }
+            let ended = held.holders.ended(cx.now);
+            let is_over = cx.now >= held.valid_until;
+            let is_granted =
+                |id: &TaskId| held.holders.get(*id).is_some_and(LocalHolder::is_granted);
+            let (not_taken, too_long): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_granted);
+            let owner = held.owner.clone();
+            for id in &not_taken {
+                if let Some((_, waiter)) = self.withdraw_grant(*id) {
+                    self.queue.insert(*id, waiter);
+                }
+            }
+            if !not_taken.is_empty() {
+                // If one task did not poll for so long, others may not poll either: the process was stopped, or its runtime is
+                // blocked. All are woken, and the lock goes back to the server until one of them polls.
+                cx.actions
+                    .extend(self.queue.put_all_to_sleep().into_iter().map(Action::Wake));
+                self.go_on_without_holder(at, None, cx);
+            }
+            for id in too_long {
+                if let Some(at) = self.lease_of(id).filter(|_| !is_over) {
+                    let holder = self.leases[at].holders.get(id);
+                    let reason = holder.map_or(LeaseLost::Expired, |holder| holder.ends_by(cx.now));
+                    self.end_holder(at, id, reason, cx);
+                }
+            }
+            if let Some(at) = self.position_of(&owner).filter(|_| is_over) {
+                self.end_lease(at, LeaseLost::Expired, cx);
+            }
+        }
+    }
+
+    /// Passes on a lease that may have no holder any more: to the next waiter, or back to the server.
+    pub(super) fn go_on_without_holder(
+        &mut self,
+        at: usize,
+        kept_until: Option<Moment>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        if let AfterRelease::GiveBack(release) = self.pass(at, kept_until, cx) {
+            cx.actions.push(Action::Release(release));
+        }
+    }
+
+    fn pass(
+        &mut self,
+        at: usize,
+        kept_until: Option<Moment>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> AfterRelease<O> {
+        match self.kind {
+            RequestKind::Exclusive => self.pass_on(at, kept_until, cx),
+            RequestKind::Shared => self.keep_share(at, kept_until, cx),
+            RequestKind::Permits | RequestKind::Once => {
+                AfterRelease::GiveBack(self.give_back(at, kept_until))
+            }
+        }
+    }
+
+    fn pass_on(
+        &mut self,
+        at: usize,
+        kept_until: Option<Moment>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> AfterRelease<O> {
+        let held = &mut self.leases[at];
+        let is_kept = kept_until.is_some_and(|until| cx.now < until);
+        let next = self
+            .queue
+            .head()
+            .filter(|(_, waiter)| held.suits(&waiter.terms, cx));
+        if let Some((id, _)) = next
+            && !is_kept
+        {
+            let is_asking = held.is_prefetching;
+            let fencing = match held.batch.next(is_asking, cx.now, &cx.limits) {
+                Next::PassOn => held.take_token(),
+                Next::AwaitReply => None,
+                Next::GiveBack => {
+                    if held.batch.contended == Some(Contended::OthersWaiting) {
+                        // A process that polls is not granted the lock by the release. Without a pause, this one would take the
+                        // lock again at once, and a poll would hardly ever find it free.
+                        let pause = cx.host.jitter(cx.polling_pause);
+                        self.asks_from = Some(cx.now.after(pause));
+                    }
+                    return AfterRelease::GiveBack(self.give_back(at, kept_until));
+                }
+            };
+            if let Some(fencing) = fencing {
+                let asks = held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
+                // After the last task of a batch no more tokens are needed.
+                let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::GiveBack;
+                if !is_asking && asks && !is_last {
+                    cx.actions.push(held.prefetch());
+                }
+                cx.actions.push(Action::HandedOnLocally);
+                self.give(at, id, fencing, cx);
+                return AfterRelease::Passed;
+            }
+            if is_asking {
+                // The reply brings more tokens. It arrives sooner than the lock could go to the server and back.
+                return AfterRelease::Passed;
+            }
+        }
+        AfterRelease::GiveBack(self.give_back(at, kept_until))
+    }
+
+    /// Takes a lease out of the list, to be released.
+    pub(super) fn give_back(&mut self, at: usize, kept_until: Option<Moment>) -> ReleaseAction<O> {
+        let held = self.leases.swap_remove(at);
+        held.into_release(kept_until)
+    }
+
+    /// One task loses a lease. Other tasks that have the lease keep it.
+    fn end_holder(
+        &mut self,
+        at: usize,
+        id: TaskId,
+        reason: LeaseLost,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
+        let held = &mut self.leases[at];
+        if held.holders.iter().nth(1).is_none() {
+            return self.end_lease(at, reason, cx);
+        }
+        if let Some(holder) = held.holders.remove(id) {
+            let kept_until = holder.bounds().kept_until;
+            if let Some(share) = &mut held.share {
+                share.keep_until(kept_until);
+            }
+            if let HolderStage::Taken { lease, .. } = holder.stage {
+                cx.actions.push(Action::End { lease, reason });
+            }
+        }
+    }
+
+    /// Ends a lease. If a task has taken it, the rest of it stays on the server until the guard is dropped. That task keeps no
+    /// other task of this process from the lock.
+    fn end_lease(&mut self, at: usize, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
+        let mut held = self.leases.swap_remove(at);
+        let mut is_taken = false;
+        for holder in std::mem::take(&mut held.holders).into_each() {
+            match holder.stage {
+                HolderStage::Taken { lease, .. } => {
+                    is_taken = true;
+                    cx.actions.push(Action::End { lease, reason });
+                }
+                // The task has not seen the grant: it waits again, in its position.
+                HolderStage::Granted { waiter, .. } => self.queue.insert(holder.id, waiter),
+            }
+        }
+        if !is_taken {
+            cx.actions.push(Action::Release(held.into_release(None)));
+        }
+    }
+
+    /// The position of the lease that this task has, or was granted.
+    pub(super) fn lease_of(&self, id: TaskId) -> Option<usize> {
+        let mut leases = self.leases.iter();
+        leases.position(|held| held.holders.get(id).is_some())
+    }
+
+    pub(super) fn position_of(&self, owner: &O) -> Option<usize> {
+        let mut leases = self.leases.iter();
+        leases.position(|held| held.owner == *owner)
+    }
+}

@@ -1,0 +1,160 @@
+//! The tasks of this process that have one server lease.
+
+use crate::{
+    engine::{few::Few, terms::HoldBounds, transition::TaskId, wait_queue::LocalWaiter},
+    error::LeaseLost,
+    fencing::FencingToken,
+    moment::Moment,
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct LocalHolder<W, L> {
+    pub(crate) id: TaskId,
+    pub(crate) fencing: FencingToken,
+    /// Until when it has a share that is renewed for other tasks only.
+    pub(crate) unrenewed_until: Option<Moment>,
+    pub(crate) stage: HolderStage<W, L>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum HolderStage<W, L> {
+    /// Its task was woken and has not polled. It loses the grant at `until`.
+    Granted {
+        until: Moment,
+        waiter: Box<LocalWaiter<W>>,
+    },
+    /// Its task has it. The bounds are empty until it begins.
+    Taken { lease: L, bounds: HoldBounds },
+}
+
+impl<W, L> LocalHolder<W, L> {
+    /// When this holder loses the lease for a reason of its own. It has not polled, its `max_hold` is over, or its lease is not
+    /// renewed.
+    pub(crate) fn ends_at(&self) -> Option<Moment> {
+        match &self.stage {
+            HolderStage::Granted { until, .. } => Some(*until),
+            HolderStage::Taken { bounds, .. } => {
+                let ends = bounds.held_until.into_iter().chain(self.unrenewed_until);
+                ends.min()
+            }
+        }
+    }
+
+    /// What follows from `max_hold` and `min_hold`: nothing before its task has begun.
+    pub(crate) fn bounds(&self) -> HoldBounds {
+        match &self.stage {
+            HolderStage::Granted { .. } => HoldBounds::default(),
+            HolderStage::Taken { bounds, .. } => *bounds,
+        }
+    }
+
+    /// Why a holder that has taken the lease loses it by itself.
+    pub(crate) fn ends_by(&self, now: Moment) -> LeaseLost {
+        if self.bounds().held_until.is_some_and(|end| end <= now) {
+            LeaseLost::MaxHold
+        } else {
+            LeaseLost::Expired
+        }
+    }
+
+    pub(crate) fn is_granted(&self) -> bool {
+        matches!(self.stage, HolderStage::Granted { .. })
+    }
+
+    pub(crate) fn lease(&self) -> Option<&L> {
+        match &self.stage {
+            HolderStage::Taken { lease, .. } => Some(lease),
+            HolderStage::Granted { .. } => None,
+        }
+    }
+}
+
+/// Usually one holder. Only a share has more.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalHolders<W, L> {
+    all: Few<TaskId, LocalHolder<W, L>>,
+    /// Never later than the first end of any of them. It may be the end of a holder that has left, until `look_at_ends` runs.
+    first_end: Option<Moment>,
+}
+
+impl<W, L> Default for LocalHolders<W, L> {
+    fn default() -> Self {
+        Self {
+            all: Few::default(),
+            first_end: None,
+        }
+    }
+}
+
+impl<W, L> LocalHolders<W, L> {
+    pub(crate) fn insert(&mut self, holder: LocalHolder<W, L>) {
+        self.note_end(holder.ends_at());
+        self.all.insert(holder.id, holder);
+    }
+
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<LocalHolder<W, L>> {
+        let removed = self.all.remove(&id)?;
+        if self.all.len() <= 1 {
+            self.look_at_ends();
+        }
+        Some(removed)
+    }
+
+    pub(crate) fn get(&self, id: TaskId) -> Option<&LocalHolder<W, L>> {
+        self.all.get(&id)
+    }
+
+    /// Changes a holder, and notes its end, which may have changed.
+    pub(crate) fn change<T>(
+        &mut self,
+        id: TaskId,
+        change: impl FnOnce(&mut LocalHolder<W, L>) -> T,
+    ) -> Option<T> {
+        let holder = self.all.get_mut(&id)?;
+        let changed = change(holder);
+        let ends_at = holder.ends_at();
+        if self.all.len() == 1 {
+            self.first_end = ends_at;
+        } else {
+            self.note_end(ends_at);
+        }
+        Some(changed)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LocalHolder<W, L>> {
+        self.all.iter().map(|(_, holder)| holder)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) fn into_each(self) -> impl Iterator<Item = LocalHolder<W, L>> {
+        self.all.into_values()
+    }
+
+    /// The first end, or one before it.
+    pub(crate) fn first_end(&self) -> Option<Moment> {
+        self.first_end
+    }
+
+    /// The holders with an end that has come. Costs a look at each holder, but at most once for each end that was noted.
+    pub(crate) fn ended(&mut self, now: Moment) -> Vec<TaskId> {
+        if self.first_end.is_none_or(|end| now < end) {
+            return Vec::new();
+        }
+        self.look_at_ends();
+        let ended = self
+            .iter()
+            .filter(|holder| holder.ends_at().is_some_and(|end| end <= now));
+        ended.map(|holder| holder.id).collect()
+    }
+
+    fn look_at_ends(&mut self) {
+        self.first_end = self.iter().filter_map(LocalHolder::ends_at).min();
+    }
+
+    fn note_end(&mut self, end: Option<Moment>) {
+        self.first_end = self.first_end.into_iter().chain(end).min();
+    }
+}

@@ -1,0 +1,281 @@
+//! What must hold in every state.
+
+use std::time::Duration;
+
+use crate::{
+    backend::memory::lock_table::EntryHolder,
+    engine::{
+        local_holders::HolderStage,
+        model::{
+            canonical::first_of,
+            server::{OTHER, Reply, Request},
+            world::{Found, Task, World},
+        },
+        request::RequestStep,
+        server_lease::{RenewalPlan, ServerLease},
+        share::Admits,
+        transition::TaskId,
+    },
+    mode::Mode,
+};
+
+fn must(holds: bool, otherwise: &str) -> Found {
+    if holds {
+        Ok(())
+    } else {
+        Err(otherwise.to_owned())
+    }
+}
+
+impl World {
+    pub(super) fn check(&self) -> Found {
+        self.check_holders()?;
+        self.check_timer()?;
+        self.check_waiters()?;
+        self.check_request()?;
+        self.check_pause()?;
+        self.check_leases()?;
+        self.check_that_nothing_stays()
+    }
+
+    fn check_holders(&self) -> Found {
+        let holds = |task: &&Task| matches!(task, Task::Holding { valid_until, has_ended: false, .. } if self.now < *valid_until);
+        let inside = self.tasks.iter().filter(holds).count();
+        let elsewhere = usize::from(self.server.has(OTHER));
+        let may_be = match self.left.mode {
+            Mode::Exclusive | Mode::Once => inside + elsewhere <= 1,
+            Mode::Shared => inside == 0 || elsewhere == 0,
+            Mode::Permits(permits) => inside + elsewhere <= usize::from(permits),
+        };
+        must(may_be, "two holders")?;
+        let has_result = self.server.table.result.is_some();
+        must(
+            !has_result || inside == 0,
+            "a body that runs beside a result",
+        )?;
+        self.tasks.iter().filter(holds).try_for_each(|task| {
+            let Task::Holding {
+                owner,
+                token,
+                permit,
+                ..
+            } = task
+            else {
+                return Ok(());
+            };
+            let is_known = |held: &EntryHolder| {
+                permit.is_none_or(|permit| permit == held.permit) && first_of(held.tokens) <= *token
+            };
+            must(
+                self.server.held(*owner).is_some_and(is_known),
+                "a lease that the server does not know, or with another permit, or with an older token",
+            )
+        })?;
+        // The state has each lease that a task holds, and plans for it, unless the lease has ended.
+        self.tasks.iter().filter(holds).try_for_each(|task| {
+            let Task::Holding { id, .. } = task else {
+                return Ok(());
+            };
+            must(
+                self.has_taken(TaskId(*id)),
+                "a holder that is not planned for",
+            )
+        })
+    }
+
+    fn has_taken(&self, id: TaskId) -> bool {
+        let mut holders = self.key.leases.iter().flat_map(|held| held.holders.iter());
+        holders.any(|holder| holder.id == id && matches!(holder.stage, HolderStage::Taken { .. }))
+    }
+
+    fn check_timer(&self) -> Found {
+        let Some(due) = self.key.due() else {
+            return Ok(());
+        };
+        let is_armed = self.timer.is_some_and(|timer| timer <= due);
+        must(is_armed, "something is due, and no timer is set")
+    }
+
+    fn is_alive(&self, one: TaskId) -> bool {
+        self.tasks.iter().any(|task| {
+            matches!(task, Task::Waiting { id, .. } | Task::Holding { id, .. } if *id == one.0)
+        })
+    }
+
+    fn is_going_to_poll(&self, one: TaskId) -> bool {
+        let woken =
+            |task: &Task| matches!(task, Task::Waiting { id, is_woken: true } if *id == one.0);
+        self.tasks.iter().any(woken)
+    }
+
+    fn check_waiters(&self) -> Found {
+        for (id, waiter) in self.key.queue.iter() {
+            must(self.is_alive(id), "a waiter that is gone")?;
+            let can_be_woken = waiter.waker.is_some() || self.is_going_to_poll(id);
+            must(can_be_woken, "a waiter without a waker")?;
+        }
+        for (id, _) in self.key.queue.asleep.iter() {
+            must(
+                self.is_going_to_poll(*id),
+                "a sleeping waiter that was not woken",
+            )?;
+        }
+        for id in self.key.refused.keys() {
+            must(
+                self.is_going_to_poll(*id),
+                "a refusal that nothing delivers",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Whether a request of this kind is in flight, or its reply.
+    fn is_in_flight(
+        &self,
+        owner: u64,
+        request: impl Fn(&Request) -> bool,
+        reply: impl Fn(&Reply) -> bool,
+    ) -> bool {
+        let mut up = self.up.iter();
+        let mut down = self.down.iter();
+        up.any(|one| one.is_awaited && one.request.owner() == owner && request(&one.request))
+            || down.any(|one| one.owner() == owner && reply(one))
+    }
+
+    fn check_request(&self) -> Found {
+        let Some(request) = &self.key.request else {
+            let is_planned = match self.left.mode {
+                Mode::Exclusive | Mode::Once => !self.key.leases.is_empty(),
+                // The server is asked when the share has been let go.
+                Mode::Shared => self.key.asks_from().is_some(),
+                Mode::Permits(_) => false,
+            };
+            return must(
+                !self.key.queue.has_head() || is_planned,
+                "a waiter for which nothing is asked",
+            );
+        };
+        let is_alone = !self.left.mode.is_alone() || self.key.leases.is_empty();
+        must(is_alone, "a request beside an exclusive lease")?;
+        match request.step {
+            RequestStep::Asking { .. } => {
+                let owner = request.owner;
+                let has_arrived = self
+                    .polled
+                    .as_ref()
+                    .is_some_and(|polled| polled.owner == owner && polled.arrived.is_some());
+                let is_in_flight = self.is_in_flight(
+                    owner,
+                    |one| matches!(one, Request::Acquire(_)),
+                    |one| matches!(one, Reply::Acquired(..)),
+                );
+                must(
+                    is_in_flight || has_arrived,
+                    "a request that is not in flight",
+                )
+            }
+            RequestStep::Waiting { .. } => {
+                must(self.key.queue.has_head(), "a request for no waiter")
+            }
+        }
+    }
+
+    /// Waiters do not ask while a share that is let go has tasks. They also do not ask for a second after that, which is two pauses
+    /// of a client that polls.
+    fn check_pause(&self) -> Found {
+        let is_left = |held: &ServerLease<u64, u64, u64>| {
+            let share = held.share.as_ref();
+            share.is_some_and(|share| matches!(share.admits, Admits::NoneUntil(_)))
+                && held.holders.iter().next().is_some()
+        };
+        let soon = self.now.after(Duration::from_secs(1));
+        let is_soon = self.key.asks_from().is_none_or(|from| from <= soon);
+        must(
+            is_soon || self.key.leases.iter().any(is_left),
+            "a share that has gone keeps waiters from asking",
+        )
+    }
+
+    fn check_leases(&self) -> Found {
+        let count = self.key.leases.len();
+        must(
+            !self.left.mode.is_alone() || count <= 1,
+            "two exclusive leases",
+        )?;
+        self.key
+            .leases
+            .iter()
+            .try_for_each(|held| self.check_lease(held))
+    }
+
+    fn check_lease(&self, held: &ServerLease<u64, u64, u64>) -> Found {
+        let is_fetching = self.is_in_flight(
+            held.owner,
+            |one| matches!(one, Request::Renew(renewal, _) if renewal.tokens > 0),
+            |one| matches!(one, Reply::Renewed(renewal, _) if renewal.tokens > 0),
+        );
+        let is_renewing = self.is_in_flight(
+            held.owner,
+            |one| matches!(one, Request::Renew(renewal, _) if renewal.tokens == 0),
+            |one| matches!(one, Reply::Renewed(renewal, _) if renewal.tokens == 0),
+        );
+        let holders = held.holders.iter().count();
+        let is_kept = held.share.is_some_and(|share| share.unused_until.is_some());
+        let is_used = match self.left.mode {
+            Mode::Exclusive => holders == 1 || (holders == 0 && is_fetching),
+            Mode::Shared => (holders > 0) != is_kept,
+            Mode::Permits(_) | Mode::Once => holders == 1,
+        };
+        must(is_used, "a lease of no task, or of two")?;
+        must(
+            !held.is_prefetching || is_fetching,
+            "a prefetch that is not in flight",
+        )?;
+        let is_planned = held.renewal != RenewalPlan::InFlight || is_renewing;
+        must(is_planned, "a renewal that is not in flight")?;
+        let is_open = held.share.is_some_and(|share| share.is_open());
+        must(
+            !is_open || self.is_notified_or_free(held.owner),
+            "a share that is kept from an exclusive request",
+        )?;
+        held.holders
+            .iter()
+            .try_for_each(|holder| must(self.is_alive(holder.id), "held for a task that is gone"))
+    }
+
+    /// Whether no exclusive request waits, or a message about it is on its way to this share. If the message was lost, the next
+    /// renewal reports the request.
+    fn is_notified_or_free(&self, owner: u64) -> bool {
+        let is_message = |reply: &Reply| matches!(reply, Reply::Contended(one) if *one == owner);
+        !self.server.is_contended()
+            || !self.server.has(owner)
+            || self.has_lost_messages
+            || self.down.iter().any(is_message)
+    }
+
+    fn check_that_nothing_stays(&self) -> Found {
+        let is_quiet = self.up.is_empty()
+            && self.down.is_empty()
+            && self.late.is_empty()
+            // A share without a task is kept, for a bounded time.
+            && self.key.leases.iter().all(|held| held.share.is_none())
+            && self.tasks.iter().all(|task| matches!(task, Task::Away));
+        if !is_quiet {
+            return Ok(());
+        }
+        must(self.key.is_over(), "something is left in the state")?;
+        must(self.timer.is_none(), "a timer is left")?;
+        must(self.polled.is_none(), "a request is left")?;
+        if !self.astray.is_empty() {
+            return Ok(());
+        }
+        let mut holders = self.server.table.holders.iter();
+        let is_left = holders.any(|held| held.number != Some(OTHER));
+        must(!is_left, "the lock is left on the server")?;
+        let mut entries = self.server.table.queue.iter();
+        must(
+            entries.all(|queued| queued.entry.number == OTHER),
+            "an entry is left in the queue",
+        )
+    }
+}

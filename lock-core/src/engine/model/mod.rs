@@ -1,0 +1,414 @@
+//! Explores every state that two tasks of this process, one other process and the timer can bring a key into.
+//!
+//! The transition function is the shipped one. So is the table of the server, which is that of the locks in memory. Its replies are
+//! changed to those of a script, which tells less.
+//! Requests and replies travel in order on one connection. Time moves to the next moment at which something is due. It moves on a
+//! grid of half a second, so each timer is late by up to that. The registry is part of the model: it removes a state that is over
+//! with its timer, and begins with a fresh state.
+//!
+//! What can go wrong, each a bounded number of times in a scenario:
+//!
+//! - The connection breaks. A request in flight is then executed before the break, later, or never, and its reply is lost.
+//! - The time of a request is over while the connection goes on. The request is executed in its order, and its reply is dropped.
+//! - The server refuses a request without executing it.
+//! - A message is lost, or comes twice.
+//! - The process stops for longer than a ttl, another key of a lease is lost, or the manager shuts down.
+//!
+//! Left out, and part of the random operations in memory, the explorer of the scripts, the simulation or the tests with threads:
+//!
+//! - More than two tasks, a third process, and several servers that vote.
+//! - More than one fault of two kinds at a time, and replies in parts.
+//! - `max_hold` and `min_hold`.
+//! - A share that other tasks of the process leave while it is granted to a third one.
+//! - Evicted companions, and a server that loses its data or whose clock is set.
+//!
+//! A build with optimisations also explores the long scenarios. `EXPLORE=large` adds those with millions of states.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    fmt,
+};
+
+use crate::{
+    engine::model::world::{Scenario, World},
+    mode::Mode,
+};
+
+mod canonical;
+mod invariants;
+mod server;
+mod world;
+
+/// The FNV-1a hash, of 128 bits, of the text of a state. No text is kept: there are millions of states.
+struct Fingerprint(u128);
+
+impl fmt::Write for Fingerprint {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
+        }
+        Ok(())
+    }
+}
+
+fn hash(world: &World) -> u128 {
+    let mut fingerprint = Fingerprint(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+    let written = world.write_canonically(&mut fingerprint);
+    written.expect("a hash takes all text");
+    fingerprint.0
+}
+
+/// Visits every state that can be reached, and returns the number of states. Panics with the path to the first state that breaks an
+/// invariant.
+fn explore(scenario: Scenario, most: usize) -> usize {
+    let start = World::start(scenario);
+    let mut seen = HashSet::from([hash(&start)]);
+    let mut open = VecDeque::from([(start, None)]);
+    // Each state, with the index of the state that it was reached from.
+    let mut history: Vec<(World, Option<usize>)> = Vec::new();
+    while let Some((world, from)) = open.pop_front() {
+        let index = history.len();
+        history.push((world, from));
+        let mut reached = Vec::new();
+        if let Err(broken) = history[index].0.next(&mut reached) {
+            let mut way = vec![index];
+            while let Some(before) = history[way[way.len() - 1]].1 {
+                way.push(before);
+            }
+            let way: Vec<_> = way
+                .iter()
+                .rev()
+                .map(|at| format!("{:?}", history[*at].0))
+                .collect();
+            panic!("{broken}, after\n\n{}", way.join("\n\n"));
+        }
+        for next in reached {
+            if seen.insert(hash(&next)) {
+                open.push_back((next, Some(index)));
+            }
+        }
+        assert!(seen.len() < most, "more than {most} states");
+    }
+    seen.len()
+}
+
+// Several tests, since they run at the same time.
+
+#[test]
+fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
+    explore_all(&[
+        Scenario {
+            stalls: 1,
+            ..once()
+        },
+        Scenario { ties: 1, ..once() },
+        Scenario {
+            shutdowns: 1,
+            ..once()
+        },
+        Scenario {
+            refusals: 1,
+            moments: Some(2),
+            ..once()
+        },
+        Scenario {
+            has_two_ttls: true,
+            moments: Some(2),
+            ..once()
+        },
+        Scenario {
+            unrenewed: 1,
+            moments: Some(2),
+            ..once()
+        },
+    ]);
+    explore_if_fast(&[
+        Scenario {
+            faults: 1,
+            moments: Some(3),
+            ..once()
+        },
+        Scenario {
+            refusals: 1,
+            other_rounds: 1,
+            moments: Some(2),
+            ..once()
+        },
+        Scenario {
+            has_two_ttls: true,
+            other_rounds: 1,
+            moments: Some(3),
+            ..once()
+        },
+        Scenario {
+            rounds: 2,
+            moments: Some(2),
+            ..once()
+        },
+    ]);
+    explore_if_asked(&[
+        Scenario {
+            faults: 1,
+            ..once()
+        },
+        Scenario {
+            rounds: 2,
+            ..once()
+        },
+    ]);
+}
+
+#[test]
+fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
+    let beside_another = Scenario {
+        other_rounds: 1,
+        moments: Some(3),
+        ..once()
+    };
+    // Each hand-off waits for the reply that tells whether other processes wait.
+    let without_batches = Scenario {
+        handoffs: 0,
+        ..beside_another
+    };
+    explore_all(&[Scenario {
+        moments: Some(2),
+        ..beside_another
+    }]);
+    explore_if_fast(&[
+        Scenario {
+            moments: None,
+            ..beside_another
+        },
+        without_batches,
+        Scenario {
+            time_outs: 1,
+            ..beside_another
+        },
+        Scenario {
+            odd_messages: 1,
+            ..beside_another
+        },
+        Scenario {
+            faults: 1,
+            moments: Some(2),
+            ..beside_another
+        },
+    ]);
+    explore_if_asked(&[
+        Scenario {
+            moments: None,
+            ..without_batches
+        },
+        Scenario {
+            faults: 1,
+            ..beside_another
+        },
+    ]);
+}
+
+#[test]
+fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
+    let shared = Scenario {
+        mode: Mode::Shared,
+        moments: Some(3),
+        ..once()
+    };
+    let beside_another = Scenario {
+        other_rounds: 1,
+        moments: Some(2),
+        ..shared
+    };
+    explore_all(&[
+        Scenario {
+            moments: Some(1),
+            ..beside_another
+        },
+        Scenario {
+            stalls: 1,
+            ..shared
+        },
+        Scenario { ties: 1, ..shared },
+        Scenario {
+            shutdowns: 1,
+            ..shared
+        },
+        Scenario {
+            unrenewed: 1,
+            moments: Some(2),
+            ..shared
+        },
+        // An exclusive request of this process comes.
+        Scenario {
+            closings: 1,
+            moments: Some(2),
+            ..shared
+        },
+    ]);
+    explore_if_fast(&beside_another.with_each_fault());
+    explore_if_fast(&[
+        // Long enough for a share to be let go.
+        Scenario {
+            moments: Some(5),
+            ..shared
+        },
+        Scenario {
+            does_not_wait: true,
+            ..beside_another
+        },
+        Scenario {
+            faults: 1,
+            ..beside_another
+        },
+        Scenario {
+            has_two_ttls: true,
+            ..shared
+        },
+        Scenario {
+            closings: 1,
+            ..beside_another
+        },
+    ]);
+}
+
+#[test]
+fn every_state_of_two_tasks_with_one_permit_keeps_the_invariants() {
+    explore_permits(1);
+}
+
+#[test]
+fn every_state_of_two_tasks_with_two_permits_keeps_the_invariants() {
+    explore_permits(2);
+}
+
+/// The other process runs the body, too. It always succeeds there.
+#[test]
+fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
+    let alone = Scenario {
+        mode: Mode::Once,
+        moments: Some(2),
+        ..once()
+    };
+    let beside_another = Scenario {
+        other_rounds: 1,
+        ..alone
+    };
+    explore_all(&[
+        alone,
+        Scenario {
+            moments: Some(1),
+            ..beside_another
+        },
+        Scenario { stalls: 1, ..alone },
+        Scenario {
+            shutdowns: 1,
+            ..alone
+        },
+        Scenario {
+            unrenewed: 1,
+            ..alone
+        },
+    ]);
+    explore_if_fast(&beside_another.with_each_fault());
+    explore_if_fast(&[
+        Scenario {
+            faults: 1,
+            ..beside_another
+        },
+        Scenario { rounds: 2, ..alone },
+        Scenario {
+            has_two_ttls: true,
+            ..beside_another
+        },
+    ]);
+}
+
+fn explore_permits(permits: u16) {
+    let permits = Scenario {
+        mode: Mode::Permits(permits),
+        moments: Some(2),
+        ..once()
+    };
+    let beside_another = Scenario {
+        other_rounds: 1,
+        ..permits
+    };
+    explore_all(&[
+        permits,
+        Scenario {
+            does_not_wait: true,
+            ..permits
+        },
+        Scenario { ties: 1, ..permits },
+        Scenario {
+            stalls: 1,
+            moments: Some(1),
+            ..permits
+        },
+        Scenario {
+            unrenewed: 1,
+            ..permits
+        },
+    ]);
+    explore_if_fast(&beside_another.with_each_fault());
+    explore_if_fast(&[
+        Scenario {
+            faults: 1,
+            ..permits
+        },
+        Scenario {
+            has_two_ttls: true,
+            ..permits
+        },
+    ]);
+}
+
+impl Scenario {
+    /// The scenario by itself, and with one fault of each kind that leaves the connection open.
+    fn with_each_fault(self) -> [Self; 4] {
+        [
+            self,
+            Self {
+                time_outs: 1,
+                ..self
+            },
+            Self {
+                odd_messages: 1,
+                ..self
+            },
+            Self {
+                refusals: 1,
+                ..self
+            },
+        ]
+    }
+}
+
+fn once() -> Scenario {
+    Scenario {
+        rounds: 1,
+        handoffs: 2,
+        ..Scenario::default()
+    }
+}
+
+fn explore_all(scenarios: &[Scenario]) {
+    for scenario in scenarios {
+        let started = std::time::Instant::now();
+        let states = explore(*scenario, 4_000_000);
+        eprintln!("{scenario:?}: {states} states {:?}", started.elapsed());
+    }
+}
+
+/// The scenarios that take minutes in a build without optimisations.
+fn explore_if_fast(scenarios: &[Scenario]) {
+    if cfg!(not(debug_assertions)) {
+        explore_all(scenarios);
+    }
+}
+
+/// The scenarios that take minutes in any build.
+fn explore_if_asked(scenarios: &[Scenario]) {
+    if std::env::var("EXPLORE").is_ok_and(|size| size == "large") {
+        explore_if_fast(scenarios);
+    }
+}

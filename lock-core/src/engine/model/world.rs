@@ -1,0 +1,773 @@
+//! The world of the model: tasks, connection, server and timer, and every step that can follow.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use crate::{
+    engine::{
+        KeyState,
+        event::{AfterRelease, Event, Outcome},
+        full_state::FullState,
+        model::server::{
+            NoReply, OTHER, OTHER_TTL, Renewal, Reply, Request, Sent, Server, Stores, TTL,
+        },
+        reply::{AcquireOutcome, QueueMode},
+        request::AcquireReply,
+        server_lease::RenewalReply,
+        terms::{Terms, deadline},
+        transition::{Action, Host, Limits, NewLease, TaskId, Transition},
+    },
+    error::LeaseLost,
+    failure::Failure,
+    mode::Mode,
+    moment::Moment,
+    options::{AutoRenew, OnLost, ReleaseMode, Wait},
+};
+
+const GRID_NANOS: u64 = 500_000_000;
+
+type Key = KeyState<u64, u64, u64>;
+type FullKey = FullState<u64, u64, u64>;
+pub(super) type Found = Result<(), String>;
+
+/// The owner token, the fencing token and the permit of a lease, and until when it is certain.
+type Made = (u64, u64, Option<u16>, Moment);
+
+/// How often each event may happen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scenario {
+    /// The mode in which the tasks take the key.
+    pub(super) mode: Mode,
+    /// Whether the second task does not wait. In exclusive mode both cases are explored.
+    pub(super) does_not_wait: bool,
+    /// How often time moves on. `None`: as often as something is due.
+    pub(super) moments: Option<u8>,
+    /// Acquisitions of each task.
+    pub(super) rounds: u8,
+    /// Acquisitions of the other process.
+    pub(super) other_rounds: u8,
+    /// Connections that break.
+    pub(super) faults: u8,
+    /// Requests whose time is over, on a connection that goes on.
+    pub(super) time_outs: u8,
+    /// Requests that the server refuses without executing them.
+    pub(super) refusals: u8,
+    /// Messages that are lost, or come twice, on a connection that goes on.
+    pub(super) odd_messages: u8,
+    /// Whether the second task asks for a longer ttl.
+    pub(super) has_two_ttls: bool,
+    /// Leases that are not renewed from some time on.
+    pub(super) unrenewed: u8,
+    /// Exclusive requests of this process that close the shares of the key.
+    pub(super) closings: u8,
+    /// Stops of the process, longer than a ttl.
+    pub(super) stalls: u8,
+    /// Losses of another key that a lease is tied to.
+    pub(super) ties: u8,
+    /// Shutdowns of the manager: first no task waits any more, and then all leases end.
+    pub(super) shutdowns: u8,
+    /// The bound on hand-offs while the other process waits.
+    pub(super) handoffs: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Task {
+    Away,
+    /// `is_woken`: it is going to be polled.
+    Waiting {
+        id: u64,
+        is_woken: bool,
+    },
+    Holding {
+        id: u64,
+        owner: u64,
+        token: u64,
+        permit: Option<u16>,
+        valid_until: Moment,
+        has_ended: bool,
+    },
+}
+
+/// The request that a task polls.
+#[derive(Clone, Debug)]
+pub(super) struct PolledRequest {
+    pub(super) owner: u64,
+    pub(super) by: u64,
+    pub(super) arrived: Option<Result<AcquireOutcome, NoReply>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) now: Moment,
+    /// What the process knows of the key, as the registry has it.
+    pub(super) state: Key,
+    /// The same as a full state.
+    pub(super) key: FullKey,
+    pub(super) tasks: [Task; 2],
+    pub(super) rounds: [u8; 2],
+    pub(super) left: Scenario,
+    pub(super) server: Server,
+    pub(super) up: VecDeque<Sent>,
+    pub(super) down: VecDeque<Reply>,
+    /// Requests of a connection that broke, which are executed later or never.
+    pub(super) late: Vec<Request>,
+    pub(super) polled: Option<PolledRequest>,
+    pub(super) timer: Option<Moment>,
+    /// Owner tokens that had a request on a connection that broke.
+    pub(super) astray: BTreeSet<u64>,
+    pub(super) known: u64,
+    pub(super) largest_taken: u64,
+    pub(super) is_closing: bool,
+    pub(super) has_lost_messages: bool,
+    next_owner: u64,
+    next_id: u64,
+}
+
+impl World {
+    pub(super) fn start(scenario: Scenario) -> Self {
+        Self {
+            now: Moment::from_nanos(1_000_000_000_000),
+            state: Key::new(scenario.mode.kind()),
+            key: FullKey::new(scenario.mode.kind()),
+            tasks: [Task::Away, Task::Away],
+            rounds: [scenario.rounds; 2],
+            left: scenario,
+            server: Server::new(scenario.mode),
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            late: Vec::new(),
+            polled: None,
+            timer: None,
+            astray: BTreeSet::new(),
+            known: 0,
+            largest_taken: 0,
+            is_closing: false,
+            has_lost_messages: false,
+            next_owner: 1,
+            next_id: 1,
+        }
+    }
+
+    /// Every state that can follow. Fails if one of them breaks an invariant.
+    pub(super) fn next(&self, reached: &mut Vec<Self>) -> Found {
+        let first = reached.len();
+        for index in 0..2 {
+            self.task_steps(index, reached)?;
+        }
+        self.network_steps(reached);
+        self.fault_steps(reached);
+        self.time_steps(reached);
+        self.close_steps(reached);
+        self.shutdown_steps(reached);
+        self.other_steps(reached);
+        reached[first..].iter().try_for_each(|world| {
+            let broken = |broken| format!("{broken}: {world:?}");
+            world.check().map_err(broken)
+        })
+    }
+
+    fn fork(&self, reached: &mut Vec<Self>, step: impl FnOnce(&mut Self)) {
+        let mut world = self.clone();
+        step(&mut world);
+        reached.push(world);
+    }
+
+    fn shutdown_steps(&self, reached: &mut Vec<Self>) {
+        if self.left.shutdowns > 0 {
+            self.fork(reached, |world| {
+                world.left.shutdowns -= 1;
+                world.rounds = [0, 0];
+                world.is_closing = true;
+                world.event(Event::Close);
+            });
+        }
+        if self.is_closing {
+            self.fork(reached, |world| {
+                world.is_closing = false;
+                world.event(Event::LoseAll(LeaseLost::Shutdown));
+            });
+        }
+    }
+
+    fn close_steps(&self, reached: &mut Vec<Self>) {
+        if self.left.closings > 0 && !self.key.leases.is_empty() {
+            self.fork(reached, |world| {
+                world.left.closings -= 1;
+                world.event(Event::CloseShares);
+            });
+        }
+    }
+
+    fn task_steps(&self, index: usize, reached: &mut Vec<Self>) -> Found {
+        match &self.tasks[index] {
+            Task::Away if self.rounds[index] > 0 => {
+                // The first task waits without end, the second for less than a ttl, or not at all.
+                let waits = [
+                    Wait::Forever,
+                    Wait::For(Duration::from_millis(1500)),
+                    Wait::No,
+                ];
+                let waits = match (index, self.left.mode) {
+                    (0, _) => &waits[..1],
+                    (_, Mode::Exclusive | Mode::Once) => &waits[1..],
+                    (_, _) if self.left.does_not_wait => &waits[2..],
+                    (_, _) => &waits[1..2],
+                };
+                for wait in waits {
+                    let mut world = self.clone();
+                    world.begin_to_wait(index, *wait)?;
+                    reached.push(world);
+                }
+            }
+            Task::Away => {}
+            Task::Waiting { id, is_woken } => {
+                if *is_woken {
+                    let mut world = self.clone();
+                    world.poll(index)?;
+                    reached.push(world);
+                }
+                let id = *id;
+                self.fork(reached, |world| {
+                    world.event(Event::Leave(TaskId(id)));
+                    world.tasks[index] = Task::Away;
+                    world.go_on_elsewhere(id);
+                });
+            }
+            Task::Holding { id, owner, .. } => {
+                let (id, owner) = (*id, *owner);
+                // The body of a run may fail.
+                let results: &[_] = match self.left.mode {
+                    Mode::Once => &[Stores::Result, Stores::Nothing],
+                    _ => &[Stores::Nothing],
+                };
+                for stores in results {
+                    let mut world = self.clone();
+                    let after = world.event(Event::Release(TaskId(id), &owner));
+                    if !matches!(after, Outcome::Released(AfterRelease::Passed)) {
+                        world.send(Request::Release(owner, *stores));
+                    } else if *stores == Stores::Result {
+                        return Err("a result that is not stored".to_owned());
+                    }
+                    world.tasks[index] = Task::Away;
+                    reached.push(world);
+                }
+                if self.left.unrenewed > 0 {
+                    self.fork(reached, |world| {
+                        world.left.unrenewed -= 1;
+                        world.event(Event::StopRenewing(TaskId(id)));
+                    });
+                }
+                if self.left.ties > 0 {
+                    self.fork(reached, |world| {
+                        world.left.ties -= 1;
+                        world.end(id);
+                        world.event(Event::Lose(TaskId(id), LeaseLost::OtherKey));
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn network_steps(&self, reached: &mut Vec<Self>) {
+        if !self.up.is_empty() {
+            self.fork(reached, |world| {
+                if let Some(sent) = world.up.pop_front() {
+                    world.execute(&sent);
+                }
+            });
+        }
+        for index in 0..self.late.len() {
+            self.fork(reached, |world| {
+                let request = world.late.remove(index);
+                world.execute(&Sent {
+                    request,
+                    is_awaited: false,
+                });
+            });
+        }
+        if !self.down.is_empty() {
+            self.fork(reached, |world| {
+                if let Some(reply) = world.down.pop_front() {
+                    world.deliver(reply);
+                }
+            });
+        }
+    }
+
+    fn fault_steps(&self, reached: &mut Vec<Self>) {
+        if self.left.faults > 0 && !(self.up.is_empty() && self.down.is_empty()) {
+            for are_late in [false, true] {
+                self.fork(reached, |world| {
+                    world.left.faults -= 1;
+                    world.break_connection(are_late);
+                });
+            }
+        }
+        for index in 0..self.up.len() {
+            let sent = &self.up[index];
+            if self.left.time_outs > 0
+                && sent.is_awaited
+                && let Some(lost) = sent.request.without_outcome(NoReply::Lost)
+            {
+                self.fork(reached, |world| {
+                    world.left.time_outs -= 1;
+                    world.up[index].is_awaited = false;
+                    world.deliver(lost);
+                });
+            }
+        }
+        if let Some(sent) = self.up.front()
+            && self.left.refusals > 0
+            && let Some(refused) = sent.request.without_outcome(NoReply::Refused)
+        {
+            let is_awaited = sent.is_awaited;
+            self.fork(reached, |world| {
+                world.left.refusals -= 1;
+                world.up.pop_front();
+                world.down.extend(is_awaited.then_some(refused));
+            });
+        }
+        for index in 0..self.down.len() {
+            if self.down[index].is_message() {
+                if self.left.odd_messages > 0 {
+                    self.fork(reached, |world| {
+                        world.left.odd_messages -= 1;
+                        world.has_lost_messages = true;
+                        world.down.remove(index);
+                    });
+                    self.fork(reached, |world| {
+                        world.left.odd_messages -= 1;
+                        world.down.push_back(world.down[index].clone());
+                    });
+                }
+            } else if self.left.time_outs > 0 {
+                self.fork(reached, |world| {
+                    world.left.time_outs -= 1;
+                    let late = world.down.remove(index).and_then(Reply::lost);
+                    if let Some(late) = late {
+                        world.deliver(late);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The server executes a request. A reply that is not awaited is dropped, but not the messages that the request causes.
+    fn execute(&mut self, sent: &Sent) {
+        let replies = self.server.execute(&sent.request, self.known, self.now);
+        let replies = replies.into_iter();
+        self.down
+            .extend(replies.filter(|reply| sent.is_awaited || reply.is_message()));
+    }
+
+    fn send(&mut self, request: Request) {
+        self.up.push_back(Sent {
+            request,
+            is_awaited: true,
+        });
+    }
+
+    fn time_steps(&self, reached: &mut Vec<Self>) {
+        let is_due = self.timer.is_some_and(|timer| timer <= self.now);
+        // A hint may fire at any time: a stale or early one changes nothing.
+        if is_due || self.left.moments.is_none() {
+            self.fork(reached, |world| {
+                world.timer = None;
+                world.event(Event::Tick);
+            });
+        }
+        let ends = self.server.table.holders.iter().map(|held| held.expires);
+        let next = self
+            .timer
+            .into_iter()
+            .chain(ends)
+            .filter(|at| *at > self.now)
+            .min();
+        if let Some(next) = next
+            && !is_due
+            && self.left.moments != Some(0)
+        {
+            self.fork(reached, |world| {
+                world.left.moments = world.left.moments.map(|moments| moments - 1);
+                world.now = Moment::from_nanos(next.as_nanos().div_ceil(GRID_NANOS) * GRID_NANOS);
+                world.server.expire(world.now);
+            });
+        }
+        if self.left.stalls > 0 {
+            self.fork(reached, |world| {
+                world.left.stalls -= 1;
+                world.now = world.now.after(Duration::from_millis(2500));
+                world.server.expire(world.now);
+            });
+        }
+    }
+
+    fn other_steps(&self, reached: &mut Vec<Self>) {
+        let holds = self.server.has(OTHER);
+        let waits = self.server.is_queued(OTHER);
+        if holds {
+            self.fork(reached, |world| {
+                let stores = match world.left.mode {
+                    Mode::Once => Stores::Result,
+                    _ => Stores::Nothing,
+                };
+                let release = Request::Release(OTHER, stores);
+                let messages = world.server.execute(&release, 0, world.now);
+                world.down.extend(messages);
+            });
+        } else if waits && self.server.table.holders.is_empty() {
+            // The other process checks its entry.
+            self.fork(reached, |world| {
+                world.other_asks(QueueMode::CheckPosition(None));
+            });
+        } else if !waits && self.left.other_rounds > 0 {
+            self.fork(reached, |world| {
+                world.left.other_rounds -= 1;
+                world.other_asks(QueueMode::JoinQueue);
+            });
+        }
+    }
+
+    fn other_asks(&mut self, queue_mode: QueueMode) {
+        let messages = self.server.acquire_for_other(queue_mode, self.now);
+        self.down.extend(messages);
+    }
+
+    /// Makes the transition of an event, and carries its actions out.
+    fn event(&mut self, event: Event<'_, u64, u64>) -> Outcome<u64, u64> {
+        self.event_of_task(event).0
+    }
+
+    /// The same, for a task that may take a lease. Also returns the lease that was made for it.
+    fn event_of_task(&mut self, event: Event<'_, u64, u64>) -> (Outcome<u64, u64>, Option<Made>) {
+        let host = Hosting {
+            next_owner: Cell::new(self.next_owner),
+            known: self.known,
+            made: Cell::new(None),
+        };
+        let mut cx = Transition {
+            now: self.now,
+            limits: Limits {
+                handoffs: Some(self.left.handoffs),
+                handoff_time: Duration::from_millis(20),
+                ..Limits::default()
+            },
+            polling_pause: Duration::from_millis(500),
+            host: &host,
+            actions: Vec::new(),
+        };
+        let outcome = self.state.apply(event, &mut cx);
+        self.key = self.state.to_full(&cx);
+        let actions = cx.actions;
+        self.next_owner = host.next_owner.get();
+        // As the registry does under its mutex: a new timer replaces the earlier one.
+        for action in &actions {
+            if let Action::Arm(at) = action {
+                self.timer = Some(*at);
+            }
+        }
+        if self.state.is_over() {
+            self.state = Key::new(self.left.mode.kind());
+            self.key = FullKey::new(self.left.mode.kind());
+            self.timer = None;
+        }
+        for action in actions {
+            self.act(action);
+        }
+        (outcome, host.made.take())
+    }
+
+    fn act(&mut self, action: Action<u64, u64, u64>) {
+        match action {
+            Action::Wake(waker) => self.wake(waker),
+            Action::Drop(_)
+            | Action::HandedOnLocally
+            | Action::HandedOnRemotely
+            | Action::Arm(_) => {}
+            Action::Acquire(acquire) => {
+                if let Some(by) = acquire.polled_by {
+                    self.polled = Some(PolledRequest {
+                        owner: acquire.owner,
+                        by: by.0,
+                        arrived: None,
+                    });
+                }
+                self.send(Request::Acquire(acquire));
+            }
+            Action::TakeOverRequest => {
+                if let Some(polled) = &self.polled {
+                    self.go_on_elsewhere(polled.by);
+                }
+            }
+            Action::Renew {
+                owner, ttl, tokens, ..
+            } => {
+                let renewal = Renewal {
+                    owner,
+                    sent: self.now,
+                    // Enough for the hand-offs of two tasks.
+                    tokens: tokens.min(2),
+                };
+                self.send(Request::Renew(renewal, ttl));
+            }
+            Action::Release(release) => {
+                self.send(Request::Release(release.owner, Stores::Nothing));
+            }
+            Action::Extend {
+                lease,
+                valid_until: later,
+            } => {
+                for task in &mut self.tasks {
+                    if let Task::Holding {
+                        id, valid_until, ..
+                    } = task
+                        && *id == lease
+                    {
+                        *valid_until = later.max(*valid_until);
+                    }
+                }
+            }
+            Action::End { lease, .. } => self.end(lease),
+            Action::Learn(_, fencing) => self.known = self.known.max(fencing.into()),
+        }
+    }
+
+    fn wake(&mut self, woken: u64) {
+        for task in &mut self.tasks {
+            if let Task::Waiting { id, is_woken } = task {
+                *is_woken |= *id == woken;
+            }
+        }
+    }
+
+    fn end(&mut self, ended: u64) {
+        for task in &mut self.tasks {
+            if let Task::Holding { id, has_ended, .. } = task {
+                *has_ended |= *id == ended;
+            }
+        }
+    }
+
+    fn begin_to_wait(&mut self, index: usize, wait: Wait) -> Found {
+        self.rounds[index] -= 1;
+        let id = self.next_id;
+        self.next_id += 1;
+        let terms = Terms {
+            ttl: if index == 1 && self.left.has_two_ttls {
+                OTHER_TTL
+            } else {
+                TTL
+            },
+            wait,
+            renew: AutoRenew::On,
+            max_hold: None,
+            min_hold: None,
+            on_lost: OnLost::Cancel,
+            release: ReleaseMode::Awaited,
+            mode: self.left.mode,
+        };
+        let deadline = deadline(wait, self.now);
+        // The task leaves its waker, and its request has no reply yet.
+        self.tasks[index] = Task::Waiting {
+            id,
+            is_woken: false,
+        };
+        let (outcome, made) = self.event_of_task(Event::Wait {
+            id: TaskId(id),
+            terms: &terms,
+            deadline,
+            waker: &mut Some(id),
+        });
+        match (outcome, made) {
+            (Outcome::Taken(_), Some(made)) => self.hold(index, id, made)?,
+            (Outcome::Refused(_), _) => self.tasks[index] = Task::Away,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The task takes a lease that was made for it. Fails if the fencing token is too old.
+    fn hold(&mut self, index: usize, id: u64, (owner, token, permit, valid_until): Made) -> Found {
+        let is_new = match self.left.mode {
+            Mode::Exclusive | Mode::Once => token > self.largest_taken,
+            Mode::Shared => token >= self.largest_taken,
+            // A task may take its grant later than a task with a newer grant.
+            Mode::Permits(_) => token != self.largest_taken,
+        };
+        if !is_new {
+            return Err(format!("token {token} after {}", self.largest_taken));
+        }
+        self.largest_taken = self.largest_taken.max(token);
+        self.tasks[index] = Task::Holding {
+            id,
+            owner,
+            token,
+            permit,
+            valid_until,
+            has_ended: false,
+        };
+        Ok(())
+    }
+
+    fn poll(&mut self, index: usize) -> Found {
+        let Task::Waiting { id, .. } = self.tasks[index] else {
+            return Ok(());
+        };
+        self.tasks[index] = Task::Waiting {
+            id,
+            is_woken: false,
+        };
+        let reply = self.take_arrived(id);
+        let reply = reply.as_ref().map(|(owner, reply)| (owner, reply.clone()));
+        let polled = self.event_of_task(Event::Poll {
+            id: TaskId(id),
+            waker: &mut Some(id),
+            reply,
+        });
+        match polled {
+            (Outcome::Taken(_), Some(made)) => {
+                self.hold(index, id, made)?;
+                self.go_on_elsewhere(id);
+            }
+            (Outcome::Taken(_), None) => return Err("a lease that was not made".to_owned()),
+            (Outcome::Refused(_), _) => {
+                self.tasks[index] = Task::Away;
+                self.go_on_elsewhere(id);
+            }
+            // The task may have been woken by its own poll.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the reply that has come for this task.
+    fn take_arrived(&mut self, id: u64) -> Option<(u64, AcquireReply)> {
+        let polled = self
+            .polled
+            .take_if(|polled| polled.by == id && polled.arrived.is_some())?;
+        let outcome = polled.arrived?;
+        Some((polled.owner, self.read(polled.owner, outcome)))
+    }
+
+    /// The task does not poll its request any more: a reply that has come is delivered without the task.
+    fn go_on_elsewhere(&mut self, id: u64) {
+        if let Some(polled) = self.polled.take_if(|polled| polled.by == id)
+            && let Some(outcome) = polled.arrived
+        {
+            self.deliver(Reply::Acquired(polled.owner, outcome));
+        }
+    }
+
+    fn read(&self, owner: u64, outcome: Result<AcquireOutcome, NoReply>) -> AcquireReply {
+        let is_astray = self.astray.contains(&owner);
+        AcquireReply {
+            is_settled: !is_astray && outcome.is_ok(),
+            result: outcome.map_err(Failure::from),
+            has_not_left: false,
+            is_astray,
+        }
+    }
+
+    fn deliver(&mut self, reply: Reply) {
+        match reply {
+            Reply::Acquired(owner, outcome) => {
+                if let Some(polled) = &mut self.polled
+                    && polled.owner == owner
+                {
+                    polled.arrived = Some(outcome);
+                    let by = polled.by;
+                    return self.wake(by);
+                }
+                let reply = self.read(owner, outcome);
+                self.event(Event::Acquired(&owner, reply));
+            }
+            Reply::Renewed(renewal, result) => {
+                let reply = RenewalReply {
+                    sent: renewal.sent,
+                    tokens: renewal.tokens,
+                    result: &result.map_err(Failure::from),
+                    retry_in: Duration::from_millis(200),
+                };
+                self.event(Event::Renewed(&renewal.owner, reply));
+            }
+            Reply::Pushed(owner, pushed) => {
+                self.event(Event::Pushed(&owner, pushed));
+            }
+            Reply::Contended(owner) => {
+                self.event(Event::Contended(&owner));
+            }
+            // The registry finds the key by the entry, which is there as long as its request.
+            Reply::Done(_) => {
+                let now = self.now;
+                self.event(Event::Reconnected(now));
+            }
+        }
+    }
+
+    /// Breaks the connection. Requests in flight are executed later or never, and have no reply. Replies in flight are lost.
+    fn break_connection(&mut self, are_late: bool) {
+        self.has_lost_messages = true;
+        let mut lost_replies: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
+        let requests: Vec<_> = self.up.drain(..).collect();
+        for sent in requests {
+            let Some(lost) = sent.request.without_outcome(NoReply::Lost) else {
+                self.up.push_back(sent);
+                continue;
+            };
+            lost_replies.extend(sent.is_awaited.then_some(lost));
+            if are_late {
+                let request = sent.request;
+                self.astray
+                    .extend(matches!(request, Request::Acquire(_)).then(|| request.owner()));
+                self.late.push(request);
+            }
+        }
+        for reply in lost_replies {
+            self.deliver(reply);
+        }
+        let now = self.now;
+        self.event(Event::Reconnected(now));
+    }
+}
+
+/// What the state machine has made: owner tokens are numbers, and what observers of a lease see is the number of its task.
+struct Hosting {
+    next_owner: Cell<u64>,
+    known: u64,
+    made: Cell<Option<Made>>,
+}
+
+impl Host<u64, u64, u64> for Hosting {
+    fn new_owner(&self, _: Mode) -> u64 {
+        self.next_owner.set(self.next_owner.get() + 1);
+        self.next_owner.get()
+    }
+
+    fn new_lease(&self, taken: NewLease<'_, u64>) -> u64 {
+        let fencing = taken.fencing.into();
+        let made = (*taken.owner, fencing, taken.permit, taken.valid_until);
+        self.made.set(Some(made));
+        taken.id.0
+    }
+
+    fn known_fencing(&self, _: &u64) -> u64 {
+        self.known
+    }
+
+    fn jitter(&self, span: Duration) -> Duration {
+        span
+    }
+}
+
+impl From<NoReply> for Failure {
+    fn from(why: NoReply) -> Self {
+        match why {
+            NoReply::Lost => Self::no_reply("the connection broke"),
+            NoReply::Refused => Self::not_now("the server is loading"),
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The right that the server gave this process, which its tasks have in turn, or together.
+
+use std::time::Duration;
+
+use crate::{
+    engine::{
+        batch::Batch,
+        local_holders::{HolderStage, LocalHolder, LocalHolders},
+        reply::{Grant, Renewed},
+        request::{AcquireRequest, Rivals},
+        share::Share,
+        terms::{HoldBounds, Terms},
+        transition::{Action, BATCHED_WITHIN, NewLease, ReleaseAction, TaskId, Transition},
+    },
+    failure::Failure,
+    fencing::{FencingBlock, FencingToken},
+    moment::Moment,
+    options::AutoRenew,
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct ServerLease<W, L, O> {
+    pub(crate) owner: O,
+    pub(crate) ttl: Duration,
+    pub(crate) valid_until: Moment,
+    pub(crate) renewal: RenewalPlan,
+    /// Fencing tokens for the next holders: the rest of one block, and the next block, with larger tokens only.
+    pub(crate) tokens: FencingBlock,
+    pub(crate) next_tokens: FencingBlock,
+    /// Whether a renewal that takes tokens is in flight, beside the planned ones.
+    pub(crate) is_prefetching: bool,
+    pub(crate) batch: Batch,
+    /// For an exclusive lease, empty only while the last holder has released and the token for the next one is being fetched.
+    pub(crate) holders: LocalHolders<W, L>,
+    /// The number of the permit, for a lease with permits.
+    pub(crate) permit: Option<u16>,
+    /// Set for a shared lease.
+    pub(crate) share: Option<Share>,
+    /// Whether a copy of its request may still be executed on another connection. Then it is not passed on, and its release also
+    /// removes an entry from the queue.
+    pub(crate) is_astray: bool,
+}
+
+/// A grant, before it has a holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    pub(crate) grant: Grant,
+    pub(crate) ttl: Duration,
+    pub(crate) valid_until: Moment,
+}
+
+impl Granted {
+    /// Whether less than half of its ttl is left: too little for a task to begin with.
+    pub(crate) fn is_short(&self, now: Moment) -> bool {
+        self.valid_until.since(now) < self.ttl / 2
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RenewalPlan {
+    Off,
+    At(Moment),
+    /// Not sent again before its reply. The store bounds the time of the reply.
+    InFlight,
+}
+
+impl RenewalPlan {
+    /// The plan for a lease that is granted now, before its first renewal is planned.
+    pub(crate) fn of(terms: &Terms, now: Moment) -> Self {
+        match terms.renew {
+            AutoRenew::On => Self::At(now),
+            AutoRenew::Off => Self::Off,
+        }
+    }
+
+    /// Plans the next renewal for when a third of the time left is over, unless one is in flight. A jitter keeps the renewals of several
+    /// leases apart.
+    pub(crate) fn plan_anew<W, L, O>(
+        &mut self,
+        ttl: Duration,
+        valid_until: Moment,
+        cx: &Transition<'_, W, L, O>,
+    ) {
+        if let Self::At(at) = self {
+            let third = valid_until.since(cx.now).min(ttl) / 3;
+            let pause = third * 4 / 5 + cx.host.jitter(third / 5);
+            *at = cx.now.after(pause);
+        }
+    }
+
+    /// Makes a planned renewal due now.
+    pub(crate) fn hasten(&mut self, now: Moment) {
+        if let Self::At(at) = self {
+            *at = now;
+        }
+    }
+
+    /// Whether the renewal is to be sent now. It is then in flight.
+    pub(crate) fn begin_if_due(&mut self, now: Moment) -> bool {
+        let is_due = matches!(self, Self::At(at) if *at <= now.after(BATCHED_WITHIN));
+        if is_due {
+            *self = Self::InFlight;
+        }
+        is_due
+    }
+
+    /// The renewal in flight has failed, or its reply is late. It is retried until the lease ends.
+    pub(crate) fn retry<W, L, O>(&mut self, retry_in: Duration, cx: &Transition<'_, W, L, O>) {
+        if *self == Self::InFlight {
+            *self = Self::At(cx.now.after(cx.host.jitter(retry_in)));
+        }
+    }
+
+    /// The renewal in flight has extended the lease.
+    pub(crate) fn end(&mut self, now: Moment) {
+        if *self == Self::InFlight {
+            *self = Self::At(now);
+        }
+    }
+
+    /// When something is due for a lease that ends at this moment, unless it is renewed.
+    pub(crate) fn due(self, ends: Moment) -> Moment {
+        match self {
+            Self::At(at) => at.min(ends),
+            Self::Off | Self::InFlight => ends,
+        }
+    }
+}
+
+/// What came of a renewal.
+#[derive(Debug)]
+pub(crate) struct RenewalReply<'a> {
+    /// When the renewal was sent. A late reply counts from then.
+    pub(crate) sent: Moment,
+    /// How many fencing tokens were wanted.
+    pub(crate) tokens: u32,
+    pub(crate) result: &'a Result<Renewed, Failure>,
+    pub(crate) retry_in: Duration,
+}
+
+impl<W, L, O> ServerLease<W, L, O>
+where
+    O: Clone,
+{
+    pub(crate) fn new(
+        owner: O,
+        granted: &Granted,
+        request: &AcquireRequest<O>,
+        terms: &Terms,
+        cx: &Transition<'_, W, L, O>,
+    ) -> Self {
+        let grant = &granted.grant;
+        let is_wanted = grant.is_contended || request.is_contended;
+        let mut held = Self {
+            owner,
+            ttl: granted.ttl,
+            valid_until: granted.valid_until,
+            renewal: RenewalPlan::of(terms, cx.now),
+            tokens: grant.tokens,
+            next_tokens: FencingBlock::EMPTY,
+            is_prefetching: false,
+            batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
+            holders: LocalHolders::default(),
+            permit: grant.permit,
+            // A copy of its request may take the key again after its release. So the share is closed from the start.
+            share: Share::new(cx.now, terms, is_wanted || request.is_astray),
+            is_astray: request.is_astray,
+        };
+        // If other waiters are to be granted this phase, the renewal stays due now: it grants the phase to the next ones.
+        if !grant.has_more {
+            held.renewal.plan_anew(held.ttl, held.valid_until, cx);
+        }
+        held
+    }
+
+    /// When the lease or its first holder ends, unless a renewal comes in time; or a moment before that.
+    pub(crate) fn ends_at(&self) -> Moment {
+        let first = self.holders.first_end();
+        first.map_or(self.valid_until, |end| end.min(self.valid_until))
+    }
+
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &L> {
+        self.holders.iter().filter_map(LocalHolder::lease)
+    }
+
+    pub(crate) fn due(&self) -> Moment {
+        let unused = self.share.as_ref().and_then(|share| share.unused_until);
+        let ends = unused.map_or(self.ends_at(), |unused| unused.min(self.ends_at()));
+        self.renewal.due(ends)
+    }
+
+    pub(crate) fn renew_if_due(&mut self, now: Moment) -> Option<Action<W, L, O>> {
+        self.renewal.begin_if_due(now).then(|| self.renew(0))
+    }
+
+    pub(crate) fn prefetch(&mut self) -> Action<W, L, O> {
+        self.is_prefetching = true;
+        self.renew(self.batch.block())
+    }
+
+    fn renew(&self, tokens: u32) -> Action<W, L, O> {
+        Action::Renew {
+            owner: self.owner.clone(),
+            ttl: self.ttl,
+            valid_until: self.valid_until,
+            tokens,
+        }
+    }
+
+    /// Makes the renewal due now if the lease was last taken or renewed before `since`. The server of the connection knows any
+    /// later lease.
+    pub(crate) fn renew_if_older_than(&mut self, since: Moment, now: Moment) {
+        if self.valid_until < validity(since, self.ttl) {
+            self.renewal.hasten(now);
+        }
+    }
+
+    /// Moves the end of the lease later.
+    pub(crate) fn extend(&mut self, valid_until: Moment, cx: &mut Transition<'_, W, L, O>)
+    where
+        L: Clone,
+    {
+        self.valid_until = self.valid_until.max(valid_until);
+        self.renewal.plan_anew(self.ttl, self.valid_until, cx);
+        for holder in self.holders.iter() {
+            let valid_until = holder.unrenewed_until.unwrap_or(self.valid_until);
+            cx.actions
+                .extend(holder.lease().map(|lease| Action::Extend {
+                    lease: lease.clone(),
+                    valid_until: valid_until.min(self.valid_until),
+                }));
+        }
+    }
+
+    pub(crate) fn take_token(&mut self) -> Option<FencingToken> {
+        if self.tokens.left() == 0 {
+            self.tokens = std::mem::replace(&mut self.next_tokens, FencingBlock::EMPTY);
+        }
+        self.tokens.take()
+    }
+
+    /// Whether at least half of its ttl is left, which a task that gets the lease may expect.
+    pub(crate) fn is_fresh(&self, now: Moment) -> bool {
+        self.valid_until.since(now) >= self.ttl / 2
+    }
+
+    /// Whether it may be passed to a task with these terms. Other processes that wait do not count here.
+    pub(crate) fn suits(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> bool {
+        terms.ttl == self.ttl
+            && terms.renew == AutoRenew::On
+            && self.renewal != RenewalPlan::Off
+            && !self.is_astray
+            && self.is_fresh(cx.now)
+    }
+
+    /// Whether a task with these terms may have the share beside the tasks that have it.
+    pub(crate) fn admits(&self, terms: &Terms, now: Moment) -> bool {
+        let share = self.share.as_ref();
+        share.is_some_and(|share| share.admits(terms.wait, now))
+            && terms.ttl == self.ttl
+            && terms.renew == AutoRenew::On
+            && self.is_fresh(now)
+    }
+
+    /// Gives the share to a task.
+    pub(crate) fn join(
+        &mut self,
+        id: TaskId,
+        terms: &Terms,
+        cx: &Transition<'_, W, L, O>,
+    ) -> Option<L>
+    where
+        L: Clone,
+    {
+        self.share.as_mut()?.unused_until = None;
+        let fencing = self.tokens.last();
+        let lease = self.make_lease(id, terms, fencing, cx);
+        self.holders.insert(LocalHolder {
+            id,
+            fencing,
+            unrenewed_until: None,
+            stage: HolderStage::Taken {
+                lease: lease.clone(),
+                bounds: HoldBounds::default(),
+            },
+        });
+        Some(lease)
+    }
+
+    /// Makes what observers see of the lease of a task.
+    pub(crate) fn make_lease(
+        &self,
+        id: TaskId,
+        terms: &Terms,
+        fencing: FencingToken,
+        cx: &Transition<'_, W, L, O>,
+    ) -> L {
+        cx.host.new_lease(NewLease {
+            id,
+            owner: &self.owner,
+            terms,
+            fencing,
+            permit: self.permit,
+            valid_until: self.valid_until,
+            is_renewed: self.renewal != RenewalPlan::Off,
+            taken_at: cx.now,
+        })
+    }
+
+    pub(crate) fn into_release(self, kept_until: Option<Moment>) -> ReleaseAction<O> {
+        let of_share = self.share.and_then(|share| share.kept_until);
+        let kept_until = kept_until.max(of_share);
+        ReleaseAction {
+            owner: self.owner,
+            ttl: self.ttl,
+            valid_until: self.valid_until,
+            kept_until,
+            is_queued: self.is_astray,
+        }
+    }
+}
+
+/// Until when a lease that was asked for at `sent` is certain: the ttl minus 1 % and 2 ms. The server's clock may run faster than
+/// ours, and its timer may be early.
+pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
+    sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allowance_for_drift_never_goes_below_the_moment_of_sending() {
+        let sent = Moment::from_nanos(1_000_000_000);
+        assert_eq!(validity(sent, Duration::ZERO), sent);
+        let valid = validity(sent, Duration::from_secs(10)).since(sent);
+        assert_eq!(valid, Duration::from_millis(9_898));
+    }
+}

@@ -1,0 +1,171 @@
+//! The tasks of this process that wait for one key, first come, first served.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    engine::{few::Few, terms::Terms, transition::TaskId},
+    moment::Moment,
+    options::Wait,
+};
+
+/// One task that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalWaiter<W> {
+    pub(crate) terms: Terms,
+    pub(crate) deadline: Option<Moment>,
+    /// `None` after it was woken.
+    pub(crate) waker: Option<W>,
+}
+
+/// Removing a waiter from any position costs the logarithm of their number. The waiters are boxed: a node of the map has room for
+/// eleven of them.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitQueue<W> {
+    pub(crate) awake: Few<TaskId, Box<LocalWaiter<W>>>,
+    /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing
+    /// is asked of the server for them.
+    pub(crate) asleep: Few<TaskId, Box<LocalWaiter<W>>>,
+    deadlines: Few<(Moment, TaskId), ()>,
+    /// The waiters that end with the next reply of the server: their deadline has passed, or they do not wait.
+    pub(crate) impatient: BTreeSet<TaskId>,
+}
+
+impl<W> Default for WaitQueue<W> {
+    fn default() -> Self {
+        Self {
+            awake: Few::default(),
+            asleep: Few::default(),
+            deadlines: Few::default(),
+            impatient: BTreeSet::new(),
+        }
+    }
+}
+
+impl<W> WaitQueue<W> {
+    pub(crate) fn insert(&mut self, id: TaskId, waiter: Box<LocalWaiter<W>>) {
+        match (waiter.terms.wait, waiter.deadline) {
+            (Wait::No, _) => drop(self.impatient.insert(id)),
+            (_, Some(deadline)) => self.deadlines.insert((deadline, id), ()),
+            (_, None) => {}
+        }
+        self.awake.insert(id, waiter);
+    }
+
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Box<LocalWaiter<W>>> {
+        let waiter = self.awake.remove(&id).or_else(|| self.asleep.remove(&id))?;
+        self.impatient.remove(&id);
+        if let Some(deadline) = waiter.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        Some(waiter)
+    }
+
+    fn get(&self, id: TaskId) -> Option<&LocalWaiter<W>> {
+        let waiter = self.awake.get(&id).or_else(|| self.asleep.get(&id))?;
+        Some(waiter)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut LocalWaiter<W>> {
+        let awake = self.awake.get_mut(&id);
+        let waiter = awake.or_else(|| self.asleep.get_mut(&id))?;
+        Some(waiter)
+    }
+
+    /// The next waiter to be served.
+    pub(crate) fn head(&self) -> Option<(TaskId, &LocalWaiter<W>)> {
+        let (id, waiter) = self.awake.first()?;
+        Some((*id, waiter))
+    }
+
+    /// Whether there is a waiter that polls when it is woken.
+    pub(crate) fn has_head(&self) -> bool {
+        !self.awake.is_empty()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.awake.is_empty() && self.asleep.is_empty()
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.awake.len() + self.asleep.len()
+    }
+
+    /// Notes that the task polled.
+    pub(crate) fn mark_awake(&mut self, id: TaskId) {
+        if let Some(waiter) = self.asleep.remove(&id) {
+            self.awake.insert(id, waiter);
+        }
+    }
+
+    /// Marks all waiters: nothing is granted to a waiter before it polls. Returns the wakers of all.
+    pub(crate) fn put_all_to_sleep(&mut self) -> Vec<W> {
+        self.asleep.append(&mut self.awake);
+        self.take_wakers()
+    }
+
+    pub(crate) fn take_wakers(&mut self) -> Vec<W> {
+        let both = self.awake.values_mut().chain(self.asleep.values_mut());
+        both.filter_map(|waiter| waiter.waker.take()).collect()
+    }
+
+    pub(crate) fn first_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|((deadline, _), ())| *deadline)
+    }
+
+    /// Takes a deadline that has passed; its waiter is impatient from now on.
+    pub(crate) fn pass_deadline(&mut self, now: Moment) -> Option<TaskId> {
+        let ((deadline, id), ()) = self.deadlines.first()?;
+        let (deadline, id) = (*deadline, *id);
+        if now < deadline {
+            return None;
+        }
+        self.deadlines.remove(&(deadline, id));
+        self.impatient.insert(id);
+        Some(id)
+    }
+
+    /// Takes out the waiters that end with the reply of the server.
+    pub(crate) fn take_impatient(
+        &mut self,
+        which: impl Fn(&LocalWaiter<W>) -> bool,
+    ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
+        let is_chosen = |id: &TaskId| self.get(*id).is_some_and(&which);
+        let ids: Vec<_> = self.impatient.iter().copied().filter(is_chosen).collect();
+        self.take(&ids)
+    }
+
+    pub(crate) fn take_those(
+        &mut self,
+        which: impl Fn(&LocalWaiter<W>) -> bool,
+    ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
+        let chosen = self.iter().filter(|(_, waiter)| which(waiter));
+        let ids: Vec<_> = chosen.map(|(id, _)| id).collect();
+        self.take(&ids)
+    }
+
+    /// Takes out the waiters up to this one.
+    pub(crate) fn take_up_to(
+        &mut self,
+        last: Option<TaskId>,
+    ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
+        let ids = self.iter().map(|(id, _)| id);
+        let ids: Vec<_> = ids.filter(|id| Some(*id) <= last).collect();
+        self.take(&ids)
+    }
+
+    /// The waiters that poll when they are woken, in their order.
+    pub(crate) fn those_awake(&self, which: impl Fn(&LocalWaiter<W>) -> bool) -> Vec<TaskId> {
+        let chosen = self.awake.iter().filter(|(_, waiter)| which(waiter));
+        chosen.map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, &LocalWaiter<W>)> {
+        let both = self.awake.iter().chain(self.asleep.iter());
+        both.map(|(id, waiter)| (*id, &**waiter))
+    }
+
+    fn take(&mut self, ids: &[TaskId]) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
+        let taken = ids.iter().filter_map(|id| Some((*id, self.remove(*id)?)));
+        taken.collect()
+    }
+}

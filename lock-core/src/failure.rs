@@ -1,0 +1,87 @@
+//! Why a request has no reply, or none that can be used.
+
+use std::{error::Error, sync::Arc};
+
+/// Why there is no reply, or none that can be used.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// It is unknown whether the request was executed.
+    NoReply(Source),
+    /// Several servers were asked, and no majority agreed, although it is not out of reach. Some may have executed the request.
+    LostVote(Source),
+    /// Not executed, but a retry may succeed: the server is loading, out of memory, read-only.
+    NotNow(Source),
+    /// Not executed, and a retry cannot succeed: a missing right, or an unknown command.
+    Refused(Source),
+    /// Not executed, because the request itself is wrong.
+    Invalid(Arc<str>),
+}
+
+/// The cause behind a failure, for the user's log.
+pub(crate) type Source = Arc<dyn Error + Send + Sync>;
+
+impl Failure {
+    /// There is no connection, or none that takes more.
+    pub(crate) fn not_now(message: impl Into<String>) -> Self {
+        Self::NotNow(source(message.into()))
+    }
+
+    pub(crate) fn no_reply(message: impl Into<String>) -> Self {
+        Self::NoReply(source(message.into()))
+    }
+
+    pub(crate) fn lost_vote(message: impl Into<String>) -> Self {
+        Self::LostVote(source(message.into()))
+    }
+
+    /// A retry cannot succeed.
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::Refused(source(message.into()))
+    }
+
+    /// For a request that was executed in part.
+    pub(crate) fn executed_in_part(self) -> Self {
+        Self::NoReply(self.into_source())
+    }
+
+    fn into_source(self) -> Source {
+        match self {
+            Self::NoReply(source)
+            | Self::LostVote(source)
+            | Self::NotNow(source)
+            | Self::Refused(source) => source,
+            Self::Invalid(reason) => source(reason.to_string()),
+        }
+    }
+
+    /// Whether it is certain that the request was not executed.
+    pub(crate) fn is_definite(&self) -> bool {
+        !matches!(self, Self::NoReply(_) | Self::LostVote(_))
+    }
+
+    /// What the log says of it.
+    pub(crate) fn text(&self) -> String {
+        self.clone().into_source().to_string()
+    }
+
+    /// Whether a retry can succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::NoReply(_) | Self::LostVote(_) | Self::NotNow(_))
+    }
+}
+
+fn source(message: String) -> Source {
+    Arc::from(Box::<dyn Error + Send + Sync>::from(message))
+}
+
+impl From<Failure> for crate::error::LockError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Invalid(reason) => Self::Invalid { key: None, reason },
+            unavailable => Self::Unavailable {
+                key: None,
+                source: unavailable.into_source(),
+            },
+        }
+    }
+}

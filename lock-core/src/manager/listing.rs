@@ -1,0 +1,101 @@
+//! The locks that are held, one after the other.
+
+use std::{collections::VecDeque, fmt, sync::Arc};
+
+use crate::{
+    backend::{Page, PagePosition},
+    error::LockError,
+    inspect::{ListedLock, Sighting},
+    key::LockKey,
+    manager::LockManager,
+};
+
+/// The locks that are held, from [`LockManager::list`].
+#[must_use = "nothing is asked before `next`"]
+pub struct LockList {
+    manager: LockManager,
+    full_prefix: Arc<str>,
+    next_page: Option<PagePosition>,
+    seen: VecDeque<(String, Sighting)>,
+}
+
+impl LockManager {
+    /// Lists the locks that are held with keys that begin with `prefix`, those of other libraries included.
+    ///
+    /// For operators. It looks at every key of the servers, a hundred at a time, while the servers go on to serve other requests.
+    ///
+    /// A lock that is held all the time is listed at least once, also across a fail-over that keeps it. A lock that is acquired or
+    /// released meanwhile may be missing. In a cluster, so may a lock in a slot that is moved meanwhile. A lock may be listed
+    /// twice. If a connection breaks, many are listed twice, because the server is read again from the start. Strings under the
+    /// manager's key prefix that are not locks are listed as locks of another library.
+    ///
+    /// ```
+    /// # async fn operate(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+    /// let mut held = locks.list("order:");
+    /// while let Some(lock) = held.next().await {
+    ///     let lock = lock?;
+    ///     println!("{} by {}", lock.key, lock.info.holder);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn list(&self, prefix: &str) -> LockList {
+        LockList {
+            manager: self.clone(),
+            full_prefix: format!("{}{prefix}", self.inner.registry.prefix).into(),
+            next_page: Some(PagePosition::default()),
+            seen: VecDeque::new(),
+        }
+    }
+}
+
+impl LockList {
+    /// Returns the next lock, or `None` after the last one.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Unavailable`] if a server did not reply: the next call asks it again;
+    /// - [`LockError::Invalid`] if the server's user lacks the right `+scan`, which locks do not need, with the line that grants it;
+    /// - [`LockError::Invalid`] with Redlock, since each lock is on a majority of several servers: connect to one of them, and list
+    ///   its locks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the next call asks for the same page again.
+    pub async fn next(&mut self) -> Option<Result<ListedLock, LockError>> {
+        // Bounded by the number of keys on the servers: each page comes after the last one.
+        loop {
+            if let Some((full_key, sighting)) = self.seen.pop_front() {
+                return Some(Ok(self.listed(&full_key, sighting)));
+            }
+            let from = self.next_page.clone()?;
+            let prefix = self.full_prefix.clone();
+            let context = self.manager.context();
+            match context.ask(|store| store.list(prefix, from)).await {
+                Ok(Page { locks, next }) => {
+                    // Of a lock that was released meanwhile, there may still be a result.
+                    let held = locks.into_iter().filter(|(_, seen)| seen.holders > 0);
+                    self.seen = held.collect();
+                    self.next_page = next;
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    fn listed(&self, full_key: &str, sighting: Sighting) -> ListedLock {
+        let prefix = &*self.manager.inner.registry.prefix;
+        let key = full_key.strip_prefix(prefix).unwrap_or(full_key);
+        let key = LockKey::new(key);
+        let info = self.manager.info(&key, sighting);
+        ListedLock { key, info }
+    }
+}
+
+impl fmt::Debug for LockList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockList")
+            .field("prefix", &self.full_prefix)
+            .finish_non_exhaustive()
+    }
+}

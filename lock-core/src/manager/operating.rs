@@ -1,0 +1,162 @@
+//! What operators do: looking at a lock, freeing it, checking the servers, shutting down.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    backend::{Store, StoreFuture},
+    engine::event::Event,
+    error::{LeaseLost, LockError},
+    inspect::{Health, Holder, LockInfo, Sighting},
+    key::{IntoLockKey, LockKey},
+    manager::LockManager,
+    mode::RequestKind,
+};
+
+impl LockManager {
+    /// Looks at a lock: its holder, and how long the lease lasts. `None` if the lock is free, and no result of a body that ran once is
+    /// kept.
+    ///
+    /// The result may be out of date when it arrives. Do not use it to decide whether to acquire the lock; acquire the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds or holds
+    /// something that is no lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
+        let key = key.into_lock_key();
+        let sighting = self
+            .ask_about(&key, |store, full_key| store.inspect(full_key))
+            .await?;
+        Ok(sighting.map(|sighting| self.info(&key, sighting)))
+    }
+
+    /// Asks the backend about one key.
+    async fn ask_about<T: Send + 'static>(
+        &self,
+        key: &LockKey,
+        question: impl FnOnce(&dyn Store, Arc<str>) -> StoreFuture<T>,
+    ) -> Result<T, LockError> {
+        self.check_key(key)?;
+        let registry = &self.inner.registry;
+        let full_key = registry.full_key(key);
+        let reply = self.context().ask(|store| question(store, full_key)).await;
+        reply.map_err(|error| error.about(key))
+    }
+
+    pub(super) fn info(&self, key: &LockKey, sighting: Sighting) -> LockInfo {
+        let (tasks, requests) = self.inner.registry.keys.waiters(key);
+        let mut named = sighting.leases.iter().map(|lease| lease.process.clone());
+        LockInfo {
+            remaining: sighting.remaining,
+            // If tasks of this process wait, their requests are among the waiting ones.
+            waiters: sighting.waiting.saturating_sub(requests) + tasks,
+            holder: match (named.next(), sighting.holders) {
+                (Some(first), _) => first,
+                (None, 0) => Holder::None,
+                (None, _) => Holder::Foreign,
+            },
+            result_kept_for: sighting.result_kept_for,
+            mode: sighting.mode,
+            holders: sighting.holders,
+            other_holders: named.collect(),
+            leases: sighting.leases,
+            queue: sighting.queue,
+        }
+    }
+
+    /// Takes a lock away from its holder: for operators, when the holder is known to be gone.
+    ///
+    /// A holder that is not gone loses its lease at its next renewal. Until then, two holders can act as if each held the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect). A key that holds something that is no lock is not changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take the request back.
+    pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
+        let key = key.into_lock_key();
+        self.ask_about(&key, |store, full_key| {
+            let registry = &self.inner.registry;
+            // A share that is kept here would go on to serve tasks until its next renewal.
+            registry.event(&key, RequestKind::Shared, Event::CloseShares);
+            let known = registry.context.known_tokens.of(store.clock_of(&full_key));
+            store.force_release(full_key, known)
+        })
+        .await
+    }
+
+    /// Deletes the result of a body that ran once (feature `once`): the next caller runs it again. For operators.
+    ///
+    /// A body that runs meanwhile goes on, and its result is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take the request back.
+    pub async fn forget(&self, key: impl IntoLockKey) -> Result<(), LockError> {
+        let key = key.into_lock_key();
+        self.ask_about(&key, |store, full_key| store.forget(full_key))
+            .await
+    }
+
+    /// Tries everything that the manager needs from its backend: for a health check.
+    ///
+    /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under the
+    /// prefix, or the builder's [`check_key`](crate::manager::builder::LockManagerBuilder::check_key). The check also reads the settings that can
+    /// harm locks. It costs six commands a server where scripts run. It leaves no key behind, and many processes may call it each
+    /// second. Conditions that work today but may cause trouble are in [`Health::warnings`].
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need, with the line that grants all missing rights;
+    /// - [`LockError::Invalid`] if the `check_key` holds something that is no lock;
+    /// - [`LockError::Unavailable`] with what the backend said, or why it did not reply.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take back what was sent. The check goes on and releases its lock. If it cannot, the key ends
+    /// with its ttl, within 1 s.
+    pub async fn check(&self) -> Result<Health, LockError> {
+        let context = self.context();
+        context
+            .ask(|store| store.check(context.known_tokens.clone()))
+            .await
+    }
+
+    /// Ends the manager in order, before the process ends.
+    ///
+    /// It refuses new acquires, and waits until all guards are gone, for `deadline` at most. Then the leases that are still held
+    /// are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock is released when its guard
+    /// is dropped. If a task still keeps the guard, the lock is not renewed any more, and ends with its ttl. At last it waits for
+    /// the releases, those in the background included, for two command time-outs at most.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the manager closed to new acquires and everything else as it is. `shutdown` may be called again.
+    pub async fn shutdown(&self, deadline: Duration) {
+        let context = self.context();
+        if !context.is_here() {
+            return;
+        }
+        self.inner.registry.close();
+        if !context.within(deadline, context.held.emptied()).await {
+            self.inner.registry.lose_all(LeaseLost::Shutdown);
+        }
+        let give_up = context.timing.command_timeout.saturating_mul(2);
+        if !context.within(give_up, context.emptied()).await {
+            tracing::warn!(
+                left = context.held.count(),
+                "shut down with locks still held; they end with their ttl"
+            );
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A response as it is kept for later callers, in the types of the crate `http`, which axum and poem use.
+//!
+//! Its form is that of HTTP/1. There is a line with the version of the form and the status, and a line for each header. An empty line
+//! and the body follow. No value of a header contains a line end.
+
+use std::error::Error;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+#[cfg(feature = "poem")]
+use http_body_util::combinators::BoxBody;
+
+#[cfg(feature = "poem")]
+use crate::integrations::poem::response_of;
+use crate::{
+    integrations::held_body::Peeked,
+    once::{LARGEST, Remember, Remembered},
+};
+
+/// The headers that say what the body is. All others are about one request, such as a cookie or a request's id.
+const KEPT: [&str; 8] = [
+    "content-type",
+    "content-language",
+    "content-encoding",
+    "location",
+    "etag",
+    "last-modified",
+    "link",
+    "cache-control",
+];
+
+const REPLAYED: &str = "idempotent-replayed";
+
+const VERSION: &[u8] = b"1";
+
+/// Remembers a response with a status below 400: the status, the body, and eight headers. These are `content-type`,
+/// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. So no cookie is given to
+/// another caller. A replay has the header `Idempotent-Replayed: true`.
+///
+/// Of a response that is made while it is sent, and of one with more than 64 KiB, only the success is remembered.
+#[cfg(feature = "axum")]
+#[diagnostic::do_not_recommend]
+impl Remember for axum_core::response::Response {
+    fn remember(self) -> (Self, Remembered) {
+        let (parts, body) = self.into_parts();
+        let body = Peeked::of(body);
+        let remembered = remembered(parts.status, &parts.headers, body.whole());
+        let body = body.into_body(axum_core::body::Body::new);
+        (Self::from_parts(parts, body), remembered)
+    }
+
+    fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        Ok(recalled(bytes)?.map(axum_core::body::Body::from))
+    }
+}
+
+/// Remembers a response with a status below 400: the status, the body, and eight headers. These are `content-type`,
+/// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. So no cookie is given to
+/// another caller. A replay has the header `Idempotent-Replayed: true`.
+///
+/// Of a response that is made while it is sent, and of one with more than 64 KiB, only the success is remembered.
+#[cfg(feature = "poem")]
+#[diagnostic::do_not_recommend]
+impl Remember for poem::Response {
+    fn remember(self) -> (Self, Remembered) {
+        let (parts, body) = self.into_parts();
+        let body = Peeked::of(BoxBody::from(body));
+        let remembered = remembered(parts.status, &parts.headers, body.whole());
+        let body = body.into_body(|body| BoxBody::new(body).into());
+        (Self::from_parts(parts, body), remembered)
+    }
+
+    fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        Ok(response_of(recalled(bytes)?))
+    }
+}
+
+/// What is remembered of a response, with its body if that is complete.
+fn remembered(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>) -> Remembered {
+    if status.as_u16() >= 400 {
+        return Remembered::Nothing;
+    }
+    let Some(body) = body.filter(|body| body.len() <= LARGEST) else {
+        return Remembered::Success;
+    };
+    let mut bytes = [VERSION, b" ", status.as_str().as_bytes(), b"\n"].concat();
+    for name in KEPT {
+        for value in headers.get_all(name) {
+            for part in [name.as_bytes(), b":", value.as_bytes(), b"\n"] {
+                bytes.extend(part);
+            }
+        }
+    }
+    bytes.push(b'\n');
+    bytes.extend(body);
+    Remembered::Bytes(bytes)
+}
+
+/// The response for a later caller.
+fn recalled(bytes: &[u8]) -> Result<Response<Vec<u8>>, Box<dyn Error + Send + Sync>> {
+    let (first, mut rest) = split(bytes, b'\n')?;
+    let (VERSION, status) = split(first, b' ')? else {
+        return Err(NO_RESPONSE.into());
+    };
+    let mut response = Response::new(Vec::new());
+    *response.status_mut() = StatusCode::from_bytes(status)?;
+    let headers = response.headers_mut();
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    loop {
+        let (line, behind) = split(rest, b'\n')?;
+        rest = behind;
+        if line.is_empty() {
+            *response.body_mut() = rest.to_vec();
+            return Ok(response);
+        }
+        let (name, value) = split(line, b':')?;
+        let name = HeaderName::from_bytes(name)?;
+        headers.try_append(name, HeaderValue::from_bytes(value)?)?;
+    }
+}
+
+const NO_RESPONSE: &str = "it is no response, or one of another version";
+
+/// The bytes before and behind the first mark.
+fn split(bytes: &[u8], mark: u8) -> Result<(&[u8], &[u8]), &'static str> {
+    let at = bytes.iter().position(|byte| *byte == mark);
+    let (before, behind) = bytes.split_at(at.ok_or(NO_RESPONSE)?);
+    Ok((before, &behind[1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::LINK;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn replayed(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Response<Vec<u8>> {
+        match remembered(status, headers, Some(body)) {
+            Remembered::Bytes(bytes) => recalled(&bytes).expect("it reads"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_headers_that_describe_the_body_are_kept_and_a_replay_is_marked() {
+        let mut headers = HeaderMap::new();
+        for name in KEPT.into_iter().chain(["set-cookie", "cookie", "date"]) {
+            headers.insert(name, HeaderValue::from_static("a: value"));
+        }
+        let response = replayed(StatusCode::CREATED, &headers, b"");
+        assert_eq!(response.status(), StatusCode::CREATED);
+        assert_eq!(response.headers().len(), KEPT.len() + 1);
+        assert_eq!(response.headers()[REPLAYED], "true");
+        for name in KEPT {
+            assert_eq!(response.headers()[name], "a: value");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_not_remembered_and_a_redirect_is() {
+        let of = |code| {
+            let status = StatusCode::from_u16(code).expect("a status");
+            remembered(status, &HeaderMap::new(), None)
+        };
+        assert_eq!(
+            [399, 400].map(of),
+            [Remembered::Success, Remembered::Nothing]
+        );
+        assert_eq!(of(599), Remembered::Nothing);
+    }
+
+    #[test]
+    fn a_body_that_is_too_large_or_not_complete_leaves_a_mark() {
+        let of = |body| remembered(StatusCode::OK, &HeaderMap::new(), body);
+        let body = vec![0; LARGEST + 1];
+        assert_eq!(of(None), Remembered::Success);
+        assert_eq!(of(Some(&body)), Remembered::Success);
+        assert!(matches!(of(Some(&body[1..])), Remembered::Bytes(_)));
+    }
+
+    #[test]
+    fn bytes_that_are_no_response_are_an_error() {
+        for bytes in [
+            &b""[..],
+            b"1 200",
+            b"1 200\n",
+            b"2 200\n\n",
+            b"200\n\n",
+            b"1 20\n\n",
+            b"1 200\nno header\n\n",
+            b"1 200\n:\n\n",
+            b"1 200\na:\0\n\n",
+            b"\"json\"",
+        ] {
+            assert!(recalled(bytes).is_err(), "{bytes:?}");
+        }
+        let too_many = (0..40_000).map(|number| format!("h{number}:\n"));
+        let too_many = format!("1 200\n{}\n", too_many.collect::<String>());
+        assert!(recalled(too_many.as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_response_is_read_as_it_was_written(
+            code in 200_u16..400,
+            values in vec("[ -~\u{80}-\u{ff}\t]{0,20}", 0..4),
+            body: Vec<u8>,
+        ) {
+            let mut headers = HeaderMap::new();
+            for value in &values {
+                let value = HeaderValue::from_bytes(value.as_bytes()).expect("visible");
+                headers.append(LINK, value);
+            }
+            let status = StatusCode::from_u16(code).expect("a status");
+            let response = replayed(status, &headers, &body);
+            prop_assert_eq!(response.status(), status);
+            let links: Vec<_> = response.headers().get_all(LINK).iter().collect();
+            let expected: Vec<_> = headers.get_all(LINK).iter().collect();
+            prop_assert_eq!(links, expected);
+            prop_assert_eq!(response.body(), &body);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(
+            begin in prop::sample::select(vec!["", "1 200\n", "1 200\nlink:"]),
+            bytes: Vec<u8>,
+        ) {
+            recalled(&[begin.as_bytes(), &bytes].concat()).ok();
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What a body that runs once leaves for later callers: its options, and the bytes of its result.
+
+use std::{error::Error, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use sha1_smol::Sha1;
+
+use crate::{error::LockError, fingerprint::json, mode::Mode, options::LockOptions};
+
+#[cfg(feature = "axum")]
+pub(crate) mod idempotency_key;
+#[cfg(any(feature = "axum", feature = "poem"))]
+mod kept_response;
+#[cfg(feature = "once")]
+pub(crate) mod run;
+
+/// For how long a result may be kept.
+const KEEP_RANGE: (Duration, Duration) = (
+    Duration::from_millis(100),
+    Duration::from_secs(365 * 24 * 60 * 60),
+);
+
+/// The largest result, in bytes.
+pub(crate) const LARGEST: usize = 64 * 1024;
+
+/// How a body is to run once: see [`LockManager::run_once`](crate::manager::LockManager::run_once).
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until they are passed to a manager"]
+pub struct OnceOptions {
+    pub(crate) lock: LockOptions,
+    pub(crate) keep: Duration,
+    fingerprint: Option<Result<Fingerprint, String>>,
+}
+
+impl OnceOptions {
+    /// Makes options that keep a result for so long: 100 ms to 365 days.
+    ///
+    /// For this time, a repeat gets the result and does not run. A shorter time lets a late repeat run the body again. A longer one
+    /// keeps more results on the server, each with up to 64 KiB.
+    pub fn keep(keep: Duration) -> Self {
+        Self {
+            lock: LockOptions::default().in_mode(Mode::Once),
+            keep,
+            fingerprint: None,
+        }
+    }
+
+    /// Sets how long a crash of the process that runs the body blocks the others.
+    ///
+    /// The lease is renewed while the body runs. Defaults to the manager's, 10 s unless set. A shorter ttl ends sooner after a crash,
+    /// and is lost sooner in a stall.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.lock = self.lock.ttl(ttl);
+        self
+    }
+
+    /// Sets how long a caller waits for the result of a body that runs elsewhere; then it gets [`LockError::Busy`].
+    ///
+    /// Defaults to the manager's, 10 s unless set.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.lock = self.lock.wait(wait);
+        self
+    }
+
+    /// Makes a caller wait without end for the result of a body that runs elsewhere. Defaults to the manager's wait.
+    pub fn wait_forever(mut self) -> Self {
+        self.lock = self.lock.wait_forever();
+        self
+    }
+
+    /// Refuses a caller at once while the body runs elsewhere. Defaults to the manager's wait.
+    pub fn no_wait(mut self) -> Self {
+        self.lock = self.lock.no_wait();
+        self
+    }
+
+    /// Sets the longest time for which the body may run: then it is dropped, and the next caller runs it. Defaults to no bound.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.lock = self.lock.max_hold(max_hold);
+        self
+    }
+
+    /// Sets what the request is about, so that another request with the same key is refused with [`LockError::Repeated`].
+    ///
+    /// A hash of the value as JSON is stored with the result, and each caller compares its own. The order of the entries of a map, and
+    /// of the items of a `HashSet`, does not matter. Defaults to none: then all callers with the key get the result.
+    pub fn fingerprint(mut self, of: &(impl Serialize + ?Sized)) -> Self {
+        let fingerprint = json(of).map(Fingerprint::of);
+        self.fingerprint = Some(fingerprint.map_err(|error| error.to_string()));
+        self
+    }
+
+    /// Checks what the terms of the lock do not contain.
+    pub(crate) fn check(&self) -> Result<Keeping, LockError> {
+        let (least, most) = KEEP_RANGE;
+        if self.keep < least || self.keep > most {
+            return Err(LockError::invalid(format!(
+                "keep is {:?}, and it may be {least:?} to 365 days: choose for how long a repeat gets the result",
+                self.keep
+            )));
+        }
+        let fingerprint = self.fingerprint.clone().transpose().map_err(|error| {
+            LockError::invalid(format!(
+                "the fingerprint cannot be written as JSON: {error}"
+            ))
+        })?;
+        Ok(Keeping {
+            keep: self.keep,
+            fingerprint,
+        })
+    }
+}
+
+/// Checked options for a result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    pub(crate) keep: Duration,
+    pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+/// A value that callers of [`run_once`](crate::manager::LockManager::run_once) get after the body has run: a success is remembered, and a
+/// failure is not.
+///
+/// It is implemented for `Result<T, E>`, of which `Ok` is remembered, as JSON. With the features `axum` and `poem`, it is
+/// implemented for their responses, of which those with a status below 400 are remembered.
+///
+/// # Examples
+///
+/// A decision that is to be remembered is a success:
+///
+/// ```
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// enum Charged {
+///     Accepted { receipt: String },
+///     Declined,
+/// }
+/// # fn is_remembered<T: lock_core::Remember>() {}
+/// # is_remembered::<Result<Charged, String>>();
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be remembered for later callers",
+    label = "this value is given to every caller, in every process",
+    note = "return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned`",
+    note = "of a handler, return `impl IntoResponse`, `Result<impl IntoResponse, E>` or the response of axum or poem, with the feature of \
+            `lock-core` that bears the framework's name; or with `#[run_once]`, `Result<Json<T>, E>`",
+    note = "or implement `lock_core::Remember` for a type of your own"
+)]
+pub trait Remember: Sized {
+    /// Returns the value, and what is remembered of it.
+    fn remember(self) -> (Self, Remembered);
+
+    /// Makes the value that a later caller gets.
+    ///
+    /// # Errors
+    ///
+    /// Any error that says that the bytes are of another type. The caller gets [`LockError::Invalid`], and the body does not run.
+    fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>>;
+}
+
+/// The functions of [`Remember`], for a type that has shown once that it implements the trait. So the compiler reports one error.
+#[derive(Debug)]
+pub struct Remembering<T> {
+    pub(crate) remember: fn(T) -> (T, Remembered),
+    pub(crate) recall: fn(&[u8]) -> Recalled<T>,
+}
+
+/// A value, or why the bytes do not make one.
+type Recalled<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+impl<T: Remember> Remembering<T> {
+    pub(crate) const NEW: Self = Self {
+        remember: T::remember,
+        recall: T::recall,
+    };
+}
+
+/// What is remembered of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// Nothing: it is a failure, and the next caller runs the body.
+    Nothing,
+    /// These bytes, at most 64 KiB of them.
+    Bytes(Vec<u8>),
+    /// That it was a success, without its value: a repeat does not run, and gets [`LockError::Repeated`].
+    Success,
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Serialize + DeserializeOwned, E> Remember for Result<T, E> {
+    fn remember(self) -> (Self, Remembered) {
+        let remembered = match &self {
+            Ok(value) => serde_json::to_vec(value).map_or_else(
+                |error| {
+                    tracing::warn!(%error, "the value of a run cannot be written as JSON: a repeat gets no value");
+                    Remembered::Success
+                },
+                Remembered::Bytes,
+            ),
+            Err(_) => Remembered::Nothing,
+        };
+        (self, remembered)
+    }
+
+    fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        Ok(Ok(serde_json::from_slice(bytes)?))
+    }
+}
+
+/// A hash of what a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint([u8; LENGTH]);
+
+const LENGTH: usize = 16;
+
+impl Fingerprint {
+    fn of(mut value: Value) -> Self {
+        // The order of a map's entries may be random.
+        value.sort_all_objects();
+        let hash = Sha1::from(value.to_string()).digest().bytes();
+        Self(*hash.first_chunk().expect("the hash is longer"))
+    }
+}
+
+/// A result as it is kept: one byte with the version, one with what follows, the fingerprint if there is one, and the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept<'a> {
+    pub(crate) fingerprint: Option<Fingerprint>,
+    /// `None`: the body has run, and its value was not kept.
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+const VERSION: u8 = b'1';
+const HAS_FINGERPRINT: u8 = 1;
+const HAS_VALUE: u8 = 2;
+
+impl<'a> Kept<'a> {
+    /// Reads what an earlier run left. `None`: it is of another version, or not ours.
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let [VERSION, flags, rest @ ..] = bytes else {
+            return None;
+        };
+        let has = |flag| flags & flag != 0;
+        let (fingerprint, rest) = if has(HAS_FINGERPRINT) {
+            let (fingerprint, rest) = rest.split_first_chunk()?;
+            (Some(Fingerprint(*fingerprint)), rest)
+        } else {
+            (None, rest)
+        };
+        Some(Self {
+            fingerprint,
+            value: has(HAS_VALUE).then_some(rest),
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let fingerprint = self.fingerprint.as_ref();
+        let flags =
+            fingerprint.map_or(0, |_| HAS_FINGERPRINT) | self.value.map_or(0, |_| HAS_VALUE);
+        let fingerprint = fingerprint.map_or(&[][..], |fingerprint| &fingerprint.0);
+        let value = self.value.unwrap_or_default();
+        [&[VERSION, flags], fingerprint, value].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use super::*;
+
+    fn fingerprint(of: &impl Serialize) -> Fingerprint {
+        Fingerprint::of(json(of).expect("JSON"))
+    }
+
+    #[test]
+    fn a_result_is_read_as_it_was_written() {
+        let marked = Some(fingerprint(&"request"));
+        for fingerprint in [None, marked] {
+            for value in [None, Some(&b""[..]), Some(&b"\x00value"[..])] {
+                let kept = Kept { fingerprint, value };
+                assert_eq!(Kept::read(&kept.bytes()), Some(kept));
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_no_run_left_are_no_result() {
+        let marked = Kept {
+            fingerprint: Some(fingerprint(&1)),
+            value: None,
+        };
+        for bytes in [&b""[..], b"1", b"2\x02{}", b"{}", &marked.bytes()[..17]] {
+            assert_eq!(Kept::read(bytes), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_does_not_depend_on_the_order_of_a_map() {
+        let names = ["amount", "currency", "card", "customer", "note", "retry"];
+        let sorted: BTreeMap<_, _> = names.iter().zip(0..).collect();
+        for _ in 0..16 {
+            let random: HashMap<_, _> = names.iter().zip(0..).collect();
+            assert_eq!(fingerprint(&random), fingerprint(&sorted));
+        }
+    }
+
+    #[test]
+    fn other_values_have_other_fingerprints() {
+        let all = [
+            fingerprint(&("a", "b")),
+            fingerprint(&("ab",)),
+            fingerprint(&("b", "a")),
+            fingerprint(&"a"),
+            fingerprint(&["a,b"]),
+            fingerprint(&1),
+            fingerprint(&"1"),
+            fingerprint(&None::<u8>),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[at + 1..].contains(one), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_time_out_of_range_and_a_value_that_is_no_json_are_refused() {
+        for keep in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
+            let refused = OnceOptions::keep(keep).check().expect_err("out of range");
+            assert!(refused.to_string().starts_with("keep is"), "{refused}");
+        }
+        let no_json = HashMap::from([((1, 2), 3)]);
+        let options = OnceOptions::keep(Duration::from_secs(1)).fingerprint(&no_json);
+        let refused = options.check().expect_err("a map with such keys");
+        assert!(refused.to_string().contains("fingerprint"), "{refused}");
+    }
+}
