@@ -1,8 +1,8 @@
-//! The rooms of lock-core: the folders and files of its sources, and the imports that are allowed between them. And how much a folder
-//! of either crate may contain.
+//! The rooms of lock-core: the folders of its sources, and the imports that are allowed between them.
 //!
 //! The check reads the sources: `use` with its groups and re-exports, and paths in the code. An arrow leads from the file that
-//! imports to the file that defines the imported item.
+//! imports to the file that defines the imported item. Three rules carry the architecture: the engine names no I/O, the transport
+//! names no lock, and the waist names nothing of a runtime.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,54 +18,114 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Exceptions: arrows that the rules do not allow, each with its reason.
+/// What speaks to Redis, and the rooms that each part may use.
+const PROTOCOL: &[&str] = &[
+    "backend",
+    "backend/redis/topology",
+    "backend/redis/transport",
+    "backend/redis/without_scripts",
+    "engine/reply.rs",
+    "runtime",
+    "telemetry",
+];
+
+/// What users call, and the rooms that it may use.
+const MANAGER: &[&str] = &[
+    "backend",
+    "backend/memory",
+    "backend/redis",
+    "backend/redis/transport/address",
+    "backend/redlock",
+    "driver",
+    "engine",
+    "manager",
+    "once",
+    "runtime",
+    "telemetry",
+];
+
+/// The rooms, and for each the rooms and files that it may use beside the vocabulary and itself. The name of a room is the path of its
+/// folder. A folder inside a room that is not listed belongs to that room.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("", &["backend", "driver", "engine", "manager"]),
+    ("runtime", &[]),
+    ("telemetry", &["runtime"]),
+    ("engine", &[]),
+    ("backend", &["engine/reply.rs", "runtime"]),
+    ("backend/memory", &["backend", "engine/reply.rs", "runtime"]),
+    (
+        "backend/redis/transport",
+        &["backend", "runtime", "telemetry"],
+    ),
+    (
+        "backend/redis/topology",
+        &["backend", "backend/redis/transport", "runtime"],
+    ),
+    ("backend/redis/without_scripts", PROTOCOL),
+    ("backend/redis/protocol", PROTOCOL),
+    (
+        "backend/redis",
+        &[
+            "backend",
+            "backend/redis/protocol",
+            "backend/redis/topology",
+            "backend/redis/transport",
+            "engine/reply.rs",
+        ],
+    ),
+    (
+        "backend/redlock",
+        &[
+            "backend",
+            "backend/redis/protocol",
+            "backend/redis/transport/address",
+            "engine/reply.rs",
+            "runtime",
+        ],
+    ),
+    ("driver", &["backend", "engine", "runtime", "telemetry"]),
+    ("manager", MANAGER),
+    ("once", MANAGER),
+    ("private", MANAGER),
+    ("integrations", MANAGER),
+    ("testing", MANAGER),
+];
+
+/// Arrows that the rooms do not allow: from a file or a folder, to one, and the reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
     (
-        "inspect.rs",
-        "manager/operating/listing.rs",
-        "a name only: users find the list beside what it lists",
-    ),
-    (
-        "manager/builder/connecting.rs",
-        "testing/faulty_store.rs",
+        "manager/builder",
+        "testing",
         "the in-memory double is built by the builder",
     ),
     (
-        "manager/builder/connecting.rs",
-        "testing/mod.rs",
-        "the in-memory double is built by the builder",
-    ),
-    (
-        "manager/builder/constructors.rs",
-        "testing/mod.rs",
-        "the in-memory double is built by the builder",
-    ),
-    (
-        "telemetry/mod.rs",
-        "runtime/clock.rs",
-        "waits and holds are measured on the clock of the manager",
-    ),
-    (
-        "telemetry/refusals.rs",
-        "runtime/clock.rs",
-        "lines are counted on the clock of the manager",
-    ),
-    (
-        "telemetry/mod.rs",
-        "runtime/catch_panic.rs",
-        "a listener that panics must not end a hand-over half way",
-    ),
-    (
-        "private/answers.rs",
-        "integrations/actix.rs",
-        "what the attribute's output calls for an actix handler",
-    ),
-    (
-        "private/mod.rs",
-        "integrations/response.rs",
+        "private",
+        "integrations",
         "what the attribute's output calls for a response",
     ),
+    (
+        "once",
+        "integrations",
+        "what is kept of a response, and the response for a request without a key",
+    ),
 ];
+
+/// The modules of the vocabulary that the engine uses. It names no I/O.
+const WORDS_OF_THE_ENGINE: &[&str] = &[
+    "error.rs",
+    "failure.rs",
+    "fencing.rs",
+    "key.rs",
+    "mode.rs",
+    "moment.rs",
+    "options.rs",
+];
+
+/// Names of types, functions and fields that only a lock has. The transport has none of them.
+const WORDS_OF_LOCKS: &[&str] = &["fencing", "grant", "lease", "owner", "permit"];
+
+/// Rooms that the waist between driver and backends must not name.
+const NOT_IN_THE_WAIST: &[&str] = &["runtime", "driver"];
 
 /// A file of the sources, by its path below `src`.
 type File = String;
@@ -540,32 +600,31 @@ fn below<'a>(file: &'a str, folder: &str) -> Option<&'a str> {
     Some(&file[..file.len() - rest.len() + first.len()])
 }
 
-/// The height of a room: a file may use its own room and lower rooms.
-fn height(room: &str) -> u8 {
-    match room {
-        "credentials.rs" | "error.rs" | "fencing.rs" | "inspect.rs" | "key.rs" | "mode.rs"
-        | "once.rs" | "options.rs" | "template.rs" | "tls.rs" => 0,
-        "runtime" => 1,
-        "store" => 2,
-        "lock" => 3,
-        "guard.rs" | "lease.rs" | "fenced.rs" => 4,
-        "manager" => 5,
-        // Only the attribute's output uses this, and no room does. No room uses the next ones either.
-        "private" => 6,
-        "cli" | "integrations" | "testing" => 7,
-        other => panic!("{other} is no room that this test knows: say what it may use"),
-    }
+/// The room of a file, and what it may use.
+fn room_of(file: &str) -> (&'static str, &'static [&'static str]) {
+    let holds = |room: &str| room.is_empty() && !file.contains('/') || is_in(file, room);
+    let rooms = ROOMS.iter().filter(|(room, _)| holds(room));
+    let room = rooms.max_by_key(|(room, _)| room.len());
+    *room.unwrap_or_else(|| panic!("{file} is in no room that this test knows: say what it may use"))
 }
 
-/// Whether one room may use another.
+/// Whether a file is this one, or below this folder.
+fn is_in(file: &str, place: &str) -> bool {
+    file.strip_prefix(place)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a file may use another one.
 fn is_allowed(from: &str, to: &str) -> bool {
-    match (from, to) {
-        _ if from == to => true,
-        ("telemetry", _) => height(to) == 0,
-        (_, "telemetry") => true,
-        _ if height(to) >= 6 => false,
-        _ => height(from) >= height(to),
-    }
+    let ((room, allowed), (other, _)) = (room_of(from), room_of(to));
+    room == other
+        || other.is_empty()
+        || allowed
+            .iter()
+            .any(|place| *place == other || is_in(to, place) && place.len() > other.len())
+        || ALLOWED
+            .iter()
+            .any(|(one, another, _)| is_in(from, one) && is_in(to, another))
 }
 
 /// A graph of files or folders, by the imports between them.
@@ -621,59 +680,43 @@ impl<'a> Graph<'a> {
 
 /// Every arrow that breaks a rule, with the rule.
 fn offences(inside: &[Arrow], outside: &[Arrow]) -> BTreeSet<String> {
-    let is_allowed_pair = |from: &str, to: &str| {
-        ALLOWED
-            .iter()
-            .any(|(allowed_from, allowed_to, _)| (*allowed_from, *allowed_to) == (from, to))
-    };
-    let counts = |arrow: &&Arrow| !is_allowed_pair(&arrow.from, &arrow.to);
-    let arrows: Vec<&Arrow> = inside.iter().filter(counts).collect();
     let mut offences = BTreeSet::new();
     let mut note = |arrow: &Arrow, rule: &str| {
         offences.insert(format!("{arrow} ({rule})"));
     };
-    let mut folders = BTreeMap::<&str, (Graph<'_>, Graph<'_>)>::new();
-    let mut by_folder = Graph::default();
-    for arrow in &arrows {
-        let room = |file| below(file, "").expect("a file below the sources");
-        if !is_allowed(room(&arrow.from), room(&arrow.to)) {
+    let mut files = BTreeMap::<&str, Graph<'_>>::new();
+    let mut rooms = Graph::default();
+    for arrow in inside {
+        let ((from, _), (to, _)) = (room_of(&arrow.from), room_of(&arrow.to));
+        if !is_allowed(&arrow.from, &arrow.to) {
             note(arrow, "an arrow between rooms that is not allowed");
         }
-        let (from, to) = (folder_of(&arrow.from), folder_of(&arrow.to));
+        if from == "engine" && to.is_empty() && !WORDS_OF_THE_ENGINE.contains(&arrow.to.as_str()) {
+            note(arrow, "not a word of the engine");
+        }
+        if arrow.from == "backend/mod.rs" && NOT_IN_THE_WAIST.contains(&to) {
+            note(arrow, "the waist names nothing of a runtime");
+        }
         if from == to {
-            let (files, _) = folders.entry(from).or_default();
-            files.add(&arrow.from, &arrow.to, arrow);
+            let graph = files.entry(from).or_default();
+            graph.add(&arrow.from, &arrow.to, arrow);
         } else if !from.is_empty() && !to.is_empty() {
-            by_folder.add(from, to, arrow);
-        }
-        // Folders side by side are compared, each with everything in it.
-        for (end, _) in from.match_indices('/').chain([(from.len(), "")]) {
-            let parent = &from[..end];
-            if let (Some(one), Some(other)) = (below(&arrow.from, parent), below(&arrow.to, parent))
-                && is_folder(one)
-                && is_folder(other)
-            {
-                let (_, side_by_side) = folders.entry(parent).or_default();
-                side_by_side.add(one, other, arrow);
-            }
+            rooms.add(from, to, arrow);
         }
     }
-    for arrow in by_folder.circles().into_values().flatten() {
-        note(arrow, "folders in a circle");
-    }
-    for (files, side_by_side) in folders.values() {
-        for arrow in files.circles().into_values().flatten() {
+    for graph in files.values() {
+        for arrow in graph.circles().into_values().flatten() {
             note(arrow, "files in a circle");
         }
-        for arrow in side_by_side.circles().into_values().flatten() {
-            note(arrow, "folders in a circle");
-        }
+    }
+    for arrow in rooms.circles().into_values().flatten() {
+        note(arrow, "rooms in a circle");
     }
     for arrow in outside {
         let is_ours =
-            arrow.from.starts_with("store/redis/") || arrow.from == "manager/builder/own_client.rs";
+            is_in(&arrow.from, "backend/redis") || arrow.from == "manager/builder/own_client.rs";
         if !is_ours {
-            note(arrow, "the crate `redis` is for `store/redis`");
+            note(arrow, "the crate `redis` is for `backend/redis`");
         }
     }
     offences
@@ -684,7 +727,7 @@ fn imports_lead_from_room_to_room_one_way() {
     let (inside, outside) = arrows();
     let wrong = offences(&inside, &outside);
     let gone = ALLOWED.iter().filter(|(from, to, _)| {
-        let is_it = |arrow: &Arrow| arrow.from == *from && arrow.to == *to;
+        let is_it = |arrow: &Arrow| is_in(&arrow.from, from) && is_in(&arrow.to, to);
         !inside.iter().any(is_it)
     });
     let gone = gone.map(|(from, to, _)| format!("{from} does not import from {to} any more"));
@@ -692,33 +735,51 @@ fn imports_lead_from_room_to_room_one_way() {
     assert!(all.is_empty(), "\n{}", all.join("\n"));
 }
 
-/// A listing of this many lines is read at a glance. A larger folder needs a second level.
-const MOST_ENTRIES: usize = 12;
+/// Collects the names that a file defines or uses.
+#[derive(Default)]
+struct Words(BTreeSet<String>);
 
-/// Notes each folder that contains too much. The first level of lock-core has the vocabulary beside the rooms, a file for each word:
-/// `height` lists them.
-fn note_crowded(folder: &Path, is_first_level: bool, crowded: &mut Vec<String>) {
-    let entries = fs::read_dir(folder).expect("a folder of the sources");
-    let entries: Vec<_> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    if entries.len() > MOST_ENTRIES && !is_first_level {
-        crowded.push(format!("{}: {} entries", folder.display(), entries.len()));
-    }
-    for folder in entries.iter().filter(|path| path.is_dir()) {
-        note_crowded(folder, false, crowded);
+impl Words {
+    fn take(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) => {
+                    self.0.insert(ident.to_string());
+                }
+                TokenTree::Group(group) => self.take(group.stream()),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+        }
     }
 }
 
+/// The words of a name, in lower case: those of `OwnerToken` and `owner_token` are "owner" and "token".
+fn parts_of(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for letter in name.chars() {
+        if letter == '_' || letter.is_uppercase() {
+            parts.push(String::new());
+        }
+        let last = parts.last_mut().expect("one at least");
+        last.extend(letter.to_lowercase().filter(|letter| *letter != '_'));
+    }
+    parts
+}
+
 #[test]
-fn each_folder_is_read_at_a_glance() {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut crowded = Vec::new();
-    note_crowded(&workspace.join("lock-core/src"), true, &mut crowded);
-    note_crowded(&workspace.join("lock-macros/src"), false, &mut crowded);
-    assert!(
-        crowded.is_empty(),
-        "a second level is missing:\n{}",
-        crowded.join("\n")
-    );
+fn the_transport_names_no_lock() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/backend/redis/transport");
+    let mut found = BTreeSet::new();
+    for file in crate::files::below(&folder) {
+        let text = fs::read_to_string(&file).expect("a source");
+        let mut words = Words::default();
+        words.take(text.parse().expect("Rust"));
+        let is_of_a_lock = |name: &String| {
+            let is_one = |part: &String| WORDS_OF_LOCKS.contains(&part.trim_end_matches('s'));
+            parts_of(name).iter().any(is_one)
+        };
+        let names = words.0.into_iter().filter(is_of_a_lock);
+        found.extend(names.map(|name| format!("{}: {name}", file.display())));
+    }
+    assert!(found.is_empty(), "{found:#?}");
 }
