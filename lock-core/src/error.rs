@@ -481,8 +481,6 @@ pub enum LeaseLost {
     Shutdown,
     /// Another key that was acquired at once with this one was lost, and this one with it.
     OtherKey,
-    /// This process was forked from the holder, and has a copy of the lease. The parent still holds the lock.
-    Forked,
     /// It was released by its own guard. Only a clone that outlives the guard can see this.
     Released,
 }
@@ -495,7 +493,6 @@ impl fmt::Display for LeaseLost {
             Self::MaxHold => "it was held for as long as max_hold allows",
             Self::Shutdown => "the manager was shut down",
             Self::OtherKey => "another key that was taken with it was lost",
-            Self::Forked => "it belongs to the process that this one was forked from",
             Self::Released => "it was released",
         })
     }

@@ -117,7 +117,6 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> LeaseLost {
-        // Checked before the wait: in a forked child, only the parent would be notified.
         match self.leases.ended() {
             Some((_, reason)) => reason,
             None => self.leases.lost().await,
@@ -154,9 +153,6 @@ impl Lease {
     /// Dropping the future changes nothing.
     pub async fn verify(&self) -> Result<(), LockError> {
         let context = &self.leases.first().context;
-        context
-            .check_process()
-            .map_err(|error| error.about(self.key()))?;
         self.leases.check()?;
         // A renewal never shortens. So a renewal by the remaining time only compares the token. It also restores the expiry of a
         // key from which another client removed it.

@@ -40,9 +40,8 @@
 //!   is lost a little before it expires on the server, and its body is dropped. New acquires are tried again until their wait is
 //!   over, and then return [`LockError::Unavailable`].
 //! - **… a lease runs out?** The body is not polled again; the caller gets [`LockError::Lost`].
-//! - **… the process forks?** A manager works only in the process that made it. In a child each call is
-//!   [`LockError::Unavailable`] at once, and nothing that the child does reaches the parent's locks: make a manager
-//!   [after the fork](LockManager#forking).
+//! - **… the process forks?** A manager works only in the process that made it: make one [after the fork](LockManager#forking), in
+//!   each child.
 //! - **… a future is dropped?** The lock is released in the background within one round trip, also if its acquire was still in
 //!   flight. If the connection is gone too, the lock ends with its ttl.
 //!

@@ -4,9 +4,6 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::{preload::Preload, process::Process};
 
-/// The exit status of a child that used a file which its parent had open.
-pub const TOUCHED: i32 = 99;
-
 /// Makes [`fork`] work in the programs that this starts.
 #[derive(Debug)]
 pub struct Forks {
@@ -37,8 +34,7 @@ pub struct Child(Pid);
 
 /// Forks a process that was started by [`Forks::spawn`]: once called, it returns twice, with `None` in the child.
 ///
-/// The child has the thread that called, and no other. It may use none of the files that its parent had open, except the
-/// standard streams. If it does, it ends with the status [`TOUCHED`] and a line on its standard error.
+/// The child has the thread that called, and no other.
 pub fn fork() -> Option<Child> {
     let reply = std::os::unix::fs::chroot("the preloaded library forks");
     let number = reply.err()?.raw_os_error().expect("an error of the system");

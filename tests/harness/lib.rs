@@ -55,7 +55,7 @@ pub use cluster::{Cluster, ClusterBuilder, Migration};
 pub use deployment::Deployment;
 pub use drop_flag::{DropFlag, Dropped};
 pub use fake::{FakeServer, Reply};
-pub use fork::{Child, Forks, TOUCHED, fork};
+pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
 pub use locking::{AcquireFree, ReleaseHeld, connect, options, patient, run_in_a_row};

@@ -605,7 +605,8 @@ fn room_of(file: &str) -> (&'static str, &'static [&'static str]) {
     let holds = |room: &str| room.is_empty() && !file.contains('/') || is_in(file, room);
     let rooms = ROOMS.iter().filter(|(room, _)| holds(room));
     let room = rooms.max_by_key(|(room, _)| room.len());
-    *room.unwrap_or_else(|| panic!("{file} is in no room that this test knows: say what it may use"))
+    *room
+        .unwrap_or_else(|| panic!("{file} is in no room that this test knows: say what it may use"))
 }
 
 /// Whether a file is this one, or below this folder.
@@ -768,7 +769,8 @@ fn parts_of(name: &str) -> Vec<String> {
 
 #[test]
 fn the_transport_names_no_lock() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/backend/redis/transport");
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/backend/redis/transport");
     let mut found = BTreeSet::new();
     for file in crate::files::below(&folder) {
         let text = fs::read_to_string(&file).expect("a source");

@@ -19,7 +19,7 @@ impl ConnectionId {
     /// The only "connection" of a backend inside this process.
     pub(crate) const LOCAL: Self = Self(1);
 
-    /// A number that no other connection of this process has, to whatever server, inherited connections after a fork included.
+    /// A number that no other connection of this process has, to whatever server.
     pub(crate) fn next() -> Self {
         // The first ones are those of tests and of backends inside the process.
         static LAST: AtomicU64 = AtomicU64::new(1 << 16);

@@ -79,8 +79,8 @@ impl OwnerToken {
 
 /// Makes the owner tokens of a manager.
 ///
-/// The random values belong to the manager, not to the process or a thread. A fork copies them, and children that used them would
-/// have the same tokens. So a manager works only in the process that made it.
+/// The random values belong to the manager, not to the process or a thread, so children that each make a manager after a fork draw
+/// different ones.
 pub(crate) struct OwnerTokens {
     /// What the tokens of each scheme begin with.
     fronts: [Arc<str>; 2],

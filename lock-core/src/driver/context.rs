@@ -1,13 +1,6 @@
 //! What every part of a manager shares: the backend, the thread and the clock it works with.
 
-use std::{
-    future::{Future, poll_fn},
-    mem,
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use crate::{
     backend::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
@@ -15,7 +8,7 @@ use crate::{
     error::LockError,
     fencing::KnownTokens,
     moment::Moment,
-    runtime::{clock::Clock, executor::Executor, fork::OriginProcess, tally::Tally},
+    runtime::{clock::Clock, executor::Executor, tally::Tally},
     telemetry::refusals::Refusals,
 };
 
@@ -26,8 +19,6 @@ pub(crate) struct Context {
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
     pub(crate) owner_tokens: OwnerTokens,
-    /// A manager that was inherited by a fork refuses all work: see [`check_process`](Self::check_process).
-    origin: OriginProcess,
     /// Leases held. A shutdown waits for them, and for the acquires and releases in flight.
     pub(crate) held: Arc<Tally>,
     pub(crate) in_progress: Arc<Tally>,
@@ -58,7 +49,6 @@ impl Context {
             clock,
             timing,
             owner_tokens,
-            origin: OriginProcess::this_process(),
             held: Arc::default(),
             in_progress: Arc::default(),
             in_background: Arc::default(),
@@ -68,50 +58,16 @@ impl Context {
         }
     }
 
-    /// Whether this is the process that made the manager, as with [`OriginProcess::is_here_at`]. `now` is of the manager's clock.
-    pub(crate) fn is_here_at(&self, now: Moment) -> bool {
-        self.origin.is_here_at(match self.clock {
-            Clock::Boot => now,
-            // The clock of tokio may be virtual.
-            Clock::Tokio(_) => Clock::Boot.now(),
-        })
-    }
-
-    pub(crate) fn is_here(&self) -> bool {
-        self.origin.is_here()
-    }
-
     /// Logs that an acquire is refused without a reply of the backend. So an outage is in the log of a program that does not log its
     /// errors, too.
     ///
-    /// Called without a mutex, since it calls subscribers. A forked process does not call them: at the moment of the fork, another
-    /// thread may have held a mutex of theirs.
+    /// Called without a mutex, since it calls subscribers.
     pub(crate) fn logged(&self, error: LockError) -> LockError {
-        if !matches!(error, LockError::Unavailable { .. }) || !self.is_here() {
+        if !matches!(error, LockError::Unavailable { .. }) {
             return error;
         }
         self.refusals.log(503, &error, self.clock.now());
         error.logged()
-    }
-
-    /// Returns the time, unless this process was forked: see [`check_process`](Self::check_process).
-    pub(crate) fn now_in_this_process(&self) -> Result<Moment, LockError> {
-        let now = self.clock.now();
-        if self.is_here_at(now) {
-            Ok(now)
-        } else {
-            Err(forked())
-        }
-    }
-
-    /// Refuses to do anything in a process that was forked from the one that made the manager. Called before anything else: a
-    /// thread that the child does not have may have locked a mutex below.
-    pub(crate) fn check_process(&self) -> Result<(), LockError> {
-        if self.is_here() {
-            Ok(())
-        } else {
-            Err(forked())
-        }
     }
 
     /// Sends a request where the manager's work runs, and waits for its reply.
@@ -121,14 +77,7 @@ impl Context {
         &self,
         question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
     ) -> Result<T, LockError> {
-        self.check_process()?;
-        let mut reply = pin!(self.executor.run(question(&*self.store)));
-        let reply = poll_fn(|context| -> Poll<Result<_, LockError>> {
-            // In a child that was forked meanwhile the reply never comes.
-            self.check_process()?;
-            reply.as_mut().poll(context).map(Ok)
-        });
-        match reply.await? {
+        match self.executor.run(question(&*self.store)).await {
             Some(reply) => reply.map_err(LockError::from),
             None => Err(LockError::unavailable(
                 "the runtime that sent the request has ended",
@@ -176,20 +125,4 @@ impl Context {
     pub(crate) fn reply_within(&self) -> Duration {
         self.timing.reply_within(self.store.round_trip())
     }
-}
-
-impl Drop for Context {
-    /// A forked child keeps the store and the executor. Closing a connection or ending a thread would write to what the parent also
-    /// uses.
-    fn drop(&mut self) {
-        if !self.origin.is_here() {
-            mem::forget((self.store.clone(), self.executor.clone()));
-        }
-    }
-}
-
-pub(crate) fn forked() -> LockError {
-    LockError::unavailable(
-        "this process was forked after its lock manager was made, and a manager works only in the process that made it: make another one after the fork",
-    )
 }

@@ -87,7 +87,7 @@ impl Keys {
         all
     }
 
-    /// Whether no task may wait any more. Not to be called in a forked child, in which the mutex may stay locked.
+    /// Whether no task may wait any more.
     pub(crate) fn are_closed(&self) -> bool {
         self.each().any(|keys| keys.is_closed)
     }

@@ -92,13 +92,12 @@ impl RunningTask {
 }
 
 /// In the order of their numbers.
-const REASONS: [LeaseLost; 7] = [
+const REASONS: [LeaseLost; 6] = [
     LeaseLost::Expired,
     LeaseLost::TakenAway,
     LeaseLost::MaxHold,
     LeaseLost::Shutdown,
     LeaseLost::OtherKey,
-    LeaseLost::Forked,
     LeaseLost::Released,
 ];
 
@@ -202,7 +201,6 @@ impl LeaseState {
     pub(crate) fn ends_unseen(&self, within: Duration) -> bool {
         self.is_unseen.load(Ordering::Relaxed)
             && self.guards.load(Ordering::Relaxed) == 1
-            && self.context.is_here()
             && self.held_for(self.context.clock.now()) < within
     }
 
@@ -260,12 +258,7 @@ impl LeaseState {
 
     /// How the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
     pub(crate) fn ended(&self) -> Option<LeaseLost> {
-        let now = self.context.clock.now();
-        // In a forked child nothing else changes: the lease is the parent's, and goes on there.
-        if !self.context.is_here_at(now) {
-            return Some(LeaseLost::Forked);
-        }
-        self.ended_at(now)
+        self.ended_at(self.context.clock.now())
     }
 
     pub(super) fn ended_at(&self, now: Moment) -> Option<LeaseLost> {

@@ -4,7 +4,6 @@
 //! transition. After the mutex is free, what follows is carried out (`effects.rs`). An event between the two finds the new state.
 
 use std::{
-    mem,
     sync::{
         Arc, MutexGuard, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -161,11 +160,6 @@ impl Registry {
             return None;
         }
         let (key, kind, now) = (&lease.key, lease.kind(), self.context.clock.now());
-        // Checked before a mutex is taken, which another thread may have held at the moment of a fork. The tasks that wait for the
-        // end are in the parent.
-        if !self.context.is_here_at(now) {
-            return Some(Releasing::forked(key));
-        }
         let lost = lease.release(now);
         let mut keys = self.keys.of(key);
         if let Some(template) = key.template() {
@@ -512,13 +506,8 @@ impl GrantListener for Registry {
 }
 
 impl Drop for Registry {
-    /// Ends the task of the timers. In a forked child that task is the parent's, and so is all that the keys have. At the moment of the
-    /// fork, another thread may have held a mutex that their drop locks.
+    /// Ends the task of the timers.
     fn drop(&mut self) {
-        if self.context.is_here() {
-            self.context.ticking.wake();
-        } else {
-            mem::forget(mem::take(&mut self.keys));
-        }
+        self.context.ticking.wake();
     }
 }

@@ -28,7 +28,7 @@ use crate::{
         Acquire, Acquired, Release, RunResult, StoreFuture, owner::Owner,
         until_certain::CertainRelease,
     },
-    driver::context::{Context, forked},
+    driver::context::Context,
     engine::{
         reply::{AcquireOutcome, QueueMode, ReleaseOutcome, WakeUpMode},
         transition::ReleaseAction,
@@ -57,8 +57,6 @@ enum ReleaseStage {
 struct PendingRelease {
     reply: StoreFuture<ReleaseOutcome>,
     lost: Option<LeaseLost>,
-    /// The first poll is part of the call that began the release, and checked the process.
-    is_polled: bool,
     /// Dropped after the request.
     open: OpenRelease,
 }
@@ -120,18 +118,12 @@ impl OpenRelease {
         Releasing(ReleaseStage::Pending(PendingRelease {
             reply,
             lost,
-            is_polled: false,
             open: self,
         }))
     }
 }
 
 impl Releasing {
-    /// For a lease that this process inherited by a fork.
-    pub(crate) fn forked(key: &LockKey) -> Self {
-        Self(ReleaseStage::Known(Box::new(Err(forked().about(key)))))
-    }
-
     /// For a lease that its task lost, and that other tasks still have.
     pub(crate) fn lost(key: &LockKey, reason: LeaseLost) -> Self {
         let lost = LockError::lost(key, reason, None);
@@ -152,12 +144,6 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
         if let ReleaseStage::Pending(work) = &mut self.0 {
-            let release = &work.open.0;
-            let is_first = !mem::replace(&mut work.is_polled, true);
-            if !is_first && !release.context.is_here() {
-                // In a child that was forked after the first poll the reply never comes.
-                return Poll::Ready(Err(forked().about(&release.owner.key)));
-            }
             let result = ready!(Pin::new(work).poll(context));
             self.0 = ReleaseStage::Over;
             return Poll::Ready(result);
@@ -174,14 +160,8 @@ impl Drop for Releasing {
         let ReleaseStage::Pending(work) = mem::replace(&mut self.0, ReleaseStage::Over) else {
             return;
         };
-        let context = work.open.0.context.clone();
-        if !context.is_here() {
-            // A release in flight belongs to the parent.
-            return mem::forget((work, context));
-        }
-        context
-            .executor
-            .start_patiently(async move { drop(work.await) });
+        let executor = work.open.0.context.executor.clone();
+        executor.start_patiently(async move { drop(work.await) });
     }
 }
 

@@ -94,15 +94,10 @@ impl WaitFuture {
     fn poll_once(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<Admission, LockError>> {
         let registry = &self.registry;
         let context = &registry.context;
-        // A task that has just joined was checked in this poll. Checked before a mutex is taken, which another thread may have held at
-        // the moment of a fork.
         let mut polled_at = match mem::replace(&mut self.stage, Stage::Waiting) {
             Stage::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
             Stage::Joined => None,
-            Stage::Waiting | Stage::Over => match context.now_in_this_process() {
-                Ok(now) => Some(now),
-                Err(error) => return Poll::Ready(Err(error.about(&self.key))),
-            },
+            Stage::Waiting | Stage::Over => Some(context.clock.now()),
         };
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
@@ -197,13 +192,8 @@ impl Drop for WaitFuture {
     fn drop(&mut self) {
         self.registry.waiting.fetch_sub(1, Ordering::Relaxed);
         let stage = mem::replace(&mut self.stage, Stage::Over);
-        // Nothing is left to a future that is over, not even to one that a forked process inherited.
         if matches!(stage, Stage::Over) && self.request.is_none() {
             return;
-        }
-        if !self.registry.context.is_here() {
-            // The spans of telemetry and the request in flight belong to the parent.
-            return mem::forget((self.watch.take(), self.request.take(), stage));
         }
         match stage {
             Stage::Taken(lease) => drop(self.hold(lease)),

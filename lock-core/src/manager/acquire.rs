@@ -137,9 +137,7 @@ impl<'a> AcquireFuture<'a> {
         waker: &Waker,
     ) -> Result<Option<Hold>, LockError> {
         let manager = self.manager;
-        // Checked before the leases of the task: in a forked child they belong to the parent.
-        let now = manager.context().now_in_this_process();
-        let now = now.map_err(|error| error.about(key))?;
+        let now = manager.context().clock.now();
         let registry = &manager.inner.registry;
         if let Some(lease) = reentry::find(registry, key, terms.mode)? {
             if let Some(reason) = lease.ended() {

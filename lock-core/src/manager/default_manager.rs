@@ -85,12 +85,9 @@ impl LockManager {
         global.clone().ok_or(LockError::NotConfigured)
     }
 
-    /// Whether this is another manager than `other`, and can still grant locks: it was neither shut down nor inherited by a fork.
+    /// Whether this is another manager than `other`, and can still grant locks: it was not shut down.
     fn still_grants_beside(&self, other: &Self) -> bool {
-        !Arc::ptr_eq(&self.inner, &other.inner)
-            // Checked before the next line: in a forked child, another thread may have locked the mutex.
-            && self.context().is_here()
-            && !self.inner.registry.keys.are_closed()
+        !Arc::ptr_eq(&self.inner, &other.inner) && !self.inner.registry.keys.are_closed()
     }
 }
 

@@ -60,20 +60,9 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 ///
 /// # Forking
 ///
-/// A manager works only in the process that made it, and so does one in memory: **make it after the fork**, in each child. In a
-/// child, each call on an inherited manager is [`LockError::Unavailable`] at once, with this reason, and
-/// [`shutdown`](Self::shutdown) returns at once. In the child, inherited leases are lost
-/// ([`LeaseLost::Forked`](crate::error::LeaseLost::Forked)), and the bodies that run under them are dropped. Dropping an inherited value
-/// releases nothing, and writes nothing to a server. The parent still holds its locks.
-///
-/// The child keeps the memory and the sockets of an inherited manager until the child ends or runs another program. If the parent
-/// dies and the child still has the socket, the server still counts the parent as a subscriber. A lock that is then granted to the
-/// parent is free after one ttl.
-///
-/// This holds for a child with threads of its own and a runtime of its own. A tokio runtime that was made before the fork is
-/// shared with the parent, so fork from a thread that is in no runtime. A fork copies only the thread that calls it. What another
-/// thread had locked at that moment stays locked in the child, in any library. Where you can, fork before any thread is started; a
-/// manager starts one.
+/// Make the manager **after** a fork, in each child: a manager works only in the process that made it, as a tokio runtime and a
+/// connection of the crate `redis` do. This is not detected. A child that uses an inherited manager writes to the parent's
+/// connections, and may corrupt the parent's locks.
 #[derive(Clone)]
 pub struct LockManager {
     inner: Arc<ManagerState>,
@@ -110,8 +99,7 @@ impl LockManager {
             error,
             LockError::Invalid { .. } | LockError::Unavailable { .. }
         );
-        // In a forked child another thread may have locked the mutex.
-        if !is_refusal || !self.context().is_here() || !self.inner.registry.keys.are_closed() {
+        if !is_refusal || !self.inner.registry.keys.are_closed() {
             return error;
         }
         let closed = transition::shut_down();
@@ -148,7 +136,7 @@ impl Drop for ManagerState {
     /// Blocks while background releases, or releases of kept shares, are in flight: the process may end next.
     fn drop(&mut self) {
         let context = &self.registry.context;
-        if !context.executor.has_own_thread() || !context.is_here() {
+        if !context.executor.has_own_thread() {
             return;
         }
         let had_shares = self.registry.close_all_shares();

@@ -166,10 +166,7 @@ impl LockManager {
         keys: &[(LockKey, Mode)],
         terms: Terms,
     ) -> Result<LockGuard, LockError> {
-        let (first, _) = &keys[0];
-        let now = self.context().now_in_this_process();
-        let now = now.map_err(|error| error.about(first))?;
-        let deadline = deadline(terms.wait, now);
+        let deadline = deadline(terms.wait, self.context().clock.now());
         if let Some(held) = self.held_by_this_task(keys)? {
             return Ok(LockGuard::new(held));
         }

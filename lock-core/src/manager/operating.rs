@@ -144,9 +144,6 @@ impl LockManager {
     /// Dropping the future leaves the manager closed to new acquires and everything else as it is. `shutdown` may be called again.
     pub async fn shutdown(&self, deadline: Duration) {
         let context = self.context();
-        if !context.is_here() {
-            return;
-        }
         self.inner.registry.close();
         if !context.within(deadline, context.held.emptied()).await {
             self.inner.registry.lose_all(LeaseLost::Shutdown);

@@ -116,7 +116,7 @@ impl LockManager {
                 return Ok(Turns::default());
             }
         }
-        let deadline = deadline(wait, self.context().now_in_this_process()?);
+        let deadline = deadline(wait, self.context().clock.now());
         // In a box, so that a call outside of a body stays small.
         Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
     }

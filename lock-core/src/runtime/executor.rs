@@ -115,7 +115,6 @@ impl Executor {
         let (sleeper, due) = oneshot::channel::<()>();
         let clock = clock.clone();
         self.spawn(async move {
-            // The drop of a sleep does not wake this task: in a forked child, that would wake the thread of the parent.
             while !sleeper.is_closed() && clock.now() < moment {
                 clock
                     .sleep_until(clock.now().after(LOOK_PAUSE).min(moment))

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::{runtime, sync::mpsc};
 
-use crate::runtime::{Work, catch_panic::catch_panic, fork::OriginProcess, polled_once};
+use crate::runtime::{Work, catch_panic::catch_panic, polled_once};
 
 /// How much work is taken over at a time, before the connection may write: work that was started together leaves in one packet.
 const AT_A_TIME: usize = 128;
@@ -30,7 +30,6 @@ pub(crate) struct IoThread {
     /// Work that waits for a while before it is started.
     patient: mpsc::UnboundedSender<Work>,
     runtime: runtime::Handle,
-    origin: OriginProcess,
 }
 
 impl IoThread {
@@ -60,24 +59,18 @@ impl IoThread {
             work,
             patient,
             runtime,
-            origin: OriginProcess::this_process(),
         })
     }
 
     /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
     pub(crate) fn spawn(&self, work: Work) {
-        // The thread ends only after the last handle, so it exists. A forked child has no such thread: a send there would wake the
-        // thread of the parent.
-        if self.origin.is_here() {
-            drop(self.work.send(work));
-        }
+        // The thread ends only after the last handle, so it exists.
+        drop(self.work.send(work));
     }
 
     /// Starts `work` on the thread within [`PATIENCE`], with all that came meanwhile.
     pub(crate) fn spawn_patiently(&self, work: Work) {
-        if self.origin.is_here() {
-            drop(self.patient.send(work));
-        }
+        drop(self.patient.send(work));
     }
 
     /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, or one without

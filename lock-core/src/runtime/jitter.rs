@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// Each manager stirs it. So a forked child differs from its parent, whose managers it may not use.
+/// Stirred by each manager, so that processes which were forked from one parent differ.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the pauses of this process differ from those of others, by random bits of the system's generator.

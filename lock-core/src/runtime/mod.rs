@@ -8,7 +8,6 @@ use std::{
 pub(crate) mod catch_panic;
 pub(crate) mod clock;
 pub(crate) mod executor;
-pub(crate) mod fork;
 pub(crate) mod io_thread;
 pub(crate) mod jitter;
 pub(crate) mod mutex;

@@ -98,8 +98,7 @@ pub(super) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
         LeaseLost::MaxHold => "max_hold",
         LeaseLost::Shutdown => "shutdown",
         LeaseLost::OtherKey => "other_key",
-        // `Forked` is reported to the forked child only, and the lease has not ended.
-        LeaseLost::Released | LeaseLost::Forked => return,
+        LeaseLost::Released => return,
     };
     let labels = [
         ("key", template(key).text()),

@@ -25,16 +25,13 @@ use tokio::{
     task::yield_now,
 };
 
+use crate::backend::redis::transport::{
+    address::Address,
+    shared_socket::{Registrations, SharedSocket, Socket},
+    traffic::{NoReply, Traffic},
+};
 #[cfg(feature = "tls")]
 use crate::backend::redis::transport::{address::security::Transport, tls};
-use crate::{
-    backend::redis::transport::{
-        address::Address,
-        shared_socket::{Registrations, SharedSocket, Socket},
-        traffic::{NoReply, Traffic},
-    },
-    runtime::fork::OriginProcess,
-};
 
 /// A stream, and its socket if several runtimes are to read that.
 type Connected = (Box<dyn Stream>, Option<Arc<dyn Registrations>>);
@@ -107,8 +104,6 @@ pub(crate) struct Watched {
     stream: Box<dyn Stream>,
     reads_in_a_row: u32,
     traffic: Arc<Traffic>,
-    /// The process that made the stream. A forked child has a copy and writes nothing, since it shares the socket with its parent.
-    origin: OriginProcess,
 }
 
 impl Watched {
@@ -117,7 +112,6 @@ impl Watched {
             stream,
             reads_in_a_row: 0,
             traffic,
-            origin: OriginProcess::this_process(),
         }
     }
 
@@ -166,9 +160,6 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if !self.origin.is_here() {
-            return Poll::Ready(Ok(bytes.len()));
-        }
         let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
         Poll::Ready(written.map_err(|error| self.failed(error)))
     }
