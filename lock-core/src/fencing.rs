@@ -55,7 +55,7 @@ impl FencingToken {
     }
 }
 
-/// The values that a holder passes to the store that the lock protects: see [`FencedStore`](crate::fenced::FencedStore).
+/// The values that a holder passes to the store that the lock protects: see [`fenced`](crate::fenced).
 ///
 /// [`Lease::fences`](crate::lease::Lease::fences) returns one for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

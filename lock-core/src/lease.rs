@@ -45,11 +45,16 @@ impl Lease {
         self.leases.first().fencing
     }
 
-    /// Returns each key of the lease once, in the order in which they were written, with its fence.
+    /// Returns what the store that the lock protects compares: the fencing token, which manager has it, and the permit.
     ///
-    /// A fence is what a [`FencedStore`](crate::fenced::FencedStore) compares: the fencing token, which manager has it, and the permit.
-    /// It is for a store that refuses an equal token of another holder, too. For the first key,
-    /// [`update_fenced`](Self::update_fenced) does all that is needed.
+    /// It is the fence of [`key`](Self::key). The module [`fenced`](crate::fenced) has the three statements with which a store refuses
+    /// a holder that was paused.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.leases.first().fence()
+    }
+
+    /// Returns each key of the lease once, in the order in which they were written, with its [fence](Self::fence).
     #[must_use]
     pub fn fences(&self) -> Vec<(LockKey, Fence)> {
         let leases = self.leases.all().iter();
@@ -180,11 +185,6 @@ impl Lease {
 }
 
 impl Lease {
-    /// The fence of the first key.
-    pub(crate) fn fence(&self) -> Fence {
-        self.leases.first().fence()
-    }
-
     #[cfg(feature = "stream")]
     pub(crate) fn leases(&self) -> &Leases {
         &self.leases

@@ -22,10 +22,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{
-    Lease, LockManager,
-    fenced::{Fenced, FencedError, FencedStore},
-};
+use lock_core::{Lease, LockManager};
 use lock_tests::{
     Random,
     history::{Moment, Recorder, Step},
@@ -39,7 +36,7 @@ use tokio::{
 
 use crate::{
     keys::Kept,
-    register::{PERMIT, Register},
+    register::{FenceError, PERMIT, Register},
     ways::Way,
 };
 
@@ -223,27 +220,25 @@ impl Contender {
 
     /// Does the work under each key of the lease, which is held since `since`.
     pub(crate) async fn count_up(&self, lease: &Lease, since: Moment) -> io::Result<()> {
-        let fences = lease.fences().into_iter();
-        for (number, (key, fence)) in fences.enumerate() {
+        for (key, fence) in lease.fences() {
             let name = match fence.permit {
                 Some(permit) => format!("{key}{PERMIT}{permit}"),
                 None => key.to_string(),
             };
             let mut register = self.register(&name).await?;
+            // A shared holder does not write, because others would write at the same time.
             let updated = if fence.holder == 0 {
-                look(&mut register, fence).await.map(drop)
-            } else if number == 0 {
-                lease.update_fenced(&mut register, |value| value + 1).await
+                register.look(fence).await.map(drop)
             } else {
-                count_up(&mut register, fence).await
+                register.count_up(fence).await
             };
             match updated {
-                Err(FencedError::Store(error)) => return Err(error),
+                Err(FenceError::Io(error)) => return Err(error),
                 // The lease was still valid after the reply had arrived, so the refusal is wrong.
-                Err(FencedError::Refused(token)) if !lease.is_lost() => {
+                Err(FenceError::Refused(token)) if !lease.is_lost() => {
                     register.complain(token, since).await?;
                 }
-                Ok(()) | Err(FencedError::Refused(_)) => {}
+                Ok(()) | Err(FenceError::Refused(_)) => {}
             }
             self.idle.lock().expect("no poison").push(register);
         }
@@ -261,29 +256,6 @@ impl Contender {
             Some(register) => Ok(register.of(key)),
             None => Register::connect(self.register, key).await,
         }
-    }
-}
-
-/// Announces the token, and reads. A shared holder does not write, because others would write at the same time.
-async fn look(
-    register: &mut Register,
-    fence: lock_core::fenced::Fence,
-) -> Result<u64, FencedError<io::Error>> {
-    if register.announce(fence).await? == Fenced::Refused {
-        return Err(FencedError::Refused(fence.token));
-    }
-    Ok(register.read().await?)
-}
-
-/// Does the same as [`Lease::update_fenced`], for the other keys of a lease.
-async fn count_up(
-    register: &mut Register,
-    fence: lock_core::fenced::Fence,
-) -> Result<(), FencedError<io::Error>> {
-    let value = look(register, fence).await?;
-    match register.write(fence, value + 1).await? {
-        Fenced::Accepted => Ok(()),
-        Fenced::Refused => Err(FencedError::Refused(fence.token)),
     }
 }
 

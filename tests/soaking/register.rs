@@ -12,10 +12,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lock_core::{
-    FencingToken,
-    fenced::{Fence, Fenced, FencedStore},
-};
+use lock_core::{FencingToken, fenced::Fence};
 use lock_tests::history::{Moment, Window};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -229,34 +226,43 @@ impl Register {
         Ok(reply)
     }
 
-    async fn may(&mut self, line: &str) -> io::Result<Fenced> {
-        let reply = self.ask(line).await?;
-        Ok(Fenced::from_rows_changed(u64::from(reply == "yes")))
+    async fn may(&mut self, fence: Fence, line: &str) -> Result<(), FenceError> {
+        match self.ask(line).await?.as_str() {
+            "yes" => Ok(()),
+            _ => Err(FenceError::Refused(fence.token)),
+        }
+    }
+
+    /// Announces the fence, and returns the number.
+    pub(crate) async fn look(&mut self, fence: Fence) -> Result<u64, FenceError> {
+        let Fence { token, holder, .. } = fence;
+        let line = format!("announce {} {token} {holder}\n", self.key);
+        self.may(fence, &line).await?;
+        let line = format!("read {}\n", self.key);
+        let reply = self.ask(&line).await?;
+        Ok(reply.parse().map_err(io::Error::other)?)
+    }
+
+    /// Announces the fence, reads the number, and writes the next one.
+    pub(crate) async fn count_up(&mut self, fence: Fence) -> Result<(), FenceError> {
+        let value = self.look(fence).await? + 1;
+        let Fence { token, holder, .. } = fence;
+        let line = format!("write {} {token} {holder} {value}\n", self.key);
+        self.may(fence, &line).await
     }
 }
 
-impl FencedStore for Register {
-    type Value = u64;
-    type Error = io::Error;
+/// Why the register was not read or changed.
+#[derive(Debug)]
+pub(crate) enum FenceError {
+    /// The fence of a later holder was announced.
+    Refused(FencingToken),
+    Io(io::Error),
+}
 
-    async fn announce(&mut self, Fence { token, holder, .. }: Fence) -> io::Result<Fenced> {
-        let line = format!("announce {} {token} {holder}\n", self.key);
-        self.may(&line).await
-    }
-
-    async fn read(&mut self) -> io::Result<u64> {
-        let line = format!("read {}\n", self.key);
-        let reply = self.ask(&line).await?;
-        reply.parse().map_err(io::Error::other)
-    }
-
-    async fn write(
-        &mut self,
-        Fence { token, holder, .. }: Fence,
-        value: u64,
-    ) -> io::Result<Fenced> {
-        let line = format!("write {} {token} {holder} {value}\n", self.key);
-        self.may(&line).await
+impl From<io::Error> for FenceError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
     }
 }
 

@@ -8,11 +8,7 @@
 
 use std::time::Duration;
 
-use lock_core::{
-    LockManager, LockOptions,
-    fenced::{Fence, Fenced, FencedError, FencedStore},
-    key,
-};
+use lock_core::{LockManager, LockOptions, fenced::Fence, key};
 use sqlx::SqlitePool;
 
 /// How long a lease lasts; there is no renewal.
@@ -26,21 +22,20 @@ struct Account {
     fenced: bool,
 }
 
-impl FencedStore for Account {
-    type Value = i64;
-    type Error = sqlx::Error;
-
-    async fn announce(&mut self, fence: Fence) -> Result<Fenced, sqlx::Error> {
+/// The three statements of a fenced change. Each is a transaction of its own, so that other holders see the announcement at once.
+impl Account {
+    /// Remembers the fence. Returns whether it is the latest so far.
+    async fn announce(&self, fence: Fence) -> Result<bool, sqlx::Error> {
         let sql = "UPDATE account SET fencing_token = $1, fencing_holder = $2 \
                    WHERE fencing_token < $1 OR fencing_token = $1 AND fencing_holder = $2";
         let announce = sqlx::query(sql)
             .bind(number(fence.token.into()))
             .bind(number(fence.holder));
         let done = announce.execute(&self.pool).await?;
-        Ok(Fenced::from_rows_changed(done.rows_affected()))
+        Ok(done.rows_affected() > 0)
     }
 
-    async fn read(&mut self) -> Result<i64, sqlx::Error> {
+    async fn read(&self) -> Result<i64, sqlx::Error> {
         let sql = "SELECT balance FROM account";
         let balance = sqlx::query_scalar(sql).fetch_one(&self.pool).await?;
         if !self.sleeps.is_zero() {
@@ -55,7 +50,8 @@ impl FencedStore for Account {
         Ok(balance)
     }
 
-    async fn write(&mut self, fence: Fence, balance: i64) -> Result<Fenced, sqlx::Error> {
+    /// Writes the balance, if no later holder was announced. Returns whether it did.
+    async fn write(&self, fence: Fence, balance: i64) -> Result<bool, sqlx::Error> {
         let fenced =
             "UPDATE account SET balance = $3 WHERE fencing_token = $1 AND fencing_holder = $2";
         let unfenced = "UPDATE account SET balance = $3 WHERE $1 > 0 AND $2 > 0";
@@ -64,7 +60,16 @@ impl FencedStore for Account {
             .bind(number(fence.token.into()))
             .bind(number(fence.holder));
         let done = write.bind(balance).execute(&self.pool).await?;
-        Ok(Fenced::from_rows_changed(done.rows_affected()))
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Adds to the balance. Returns whether it did: a later holder may have been announced.
+    async fn add(&self, fence: Fence, cents: i64) -> Result<bool, sqlx::Error> {
+        if !self.announce(fence).await? {
+            return Ok(false);
+        }
+        let balance = self.read().await?;
+        self.write(fence, balance + cents).await
     }
 }
 
@@ -74,21 +79,18 @@ fn number(number: u64) -> i64 {
 }
 
 /// Adds to the account under its lock.
-async fn deposit(locks: LockManager, mut account: Account, cents: i64) -> anyhow::Result<()> {
+async fn deposit(locks: LockManager, account: Account, cents: i64) -> anyhow::Result<()> {
     let options = LockOptions::new(TTL).without_renewal();
     let guard = locks.acquire(key!("account"), options).await?;
-    let lease = guard.lease();
-    let (holder, token) = (account.holder, lease.fencing_token());
+    let fence = guard.lease().fence();
+    let (holder, token) = (account.holder, fence.token);
     println!("{holder}: has the lock, with fencing token {token}");
-    let update = lease.update_fenced(&mut account, |balance| balance + cents);
-    match update.await {
-        Ok(()) => println!("{holder}: {cents} cents added"),
-        Err(FencedError::Refused(token)) => {
-            println!(
-                "{holder}: {cents} cents refused, since the database knows a later holder than {token}"
-            );
-        }
-        Err(FencedError::Store(error)) => return Err(error.into()),
+    if account.add(fence, cents).await? {
+        println!("{holder}: {cents} cents added");
+    } else {
+        println!(
+            "{holder}: {cents} cents refused, since the database knows a later holder than {token}"
+        );
     }
     Ok(())
 }

@@ -27,10 +27,7 @@ use std::{
 };
 
 use examples::shutdown_signal;
-use lock_core::{
-    LockError, LockManager, distributed_lock,
-    fenced::{Fence, Fenced, FencedError, FencedStore},
-};
+use lock_core::{LockError, LockManager, distributed_lock, fenced::Fence};
 use tokio::time::sleep;
 
 /// The pause between two looks at the leader, and between a term and the next wait.
@@ -55,18 +52,20 @@ async fn lead(me: &Candidate) -> Result<(), LockError> {
         "{label}: leads with fencing token {}",
         lease.fencing_token()
     );
+    let fence = lease.fence();
     let mut journal = Journal::new(&me.journal, label);
     loop {
-        match lease.update_fenced(&mut journal, |steps| steps + 1).await {
-            Ok(()) => sleep(me.step).await,
-            Err(FencedError::Refused(token)) => {
+        match journal.step(fence) {
+            Ok(true) => sleep(me.step).await,
+            Ok(false) => {
                 println!(
-                    "{label}: the journal refuses the token {token}, since another process leads"
+                    "{label}: the journal refuses the token {}, since another process leads",
+                    fence.token
                 );
                 return Ok(());
             }
             // A leader that cannot work lets another one try.
-            Err(FencedError::Store(error)) => {
+            Err(error) => {
                 println!("{label}: cannot write to the journal: {error}");
                 return Ok(());
             }
@@ -128,14 +127,35 @@ impl<'a> Journal<'a> {
         Self { path, label, term }
     }
 
-    /// Adds a line, if `next` says which one: a word, and the number of steps. Other processes wait meanwhile.
+    /// Announces the term, unless it has begun, reads the number of steps, and adds one. Returns whether the journal accepted the
+    /// step: it refuses an earlier term.
+    fn step(&mut self, fence: Fence) -> io::Result<bool> {
+        if self.term.is_none() {
+            let begins =
+                |last: &Last| (last.token < fence.token.into()).then_some(("begins", last.steps));
+            if !self.add(fence, begins)? {
+                return Ok(false);
+            }
+            self.term = Some(fence);
+        }
+        let steps = self.read()? + 1;
+        self.add(fence, |last| last.is_of(fence).then_some(("step", steps)))
+    }
+
+    fn read(&self) -> io::Result<u64> {
+        let mut file = File::open(self.path)?;
+        file.lock_shared()?;
+        Ok(Last::of(&mut file)?.steps)
+    }
+
+    /// Adds a line, if `next` says which one: a word, and the number of steps. Returns whether it did. Other processes wait meanwhile.
     ///
     /// This blocks the task. The lease is renewed nevertheless, by a thread of the manager's own.
     fn add(
         &self,
         fence: Fence,
         next: impl FnOnce(&Last) -> Option<(&'static str, u64)>,
-    ) -> io::Result<Fenced> {
+    ) -> io::Result<bool> {
         let mut file = File::options()
             .read(true)
             .append(true)
@@ -145,13 +165,13 @@ impl<'a> Journal<'a> {
         file.lock()?;
         let last = Last::of(&mut file)?;
         let Some((word, steps)) = next(&last) else {
-            return Ok(Fenced::Refused);
+            return Ok(false);
         };
         let (token, holder, label) = (fence.token, fence.holder, self.label);
         let line = format!("{token} {holder} {label} {word} {steps}\n");
         // In one write, so that a process that is killed leaves a whole line or none.
         file.write_all(line.as_bytes())?;
-        Ok(Fenced::Accepted)
+        Ok(true)
     }
 }
 
@@ -176,35 +196,6 @@ impl Last {
 
     fn is_of(&self, fence: Fence) -> bool {
         (self.token, self.holder) == (fence.token.into(), fence.holder)
-    }
-}
-
-impl FencedStore for Journal<'_> {
-    type Value = u64;
-    type Error = io::Error;
-
-    async fn announce(&mut self, fence: Fence) -> io::Result<Fenced> {
-        if self.term == Some(fence) {
-            // A term that is over is refused by the write.
-            return Ok(Fenced::Accepted);
-        }
-        let begins =
-            |last: &Last| (last.token < fence.token.into()).then_some(("begins", last.steps));
-        let announced = self.add(fence, begins)?;
-        if announced == Fenced::Accepted {
-            self.term = Some(fence);
-        }
-        Ok(announced)
-    }
-
-    async fn read(&mut self) -> io::Result<u64> {
-        let mut file = File::open(self.path)?;
-        file.lock_shared()?;
-        Ok(Last::of(&mut file)?.steps)
-    }
-
-    async fn write(&mut self, fence: Fence, steps: u64) -> io::Result<Fenced> {
-        self.add(fence, |last| last.is_of(fence).then_some(("step", steps)))
     }
 }
 
