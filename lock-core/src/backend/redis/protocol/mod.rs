@@ -1,5 +1,6 @@
 //! What a lock says to a server: requests, scripts, replies, grants, and the health of a server.
 
+mod calls;
 mod gathered;
 pub(crate) mod health;
 pub(crate) mod listing;

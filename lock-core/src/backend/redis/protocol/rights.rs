@@ -14,8 +14,8 @@ use redis::Value;
 
 use crate::{
     backend::redis::{
-        protocol::{pub_sub::GRANTS, redis_store::RedisStore},
-        topology::key_location::KeyLocation,
+        protocol::redis_store::RedisStore,
+        topology::{companions::GRANTS, key_location::KeyLocation},
         transport::{
             capabilities::{Capabilities, DeleteIf},
             command::Arg::Text,

@@ -13,13 +13,15 @@ use crate::{
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
             protocol::{
-                pub_sub::GRANTS,
                 redis_store::{Acked, RedisStore},
                 rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
                 together::together,
             },
-            topology::{companions::tag_in, key_location::KeyLocation},
+            topology::{
+                companions::{GRANTS, tag_in},
+                key_location::KeyLocation,
+            },
             transport::{
                 CLOCK,
                 capabilities::Capabilities,

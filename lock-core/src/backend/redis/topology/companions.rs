@@ -10,18 +10,18 @@ use std::sync::{Arc, LazyLock};
 use redis::Cmd;
 
 use crate::{
-    backend::redis::{
-        protocol::pub_sub::GRANTS,
-        transport::{
-            command::{
-                Arg::{self, Number, Text},
-                command,
-            },
-            redirect::SLOTS,
+    backend::redis::transport::{
+        command::{
+            Arg::{self, Number, Text},
+            command,
         },
+        redirect::SLOTS,
     },
     options::RESERVED,
 };
+
+/// The prefix of the channels that grants arrive on.
+pub(crate) const GRANTS: &str = "__lock_core__:grants:";
 
 /// The names of a lock's companions.
 #[derive(Debug)]

@@ -24,12 +24,14 @@ use crate::{
 pub(crate) mod cluster;
 pub(crate) mod companions;
 pub(crate) mod key_location;
+mod primary_choice;
 mod replica_acks;
 pub(crate) mod sentinel;
 pub(crate) mod server;
 pub(crate) mod servers;
 pub(crate) mod sharded_subscription;
 mod slot_ranges;
+pub(crate) mod subscribed_channels;
 
 /// Which servers keep the locks.
 #[derive(Clone, Debug)]

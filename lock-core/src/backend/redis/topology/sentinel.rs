@@ -1,6 +1,6 @@
 //! Asking sentinels where the primary is.
 //!
-//! All sentinels are asked at the same time, for each new connection and once a second. `known_primary.rs` chooses among the
+//! All sentinels are asked at the same time, for each new connection and once a second. `primary_choice.rs` chooses among the
 //! replies.
 //!
 //! The nearest sentinel may have missed a fail-over, and its reply comes first. So a choice waits for a majority of the sentinels,
@@ -23,15 +23,14 @@ use crate::{
         StoreFuture,
         redis::{
             protocol::pub_sub::PubSubDispatch,
+            topology::primary_choice::{Choices, SentinelReply, is_majority},
             transport::{
                 CLOCK,
                 address::Address,
                 command::Arg::Text,
                 errors,
                 handshake::Purpose,
-                known_primary::{
-                    Choices, KnownPrimary, Need, PrimaryFinder, SentinelReply, is_majority,
-                },
+                known_primary::{KnownPrimary, Need, PrimaryFinder},
                 reconnecting::ReconnectingConnection,
             },
         },

@@ -16,14 +16,16 @@ use redis::{PushKind, Value};
 
 use crate::{
     backend::redis::{
-        protocol::pub_sub::{SubscribedChannels, Subscription, warn_of_polling},
-        topology::ServerSettings,
+        protocol::pub_sub::warn_of_polling,
+        topology::{
+            ServerSettings,
+            subscribed_channels::{SubscribedChannels, Subscription},
+        },
         transport::{
             CLOCK, address::Address, command::Arg::Text, errors, handshake::Purpose,
             reconnecting::ReconnectingConnection, reply,
         },
     },
-    engine::reply::QueueMode,
     failure::Failure,
 };
 
@@ -34,17 +36,6 @@ pub(crate) enum GrantDelivery {
     /// Not now: the reply has not come yet, or the connection broke.
     NotSubscribedYet,
     Unsupported,
-}
-
-impl GrantDelivery {
-    /// What a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
-    pub(crate) fn queue_mode(self, wanted: QueueMode) -> QueueMode {
-        if self == Self::Pushed {
-            wanted
-        } else {
-            QueueMode::DoNotQueue
-        }
-    }
 }
 
 /// The subscriptions at one node.

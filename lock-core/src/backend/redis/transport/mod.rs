@@ -45,6 +45,7 @@ use crate::{
 
 pub(crate) mod address;
 mod authentication;
+mod byte_stream;
 pub(crate) mod capabilities;
 pub(crate) mod command;
 #[cfg(all(test, unix))]

@@ -26,7 +26,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{backend::redis::transport::stream::Stream, runtime::mutex::Mutex};
+use crate::{backend::redis::transport::byte_stream::Stream, runtime::mutex::Mutex};
 
 /// How many reads one poll of a driver may make. A task of the user must not work for a fast server for ever.
 const MOST_READS: u32 = 32;

@@ -9,11 +9,6 @@ use std::{
     time::Duration,
 };
 
-/// Bytes to a server and back.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
 #[cfg(unix)]
 use redis::ConnectionAddr;
 use socket2::{SockRef, TcpKeepalive};
@@ -27,6 +22,7 @@ use tokio::{
 
 use crate::backend::redis::transport::{
     address::Address,
+    byte_stream::Stream,
     shared_socket::{Registrations, SharedSocket, Socket},
     traffic::{NoReply, Traffic},
 };

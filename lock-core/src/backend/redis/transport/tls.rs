@@ -8,7 +8,7 @@ use std::io;
 use rustls::{AlertDescription, CertificateError, Error};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{backend::redis::transport::stream::Stream, tls::Trust};
+use crate::{backend::redis::transport::byte_stream::Stream, tls::Trust};
 
 /// Does the TLS handshake on a new stream. Its caller bounds the time.
 ///

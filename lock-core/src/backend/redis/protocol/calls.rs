@@ -1,0 +1,173 @@
+//! The scripts at the location of a key: their arguments, and their calls.
+
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
+
+use redis::Value;
+
+use crate::{
+    backend::{
+        Acquire, Release, Renew,
+        in_flight::{ConnectionId, InFlight},
+        owner::Entry,
+        redis::{
+            protocol::scripts::{Call, Lua, is_unknown},
+            topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
+            transport::{
+                CLOCK,
+                command::{
+                    Arg::{self, Bytes, Number, Text, Token},
+                    millis,
+                },
+                errors,
+                reconnecting::ReconnectingConnection,
+                redirect::NodeRole,
+            },
+        },
+    },
+    engine::reply::QueueMode,
+    failure::Failure,
+    mode::Mode,
+};
+
+impl GrantDelivery {
+    /// What a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
+    pub(crate) fn queue_mode(self, wanted: QueueMode) -> QueueMode {
+        if self == Self::Pushed {
+            wanted
+        } else {
+            QueueMode::DoNotQueue
+        }
+    }
+}
+
+impl KeyLocation {
+    /// The arguments of an acquire, and how many of them count. The last one is the time for which a mark tells holders that this
+    /// process polls.
+    pub(crate) fn acquire_arguments<'a>(
+        &'a self,
+        request: &'a Acquire,
+        queue_mode: QueueMode,
+        mark: Duration,
+    ) -> ([Arg<'a>; 7], usize) {
+        let polls = request.queue_mode != QueueMode::DoNotQueue
+            && queue_mode == QueueMode::DoNotQueue
+            && self.delivery() == GrantDelivery::Unsupported;
+        let arguments = [
+            Token(&request.owner.token),
+            Number(millis(request.ttl)),
+            Number(request.known_fencing),
+            Number(request.tokens.into()),
+            match queue_mode {
+                QueueMode::DoNotQueue => Text("try"),
+                QueueMode::JoinQueue => Text("wait"),
+                QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
+            },
+            self.entry(request.entry()),
+            Number(millis(mark)),
+        ];
+        (arguments, if polls { 7 } else { 6 })
+    }
+
+    /// The arguments of a release, and how many of them count. That of a lock held alone needs no more than two.
+    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 6], usize) {
+        let has_entry = request.may_be_queued || !request.owner.mode.is_alone();
+        let count = match (&request.result, has_entry, request.keep) {
+            (Some(_), ..) => 6,
+            (None, true, _) => 4,
+            (None, false, Some(_)) => 3,
+            (None, false, None) => 2,
+        };
+        let result = request.result.as_ref();
+        let arguments = [
+            Token(&request.owner.token),
+            Number(request.known_fencing),
+            Number(request.keep.map_or(0, millis)),
+            self.entry(request.owner.entry()),
+            Bytes(result.map_or(&[], |result| &result.bytes)),
+            Number(result.map_or(0, |result| millis(result.keep))),
+        ];
+        (arguments, count)
+    }
+
+    /// The keys and the arguments of a renewal. It declares those keys only that exist as long as its lease does. So it is executed while
+    /// its slot moves, unless it takes tokens.
+    pub(crate) fn renewal<'a>(&'a self, request: &'a Renew) -> (Vec<Arg<'a>>, Vec<Arg<'a>>) {
+        let owner = &request.owner;
+        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&owner.full_key);
+        let keys = match owner.mode {
+            Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
+            Mode::Exclusive | Mode::Once => vec![lock],
+            Mode::Shared => vec![lock, holders],
+            Mode::Permits(_) => vec![lock, holders, permits],
+        };
+        let mut arguments = vec![Token(&owner.token), Number(millis(request.ttl))];
+        let is_beside = !owner.mode.is_alone();
+        if is_beside || request.tokens > 0 {
+            arguments.extend([Number(request.known_fencing), Number(request.tokens.into())]);
+        }
+        if is_beside {
+            arguments.push(self.entry(owner.entry()));
+        }
+        (keys, arguments)
+    }
+
+    /// An entry in the queue, without the owner token.
+    fn entry(&self, entry: Entry) -> Arg<'_> {
+        Arg::Entry(&self.names.channel, entry)
+    }
+
+    /// Runs a script; an error reply of the server is a failure.
+    pub(crate) async fn run(&self, script: &Lua, call: Call<'_>) -> Result<Value, Failure> {
+        let connection = &self.server.connection;
+        let within = connection.reply_within();
+        let (_, reply) = (self.run_on(connection, script, call, within, None)).await?;
+        errors::of_value(reply)
+    }
+
+    /// The same on one of the server's connections, all within a time-out. An error reply of the server is a value.
+    pub(crate) async fn run_on(
+        &self,
+        connection: &Arc<ReconnectingConnection>,
+        script: &Lua,
+        call: Call<'_>,
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let calls = [call];
+        let ran = self.run_each(connection, script, &calls, within, in_flight);
+        let (id, mut replies) = ran.await?;
+        Ok((id, replies.pop().unwrap_or(Value::Nil)))
+    }
+
+    /// The same once for each call, in one message; one reply each.
+    pub(crate) async fn run_each(
+        &self,
+        connection: &Arc<ReconnectingConnection>,
+        script: &Lua,
+        calls: &[Call<'_>],
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        let (started, mut left) = (CLOCK.now(), within);
+        // How many of the calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
+        let mut by_text = usize::from(self.node_role != NodeRole::SlotOwner);
+        // Three rounds at most.
+        loop {
+            let commands = calls.iter().enumerate().map(|(number, call)| {
+                if number < by_text {
+                    script.call_by_text(*call)
+                } else {
+                    script.call(*call)
+                }
+            });
+            let sent = self.send(connection, commands, left, in_flight).await?;
+            if by_text >= calls.len() || !sent.1.iter().any(is_unknown) {
+                return Ok(sent);
+            }
+            // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
+            // call: for example, its key has moved to another node.
+            by_text = if by_text == 0 { 1 } else { calls.len() };
+            left = within.saturating_sub(CLOCK.now().since(started));
+        }
+    }
+}
