@@ -6,7 +6,7 @@
 //!
 //! These characters are refused:
 //!
-//! - spaces and quotation marks, because a server's message may quote an owner token. `redact` in `owner_token.rs` cuts a token out of
+//! - spaces and quotation marks, because a server's message may quote an owner token. `redacted.rs` cuts a token out of
 //!   a message up to the next such character. Behind a label with a space, the random part would be logged;
 //! - control characters, and the backslash, because they are shown escaped, so that the label would not be shown as it was given;
 //! - all others beyond ASCII, because no name of a connection may have them.

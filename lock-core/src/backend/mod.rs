@@ -27,6 +27,7 @@ pub(crate) mod memory;
 pub(crate) mod on_executor;
 pub(crate) mod owner;
 pub(crate) mod owner_token;
+pub(crate) mod redacted;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "redis")]

@@ -34,9 +34,9 @@ pub(crate) enum Scheme {
 }
 
 impl Scheme {
-    const ALL: [Self; 2] = [Self::Grants, Self::Deletes];
+    pub(crate) const ALL: [Self; 2] = [Self::Grants, Self::Deletes];
 
-    const fn prefix(self) -> &'static str {
+    pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Grants => "lc1:",
             Self::Deletes => "lc0:",
@@ -63,7 +63,7 @@ impl OwnerToken {
     }
 
     /// The value, written to a word of a command. Writing to memory does not fail.
-    pub(crate) fn expose_to(&self, word: &mut impl std::io::Write) {
+    pub(crate) fn expose_to(&self, word: &mut dyn std::io::Write) {
         let mut digits = [0; Simple::LENGTH];
         drop(word.write_all(self.front.as_bytes()));
         drop(word.write_all(self.secret.simple().encode_lower(&mut digits).as_bytes()));
@@ -187,29 +187,10 @@ fn label_of(token: &str) -> Option<&str> {
     Some(label)
 }
 
-/// Replaces each token of ours in a server's message, which may quote the command that it refused.
-pub(crate) fn redact(message: &str) -> String {
-    let mut clean = String::with_capacity(message.len());
-    let mut rest = message;
-    let first = |rest: &str| {
-        let starts = Scheme::ALL.map(|scheme| rest.find(scheme.prefix()));
-        starts.into_iter().flatten().min()
-    };
-    while let Some(start) = first(rest) {
-        clean.push_str(&rest[..start]);
-        clean.push_str("***");
-        let token = &rest[start..];
-        let end = token.find(|c: char| c.is_whitespace() || c == '\'' || c == '"' || c == '`');
-        rest = end.map_or("", |end| &token[end..]);
-    }
-    clean.push_str(rest);
-    clean
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::holder_label::check;
+    use crate::backend::{holder_label::check, redacted::redact};
 
     #[test]
     fn an_owner_token_shows_its_label_and_never_its_secret() {

@@ -1,6 +1,6 @@
-//! The scripts at the location of a key: their arguments, and their calls.
+//! The words of a lock in a command, and the calls of scripts at the location of a key.
 
-use std::{num::NonZeroU64, sync::Arc, time::Duration};
+use std::{io::Write, num::NonZeroU64, sync::Arc, time::Duration};
 
 use redis::Value;
 
@@ -8,17 +8,20 @@ use crate::{
     backend::{
         Acquire, Release, Renew,
         in_flight::{ConnectionId, InFlight},
-        owner::Entry,
+        owner::{Entry, Owner},
+        owner_token::OwnerToken,
         redis::{
-            protocol::scripts::{Call, Lua, is_unknown},
+            protocol::{
+                replies::of_value,
+                scripts::{Call, Lua, is_unknown},
+            },
             topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
             transport::{
                 CLOCK,
                 command::{
-                    Arg::{self, Bytes, Number, Text, Token},
-                    millis,
+                    Arg::{self, Bytes, Number, Spaced, Text, Written},
+                    Last, WriteWord, millis,
                 },
-                errors,
                 reconnecting::ReconnectingConnection,
                 redirect::NodeRole,
             },
@@ -28,6 +31,33 @@ use crate::{
     failure::Failure,
     mode::Mode,
 };
+
+impl WriteWord for OwnerToken {
+    fn write_to(&self, word: &mut dyn Write) {
+        self.expose_to(word);
+    }
+}
+
+/// The command that takes a key, unless another holder has it.
+pub(crate) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
+    set_if_free_to(&owner.full_key, &owner.token, ttl)
+}
+
+/// The same for a word in the key that is known as one only.
+pub(super) fn set_if_free_to<'a>(
+    full_key: &'a str,
+    token: &'a dyn WriteWord,
+    ttl: Duration,
+) -> [Arg<'a>; 6] {
+    [
+        Text("SET"),
+        Text(full_key),
+        Written(token),
+        Text("NX"),
+        Text("PX"),
+        Number(millis(ttl)),
+    ]
+}
 
 impl GrantDelivery {
     /// What a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
@@ -53,7 +83,7 @@ impl KeyLocation {
             && queue_mode == QueueMode::DoNotQueue
             && self.delivery() == GrantDelivery::Unsupported;
         let arguments = [
-            Token(&request.owner.token),
+            Written(&request.owner.token),
             Number(millis(request.ttl)),
             Number(request.known_fencing),
             Number(request.tokens.into()),
@@ -79,7 +109,7 @@ impl KeyLocation {
         };
         let result = request.result.as_ref();
         let arguments = [
-            Token(&request.owner.token),
+            Written(&request.owner.token),
             Number(request.known_fencing),
             Number(request.keep.map_or(0, millis)),
             self.entry(request.owner.entry()),
@@ -100,7 +130,7 @@ impl KeyLocation {
             Mode::Shared => vec![lock, holders],
             Mode::Permits(_) => vec![lock, holders, permits],
         };
-        let mut arguments = vec![Token(&owner.token), Number(millis(request.ttl))];
+        let mut arguments = vec![Written(&owner.token), Number(millis(request.ttl))];
         let is_beside = !owner.mode.is_alone();
         if is_beside || request.tokens > 0 {
             arguments.extend([Number(request.known_fencing), Number(request.tokens.into())]);
@@ -113,7 +143,14 @@ impl KeyLocation {
 
     /// An entry in the queue, without the owner token.
     fn entry(&self, entry: Entry) -> Arg<'_> {
-        Arg::Entry(&self.names.channel, entry)
+        let mode = match entry.mode {
+            Mode::Exclusive => Last::Letter('x'),
+            Mode::Shared => Last::Letter('s'),
+            Mode::Once => Last::Letter('o'),
+            Mode::Permits(permits) => Last::Number(permits),
+        };
+        let numbers = [entry.number, millis(entry.ttl)];
+        Spaced(&self.names.channel, numbers, mode)
     }
 
     /// Runs a script; an error reply of the server is a failure.
@@ -121,7 +158,7 @@ impl KeyLocation {
         let connection = &self.server.connection;
         let within = connection.reply_within();
         let (_, reply) = (self.run_on(connection, script, call, within, None)).await?;
-        errors::of_value(reply)
+        of_value(reply)
     }
 
     /// The same on one of the server's connections, all within a time-out. An error reply of the server is a value.
@@ -150,7 +187,7 @@ impl KeyLocation {
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let (started, mut left) = (CLOCK.now(), within);
         // How many of the calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
-        let mut by_text = usize::from(self.node_role != NodeRole::SlotOwner);
+        let mut by_text = usize::from(self.node_role != NodeRole::ServesSlot);
         // Three rounds at most.
         loop {
             let commands = calls.iter().enumerate().map(|(number, call)| {

@@ -19,19 +19,21 @@ use tokio::task::coop::unconstrained;
 use crate::{
     backend::{
         Acquire, Release,
+        owner::Owner,
         redis::{
             protocol::{
+                calls::set_if_free_to,
                 replies::read_id,
                 scripts::{Call, RELEASE_UNCONTENDED},
             },
             topology::{companions::Names, key_location::KeyLocation},
             transport::{
                 command::{
-                    Arg::{Joined, Text, Token},
-                    command, set_if_free,
+                    Arg::{Joined, Text, Written},
+                    WriteWord, command,
                 },
                 ready::Ready,
-                shared_driver::gathering::{Compose, MessagePart, PartReply, Wants},
+                shared_driver::gathering::{Change, Compose, MessagePart, PartReply, Subject},
             },
         },
     },
@@ -51,8 +53,8 @@ pub(super) async fn acquire(
 ) -> Result<PartReply, Failure> {
     let in_flight = &request.owner.in_flight;
     let part = MessagePart {
-        owner: request.owner.clone(),
-        wants: Wants::Lock { ttl: request.ttl },
+        subject: request.owner.clone(),
+        change: Change::Set(request.ttl),
     };
     let compose = |handle| compose(handle, location.names.clone());
     let mut reply = ready.gathered(part, compose, in_flight, within).await?;
@@ -74,12 +76,23 @@ pub(super) async fn release(
 ) -> Result<Value, Failure> {
     let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
     let part = MessagePart {
-        owner: request.owner.clone(),
-        wants: Wants::Release,
+        subject: request.owner.clone(),
+        change: Change::Delete,
     };
     let compose = |handle| compose(handle, location.names.clone());
     let reply = ready.gathered(part, compose, in_flight, within).await?;
     Ok(reply.value)
+}
+
+/// The key of a lock has its owner token as its value.
+impl Subject for Owner {
+    fn key(&self) -> &str {
+        &self.full_key
+    }
+
+    fn value(&self) -> &dyn WriteWord {
+        &self.token
+    }
 }
 
 /// Composes a message on this connection.
@@ -97,11 +110,11 @@ fn compose(mut handle: MultiplexedConnection, names: Arc<Names>) -> Compose {
 
 fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
     let mut commands = Pipeline::with_capacity(parts.len() + 3);
-    let releases = || parts.iter().filter(|part| part.is_release());
+    let releases = || parts.iter().filter(|part| part.change == Change::Delete);
     if releases().next().is_some() {
-        let locks = releases().map(|part| Text(&part.owner.full_key));
-        let queues = releases().map(|part| Joined(&names.queue, &part.owner.full_key));
-        let tokens = releases().map(|part| Token(&part.owner.token));
+        let locks = releases().map(|part| Text(part.subject.key()));
+        let queues = releases().map(|part| Joined(&names.queue, part.subject.key()));
+        let tokens = releases().map(|part| Written(part.subject.value()));
         commands.add_command(RELEASE_UNCONTENDED.call(Call {
             keys: &locks.chain(queues).collect::<Vec<_>>(),
             arguments: &tokens.collect::<Vec<_>>(),
@@ -109,9 +122,10 @@ fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
     }
     let mut queues = Vec::with_capacity(parts.len());
     for part in parts {
-        if let Wants::Lock { ttl } = part.wants {
-            commands.add_command(command(&[&set_if_free(&part.owner, ttl)]));
-            queues.push(Joined(&names.queue, &part.owner.full_key));
+        if let Change::Set(ttl) = part.change {
+            let (key, token) = (part.subject.key(), part.subject.value());
+            commands.add_command(command(&[&set_if_free_to(key, token, ttl)]));
+            queues.push(Joined(&names.queue, key));
         }
     }
     if !queues.is_empty() {
@@ -123,7 +137,10 @@ fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
 
 /// What the replies say to each request.
 fn distributed(parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
-    let releases = parts.iter().filter(|part| part.is_release()).count();
+    let releases = parts
+        .iter()
+        .filter(|part| part.change == Change::Delete)
+        .count();
     let mut replies = replies.into_iter();
     let of_script = (releases > 0).then(|| replies.next().unwrap_or_default());
     let outcomes = of_script.map(|reply| each_outcome(reply, releases));
@@ -136,12 +153,12 @@ fn distributed(parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
         },
         _ => PartReply::default(),
     };
-    let each = parts.iter().map(|part| match part.wants {
-        Wants::Lock { .. } => PartReply {
+    let each = parts.iter().map(|part| match part.change {
+        Change::Set(_) => PartReply {
             value: replies.next().unwrap_or_default(),
             ..behind.clone()
         },
-        Wants::Release => PartReply {
+        Change::Delete => PartReply {
             value: outcomes.next().unwrap_or_default(),
             ..PartReply::default()
         },
@@ -164,10 +181,7 @@ fn each_outcome(reply: Value, count: usize) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        backend::owner::{Entry, Owner},
-        mode::Mode,
-    };
+    use crate::{backend::owner::Entry, mode::Mode};
 
     /// A release, or an acquire.
     fn part(is_release: bool) -> MessagePart {
@@ -178,11 +192,11 @@ mod tests {
         };
         let ttl = entry.ttl;
         MessagePart {
-            owner: Owner::of_entry(entry),
-            wants: if is_release {
-                Wants::Release
+            subject: Owner::of_entry(entry),
+            change: if is_release {
+                Change::Delete
             } else {
-                Wants::Lock { ttl }
+                Change::Set(ttl)
             },
         }
     }

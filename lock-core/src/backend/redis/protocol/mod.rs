@@ -1,6 +1,6 @@
 //! What a lock says to a server: requests, scripts, replies, grants, and the health of a server.
 
-mod calls;
+pub(crate) mod calls;
 mod gathered;
 pub(crate) mod health;
 pub(crate) mod listing;

@@ -19,11 +19,12 @@ use crate::{
     backend::{
         Release, Released,
         redis::{
+            protocol::replies::{NO_LOCK, answered},
             topology::key_location::KeyLocation,
             transport::{
                 capabilities::DeleteIf,
                 command::{
-                    Arg::{Text, Token},
+                    Arg::{Text, Written},
                     command, in_one_message,
                 },
                 errors,
@@ -44,7 +45,7 @@ pub(super) async fn release(
 ) -> Result<Option<Released>, Failure> {
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let commands = in_one_message([
-        delete_if.command(lock, Token(&request.owner.token)),
+        delete_if.command(lock, Written(&request.owner.token)),
         command(&[&[Text("EXISTS"), queue]]),
     ]);
     let within = ready.reconnecting.reply_within();
@@ -61,9 +62,9 @@ pub(super) async fn release(
             ready.current.note_error_of_delete_if(&error);
             // Redis has an error of its own for a key of another type.
             return Err(if errors::details_of(&error).contains("string type") {
-                Failure::not_now(errors::NO_LOCK)
+                Failure::not_now(NO_LOCK)
             } else {
-                errors::answered(&error)
+                answered(&error)
             });
         }
         _ => return Err(errors::nonsense("a release")),

@@ -12,7 +12,7 @@ use crate::{
         redis::{
             protocol::{
                 redis_store::{Acked, RedisStore},
-                replies::{read_acquired, read_released, read_sighting},
+                replies::{of_reply, of_value, read_acquired, read_released, read_sighting},
                 scripts::{ACQUIRE, Call, FORCE_RELEASE, INSPECT, RELEASE},
             },
             topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
@@ -141,7 +141,7 @@ impl RedisStore {
         let within = connection.acquire_within(request.ttl);
         let ran = location.run_on(connection, &ACQUIRE, call, within, Some(in_flight));
         let (id, reply) = ran.await?;
-        let reply = errors::of_reply(reply, id, in_flight)?;
+        let reply = of_reply(reply, id, in_flight)?;
         let acquired = read_acquired(&reply, id, queue_mode);
         connection.expect_its_form(id, &acquired);
         acquired
@@ -166,7 +166,7 @@ impl RedisStore {
         let (within, in_flight) = (connection.reply_within(), Some(request.in_flight()));
         let ran = location.run_on(&connection, &RELEASE, call, within, in_flight);
         let (id, reply) = ran.await?;
-        let released = read_released(&errors::of_value(reply)?, id);
+        let released = read_released(&of_value(reply)?, id);
         connection.expect_its_form(id, &released);
         released
     }
@@ -204,7 +204,7 @@ impl RedisStore {
                 let connection = &location.server.connection;
                 let sent = location.send(connection, delete, store.within(), None);
                 let (_, mut replies) = sent.await?;
-                errors::of_value(replies.pop().unwrap_or(Value::Nil)).map(drop)
+                of_value(replies.pop().unwrap_or(Value::Nil)).map(drop)
             };
             store.0.servers.ask(&full_key, forget).await
         })

@@ -8,19 +8,22 @@ use crate::{
         Acquire, Acquired, Release, Released, StoreFuture,
         redis::{
             protocol::{
+                calls::set_if_free,
                 gathered, native_release,
                 redis_store::RedisStore,
-                replies::{of_plain, read_acquired, read_plain, read_released},
+                replies::{
+                    note_answered, of_plain, of_reply, of_value, read_acquired, read_plain,
+                    read_released,
+                },
                 scripts::{ACQUIRE, Call, RELEASE, RELEASE_UNCONTENDED, is_unknown},
             },
             topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
             transport::{
                 capabilities::Capabilities,
                 command::{
-                    Arg::{Text, Token},
-                    command, set_if_free,
+                    Arg::{Text, Written},
+                    command,
                 },
-                errors,
                 ready::Ready,
             },
         },
@@ -222,14 +225,14 @@ async fn take_by_script(
     let in_flight = &request.owner.in_flight;
     let within = ready.reconnecting.acquire_within(request.ttl);
     let reply: Value = Box::pin(ready.one(script, in_flight, within)).await?;
-    let reply = errors::of_reply(reply, ready.id(), in_flight)?;
+    let reply = of_reply(reply, ready.id(), in_flight)?;
     let acquired = read_acquired(&reply, ready.id(), queue_mode)?;
     // An entry in the queue needs a subscription first.
     let is_first_step = delivery == GrantDelivery::NotSubscribedYet
         && request.queue_mode != QueueMode::DoNotQueue
         && matches!(acquired.outcome, AcquireOutcome::Busy(_));
     if is_first_step {
-        errors::note_answered(in_flight, ready.id());
+        note_answered(in_flight, ready.id());
         return Ok(None);
     }
     Ok(Some(acquired))
@@ -252,7 +255,7 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let call = Call {
         keys: &[lock, queue],
-        arguments: &[Token(&request.owner.token)],
+        arguments: &[Written(&request.owner.token)],
     };
     let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
     let by_hash = RELEASE_UNCONTENDED.call(call);
@@ -265,7 +268,7 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
     if let Value::Array(_) = reply {
         return Ok(None);
     }
-    read_released(&errors::of_value(reply)?, ready.id()).map(Some)
+    read_released(&of_value(reply)?, ready.id()).map(Some)
 }
 
 /// Releases a lock by the script of all releases, which serves the queue.
@@ -278,5 +281,5 @@ async fn release_by_script(way: &Way, request: &Release) -> Result<Option<Releas
     });
     let within = ready.reconnecting.reply_within();
     let reply = Box::pin(ready.one(script, request.in_flight(), within)).await?;
-    read_released(&errors::of_value(reply)?, ready.id()).map(Some)
+    read_released(&of_value(reply)?, ready.id()).map(Some)
 }

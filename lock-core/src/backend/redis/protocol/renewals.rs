@@ -65,8 +65,8 @@ fn grouped(open: Vec<(usize, KeyLocation)>) -> Vec<Vec<(usize, KeyLocation)>> {
         let together = |others: &&mut Vec<(usize, KeyLocation)>| {
             let other = &others[0].1;
             Arc::ptr_eq(&other.server, &location.server)
-                && other.node_role == NodeRole::SlotOwner
-                && location.node_role == NodeRole::SlotOwner
+                && other.node_role == NodeRole::ServesSlot
+                && location.node_role == NodeRole::ServesSlot
         };
         match groups.iter_mut().find(together) {
             Some(others) => others.push(member),

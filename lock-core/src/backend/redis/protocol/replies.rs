@@ -2,11 +2,11 @@
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
-use redis::Value;
+use redis::{ServerError, Value};
 
 use crate::{
     backend::{
-        Acquired, Released,
+        Acquired, OTHER_MODE, Released,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
         redis::transport::{errors, reply, shared_driver::gathering::PartReply},
@@ -21,6 +21,73 @@ use crate::{
     key::Shown,
     mode::LockMode,
 };
+
+/// An error reply of the server to a command about a lock.
+pub(crate) fn answered(error: &ServerError) -> Failure {
+    let details = errors::shown_details(errors::details_of(error));
+    match errors::code_of(error) {
+        "WRONGTYPE" => Failure::invalid(NO_LOCK),
+        "LOCKMODE" => Failure::invalid(OTHER_MODE),
+        "NOPERM" if errors::is_about_keys(&details) => errors::denied(format!(
+            "NOPERM {details}: grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
+        )),
+        // A script that replies this has changed nothing.
+        code if details.contains(OUT_OF_BOUNDS) => Failure::refused(format!("{code} {details}")),
+        _ => errors::answered(error),
+    }
+}
+
+/// An error reply of the server is a failure.
+pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
+    match value {
+        Value::ServerError(error) => Err(answered(&error)),
+        value => Ok(value),
+    }
+}
+
+/// The same for a request that may take a lock. A refusal settles all requests that left earlier on its connection, if none left on
+/// another connection.
+pub(crate) fn of_reply(
+    value: Value,
+    connection: ConnectionId,
+    in_flight: &InFlight,
+) -> Result<Value, Failure> {
+    let reply = of_value(value);
+    if reply.as_ref().is_err_and(Failure::is_definite) {
+        note_answered(in_flight, connection);
+    }
+    reply
+}
+
+/// A request on this connection has a final reply.
+pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
+    if in_flight.is_settled_by(connection) {
+        in_flight.note_all_answered();
+    }
+}
+
+/// The message about a key of another type.
+pub(crate) const NO_LOCK: &str =
+    "the key holds something that is no lock: choose another key or prefix";
+
+/// The reply of the scripts if they cannot give a fencing token.
+const OUT_OF_BOUNDS: &str = "no fencing token can be given";
+
+/// The same where there are no scripts: `clock` is the key of the fencing clock.
+pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {
+    let (millis, sequence) = (known / PER_MILLI, known % PER_MILLI);
+    Failure::refused(format!(
+        "{OUT_OF_BOUNDS}: this process knows the token {known}, and the fencing clock of this server is more than an hour behind it. \
+         If the server's clock was set back over a loss of data, set it right, or run: XADD {clock} MAXLEN 0 {millis}-{sequence} 0 0"
+    ))
+}
+
+/// The key of the fencing clock holds something else, or an id that no token can exceed.
+pub(crate) fn no_clock(clock: &str) -> Failure {
+    Failure::refused(format!(
+        "{OUT_OF_BOUNDS}: {clock} is no fencing clock, so another client must have written it. Run: DEL {clock}"
+    ))
+}
 
 /// The replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS` of the queue.
 pub(crate) fn of_plain(replies: &mut [Value]) -> Result<PartReply, Failure> {
@@ -46,10 +113,10 @@ pub(crate) fn read_plain(
     match reply.value {
         Value::Okay => {}
         Value::Nil => {
-            errors::note_answered(in_flight, connection);
+            note_answered(in_flight, connection);
             return Ok(None);
         }
-        other => drop(errors::of_reply(other, connection, in_flight)?),
+        other => drop(of_reply(other, connection, in_flight)?),
     }
     let outcome = match (reply.id.and_then(token), reply.has_queue) {
         (Some(token), None | Some(false)) if token > known => AcquireOutcome::Granted(Grant {
@@ -178,7 +245,7 @@ pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
 pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
     let numbers = match reply {
         Value::Int(number) => Some(vec![*number]),
-        Value::ServerError(error) => return Err(errors::answered(error)),
+        Value::ServerError(error) => return Err(answered(error)),
         reply => reply::numbers(reply),
     };
     let (tokens, contended) = match numbers.as_deref() {
@@ -272,6 +339,7 @@ fn waiter(words: &[u8]) -> Waiter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis::transport::reply::error;
 
     #[test]
     fn a_value_of_the_wrong_form_is_no_reply() {
@@ -298,5 +366,18 @@ mod tests {
         }
         assert!(read_renewed(&Value::SimpleString("OK".to_owned())).is_err());
         assert!(read_sighting(&Value::Array(vec![Value::Int(1)])).is_err());
+    }
+
+    #[test]
+    fn an_error_of_a_script_says_what_is_wrong_with_the_lock() {
+        let wrapped = "ERR Error running script (call to f_0123): @user_script:17: WRONGTYPE Operation against a key";
+        let failure = answered(&error(wrapped));
+        assert!(matches!(failure, Failure::Invalid(reason) if *reason == *NO_LOCK));
+        let no_token = format!("ERR {OUT_OF_BOUNDS}: the clock is behind");
+        assert!(answered(&error(&no_token)).is_definite());
+        let of_keys =
+            "NOPERM this user has no permissions to access one of the keys used as arguments";
+        let failure = answered(&error(of_keys)).text().to_string();
+        assert!(failure.contains("~__lock_core__:*"), "{failure}");
     }
 }

@@ -14,6 +14,7 @@ use crate::{
         redis::{
             protocol::{
                 redis_store::{Acked, RedisStore},
+                replies::NO_LOCK,
                 rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
                 together::together,
@@ -142,7 +143,7 @@ pub(super) async fn try_a_lock(
     let (owner, may_be_busy) = (Arc::new(owner), given.is_some());
     let tried = lock_and_unlock(store, owner, may_be_busy, acked, known_fencing).await;
     tried.map_err(|failure| match (failure, given) {
-        (Failure::Invalid(reason), Some(given)) if *reason == *errors::NO_LOCK => {
+        (Failure::Invalid(reason), Some(given)) if *reason == *NO_LOCK => {
             let given = given.escape_debug();
             Failure::invalid(format!("`{given}` cannot be the check_key: {reason}"))
         }

@@ -12,17 +12,18 @@ use crate::{
         owner_token::random_name,
         redis::{
             protocol::{
+                calls::set_if_free,
                 health,
                 redis_store::{RedisStore, Settings},
-                replies::SeenLock,
+                replies::{SeenLock, answered, of_value},
                 scripts::{Call, MARK, PROPOSE},
             },
             topology::key_location::KeyLocation,
             transport::{
                 address::Named,
                 command::{
-                    Arg::{Joined, Number, Text, Token},
-                    command, in_one_message, millis, set_if_free,
+                    Arg::{Joined, Number, Text, Written},
+                    command, in_one_message, millis,
                 },
                 errors, reply,
             },
@@ -133,7 +134,7 @@ impl RedisStore {
                         "this user of {} may not run INFO, by which a restart is noticed: grant it `+info`",
                         self.shown()
                     )),
-                    _ => errors::answered(&error),
+                    _ => answered(&error),
                 });
             }
             reply => reply::info(&reply).ok_or_else(|| errors::no_redis(self.shown()))?,
@@ -164,7 +165,7 @@ impl RedisStore {
         };
         let connection = &place.server.connection;
         let (_, reply) = (place.run_on(connection, &MARK, call, within, None)).await?;
-        let text = reply::text(&errors::of_value(reply)?).map(str::to_owned);
+        let text = reply::text(&of_value(reply)?).map(str::to_owned);
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
@@ -187,7 +188,7 @@ impl RedisStore {
                 Text(WATCHED),
             ],
             arguments: &[
-                Token(&owner.token),
+                Written(&owner.token),
                 Number(millis(proposal.ttl)),
                 Number(number),
                 Number(proposal.count.into()),
@@ -203,7 +204,7 @@ impl RedisStore {
         let connection = &place.server.connection;
         let proposed = place.run_on(connection, &PROPOSE, call, within, in_flight);
         let (connection, reply) = proposed.await?;
-        let reply = errors::of_value(reply)?;
+        let reply = of_value(reply)?;
         let vote = match reply::numbers(&reply).as_deref() {
             Some([-2]) => None,
             _ => Some(read_vote(&reply).ok_or_else(|| errors::nonsense("a proposal"))?),
@@ -221,7 +222,7 @@ impl RedisStore {
         let words = set_if_free(&request.owner, request.ttl);
         let connection = &self.place().server.connection;
         let (connection, reply) = connection.send(&[&words], within, Some(in_flight)).await?;
-        let is_set = errors::of_value(reply)? != Value::Nil;
+        let is_set = of_value(reply)? != Value::Nil;
         Ok((connection, is_set))
     }
 

@@ -116,7 +116,7 @@ impl Cluster {
         };
         let mut map = self.map.lock();
         let server = self.server_at(&mut map, &asked.at(host, redirect.port));
-        if redirect.node_role == NodeRole::SlotOwner {
+        if redirect.node_role == NodeRole::ServesSlot {
             map.owners[usize::from(redirect.slot)] = Some(server.clone());
             drop(map);
             self.look_soon();

@@ -42,7 +42,7 @@ impl KeyLocation {
             server,
             names,
             slot,
-            node_role: NodeRole::SlotOwner,
+            node_role: NodeRole::ServesSlot,
         }
     }
 
@@ -73,7 +73,7 @@ impl KeyLocation {
     /// Whether grants for locks here arrive now.
     pub(crate) fn delivery(&self) -> GrantDelivery {
         match (&self.server.subscription, self.node_role) {
-            (Some(subscription), NodeRole::SlotOwner) => subscription.delivery(&self.names.grants),
+            (Some(subscription), NodeRole::ServesSlot) => subscription.delivery(&self.names.grants),
             (None, _) if self.server.connection.has_grants() => GrantDelivery::Pushed,
             // While the slot is being moved to this node, subscribing is not possible, and the redirect does not name the source node.
             _ => GrantDelivery::Unsupported,
@@ -83,7 +83,7 @@ impl KeyLocation {
     /// Subscribes to the grants for locks here.
     pub(crate) async fn listen(&self, within: Duration) -> Result<GrantDelivery, Failure> {
         if let Some(subscription) = &self.server.subscription
-            && self.node_role == NodeRole::SlotOwner
+            && self.node_role == NodeRole::ServesSlot
         {
             return subscription.listen(&self.names.grants, within).await;
         }
@@ -99,7 +99,7 @@ impl KeyLocation {
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let commands = commands.into_iter();
-        if self.node_role == NodeRole::SlotOwner {
+        if self.node_role == NodeRole::ServesSlot {
             let commands = in_one_message(commands);
             return connection.send_all(commands, within, in_flight).await;
         }

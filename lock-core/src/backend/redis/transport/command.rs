@@ -4,25 +4,31 @@ use std::{io::Write, time::Duration};
 
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs};
 
-use crate::{
-    backend::{
-        owner::{Entry, Owner},
-        owner_token::OwnerToken,
-    },
-    mode::Mode,
-};
-
 /// A word of a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Arg<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
-    Token(&'a OwnerToken),
+    /// One that is written without a copy of it. It may be a secret.
+    Written(&'a dyn WriteWord),
     /// One word of two pieces.
     Joined(&'a str, &'a str),
-    /// One word: a channel and the data of an entry, with spaces between them.
-    Entry(&'a str, Entry),
+    /// One word: a text, two numbers, and what follows them, with spaces between them.
+    Spaced(&'a str, [u64; 2], Last),
     Number(u64),
+}
+
+/// The end of a word with spaces.
+#[derive(Clone, Copy)]
+pub(crate) enum Last {
+    Letter(char),
+    Number(u16),
+}
+
+/// Something that is a word of a command.
+pub(crate) trait WriteWord: Sync {
+    /// Writes the word. Writing to memory does not fail.
+    fn write_to(&self, word: &mut dyn Write);
 }
 
 /// For how many bytes of a word there is room from the start. Longer commands grow.
@@ -36,7 +42,7 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
         match *word {
             Arg::Text(text) => command.write_arg(text.as_bytes()),
             Arg::Bytes(bytes) => command.write_arg(bytes),
-            Arg::Token(token) => token.expose_to(&mut command.writer_for_next_arg()),
+            Arg::Written(word) => word.write_to(&mut command.writer_for_next_arg()),
             Arg::Number(number) => number.write_redis_args(&mut command),
             // Writing to memory does not fail.
             Arg::Joined(front, back) => {
@@ -44,14 +50,11 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
                 drop(word.write_all(front.as_bytes()));
                 drop(word.write_all(back.as_bytes()));
             }
-            Arg::Entry(channel, Entry { number, ttl, mode }) => {
+            Arg::Spaced(text, [one, other], last) => {
                 let mut word = command.writer_for_next_arg();
-                let ttl = millis(ttl);
-                drop(match mode {
-                    Mode::Exclusive => write!(word, "{channel} {number} {ttl} x"),
-                    Mode::Shared => write!(word, "{channel} {number} {ttl} s"),
-                    Mode::Once => write!(word, "{channel} {number} {ttl} o"),
-                    Mode::Permits(permits) => write!(word, "{channel} {number} {ttl} {permits}"),
+                drop(match last {
+                    Last::Letter(letter) => write!(word, "{text} {one} {other} {letter}"),
+                    Last::Number(number) => write!(word, "{text} {one} {other} {number}"),
                 });
             }
         }
@@ -59,18 +62,7 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Cmd {
     command
 }
 
-pub(crate) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
-    [
-        Arg::Text("SET"),
-        Arg::Text(&owner.full_key),
-        Arg::Token(&owner.token),
-        Arg::Text("NX"),
-        Arg::Text("PX"),
-        Arg::Number(millis(ttl)),
-    ]
-}
-
-/// Commands that leave in one message, with one reply each. Never to be shown: its `Debug` prints owner tokens.
+/// Commands that leave in one message, with one reply each. Never to be shown: its `Debug` prints secrets.
 pub(crate) fn in_one_message(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
     let commands = commands.into_iter();
     let mut pipeline = Pipeline::with_capacity(commands.size_hint().1.unwrap_or_default());
@@ -91,20 +83,15 @@ mod tests {
 
     #[test]
     fn each_word_is_one_argument_whatever_is_in_it() {
-        let entry = Entry {
-            number: 7,
-            ttl: Duration::from_millis(8),
-            mode: Mode::Permits(12),
-        };
         let words = [
             Arg::Text("SET"),
             Arg::Joined("a\r\n", "b"),
-            Arg::Entry("c", entry),
+            Arg::Spaced("c", [7, 8], Last::Number(12)),
+            Arg::Spaced("c", [7, 8], Last::Letter('x')),
             Arg::Number(u64::MAX),
         ];
         let packed = command(&[&words[..1], &words[1..]]).get_packed_command();
-        let expected =
-            "*4\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$8\r\nc 7 8 12\r\n$20\r\n18446744073709551615\r\n";
+        let expected = "*5\r\n$3\r\nSET\r\n$4\r\na\r\nb\r\n$8\r\nc 7 8 12\r\n$7\r\nc 7 8 x\r\n$20\r\n18446744073709551615\r\n";
         assert_eq!(String::from_utf8_lossy(&packed), expected);
     }
 

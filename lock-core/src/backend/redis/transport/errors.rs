@@ -1,4 +1,4 @@
-//! What the errors of servers and connections mean for the caller of a request. No failure quotes an owner token or a password.
+//! What the errors of servers and connections mean for the caller of a request. No failure quotes a secret.
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
@@ -6,9 +6,7 @@ use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::{
     backend::{
-        OTHER_MODE,
-        in_flight::{ConnectionId, InFlight},
-        owner_token::redact,
+        redacted::redact,
         redis::transport::{
             address::{Address, security::Transport},
             redirect::Redirect,
@@ -17,7 +15,6 @@ use crate::{
     },
     credentials::is_fixed,
     failure::Failure,
-    fencing::PER_MILLI,
 };
 
 impl Failure {
@@ -185,17 +182,12 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     let (code, details) = (code_of(error), shown_details(details_of(error)));
     let text = format!("{code} {details}");
     match code {
-        "WRONGTYPE" => Failure::invalid(NO_LOCK),
-        "LOCKMODE" => Failure::invalid(OTHER_MODE),
-        "NOPERM" if is_about_keys(&details) => denied(format!(
-            "{text}: grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
-        )),
         "NOPERM" => denied(text),
         _ if is_transient(code, &details) => Failure::not_now(text),
         // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
         // script.
         "NOAUTH" | "NOSCRIPT" => Failure::refused(text),
-        _ if is_unknown_command(error) || details.contains(OUT_OF_BOUNDS) => Failure::refused(text),
+        _ if is_unknown_command(error) => Failure::refused(text),
         _ => Failure::no_reply(text),
     }
 }
@@ -206,50 +198,6 @@ pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
         Value::ServerError(error) => Err(answered(&error)),
         value => Ok(value),
     }
-}
-
-/// The same for a request that may take a lock. A refusal settles all requests that left earlier on its connection, if none left on
-/// another connection.
-pub(crate) fn of_reply(
-    value: Value,
-    connection: ConnectionId,
-    in_flight: &InFlight,
-) -> Result<Value, Failure> {
-    let reply = of_value(value);
-    if reply.as_ref().is_err_and(Failure::is_definite) {
-        note_answered(in_flight, connection);
-    }
-    reply
-}
-
-/// A request on this connection has a final reply.
-pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
-    if in_flight.is_settled_by(connection) {
-        in_flight.note_all_answered();
-    }
-}
-
-/// The message about a key of another type.
-pub(crate) const NO_LOCK: &str =
-    "the key holds something that is no lock: choose another key or prefix";
-
-/// The reply of the scripts if they cannot give a fencing token.
-const OUT_OF_BOUNDS: &str = "no fencing token can be given";
-
-/// The same where there are no scripts: `clock` is the key of the fencing clock.
-pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {
-    let (millis, sequence) = (known / PER_MILLI, known % PER_MILLI);
-    Failure::refused(format!(
-        "{OUT_OF_BOUNDS}: this process knows the token {known}, and the fencing clock of this server is more than an hour behind it. \
-         If the server's clock was set back over a loss of data, set it right, or run: XADD {clock} MAXLEN 0 {millis}-{sequence} 0 0"
-    ))
-}
-
-/// The key of the fencing clock holds something else, or an id that no token can exceed.
-pub(crate) fn no_clock(clock: &str) -> Failure {
-    Failure::refused(format!(
-        "{OUT_OF_BOUNDS}: {clock} is no fencing clock, so another client must have written it. Run: DEL {clock}"
-    ))
 }
 
 /// An error's code. Redis 6 wraps the error of a command inside a script in an error of the script.
@@ -290,13 +238,13 @@ pub(crate) fn is_for_its_key_or_script(error: &ServerError) -> bool {
 }
 
 /// Whether a `NOPERM` is about keys, and not about the command.
-fn is_about_keys(details: &str) -> bool {
+pub(crate) fn is_about_keys(details: &str) -> bool {
     details.contains("access") && details.contains("key")
 }
 
-/// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with owner tokens and
-/// passwords among them.
-fn shown_details(details: &str) -> String {
+/// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with
+/// secrets among them.
+pub(crate) fn shown_details(details: &str) -> String {
     let quoted = details.find(", with args beginning with");
     redact(&details[..quoted.unwrap_or(details.len())])
 }
@@ -391,8 +339,6 @@ mod tests {
                        when used memory > 'maxmemory'.";
         assert_eq!(code_of(&error(wrapped)), "OOM");
         assert!(matches!(answered(&error(wrapped)), Failure::NotNow(_)));
-        let wrapped = "ERR Error running script (call to f_0123): @user_script:17: WRONGTYPE Operation against a key";
-        assert!(matches!(answered(&error(wrapped)), Failure::Invalid(_)));
         assert!(matches!(
             answered(&error("OOM command not allowed")),
             Failure::NotNow(_)
@@ -408,7 +354,7 @@ mod tests {
             slot: 3999,
             host: "::1".to_owned(),
             port: 6381,
-            node_role: NodeRole::SlotOwner,
+            node_role: NodeRole::ServesSlot,
         };
         assert_eq!(redirect(&slot), Some(&expected));
         let request = answered(&error("ASK 0 :1"));

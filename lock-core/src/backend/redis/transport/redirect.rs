@@ -21,7 +21,7 @@ pub(crate) struct Redirect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRole {
     /// The node that has the slot: from now on, if a redirect names it.
-    SlotOwner,
+    ServesSlot,
     /// The node that the slot is being moved to, and that has the key already. A redirect to it is about one request.
     MigrationTarget,
 }
@@ -30,7 +30,7 @@ impl Redirect {
     /// Reads `MOVED 3999 127.0.0.1:6381`.
     pub(crate) fn read(error: &ServerError) -> Option<Self> {
         let node_role = match error.kind()? {
-            ServerErrorKind::Moved => NodeRole::SlotOwner,
+            ServerErrorKind::Moved => NodeRole::ServesSlot,
             ServerErrorKind::Ask => NodeRole::MigrationTarget,
             _ => return None,
         };

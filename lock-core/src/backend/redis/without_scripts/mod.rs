@@ -19,13 +19,19 @@ use crate::{
         in_flight::ConnectionId,
         owner::Owner,
         redis::{
-            protocol::replies::{SeenLock, read_acquired, read_id, time_left, token},
+            protocol::{
+                calls::set_if_free,
+                replies::{
+                    SeenLock, answered, far_behind, no_clock, of_reply, of_value, read_acquired,
+                    read_id, time_left, token,
+                },
+            },
             topology::{companions::clock_moved_to, key_location::KeyLocation},
             transport::{
                 CLOCK,
                 command::{
-                    Arg::{self, Joined, Number, Text, Token},
-                    command, in_one_message, millis, set_if_free,
+                    Arg::{self, Joined, Number, Text, Written},
+                    command, in_one_message, millis,
                 },
                 errors,
                 reconnecting::ReconnectingConnection,
@@ -71,8 +77,8 @@ impl KeyLocation {
         replies.truncate(3);
         let [entered, holder, left] =
             <[Value; 3]>::try_from(replies).map_err(|_| errors::nonsense("an acquire"))?;
-        let is_set = errors::of_reply(entered, connection, in_flight)? != Value::Nil;
-        let holder = match errors::of_value(holder) {
+        let is_set = of_reply(entered, connection, in_flight)? != Value::Nil;
+        let holder = match of_value(holder) {
             Err(failure) if is_set => return Err(failure.executed_in_part()),
             holder => holder?,
         };
@@ -174,7 +180,7 @@ impl KeyLocation {
         let current = connection.snapshot().filter(|_| request.keep.is_none());
         let delete_if = current.as_ref().and_then(|current| current.delete_if());
         let first = match delete_if {
-            Some(delete_if) => delete_if.command(Text(key), Token(token)),
+            Some(delete_if) => delete_if.command(Text(key), Written(token)),
             None => command(&[&[Text("PING")]]),
         };
         let within = connection.reply_within();
@@ -219,7 +225,7 @@ impl KeyLocation {
         let connection = &self.server.connection;
         let (looks, within) = (in_one_message(looks), connection.reply_within());
         let (_, seen) = connection.send_all(looks, within, None).await?;
-        let seen = seen.into_iter().map(errors::of_value);
+        let seen = seen.into_iter().map(of_value);
         match &seen.collect::<Result<Vec<_>, _>>()?[..] {
             // It may have expired between the two commands.
             [Value::Nil, _] | [_, Value::Int(-2)] => Ok(None),
@@ -237,7 +243,7 @@ impl KeyLocation {
             let connection = &self.server.connection;
             let (delete, within) = ([Text("DEL"), Text(full_key)], connection.reply_within());
             let (_, reply) = connection.send(&[&delete], within, None).await?;
-            errors::of_value(reply)?;
+            of_value(reply)?;
         }
         Ok(())
     }
@@ -254,10 +260,10 @@ impl KeyLocation {
             if let Value::ServerError(error) = &reply {
                 let details = errors::details_of(error);
                 if errors::code_of(error) == "WRONGTYPE" || details.contains("exhausted") {
-                    return Err(errors::no_clock(clock));
+                    return Err(no_clock(clock));
                 }
                 if !details.contains("equal or smaller") {
-                    return Err(errors::answered(error));
+                    return Err(answered(error));
                 }
                 // Another client has moved it there, or beyond.
                 "*".clone_into(&mut next);
@@ -270,11 +276,11 @@ impl KeyLocation {
             let first = id.0.saturating_mul(PER_MILLI);
             let first = first.saturating_add(id.1.min(PER_MILLI));
             if known > first.saturating_add(LARGEST_LEAD) {
-                return Err(errors::far_behind(clock, known));
+                return Err(far_behind(clock, known));
             }
             let least = first.max(known.saturating_add(1));
             if least >= LARGEST_TOKEN {
-                return Err(errors::no_clock(clock));
+                return Err(no_clock(clock));
             }
             next = format!("{}-{}", least / PER_MILLI, least % PER_MILLI);
         }

@@ -14,6 +14,7 @@ use crate::{
     backend::{
         owner_token::OwnerToken,
         redis::{
+            protocol::replies::{answered, of_value},
             topology::key_location::KeyLocation,
             transport::{
                 command::{Arg::Text, command, in_one_message},
@@ -55,9 +56,7 @@ impl Change<'_> {
             [Value::ServerError(error), _] if errors::code_of(error) == "WRONGTYPE" => {
                 Ok((false, false))
             }
-            [Value::ServerError(error), _] | [_, Value::ServerError(error)] => {
-                Err(errors::answered(error))
-            }
+            [Value::ServerError(error), _] | [_, Value::ServerError(error)] => Err(answered(error)),
             _ => Err(errors::nonsense("a look at a key")),
         }
     }
@@ -103,7 +102,7 @@ pub(crate) async fn change_all(
         // A key that is not watched may get another holder before it is changed. Outside a transaction, the changes would be made
         // on any value.
         for begun in [watch, multi] {
-            errors::of_value(begun.clone())?;
+            of_value(begun.clone())?;
         }
         let (mut results, mut due) = (Vec::with_capacity(changes.len()), Vec::new());
         for (number, (change, seen)) in changes.iter().zip(seen.chunks(2)).enumerate() {
@@ -124,7 +123,7 @@ pub(crate) async fn change_all(
         match outcome(sent.await?.1) {
             // A key that the transaction watched was changed.
             Some(Value::Nil) => {}
-            Some(Value::ServerError(error)) => return Err(errors::answered(&error)),
+            Some(Value::ServerError(error)) => return Err(answered(&error)),
             made => {
                 // What is wrong with its replies may be wrong with the next ones, too.
                 let made = taken_in(results, &due, made);
@@ -157,7 +156,7 @@ fn taken_in(
         _ => return Err(errors::nonsense("a transaction")),
     };
     for (number, reply) in due.iter().zip(replies) {
-        results[*number] = match errors::of_value(reply) {
+        results[*number] = match of_value(reply) {
             Ok(Value::Int(1) | Value::Okay) => Ok(true),
             // The key expired in the meantime.
             Ok(Value::Int(0)) => Ok(false),

@@ -29,7 +29,7 @@ use std::{
 use redis::{RedisResult, Value};
 
 use crate::{
-    backend::owner::Owner,
+    backend::redis::transport::command::WriteWord,
     runtime::{
         catch_panic::catch_panic,
         mutex::{Mutex, may_switch, this_thread},
@@ -39,34 +39,39 @@ use crate::{
 /// How many requests a message has at most. The server does nothing else while it runs a script for all of them: 0.2 ms.
 pub(crate) const MOST: usize = 64;
 
-/// With so many requests in flight, those for free locks join a message. With fewer, each leaves alone: it waits for no other one.
+/// With so many requests in flight, those that may join a message do. With fewer, each leaves alone: it waits for no other one.
 /// With more, the queue of the driver may be full. A message that waits for room contains requests that were given up, too. Their
 /// clean-ups could overtake it.
 pub(crate) const CROWD: Range<usize> = 4..1 << 11;
 
 /// One request of a message.
 pub(crate) struct MessagePart {
-    pub(crate) owner: Arc<Owner>,
-    pub(crate) wants: Wants,
+    pub(crate) subject: Arc<dyn Subject>,
+    pub(crate) change: Change,
 }
 
-pub(crate) enum Wants {
-    Lock { ttl: Duration },
-    Release,
+/// A key, and the value that it has or is to have.
+pub(crate) trait Subject: Send + Sync {
+    fn key(&self) -> &str;
+
+    fn value(&self) -> &dyn WriteWord;
 }
 
-impl MessagePart {
-    pub(crate) fn is_release(&self) -> bool {
-        matches!(self.wants, Wants::Release)
-    }
+/// What becomes of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is set for this long, if it does not exist.
+    Set(Duration),
+    /// It is deleted, if it has the value.
+    Delete,
 }
 
 /// What the server says to one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PartReply {
-    /// The reply to `SET`. For a release: 1 if the lock is released, 0 if not, or an error.
+    /// The reply to `SET`. For a deletion: 1 if the key is deleted, 0 if not, or an error.
     pub(crate) value: Value,
-    /// The id that the fencing clock gave behind it.
+    /// The id that a stream gave behind it.
     pub(crate) id: Option<(u64, u64)>,
     /// Whether there is a queue, as far as the request looked.
     pub(crate) has_queue: Option<bool>,
@@ -305,6 +310,25 @@ fn take(replies: &mut PartReplies, number: usize) -> RedisResult<PartReply> {
     Ok(reply.unwrap_or_default())
 }
 
+/// A key with itself as its value.
+#[cfg(test)]
+impl Subject for String {
+    fn key(&self) -> &str {
+        self
+    }
+
+    fn value(&self) -> &dyn WriteWord {
+        self
+    }
+}
+
+#[cfg(test)]
+impl WriteWord for String {
+    fn write_to(&self, word: &mut dyn std::io::Write) {
+        drop(word.write_all(self.as_bytes()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
@@ -312,11 +336,7 @@ mod tests {
     use redis::{ErrorKind, RedisError};
 
     use super::*;
-    use crate::{
-        backend::owner::Entry,
-        mode::Mode,
-        runtime::mutex::interleaved::{explore, point},
-    };
+    use crate::runtime::mutex::interleaved::{explore, point};
 
     type Joining<'a> = Pin<Box<dyn Future<Output = RedisResult<PartReply>> + 'a>>;
 
@@ -333,15 +353,14 @@ mod tests {
     }
 
     fn part(number: u64) -> MessagePart {
-        let entry = Entry {
-            number,
-            ttl: Duration::ZERO,
-            mode: Mode::Exclusive,
-        };
         MessagePart {
-            owner: Owner::of_entry(entry),
-            wants: Wants::Release,
+            subject: Arc::new(number.to_string()),
+            change: Change::Delete,
         }
+    }
+
+    fn number_of(part: &MessagePart) -> u64 {
+        part.subject.key().parse().expect("a number")
     }
 
     fn of(number: u64) -> PartReply {
@@ -357,7 +376,7 @@ mod tests {
             let (left, waker) = (self.left.clone(), self.waker.clone());
             let (replies, kept) = (self.replies.clone(), self.kept.clone());
             Box::new(move |parts| {
-                let numbers: Vec<_> = parts.iter().map(|part| part.owner.number()).collect();
+                let numbers: Vec<_> = parts.iter().map(number_of).collect();
                 left.lock().push(numbers.clone());
                 Box::pin(poll_fn(move |context| {
                     assert!(Arc::strong_count(&kept) > 1, "those of the test");

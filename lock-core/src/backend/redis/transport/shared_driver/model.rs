@@ -13,23 +13,18 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     task::{Context, Poll, Wake, Waker},
-    time::Duration,
 };
 
 use crate::{
-    backend::{
-        owner::{Entry, Owner},
-        redis::transport::{
-            CLOCK,
-            shared_driver::{
-                MANAGER, SharedDriver,
-                gathering::{Compose, MessagePart, PartReply, Queueing, Wants},
-                reader::{Ending, Looks, MOST_IDLE_LOOKS, ReaderTask},
-            },
-            shared_socket::{Polling, Registration, Registrations},
+    backend::redis::transport::{
+        CLOCK,
+        shared_driver::{
+            MANAGER, SharedDriver,
+            gathering::{Change, Compose, MessagePart, PartReply, Queueing},
+            reader::{Ending, Looks, MOST_IDLE_LOOKS, ReaderTask},
         },
+        shared_socket::{Polling, Registration, Registrations},
     },
-    mode::Mode,
     runtime::mutex::{
         Mutex,
         interleaved::{explore, point},
@@ -225,14 +220,9 @@ impl Model {
                 }))
             })
         };
-        let entry = Entry {
-            number: 1,
-            ttl: Duration::ZERO,
-            mode: Mode::Exclusive,
-        };
         let part = MessagePart {
-            owner: Owner::of_entry(entry),
-            wants: Wants::Release,
+            subject: Arc::new("k".to_owned()),
+            change: Change::Delete,
         };
         let mut reply = pin!(self.shared.gathering.join(part, compose));
         let is_woken = Arc::new(Woken(AtomicBool::new(false)));

@@ -19,23 +19,17 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    backend::{
-        owner::{Entry, Owner},
-        redis::transport::{
-            CLOCK, Connection,
-            command::{Arg, command, in_one_message},
-            shared_driver::{
-                SharedDriver,
-                gathering::{CROWD, Compose, MessagePart, PartReply, Wants},
-                tests::{HANG, runtime},
-            },
-            shared_socket::{SharedSocket, Socket},
-            stream::Watched,
-            traffic::{NoReply, Traffic},
-        },
+use crate::backend::redis::transport::{
+    CLOCK, Connection,
+    command::{Arg, command, in_one_message},
+    shared_driver::{
+        SharedDriver,
+        gathering::{CROWD, Change, Compose, MessagePart, PartReply},
+        tests::{HANG, runtime},
     },
-    mode::Mode,
+    shared_socket::{SharedSocket, Socket},
+    stream::Watched,
+    traffic::{NoReply, Traffic},
 };
 
 /// How many requests the queue of the driver has room for.
@@ -187,14 +181,9 @@ fn a_request_that_leaves_alone_arrives_behind_one_that_has_joined_a_message() {
                 })
             },
         );
-        let entry = Entry {
-            number: 1,
-            ttl: HANG,
-            mode: Mode::Exclusive,
-        };
         let part = MessagePart {
-            owner: Owner::of_entry(entry),
-            wants: Wants::Release,
+            subject: Arc::new("k".to_owned()),
+            change: Change::Delete,
         };
         let gathering = &connection.shared.as_ref().expect("it shares").gathering;
         let joining = pin!(gathering.join(part, || compose(connection.handle.clone())));
