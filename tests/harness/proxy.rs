@@ -50,9 +50,16 @@ pub struct Request {
     pub words: Vec<Vec<u8>>,
 }
 
+/// The key of the scripts by which a new connection tries whether scripts can be run.
+const PROBED: &[u8] = b"__lock_core__:check";
+
 impl Request {
-    /// Returns the command's name in upper case.
+    /// Returns the command's name in upper case. A script that a new connection only tries is `PROBE`, so that a fault of a lock's
+    /// script does not keep connections from being made.
     pub fn command(&self) -> String {
+        if self.words.get(3).is_some_and(|key| key == PROBED) {
+            return "PROBE".to_owned();
+        }
         let name = self.words.first().map_or(&b""[..], Vec::as_slice);
         String::from_utf8_lossy(name).to_uppercase()
     }

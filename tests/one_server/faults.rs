@@ -945,11 +945,13 @@ async fn what_was_taken_on_a_new_connection_is_not_renewed_at_once() {
 /// A proxy that throws replies away and keeps the connection shifts all later replies. Of plain commands, such a reply looks right.
 #[tokio::test]
 async fn replies_that_have_lost_their_place_grant_nothing_and_the_next_connection_does() {
-    for (user, parameters) in [
-        ("", ""),
-        ("", "?protocol=2"),
-        ("plain", ""),
-        ("plain", "?protocol=2"),
+    for (user, parameters, is_own_client) in [
+        ("", "", false),
+        ("", "?protocol=2", false),
+        ("plain", "", false),
+        ("plain", "?protocol=2", false),
+        ("", "", true),
+        ("plain", "", true),
     ] {
         let server = RedisServer::start();
         server.add_user_without_scripts();
@@ -960,11 +962,13 @@ async fn replies_that_have_lost_their_place_grant_nothing_and_the_next_connectio
         };
         let other = connect(&server.url()).await;
         let held = other.acquire_free("held", patient()).await;
-        let locks = LockManager::builder()
-            .command_timeout(COMMAND)
-            .connect(&(url + parameters))
-            .await
-            .expect("the server is up");
+        let builder = LockManager::builder().command_timeout(COMMAND);
+        let locks = if is_own_client {
+            builder.client(redis::Client::open(url).expect("a url")).await
+        } else {
+            builder.connect(&(url + parameters)).await
+        };
+        let locks = locks.expect("the server is up");
         let before = proxy.connections();
         proxy.lose(Direction::Replies, Which::every(), After::Continue);
         proxy.clear_log();

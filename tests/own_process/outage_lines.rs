@@ -43,6 +43,12 @@ fn is_connected(snapshotter: &Snapshotter, server: &str) -> Option<bool> {
     })
 }
 
+/// How many threads this process has.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("the threads of this process");
+    tasks.count()
+}
+
 async fn renewed_lease_is_lost(locks: &LockManager) -> LockError {
     let options = LockOptions::new(SECOND * 2);
     let body = async |_| std::future::pending::<()>().await;
@@ -60,6 +66,7 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let idle = connect(&server.url()).await;
+    let dropped = connect(&server.url()).await;
     let guard = locks
         .acquire_free("held", LockOptions::new(SECOND * 60))
         .await;
@@ -96,18 +103,28 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
     assert!(line.contains("failure=\""), "{line}");
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(false));
 
+    // A manager that ends in the outage does not hide that others cannot connect.
+    eventually(HANG, "all three say so", async || {
+        lines(log, "out of reach").len() == 3
+    })
+    .await;
+    let before = threads();
+    drop(dropped);
+    eventually(HANG, "its thread has ended", async || threads() < before).await;
+    assert_eq!(is_connected(&snapshotter, &server.url()), Some(false));
+
     // Without a request of any task.
     server.restart();
     let line = says(log, "reached again").await;
     for part in ["INFO", &server.url(), "away=", "was restarted", "forgotten"] {
         assert!(line.contains(part), "{part} in {line}");
     }
-    // One line at each end for each manager, and none in between.
+    // One line at each end for each manager that is left, and none in between.
     eventually(HANG, "both say so", async || {
         lines(log, "reached again").len() == 2
     })
     .await;
-    assert_eq!(lines(log, "out of reach").len(), 2, "{}", log.text());
+    assert_eq!(lines(log, "out of reach").len(), 3, "{}", log.text());
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(true));
     guard
         .release()

@@ -727,6 +727,12 @@ async fn a_ttl_that_outlasts_the_quarantine_is_refused() {
         panic!("not invalid: {refused:?}")
     };
     assert!(reason.contains("max_ttl"), "{reason}");
+    // The default ttl is 10 s.
+    let refused = builder().max_ttl(minute / 12).redlock(servers.urls()).await;
+    let Err(LockError::Invalid { reason, .. }) = refused else {
+        panic!("not invalid: {refused:?}")
+    };
+    assert!(reason.contains("ttl is 10s"), "{reason}");
     let locks = builder()
         .max_ttl(minute * 3)
         .redlock(servers.urls())

@@ -25,6 +25,10 @@ pub(crate) struct Terms {
 }
 
 /// What `max_hold` and `min_hold` make of the moment at which a task began to run under its lease.
+///
+/// `min_hold` does not outlive a lease that was lost: a key that is gone by the release is not set again, since an operator may have
+/// freed it, or another process may have had it. Rejected: a longer expiry from the beginning, which would block others after a
+/// crash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoldBounds {
     /// When the task loses the lease.

@@ -2,6 +2,9 @@
 //!
 //! The caller waits for the lock itself, so a caller that is dropped meanwhile leaves the queue. From then on the body runs as a task
 //! of the caller's runtime, with the guard, up to the end of the release. The caller waits for the task.
+//!
+//! Rejected: to spawn the wait as well, since requests of dropped callers would stay in the queue; and to run the body on the
+//! manager's runtime, where it could block renewals and would miss the timers and sockets of its own runtime.
 
 use std::{future::Future, panic::resume_unwind};
 

@@ -143,6 +143,7 @@ impl LockManager {
         let Some(guard) = guard else {
             return Ok(value);
         };
+        // The value is returned even if the lease turns out to be lost: an error would make the caller repeat finished work.
         match terms.release {
             ReleaseMode::Awaited => release(guard).await,
             ReleaseMode::InBackground => self.release_in_background(guard),

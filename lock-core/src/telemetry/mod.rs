@@ -7,6 +7,9 @@
 //! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
 //! crate. A subscriber that panics in the middle of a hand-over must not interrupt it: the lock would then have no holder, or two.
 //!
+//! Figures carry the template of a key, never the key, since a label for each key would be a series for each order. Keys that are made
+//! from a string share one label.
+//!
 //! Spans and events have the level `DEBUG`, except those that an operator has to look at.
 
 use std::{mem, time::Duration};

@@ -3,7 +3,7 @@
 //! With many requests in flight, each one costs little beside what it takes to send it and to find its reply. So a request opens a
 //! message, and the next ones join it. It leaves when the driver is polled (`mod.rs` says when), when it is full, or when another
 //! request follows that leaves alone. What the message says is composed then, and its replies are distributed, by `gathered.rs` of
-//! the store.
+//! the protocol.
 //!
 //! What holds:
 //!
