@@ -40,7 +40,7 @@ pub enum Kind {
     Redis62,
     /// Redis 8.6.
     Redis86,
-    /// Valkey 9, which has a command of its own to delete a key if its value is equal (`DELIFEQ`).
+    /// Valkey 9.
     Valkey9,
 }
 

@@ -19,29 +19,13 @@ type Hook = (&'static str, Box<dyn FnOnce(&RedisServer) + Send>);
 impl Between {
     /// It speaks the protocol without messages.
     pub(crate) fn start(kind: Kind) -> Self {
-        Self::with_greeting(kind, "-ERR unknown command 'HELLO'\r\n")
-    }
-
-    /// It reports its version, as the protocol with messages does, and refuses subscriptions.
-    pub(crate) fn greeted(kind: Kind) -> Self {
-        let (server, version) = match kind {
-            Kind::Valkey9 => ("valkey", "9.0.0"),
-            _ => ("redis", "8.4.0"),
-        };
-        let words = ["server", server, "version", version, "mode", "standalone"];
-        let words = words.map(|word| format!("+{word}\r\n"));
-        Self::with_greeting(kind, &format!("%3\r\n{}", words.concat()))
-    }
-
-    fn with_greeting(kind: Kind, greeting: &str) -> Self {
-        let greeting = greeting.as_bytes().to_vec();
         let server = Arc::new(RedisServer::builder().kind(kind).start());
         let hook = Arc::<Mutex<Option<Hook>>>::default();
         let (here, armed) = (server.clone(), hook.clone());
         let front = FakeServer::start(move |words| {
             // Commands are forwarded on connections of their own, on which no messages come.
             match words[0].as_str() {
-                "HELLO" => return Reply::Bytes(greeting.clone()),
+                "HELLO" => return Reply::line("-ERR unknown command 'HELLO'"),
                 "SUBSCRIBE" => return Reply::line("-NOPERM no messages"),
                 "CLIENT" => return Reply::line("+OK"),
                 _ => {}

@@ -964,7 +964,9 @@ async fn replies_that_have_lost_their_place_grant_nothing_and_the_next_connectio
         let held = other.acquire_free("held", patient()).await;
         let builder = LockManager::builder().command_timeout(COMMAND);
         let locks = if is_own_client {
-            builder.client(redis::Client::open(url).expect("a url")).await
+            builder
+                .client(redis::Client::open(url).expect("a url"))
+                .await
         } else {
             builder.connect(&(url + parameters)).await
         };

@@ -12,7 +12,6 @@ mod fencing_clock;
 mod gathered;
 mod listing;
 mod migrating;
-mod native_release;
 mod nothing_stays;
 mod once;
 mod once_attribute;

@@ -1,9 +1,10 @@
-//! Releases of a lock that no other client is expected to want, on servers without a command that compares and deletes.
+//! Releases of a lock that no other client is expected to want.
 
-use lock_core::{LockGuard, LockManager};
+use crate::stopped_waiter::Stopped;
+use lock_core::{LeaseLost, LockError, LockGuard, LockManager};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, Request, Which,
-    connect, eventually, options,
+    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Request,
+    Which, connect, eventually, options,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -95,5 +96,39 @@ async fn a_server_that_forgot_its_scripts_is_sent_the_text_of_the_short_one() {
         guard.release_held().await;
         assert_eq!(commands(&proxy), expected);
         assert!(server.keys("lock:*").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_gone_or_anothers_is_lost_whatever_the_key_holds() {
+    let others: [&[&[&str]]; 3] = [
+        &[&["DEL", "lock:k"]],
+        &[&["SET", "lock:k", "another's", "PX", "600000"]],
+        &[&["DEL", "lock:k"], &["RPUSH", "lock:k", "no lock"]],
+    ];
+    for kind in [Kind::Distribution, Kind::Redis86, Kind::Valkey9] {
+        let server = RedisServer::builder().kind(kind).start();
+        let locks = connect(&server.url()).await;
+        let _waiter = Stopped::subscribed(&server);
+        for others in others {
+            let guard = locks.acquire_free("k", options()).await;
+            for command in others {
+                server.cli(command);
+            }
+            let dump = server.cli(&["DUMP", "lock:k"]);
+            let reason = match guard.release().await {
+                Err(LockError::Lost { reason, .. }) => reason,
+                odd => panic!("{kind:?}, {others:?}: {odd:?}"),
+            };
+            assert_eq!(reason, LeaseLost::TakenAway, "{kind:?}, {others:?}");
+            assert_eq!(server.cli(&["DUMP", "lock:k"]), dump, "{kind:?}");
+            server.cli(&["DEL", "lock:k"]);
+        }
+        // A lock that is gone, with a waiter.
+        let guard = locks.acquire_free("k", options()).await;
+        Stopped::join(&server);
+        server.cli(&["DEL", "lock:k"]);
+        guard.release().await.expect_err("it is gone");
+        assert!(Stopped::has_it(&server), "{kind:?}");
     }
 }

@@ -116,19 +116,7 @@ fn beside_the_line(message: &str) -> String {
 
 /// The line for scripts on one server that has selectors.
 fn whole_line(user: &str) -> String {
-    line_with(user, None)
-}
-
-/// The same, with the right to a command that only later servers have.
-fn line_with(user: &str, later: Option<&str>) -> String {
-    let mut rights = rights_of("locks");
-    let channels = rights.iter().position(|right| right.starts_with('&'));
-    let later = later.map(str::to_owned);
-    rights.splice(
-        channels.expect("a pattern")..channels.expect("a pattern"),
-        later,
-    );
-    format!("ACL SETUSER {user} ( {} )", rights.join(" "))
+    format!("ACL SETUSER {user} ( {} )", rights_of("locks").join(" "))
 }
 
 /// Sends the line to the server, as an administrator does. If the words are not in a selector, the message says to leave out the
@@ -149,11 +137,6 @@ fn paste(server: &RedisServer, line: &str) {
 async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
     let info = server.info("server");
     let is_old = info.contains("redis_version:6");
-    let later = [
-        ("redis_version:8.6", "+delex"),
-        ("valkey_version:9", "+delifeq"),
-    ];
-    let later = later.iter().find(|(version, _)| info.contains(version));
     let mut users = vec![
         "~lock:* +@all",
         "~__lock_core__:* &* +@all",
@@ -192,7 +175,7 @@ async fn one_line_grants_all_that_is_missing(server: &RedisServer) {
             "{rules}: {line}"
         );
         if rules.is_empty() {
-            assert_eq!(line, line_with(&user, later.map(|(_, right)| *right)));
+            assert_eq!(line, whole_line(&user));
         }
         server.cli(&["FLUSHALL"]);
         paste(server, line);

@@ -13,7 +13,7 @@ use redis::Value;
 
 use crate::{
     chance::Chance,
-    model::{Dialect, Reply, Server},
+    model::{Reply, Server},
     scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RELEASE_UNCONTENDED, RENEW, scripts},
 };
 
@@ -48,31 +48,6 @@ fn the_modelled_server_answers_as_a_real_one() {
                     log[log.len().saturating_sub(12)..].join("\n")
                 );
                 pair.now_us += any_pause_us(&mut chance);
-            }
-        }
-    }
-}
-
-#[test]
-fn a_deletion_that_compares_is_modelled_as_it_is() {
-    let delex: &[&str] = &["DELEX", "key", "IFEQ", "value"];
-    let delifeq: &[&str] = &["DELIFEQ", "key", "value"];
-    for (kind, dialect, delete) in [
-        (Kind::Redis86, Dialect::Delex, delex),
-        (Kind::Valkey9, Dialect::Delifeq, delifeq),
-        (Kind::Distribution, Dialect::Scripts, delex),
-        (Kind::Distribution, Dialect::Scripts, delifeq),
-    ] {
-        let mut pair = Pair::start(kind);
-        pair.model.dialect = dialect;
-        let other = ["SET", "key", "other"];
-        let same = ["SET", "key", "value"];
-        let of_another_type = ["ZADD", "key", "1", "value"];
-        for before in [&["DEL", "key"][..], &other, &same, &of_another_type] {
-            for words in [before, delete, &["EXISTS", "key"]] {
-                let (modelled, answered) = pair.ask(0, &Command::of(words).words);
-                let are_alike = are_alike(&modelled, &answered);
-                assert!(are_alike, "{kind:?}, {words:?}: {modelled:?} {answered:?}");
             }
         }
     }
@@ -156,7 +131,7 @@ impl Command {
             25 => &["SET", key, &value, "KEEPTTL"],
             23 => &["DEL", "lock", "queue", "clock"],
             24 => &["DEL", "queue", "lock"],
-            _ => &["DELIFEQ", key],
+            _ => &["EXISTS", key],
         };
         Self::of(words)
     }

@@ -267,7 +267,7 @@ impl Plan {
     pub(crate) fn is_calm(&self) -> bool {
         self.faults.is_empty()
             && self.servers.len() == 1
-            && matches!(self.servers[0].dialect, Dialect::Scripts | Dialect::Delex)
+            && self.servers[0].dialect == Dialect::Scripts
     }
 
     /// The largest number of permits. It changes once, halfway.
@@ -461,8 +461,6 @@ impl ServerPlan {
         let dialect = match chance.below(10) {
             0 => Dialect::Resp2,
             1 => Dialect::Watch,
-            2 => Dialect::Delifeq,
-            3..6 => Dialect::Delex,
             _ => Dialect::Scripts,
         };
         let ahead = match count {

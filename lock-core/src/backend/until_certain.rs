@@ -15,12 +15,7 @@ use crate::{
     fencing::KnownTokens,
     key::Shown,
     moment::Moment,
-    runtime::{
-        clock::Clock,
-        executor::Executor,
-        jitter::jittered,
-        tally::{Open, Tally},
-    },
+    runtime::{clock::Clock, executor::Executor, jitter::jittered, tally::Open},
 };
 
 /// A release that goes on until it is certain that the key is not ours and will not be.
@@ -42,8 +37,6 @@ pub(crate) struct CertainRelease {
     pub(crate) command_timeout: Duration,
     /// A shutdown waits for it.
     pub(crate) _open: Open,
-    /// Where a release is open whose result is known, and that the drop of the last manager waits for.
-    pub(crate) in_background: Arc<Tally>,
 }
 
 impl CertainRelease {
@@ -90,7 +83,6 @@ pub(crate) fn release(
         tries: Tries::default(),
         pause: FIRST_PAUSE,
         answered: None,
-        unserved: None,
         is_over: false,
     };
     async move {
@@ -122,8 +114,6 @@ struct RepeatedRelease<S> {
     pause: Duration,
     /// When the server had replied for the first time.
     answered: Option<Moment>,
-    /// Set if the lock is free, and its queue is still to be served. The drop of the last manager waits for it.
-    unserved: Option<Open>,
     is_over: bool,
 }
 
@@ -157,9 +147,6 @@ impl<S: OneServer> RepeatedRelease<S> {
     /// A request may sit in a socket of a server that hangs, and a last renewal as well. The tries end when it can take the key no
     /// more. There is one a second while the server does not reply, and 80 for a ttl of an hour after it has.
     async fn may_go_on(&mut self) -> bool {
-        if self.unserved.is_some() && self.tries.all == 0 {
-            return true;
-        }
         let (now, patience) = (
             self.release.clock.now(),
             self.release.command_timeout.saturating_mul(5),
@@ -212,13 +199,6 @@ impl<S: OneServer> RepeatedRelease<S> {
             self.answered.get_or_insert_with(now);
         }
         Some(Ok(match released.outcome {
-            ReleaseOutcome::ReleasedUnserved => {
-                // The tries that serve the queue are counted anew.
-                self.tries = Tries::default();
-                self.unserved = Some(self.release.in_background.open());
-                self.is_over = false;
-                ReleaseOutcome::Released
-            }
             ReleaseOutcome::NotOurs
                 if self.tries.may_have_done_it
                     && self.release.clock.now() < self.release.valid_until =>
@@ -339,7 +319,6 @@ mod tests {
             clock: clock.clone(),
             command_timeout: SECOND,
             _open: open.open(),
-            in_background: Arc::default(),
         }
     }
 

@@ -113,7 +113,6 @@ impl OpenRelease {
             clock: context.clock.clone(),
             command_timeout: context.timing.command_timeout,
             _open: context.in_progress.open(),
-            in_background: context.in_background.clone(),
         });
         Releasing(ReleaseStage::Pending(PendingRelease {
             reply,
@@ -191,9 +190,7 @@ impl ReleaseInFlight {
                 LeaseLost::Expired
             }
             (None, Ok(ReleaseOutcome::NotOurs)) => LeaseLost::TakenAway,
-            (None, Ok(ReleaseOutcome::Released | ReleaseOutcome::ReleasedUnserved)) => {
-                return Ok(());
-            }
+            (None, Ok(ReleaseOutcome::Released)) => return Ok(()),
             (None, Ok(ReleaseOutcome::NotStored | ReleaseOutcome::ReleasedWithoutResult)) => {
                 let full = "the server has no memory left for the result of the run";
                 return Err(LockError::unavailable(full).about(key));

@@ -159,8 +159,6 @@ pub(crate) enum Renewed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseOutcome {
     Released,
-    /// The same, and requests may wait in the queue: the next try, which is to follow at once, grants the lock to them.
-    ReleasedUnserved,
     /// The server has no memory for the result. The lock is held as before.
     NotStored,
     /// Released without the result that was to be stored.

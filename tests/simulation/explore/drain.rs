@@ -2,7 +2,7 @@
 
 use super::{
     server_view::{CLOCK, RESULT},
-    state::{At, Kind, Scripts, State, Step},
+    state::{At, Scripts, State, Step},
 };
 
 /// The most rounds that are needed: each takes every process at least one step further.
@@ -42,20 +42,15 @@ pub(super) fn drain(mut state: State, scripts: &Scripts) -> Result<(), String> {
 
 fn is_done(process: &super::state::Process) -> bool {
     let is_over = process.at == At::Idle && process.acquisitions_left == 0;
-    process.at == At::Gone || is_over && process.unserved.is_none()
+    process.at == At::Gone || is_over
 }
 
 fn next(state: &State, i: usize) -> Option<Step> {
     let process = &state.processes[i];
-    if process.unserved.is_some() {
-        return Some(Step::Serve(i));
-    }
     match process.at {
         At::Idle => (process.acquisitions_left > 0).then_some(Step::Acquire(i)),
         At::Waiting if !process.grants.is_empty() => Some(Step::Deliver(i, 0)),
         At::Waiting | At::Unknown => Some(Step::Check(i)),
-        At::Held if process.kind == Kind::Native => Some(Step::Delete(i)),
-        At::Deleted => Some(Step::Look(i)),
         At::Held | At::Undoing | At::Leaving => Some(Step::Release(i)),
         At::Gone => None,
     }

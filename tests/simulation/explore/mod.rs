@@ -31,7 +31,7 @@ use std::{
 };
 
 use state::{
-    Kind::{self, Exclusive, FastPath, Foreign, Native, Once, Permits, Shared},
+    Kind::{self, Exclusive, FastPath, Foreign, Once, Permits, Shared},
     Scripts, State, Step,
 };
 
@@ -70,9 +70,6 @@ const XSSS: &[Kind] = &[Exclusive, Shared, Shared, Shared];
 const XS_FOREIGN: &[Kind] = &[Exclusive, Shared, Foreign];
 const XS_FAST: &[Kind] = &[FastPath, Exclusive, Shared];
 const SS_FAST: &[Kind] = &[FastPath, Shared, Shared];
-const XS_NATIVE: &[Kind] = &[Native, Exclusive, Shared];
-const SS_NATIVE: &[Kind] = &[Native, Shared, Shared];
-const S_NATIVES: &[Kind] = &[Native, Native, Shared];
 const FEW_PERMITS: &[Kind] = &[Permits(1), Permits(2), Permits(2)];
 const PERMITS: &[Kind] = &[Permits(2), Permits(3), Permits(2), Permits(2)];
 
@@ -80,7 +77,7 @@ const OO: &[Kind] = &[Once, Once];
 const OOX: &[Kind] = &[Once, Once, Exclusive];
 const OOO: &[Kind] = &[Once, Once, Once];
 const OS_FAST: &[Kind] = &[Once, FastPath, Shared];
-const OO_NATIVE: &[Kind] = &[Once, Once, Native];
+const OO_FAST: &[Kind] = &[Once, Once, FastPath];
 const OO_FOREIGN: &[Kind] = &[Once, Once, Foreign];
 
 #[test]
@@ -90,7 +87,7 @@ fn no_body_runs_beside_a_result() {
             setup(OO, 1, 2),
             setup(OOX, 1, 1),
             setup(OS_FAST, 1, 1),
-            setup(OO_NATIVE, 0, 1),
+            setup(OO_FAST, 0, 1),
             setup(OO_FOREIGN, 0, 1),
             in_parts(OOO, 0, 1),
         ],
@@ -100,7 +97,7 @@ fn no_body_runs_beside_a_result() {
             setup(OOX, 1, 2),
             setup(OOO, 1, 2),
             setup(OS_FAST, 1, 2),
-            setup(OO_NATIVE, 1, 1),
+            setup(OO_FAST, 1, 1),
             setup(OO_FOREIGN, 1, 1),
             in_parts(OOO, 1, 1),
         ],
@@ -143,23 +140,6 @@ fn requests_that_come_past_the_queue_break_nothing() {
             setup(XS_FOREIGN, 1, 2),
             setup(XS_FAST, 1, 2),
             setup(SS_FAST, 1, 2),
-        ],
-    );
-}
-
-#[test]
-fn a_release_in_two_steps_breaks_nothing() {
-    explore_all(
-        &[
-            setup(XS_NATIVE, 1, 1),
-            setup(SS_NATIVE, 1, 1),
-            setup(S_NATIVES, 1, 1),
-        ],
-        &[
-            setup(XS_NATIVE, 1, 2),
-            setup(SS_NATIVE, 1, 2),
-            setup(S_NATIVES, 1, 2),
-            setup(S_NATIVES, 2, 1),
         ],
     );
 }

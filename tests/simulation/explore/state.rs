@@ -25,8 +25,6 @@ pub(super) enum Kind {
     Permits(i64),
     /// Exclusive, with plain commands first.
     FastPath,
-    /// The same, and it releases by single commands.
-    Native,
     /// Another library: it never queues.
     Foreign,
     /// Exclusive, to run a body once.
@@ -35,7 +33,7 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) fn is_plain(self) -> bool {
-        matches!(self, Self::FastPath | Self::Native)
+        self == Self::FastPath
     }
 
     pub(super) fn is_beside(self) -> bool {
@@ -105,8 +103,6 @@ pub(super) enum At {
     Held,
     /// It took the lock without queueing and has to give it back.
     Undoing,
-    /// Its first command has deleted the lock, and its second one will look at the queue.
-    Deleted,
     /// The reply to its release was lost.
     Leaving,
     Gone,
@@ -141,8 +137,6 @@ pub(super) struct Process {
     pub(super) is_silent: bool,
     /// The phases that it waited for.
     pub(super) waited: Option<rules::Waited>,
-    /// The request with which it is still to serve a queue, whatever it does meanwhile.
-    pub(super) unserved: Option<u32>,
 }
 
 /// One event for one process.
@@ -161,10 +155,6 @@ pub(super) enum Step {
     /// A copy of a release that stores a result arrives late.
     CopyOfRelease(usize),
     /// The first command of a release without a script, and the second one.
-    Delete(usize),
-    Look(usize),
-    /// The script that serves the queue that was found.
-    Serve(usize),
     Renew(usize),
     Cancel(usize),
     /// A copy of the first message of the last request arrives late.
@@ -206,7 +196,6 @@ impl State {
             was_silent: false,
             is_silent: false,
             waited: None,
-            unserved: None,
         };
         Self {
             server,
@@ -233,12 +222,6 @@ impl State {
         let mut steps = Vec::new();
         for (i, process) in self.processes.iter().enumerate() {
             let queues = process.kind != Kind::Foreign;
-            if process.unserved.is_some() {
-                steps.push(Step::Serve(i));
-                if self.faults > 0 && process.at == At::Idle {
-                    steps.push(Step::Crash(i));
-                }
-            }
             match process.at {
                 At::Idle => {
                     if process.acquisitions_left > 0 {
@@ -268,10 +251,7 @@ impl State {
                 }
                 At::Unknown => steps.extend([Step::Check(i), Step::Cancel(i)]),
                 At::Held => {
-                    steps.push(match process.kind {
-                        Kind::Native => Step::Delete(i),
-                        _ => Step::Release(i),
-                    });
+                    steps.push(Step::Release(i));
                     if process.kind == Kind::Once {
                         steps.push(Step::Fail(i));
                     }
@@ -283,12 +263,6 @@ impl State {
                         if queues {
                             steps.extend([Step::ReleaseWithoutReply(i), Step::Copy(i)]);
                         }
-                    }
-                }
-                At::Deleted => {
-                    steps.push(Step::Look(i));
-                    if self.faults > 0 {
-                        steps.extend([Step::ReleaseWithoutReply(i), Step::Crash(i)]);
                     }
                 }
                 At::Undoing | At::Leaving => steps.push(Step::Release(i)),
@@ -377,15 +351,6 @@ impl State {
                 self.faults -= 1;
                 self.send_result(i, scripts).map(drop)
             }
-            Step::Delete(i) => self.delete(i),
-            Step::Look(i) => {
-                self.look(i);
-                Ok(())
-            }
-            Step::Serve(i) => {
-                let number = self.processes[i].unserved.take();
-                self.serve(i, number.expect("a queue"), scripts)
-            }
             Step::Renew(i) => self.renew(i, scripts),
             Step::Cancel(i) | Step::Fail(i) => {
                 self.send_release(i, true, scripts)?;
@@ -411,7 +376,6 @@ impl State {
                 self.faults -= 1;
                 self.end(i);
                 self.processes[i].at = At::Gone;
-                self.processes[i].unserved = None;
                 self.server.disconnect(i as u64);
                 Ok(())
             }
@@ -540,34 +504,6 @@ impl State {
             return Err(format!("process {i} held nothing to release: {reply:?}"));
         }
         Ok(())
-    }
-
-    /// `DELEX … IFEQ`, or `DELIFEQ`.
-    fn delete(&mut self, i: usize) -> Result<(), String> {
-        if self.view().lock != Lock::Exclusive(self.request(i)) {
-            return Err(format!("process {i} held nothing to release"));
-        }
-        let now = self.now;
-        self.server.command(&["DEL", LOCK], now);
-        self.processes[i].at = At::Deleted;
-        Ok(())
-    }
-
-    fn look(&mut self, i: usize) {
-        let number = self.processes[i].number;
-        let now = self.now;
-        if self.server.command(&["EXISTS", QUEUE], now) == Reply::Int(1) {
-            self.processes[i].unserved = Some(number);
-        }
-        self.end(i);
-    }
-
-    fn serve(&mut self, i: usize, number: u32, scripts: &Scripts) -> Result<(), String> {
-        let token = owner_token(self.processes[i].kind, i, number);
-        let arguments = [token.as_str(), "0"];
-        let keys = self.processes[i].kind.keys();
-        self.call(Call::Release, &scripts.release, keys, &arguments, scripts)
-            .map(drop)
     }
 
     fn send_release(
@@ -819,12 +755,11 @@ impl State {
         Ok(())
     }
 
-    /// Checks that the lock is not free while a request waits, unless a process is about to serve the queue.
+    /// Checks that the lock is not free while a request waits.
     fn check_waiters(&self) -> Result<(), String> {
         let view = self.view();
         let is_left = view.lock == Lock::Free && !view.queue.is_empty();
-        let serves = |process: &Process| process.at == At::Deleted || process.unserved.is_some();
-        if self.is_served && is_left && !self.processes.iter().any(serves) {
+        if self.is_served && is_left {
             return Err(format!("no process serves the queue: {view:?}"));
         }
         Ok(())
@@ -988,7 +923,6 @@ impl State {
                 (is_waiting && process.place > 0).then_some(would_return),
                 grants,
                 (process.was_silent, process.is_silent),
-                process.unserved.is_some(),
                 self.is_served,
                 process.waited,
                 there,

@@ -8,28 +8,21 @@ use super::{protocol::Reply, script, store::Store};
 
 type Bytes = Vec<u8>;
 
-/// The reply to `DELEX` for a key of another type.
-const NO_STRING: &str = "ERR Key should be of string type if conditions are specified";
-
 /// The commands that a server has, or that a user may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Redis 7: scripts, and RESP3.
     #[default]
     Scripts,
-    /// Redis 8.4 or later, which has a command that deletes a key with a value.
-    Delex,
     /// Redis 7 behind a proxy that speaks RESP2 only.
     Resp2,
-    /// A user without the right to run scripts, on Redis.
+    /// A user without the right to run scripts.
     Watch,
-    /// A user without the right to run scripts, on Valkey 9 or later.
-    Delifeq,
 }
 
 impl Dialect {
     pub(crate) fn has_scripts(self) -> bool {
-        matches!(self, Self::Scripts | Self::Delex | Self::Resp2)
+        matches!(self, Self::Scripts | Self::Resp2)
     }
 }
 
@@ -200,16 +193,6 @@ impl Server {
                 }
             }
             "EXEC" => self.commit(client, now_us),
-            "DELIFEQ" if self.dialect == Dialect::Delifeq => {
-                self.delete_if(&words[0], &words[1], now_us)
-            }
-            "DELEX" if self.dialect == Dialect::Delex => {
-                assert_eq!(words[1], b"IFEQ", "only this form is modelled");
-                match self.delete_if(&words[0], &words[2], now_us) {
-                    Reply::Error(_) => Reply::error(NO_STRING),
-                    reply => reply,
-                }
-            }
             _ => self.execute_in_script(all, now_us),
         }
     }
@@ -223,14 +206,9 @@ impl Server {
             return unknown("HELLO");
         }
         self.client(client).resp3 = true;
-        let (server, version) = match self.dialect {
-            Dialect::Delex => ("redis", "8.4.0"),
-            Dialect::Delifeq => ("valkey", "9.0.0"),
-            _ => ("redis", "7.0.15"),
-        };
         Reply::Map(vec![
-            (Reply::text("server"), Reply::text(server)),
-            (Reply::text("version"), Reply::text(version)),
+            (Reply::text("server"), Reply::text("redis")),
+            (Reply::text("version"), Reply::text("7.0.15")),
             (Reply::text("proto"), Reply::Int(3)),
             (Reply::text("mode"), Reply::text("standalone")),
             (Reply::text("role"), Reply::text("master")),
@@ -319,17 +297,6 @@ impl Server {
             .iter()
             .map(|words| self.execute_in_script(words, now_us));
         Reply::Array(done.collect())
-    }
-
-    fn delete_if(&mut self, key: &[u8], holds: &[u8], now_us: i64) -> Reply {
-        let key = [key.to_vec()];
-        match self.store.execute("GET", &key, now_us) {
-            Some(Reply::Bulk(value)) if value == holds => {
-                self.store.execute("DEL", &key, now_us).expect("known")
-            }
-            Some(error @ Reply::Error(_)) => error,
-            _ => Reply::Int(0),
-        }
     }
 }
 

@@ -4,7 +4,6 @@ pub(crate) mod calls;
 mod gathered;
 pub(crate) mod health;
 pub(crate) mod listing;
-mod native_release;
 mod on_the_manager;
 pub(crate) mod one_message;
 pub(crate) mod pub_sub;

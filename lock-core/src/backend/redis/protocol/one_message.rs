@@ -9,7 +9,7 @@ use crate::{
         redis::{
             protocol::{
                 calls::set_if_free,
-                gathered, native_release,
+                gathered,
                 redis_store::RedisStore,
                 replies::{
                     note_answered, of_plain, of_reply, of_value, read_acquired, read_plain,
@@ -249,8 +249,6 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
             // Perhaps another key of the message caused the error, or the server has forgotten the script.
             _ => {}
         }
-    } else if let Some(by) = ready.current.delete_if() {
-        return Box::pin(native_release::release(by, location, ready, request)).await;
     }
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let call = Call {

@@ -17,11 +17,8 @@ use crate::{
         protocol::redis_store::RedisStore,
         topology::{companions::GRANTS, key_location::KeyLocation},
         transport::{
-            capabilities::{Capabilities, DeleteIf},
-            command::Arg::Text,
-            errors,
-            reconnecting::ReconnectingConnection,
-            reply,
+            capabilities::Capabilities, command::Arg::Text, errors,
+            reconnecting::ReconnectingConnection, reply,
         },
     },
     failure::Failure,
@@ -92,7 +89,6 @@ async fn line(
     let greeting = asked.greeting(within).await;
     let is_old = greeting.is_before(7);
     let (scripts, several) = (by == Capabilities::Scripts, store.0.servers.are_several());
-    let deletes = greeting.delete_if().filter(|_| !store.0.is_one_of_several);
     // The keys under the prefix, or the one that stands for them.
     let (pattern, are_all) = match (&store.0.scope.check_key, &*store.0.scope.prefix) {
         (Some(key), _) => (Some(format!("~{}", literally(key))), false),
@@ -109,8 +105,6 @@ async fn line(
         (Some("+role"), connection.sentinels().is_some()),
         (Some("+wait"), location.server.replica_acks.is_some()),
         (Some("+cluster|slots +asking"), several),
-        (Some("+delex"), deletes == Some(DeleteIf::Delex)),
-        (Some("+delifeq"), deletes == Some(DeleteIf::Delifeq)),
         // Before Redis 7 there are no channels of a slot.
         (Some(&*channels), scripts && !(several && is_old)),
         (Some("+subscribe +publish"), scripts && !several),

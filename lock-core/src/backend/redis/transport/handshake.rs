@@ -1,23 +1,13 @@
 //! The first commands on a connection: the credentials of this process, and what the server reports about itself.
 
-use std::{
-    env,
-    path::Path,
-    process,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{env, path::Path, process, sync::Arc};
 
 use redis::{RedisError, Value};
 
 use crate::{
     backend::redis::transport::{
-        Connection,
-        address::Address,
-        capabilities::{Capabilities, DeleteIf},
-        command::Arg,
-        errors,
-        known_primary::KnownPrimary,
-        reply,
+        Connection, address::Address, capabilities::Capabilities, command::Arg, errors,
+        known_primary::KnownPrimary, reply,
     },
     failure::Failure,
     options::RESERVED,
@@ -41,9 +31,6 @@ pub(crate) struct CurrentConnection {
     pub(crate) capabilities: Option<Capabilities>,
     /// Whether the grants of its locks arrive on it.
     pub(crate) grants: bool,
-    /// The command by which the server deletes a key that holds a value, as its version says.
-    pub(super) delete_if: Option<DeleteIf>,
-    pub(super) refuses_delete_if: AtomicBool,
 }
 
 impl CurrentConnection {
@@ -55,8 +42,6 @@ impl CurrentConnection {
             greeting: None,
             capabilities: None,
             grants: false,
-            delete_if: None,
-            refuses_delete_if: AtomicBool::new(false),
         }
     }
 
@@ -92,8 +77,7 @@ impl CurrentConnection {
         if purpose == Purpose::Locks && mode == Some(b"cluster") {
             return Err(errors::of_a_cluster(&self.address));
         }
-        let greeting = self.greeting.insert(Greeting::read(&reply));
-        self.delete_if = greeting.delete_if();
+        self.greeting = Some(Greeting::read(&reply));
         Ok(())
     }
 
@@ -175,18 +159,6 @@ impl Greeting {
         first.is_ok_and(|first: u32| first < major)
     }
 
-    /// The command by which such a server deletes a key that holds a value. The user may lack the right to it.
-    pub(crate) fn delete_if(&self) -> Option<DeleteIf> {
-        let version = self.version.as_deref().unwrap_or_default();
-        let mut numbers = version.split('.').map_while(|number| number.parse().ok());
-        let version: (u32, u32) = (numbers.next()?, numbers.next()?);
-        match self.server.as_deref()? {
-            "redis" if version >= (8, 4) => Some(DeleteIf::Delex),
-            "valkey" if version >= (9, 0) => Some(DeleteIf::Delifeq),
-            _ => None,
-        }
-    }
-
     /// What `INFO` reports about a server that was not greeted in RESP3.
     pub(crate) fn of_info(info: &str) -> Self {
         let of = |server: &str, field| {
@@ -241,29 +213,4 @@ fn connection_name(label: Option<&str>) -> String {
     let shown: String = shown.collect();
     let id = process::id().to_string();
     format!("lock-core:{shown}:{}", label.unwrap_or(&id))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_decides_which_command_deletes_a_key_with_a_value() {
-        for (server, version, delete_if) in [
-            ("redis", "8.4.0", Some(DeleteIf::Delex)),
-            ("redis", "10.0.0-rc1", Some(DeleteIf::Delex)),
-            ("redis", "8.2.9", None),
-            ("redis", "df-v1.31.0", None),
-            ("valkey", "9.0.0-rc1", Some(DeleteIf::Delifeq)),
-            ("valkey", "8.1.4", None),
-            ("another", "9.0.0", None),
-        ] {
-            let greeting = Greeting {
-                server: Some(server.to_owned()),
-                version: Some(version.to_owned()),
-            };
-            assert_eq!(greeting.delete_if(), delete_if, "{server} {version}");
-        }
-        assert_eq!(Greeting::default().delete_if(), None);
-    }
 }

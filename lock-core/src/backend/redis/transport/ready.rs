@@ -8,15 +8,13 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Pipeline, ServerError, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 
 use crate::{
     backend::{
         in_flight::{ConnectionId, InFlight},
         redis::transport::{
-            CLOCK, Connection,
-            capabilities::DeleteIf,
-            errors,
+            CLOCK, Connection, errors,
             handshake::CurrentConnection,
             reconnecting::ReconnectingConnection,
             shared_driver::gathering::{CROWD, Compose, MessagePart, PartReply},
@@ -110,25 +108,6 @@ impl Ready {
             .take_in(connection, sent, within, reply, |reply| {
                 slice::from_ref(&reply.value)
             })
-    }
-}
-
-impl CurrentConnection {
-    /// The command by which the server deletes a key that holds a value, if there is one that the user may use.
-    ///
-    /// The first use shows whether the user has the right to it. That takes no message, and a refusal is definite.
-    pub(crate) fn delete_if(&self) -> Option<DeleteIf> {
-        if self.refuses_delete_if.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.delete_if
-    }
-
-    /// Takes an error reply to that command into account.
-    pub(crate) fn note_error_of_delete_if(&self, error: &ServerError) {
-        if error.code() == "NOPERM" || errors::is_unknown_command(error) {
-            self.refuses_delete_if.store(true, Ordering::Relaxed);
-        }
     }
 }
 

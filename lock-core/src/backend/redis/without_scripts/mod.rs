@@ -30,7 +30,7 @@ use crate::{
             transport::{
                 CLOCK,
                 command::{
-                    Arg::{self, Joined, Number, Text, Written},
+                    Arg::{self, Joined, Number, Text},
                     command, in_one_message, millis,
                 },
                 errors,
@@ -177,38 +177,24 @@ impl KeyLocation {
     ) -> Result<Released, Failure> {
         let (key, token) = (&*request.owner.full_key, &request.owner.token);
         // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
-        let current = connection.snapshot().filter(|_| request.keep.is_none());
-        let delete_if = current.as_ref().and_then(|current| current.delete_if());
-        let first = match delete_if {
-            Some(delete_if) => delete_if.command(Text(key), Written(token)),
-            None => command(&[&[Text("PING")]]),
-        };
+        let ping = in_one_message([command(&[&[Text("PING")]])]);
         let within = connection.reply_within();
-        let sent = connection.send_all(in_one_message([first]), within, Some(request.in_flight()));
-        let (id, mut replies) = sent.await?;
-        let is_released = match (delete_if, replies.pop()) {
-            (Some(_), Some(Value::Int(deleted))) => deleted == 1,
-            (_, reply) => {
-                if let (Some(current), Some(Value::ServerError(error))) = (current, &reply) {
-                    current.note_error_of_delete_if(error);
-                }
-                let words = match request.keep {
-                    None => command(&[&[Text("DEL"), Text(key)]]),
-                    // Another value, so that no renewal prolongs it.
-                    Some(keep) => command(&[
-                        &[Text("SET"), Text(key), Joined(&token.expose(), ".")],
-                        &[Text("PX"), Number(millis(keep))],
-                    ]),
-                };
-                let release = Change {
-                    key,
-                    holds: token,
-                    command: words,
-                    unless_it_lasts: u64::MAX,
-                };
-                change(self, release).await?
-            }
+        let (id, _) = (connection.send_all(ping, within, Some(request.in_flight()))).await?;
+        let words = match request.keep {
+            None => command(&[&[Text("DEL"), Text(key)]]),
+            // Another value, so that no renewal prolongs it.
+            Some(keep) => command(&[
+                &[Text("SET"), Text(key), Joined(&token.expose(), ".")],
+                &[Text("PX"), Number(millis(keep))],
+            ]),
         };
+        let release = Change {
+            key,
+            holds: token,
+            command: words,
+            unless_it_lasts: u64::MAX,
+        };
+        let is_released = change(self, release).await?;
         Ok(Released {
             outcome: if is_released {
                 ReleaseOutcome::Released
