@@ -39,8 +39,8 @@ pub(crate) struct CurrentConnection {
     pub(crate) greeting: Option<Greeting>,
     /// The commands by which locks are kept; `None` if this connection keeps no locks.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Whether the grants of its locks arrive on it.
-    pub(crate) grants: bool,
+    /// Whether it is subscribed to the channel of its manager.
+    pub(crate) is_subscribed: bool,
     /// The command by which the server deletes a key that holds a value, as its version says.
     pub(super) delete_if: Option<DeleteIf>,
     pub(super) refuses_delete_if: AtomicBool,
@@ -54,7 +54,7 @@ impl CurrentConnection {
             found: None,
             greeting: None,
             capabilities: None,
-            grants: false,
+            is_subscribed: false,
             delete_if: None,
             refuses_delete_if: AtomicBool::new(false),
         }
@@ -146,14 +146,14 @@ impl Drop for CurrentConnection {
 /// What the connections to a server are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Locks of a server that has all keys. Grants arrive here, too.
+    /// Locks of a server that has all keys. Push messages arrive here, too.
     Locks,
-    /// Locks, with grants arriving on another connection.
+    /// Locks, with push messages arriving on another connection.
     LocksOnly,
     /// Locks, for the tasks of one runtime: see `shared_driver/mod.rs`.
     Requests,
-    /// Grants, and nothing else.
-    Grants,
+    /// Push messages, and nothing else.
+    Pushes,
     /// Other commands.
     OtherCommands,
 }
