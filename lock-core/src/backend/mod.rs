@@ -228,6 +228,18 @@ pub(crate) struct Acquired {
     pub(crate) connection: ConnectionId,
 }
 
+impl Owner {
+    /// Notes what the reply to an acquire says of its copies. Returns whether all of them were executed or never will be.
+    pub(crate) fn note_reply(&self, result: &Result<Acquired, Failure>) -> bool {
+        let is_settled =
+            matches!(result, Ok(acquired) if self.in_flight.is_settled_by(acquired.connection));
+        if is_settled {
+            self.in_flight.note_all_answered();
+        }
+        is_settled
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Released {
     pub(crate) outcome: ReleaseOutcome,

@@ -12,12 +12,10 @@ use std::{
 
 use crate::{
     backend::{
-        Acquired,
         in_flight::{InFlight, ServerInFlight},
         owner_token::{OwnerToken, Scheme, random_number},
     },
     engine::reply::Notice,
-    failure::Failure,
     fencing::ClockIndex,
     key::LockKey,
     mode::Mode,
@@ -201,16 +199,6 @@ impl Owner {
     pub(crate) fn servers(&self, count: usize) -> &[Arc<ServerInFlight>] {
         self.servers
             .get_or_init(|| (0..count).map(|_| Arc::default()).collect())
-    }
-
-    /// Notes what the reply to an acquire says of its copies. Returns whether all of them were executed or never will be.
-    pub(crate) fn note_reply(&self, result: &Result<Acquired, Failure>) -> bool {
-        let is_settled =
-            matches!(result, Ok(acquired) if self.in_flight.is_settled_by(acquired.connection));
-        if is_settled {
-            self.in_flight.note_all_answered();
-        }
-        is_settled
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    manager::{LockManager, acquire::AcquireFuture, run::Finished},
+    manager::{LockManager, acquire::AcquireFuture, finishing, run::Finished},
     once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering},
     telemetry::{self, once_outcome::OnceOutcome},
 };
@@ -117,6 +117,23 @@ impl LockManager {
                     },
                 );
                 recalled.map(OnceCall::Done)
+            }
+        }
+    }
+
+    /// `run_once`, with a body that goes on when the caller is dropped.
+    pub(crate) async fn finish_once<F: Future<Output: Send + 'static> + Send + 'static>(
+        &self,
+        by: Remembering<F::Output>,
+        key: LockKey,
+        options: &OnceOptions,
+        body: impl FnOnce(Lease) -> F + Send + 'static,
+    ) -> Result<F::Output, LockError> {
+        let runtime = finishing::runtime()?;
+        match self.begin_once(&by, key, options).await? {
+            OnceCall::Done(value) => Ok(value),
+            OnceCall::Runs(run) => {
+                finishing::finished(&runtime, async move { run.run(&by, body).await }).await
             }
         }
     }

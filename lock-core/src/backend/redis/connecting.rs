@@ -10,11 +10,12 @@ use redis::Value;
 use crate::{
     backend::{
         StoreFuture,
-        grants::Grants,
+        grants::{Grants, MessageKind},
         owner_token::random_name,
         redis::{
             protocol::{
                 health,
+                pub_sub::PubSubDispatch,
                 redis_store::{MARKS, RedisState, RedisStore, Settings},
             },
             topology::{
@@ -52,10 +53,17 @@ impl RedisStore {
         let is_one_of_several = grants.is_none();
         let label = settings.label.as_ref();
         let topology = Topology::of(server, &settings.access, &settings.security, label)?;
+        let manager = Arc::<str>::from(random_name());
+        // A grant is only a hint if replicas must have a lock before it counts.
+        let kind = match settings.replicas {
+            Some(_) => MessageKind::Hint,
+            None => MessageKind::Grant,
+        };
+        let dispatch = PubSubDispatch::new(manager.clone(), grants.unwrap_or_default(), kind);
         let server_settings = ServerSettings {
             timing: settings.timing,
-            manager: random_name().into(),
-            grants: grants.unwrap_or_default(),
+            manager,
+            events: Arc::new(dispatch),
             replicas: settings.replicas,
         };
         let servers = match topology {
@@ -63,8 +71,7 @@ impl RedisStore {
                 RedisServers::One(one_server(address, None, &server_settings))
             }
             Topology::Sentinel(service) => {
-                let dispatch = server_settings.dispatch("".into());
-                let sentinels = Sentinels::new(&service, server_settings.timing, &dispatch);
+                let sentinels = Sentinels::new(&service, server_settings.timing);
                 let sentinels = Some(Arc::new(sentinels) as _);
                 let location = one_server(service.primary, sentinels, &server_settings);
                 let watch = watch_sentinels(Arc::downgrade(&location.server));
@@ -144,9 +151,9 @@ fn one_server(
     server_settings: &ServerSettings,
 ) -> KeyLocation {
     let names = Names::of_a_server(&server_settings.manager);
-    let dispatch = server_settings.dispatch(names.grants.clone());
+    let events = server_settings.events.of_channel(names.grants.clone());
     let (purpose, timing) = (Purpose::Locks, server_settings.timing);
-    let connection = ReconnectingConnection::new(address, sentinels, purpose, timing, dispatch);
+    let connection = ReconnectingConnection::new(address, sentinels, purpose, timing, events);
     let server = RedisServer::new(connection, None, server_settings.replicas);
     KeyLocation::at(Arc::new(server), Arc::new(names), 0)
 }

@@ -8,7 +8,7 @@ use crate::{
     backend::{
         Acquire, Release, Renew,
         in_flight::{ConnectionId, InFlight},
-        owner::{Entry, Owner},
+        owner::Entry,
         owner_token::OwnerToken,
         redis::{
             protocol::{
@@ -24,6 +24,7 @@ use crate::{
                 },
                 reconnecting::ReconnectingConnection,
                 redirect::NodeRole,
+                shared_driver::gathering::Subject,
             },
         },
     },
@@ -39,20 +40,11 @@ impl WriteWord for OwnerToken {
 }
 
 /// The command that takes a key, unless another holder has it.
-pub(crate) fn set_if_free(owner: &Owner, ttl: Duration) -> [Arg<'_>; 6] {
-    set_if_free_to(&owner.full_key, &owner.token, ttl)
-}
-
-/// The same for a word in the key that is known as one only.
-pub(super) fn set_if_free_to<'a>(
-    full_key: &'a str,
-    token: &'a dyn WriteWord,
-    ttl: Duration,
-) -> [Arg<'a>; 6] {
+pub(crate) fn set_if_free(lock: &dyn Subject, ttl: Duration) -> [Arg<'_>; 6] {
     [
         Text("SET"),
-        Text(full_key),
-        Written(token),
+        Text(lock.key()),
+        Written(lock.value()),
         Text("NX"),
         Text("PX"),
         Number(millis(ttl)),

@@ -22,7 +22,7 @@ use crate::{
         owner::Owner,
         redis::{
             protocol::{
-                calls::set_if_free_to,
+                calls::set_if_free,
                 replies::read_id,
                 scripts::{Call, RELEASE_UNCONTENDED},
             },
@@ -123,9 +123,8 @@ fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
     let mut queues = Vec::with_capacity(parts.len());
     for part in parts {
         if let Change::Set(ttl) = part.change {
-            let (key, token) = (part.subject.key(), part.subject.value());
-            commands.add_command(command(&[&set_if_free_to(key, token, ttl)]));
-            queues.push(Joined(&names.queue, key));
+            commands.add_command(command(&[&set_if_free(&*part.subject, ttl)]));
+            queues.push(Joined(&names.queue, part.subject.key()));
         }
     }
     if !queues.is_empty() {

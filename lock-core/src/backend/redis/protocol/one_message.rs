@@ -197,7 +197,7 @@ async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, 
         Box::pin(gathered::acquire(location, ready, request, within)).await?
     } else {
         let mut commands = Pipeline::with_capacity(3);
-        commands.add_command(command(&[&set_if_free(&request.owner, request.ttl)]));
+        commands.add_command(command(&[&set_if_free(&*request.owner, request.ttl)]));
         commands.add_command(location.names.next_id.clone());
         if matches!(ready.current.capabilities, Some(Capabilities::Scripts)) {
             let [_, _, queue, ..] = location.keys(&request.owner.full_key);

@@ -13,57 +13,76 @@ use crate::{
         grants::{Grants, Message, MessageKind},
         owner_token::Scheme,
         redis::{
-            topology::{companions::GRANTS, subscribed_channels::SubscribedChannels},
-            transport::{CLOCK, capabilities::Capabilities},
+            topology::{Dispatch, companions::GRANTS, subscribed_channels::SubscribedChannels},
+            transport::{CLOCK, capabilities::Capabilities, connection_events::ConnectionEvents},
         },
     },
     engine::reply::{Grant, Notice, PushedGrant},
     fencing::{FencingBlock, LARGEST_TOKEN},
+    telemetry,
 };
 
 /// The channels of a manager, and the receiver of its messages.
 #[derive(Clone, Debug)]
 pub(crate) struct PubSubDispatch {
     /// The channel that is subscribed to with each new connection.
-    pub(crate) channel: Arc<str>,
+    channel: Arc<str>,
     /// The suffix of all channel names of this manager.
     manager: Arc<str>,
-    pub(crate) grants: Arc<Grants>,
+    grants: Arc<Grants>,
     kind: MessageKind,
     /// The channels that are subscribed to one by one.
     channels: Option<Arc<SubscribedChannels>>,
 }
 
 impl PubSubDispatch {
-    pub(crate) fn new(channel: Arc<str>, manager: Arc<str>, grants: Arc<Grants>) -> Self {
+    /// A dispatch without a channel. `kind`: whether a message is a grant, or only a hint, after which the manager asks the server.
+    pub(crate) fn new(manager: Arc<str>, grants: Arc<Grants>, kind: MessageKind) -> Self {
         Self {
-            channel,
+            channel: "".into(),
             manager,
             grants,
-            kind: MessageKind::Grant,
+            kind,
             channels: None,
         }
     }
 
-    /// A dispatch with messages that are only hints: the manager then asks the server.
-    pub(crate) fn for_hints(self) -> Self {
-        let kind = MessageKind::Hint;
-        Self { kind, ..self }
+    fn take_grant(&self, channel: &[u8], rest: &[Value]) {
+        let is_ours =
+            channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());
+        if let (true, [Value::BulkString(message)]) = (is_ours, rest)
+            && let Some(message) = read(message)
+        {
+            self.grants.deliver(message, self.kind, CLOCK.now());
+        }
+    }
+}
+
+impl Dispatch for PubSubDispatch {
+    fn of_channel(&self, channel: Arc<str>) -> Arc<dyn ConnectionEvents> {
+        let dispatch = self.clone();
+        Arc::new(Self {
+            channel,
+            ..dispatch
+        })
     }
 
-    /// A dispatch with channels that are subscribed to one by one.
-    pub(crate) fn with(self, channels: Arc<SubscribedChannels>) -> Self {
-        let channels = Some(channels);
-        Self { channels, ..self }
+    fn of_channels(&self, channels: Arc<SubscribedChannels>) -> Arc<dyn ConnectionEvents> {
+        let (channels, dispatch) = (Some(channels), self.clone());
+        Arc::new(Self {
+            channels,
+            ..dispatch
+        })
     }
+}
 
-    /// A dispatch without a channel.
-    pub(crate) fn of_no_listener(&self) -> Self {
-        Self::new("".into(), self.manager.clone(), Arc::default())
+impl ConnectionEvents for PubSubDispatch {
+    fn channel(&self) -> &str {
+        &self.channel
     }
 
     /// Takes a message that the server pushed. A message that is no grant is ignored.
-    pub(crate) fn take(&self, message: &PushInfo) {
+    fn pushed(&self, message: &PushInfo) {
         let [Value::BulkString(channel), rest @ ..] = &message.data[..] else {
             return;
         };
@@ -78,32 +97,42 @@ impl PubSubDispatch {
         }
     }
 
-    fn take_grant(&self, channel: &[u8], rest: &[Value]) {
-        let is_ours =
-            channel.starts_with(GRANTS.as_bytes()) && channel.ends_with(self.manager.as_bytes());
-        if let (true, [Value::BulkString(message)]) = (is_ours, rest)
-            && let Some(message) = read(message)
-        {
-            self.grants.deliver(message, self.kind, CLOCK.now());
-        }
+    /// Logs that no grants arrive, and why.
+    fn not_subscribed(&self, server: &str, why: &str) {
+        tracing::warn!(
+            server,
+            why,
+            "grants cannot be received from this server, or by this user: waiters poll"
+        );
     }
 
     /// Notes the commands by which a new connection releases locks.
-    pub(crate) fn note_capabilities(&self, capabilities: Capabilities) {
+    fn opened(&self, capabilities: Capabilities) {
         self.grants.owners.note_scheme(match capabilities {
             Capabilities::Scripts => Scheme::Grants,
             Capabilities::Commands => Scheme::Deletes,
         });
     }
-}
 
-/// Logs that no grants arrive, and why.
-pub(crate) fn warn_of_polling(server: &str, why: &str) {
-    tracing::warn!(
-        server,
-        why,
-        "grants cannot be received from this server, or by this user: waiters poll"
-    );
+    /// Grants may have been published while there was no subscription.
+    fn connected(&self) {
+        if let Some(listener) = self.grants.listener() {
+            listener.reconnected(CLOCK.now());
+        }
+    }
+
+    fn disconnected(&self) {
+        if let Some(listener) = self.grants.listener() {
+            listener.disconnected(CLOCK.now());
+        }
+    }
+
+    fn out_of_reach(&self, server: &str, cause: &str) {
+        let listener = self.grants.listener();
+        let held = listener.map(|listener| listener.held());
+        let held = held.unwrap_or_default();
+        telemetry::out_of_reach(server, cause, held.count, held.first_ends_in);
+    }
 }
 
 /// Reads the number of an entry, the message to it, and the proof that the server sent the message: see `scripts/queue.lua`.

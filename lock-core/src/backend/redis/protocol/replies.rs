@@ -377,7 +377,7 @@ mod tests {
         assert!(answered(&error(&no_token)).is_definite());
         let of_keys =
             "NOPERM this user has no permissions to access one of the keys used as arguments";
-        let failure = answered(&error(of_keys)).text().to_string();
+        let failure = answered(&error(of_keys)).text();
         assert!(failure.contains("~__lock_core__:*"), "{failure}");
     }
 }

@@ -282,7 +282,7 @@ async fn announce(
     let delivery = if store.0.servers.are_several() {
         scripts && protocol == "RESP3" && !greeting.is_before(7)
     } else {
-        current.grants
+        current.is_subscribed
     };
     tracing::info!(
         // With sentinels, the primary that they named.

@@ -219,7 +219,7 @@ impl RedisStore {
         within: Duration,
         in_flight: &InFlight,
     ) -> Result<(ConnectionId, bool), Failure> {
-        let words = set_if_free(&request.owner, request.ttl);
+        let words = set_if_free(&*request.owner, request.ttl);
         let connection = &self.place().server.connection;
         let (connection, reply) = connection.send(&[&words], within, Some(in_flight)).await?;
         let is_set = of_value(reply)? != Value::Nil;

@@ -255,9 +255,9 @@ impl Cluster {
         let make = || {
             let (settings, address) = (&self.server_settings, address.clone());
             let subscription = ShardedSubscription::new(address.clone(), settings);
-            let dispatch = settings.dispatch("".into());
+            let events = settings.events.of_channel("".into());
             let (purpose, timing) = (Purpose::LocksOnly, settings.timing);
-            let node = ReconnectingConnection::new(address, None, purpose, timing, dispatch);
+            let node = ReconnectingConnection::new(address, None, purpose, timing, events);
             Arc::new(RedisServer::new(
                 node,
                 Some(subscription),

@@ -74,7 +74,7 @@ impl KeyLocation {
     pub(crate) fn delivery(&self) -> GrantDelivery {
         match (&self.server.subscription, self.node_role) {
             (Some(subscription), NodeRole::ServesSlot) => subscription.delivery(&self.names.grants),
-            (None, _) if self.server.connection.has_grants() => GrantDelivery::Pushed,
+            (None, _) if self.server.connection.is_subscribed() => GrantDelivery::Pushed,
             // While the slot is being moved to this node, subscribing is not possible, and the redirect does not name the source node.
             _ => GrantDelivery::Unsupported,
         }

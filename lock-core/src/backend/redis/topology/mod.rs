@@ -4,15 +4,16 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        grants::Grants,
         redis::{
-            protocol::pub_sub::PubSubDispatch,
-            topology::sentinel::Service,
-            transport::address::{
-                Address, Named,
-                scheme::{DEFAULT_PORT, Kind},
-                security::Security,
-                url::ServerUrl,
+            topology::{sentinel::Service, subscribed_channels::SubscribedChannels},
+            transport::{
+                address::{
+                    Address, Named,
+                    scheme::{DEFAULT_PORT, Kind},
+                    security::Security,
+                    url::ServerUrl,
+                },
+                connection_events::ConnectionEvents,
             },
         },
         timing::Timing,
@@ -68,7 +69,7 @@ pub(crate) struct ServerSettings {
     pub(crate) timing: Timing,
     /// A random name of the manager.
     pub(crate) manager: Arc<str>,
-    pub(crate) grants: Arc<Grants>,
+    pub(crate) events: Arc<dyn Dispatch>,
     pub(crate) replicas: Option<Replicas>,
 }
 
@@ -79,16 +80,13 @@ pub(crate) struct Replicas {
     pub(crate) within: Duration,
 }
 
-impl ServerSettings {
-    /// A dispatch for grants, or for hints if replicas must have a lock before it counts.
-    pub(crate) fn dispatch(&self, channel: Arc<str>) -> PubSubDispatch {
-        let dispatch = PubSubDispatch::new(channel, self.manager.clone(), self.grants.clone());
-        if self.replicas.is_some() {
-            dispatch.for_hints()
-        } else {
-            dispatch
-        }
-    }
+/// Makes the listeners to the connections of a manager.
+pub(crate) trait Dispatch: fmt::Debug + Send + Sync {
+    /// For a connection that subscribes to this channel first.
+    fn of_channel(&self, channel: Arc<str>) -> Arc<dyn ConnectionEvents>;
+
+    /// For a connection with channels that are subscribed to one by one.
+    fn of_channels(&self, channels: Arc<SubscribedChannels>) -> Arc<dyn ConnectionEvents>;
 }
 
 const SENTINEL_PORT: u16 = 26_379;

@@ -22,12 +22,12 @@ use crate::{
     backend::{
         StoreFuture,
         redis::{
-            protocol::pub_sub::PubSubDispatch,
             topology::primary_choice::{Choices, SentinelReply, is_majority},
             transport::{
                 CLOCK,
                 address::Address,
                 command::Arg::Text,
+                connection_events::RepliesOnly,
                 errors,
                 handshake::Purpose,
                 known_primary::{KnownPrimary, Need, PrimaryFinder},
@@ -65,15 +65,15 @@ pub(crate) struct Sentinels {
 }
 
 impl Sentinels {
-    pub(crate) fn new(service: &Service, timing: Timing, dispatch: &PubSubDispatch) -> Self {
+    pub(crate) fn new(service: &Service, timing: Timing) -> Self {
         let connection = |address: &Address| {
-            let (purpose, dispatch) = (Purpose::OtherCommands, dispatch.of_no_listener());
+            let (purpose, events) = (Purpose::OtherCommands, Arc::new(RepliesOnly));
             Arc::new(ReconnectingConnection::new(
                 address.clone(),
                 None,
                 purpose,
                 timing,
-                dispatch,
+                events,
             ))
         };
         Self {

@@ -16,7 +16,6 @@ use redis::{PushKind, Value};
 
 use crate::{
     backend::redis::{
-        protocol::pub_sub::warn_of_polling,
         topology::{
             ServerSettings,
             subscribed_channels::{SubscribedChannels, Subscription},
@@ -50,13 +49,13 @@ pub(crate) struct ShardedSubscription {
 impl ShardedSubscription {
     pub(crate) fn new(address: Address, server_settings: &ServerSettings) -> Self {
         let channels = Arc::<SubscribedChannels>::default();
-        let dispatch = server_settings.dispatch("".into()).with(channels.clone());
+        let events = server_settings.events.of_channels(channels.clone());
         let connection = ReconnectingConnection::new(
             address,
             None,
-            Purpose::Grants,
+            Purpose::Pushes,
             server_settings.timing,
-            dispatch,
+            events,
         );
         Self {
             connection: Arc::new(connection),
@@ -110,7 +109,10 @@ impl ShardedSubscription {
             }
             Err(Failure::Refused(why)) => {
                 if !self.is_given_up.swap(true, Ordering::Relaxed) {
-                    warn_of_polling(self.connection.address().shown(), &why.to_string());
+                    let server = self.connection.address().shown();
+                    self.connection
+                        .events()
+                        .not_subscribed(server, &why.to_string());
                 }
                 Ok(GrantDelivery::Unsupported)
             }

@@ -29,8 +29,8 @@ pub(crate) struct CurrentConnection {
     pub(crate) greeting: Option<Greeting>,
     /// The commands by which locks are kept; `None` if this connection keeps no locks.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Whether the grants of its locks arrive on it.
-    pub(crate) grants: bool,
+    /// Whether it is subscribed to the channel of its manager.
+    pub(crate) is_subscribed: bool,
 }
 
 impl CurrentConnection {
@@ -41,7 +41,7 @@ impl CurrentConnection {
             found: None,
             greeting: None,
             capabilities: None,
-            grants: false,
+            is_subscribed: false,
         }
     }
 
@@ -130,14 +130,14 @@ impl Drop for CurrentConnection {
 /// What the connections to a server are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Locks of a server that has all keys. Grants arrive here, too.
+    /// Locks of a server that has all keys. Push messages arrive here, too.
     Locks,
-    /// Locks, with grants arriving on another connection.
+    /// Locks, with push messages arriving on another connection.
     LocksOnly,
     /// Locks, for the tasks of one runtime: see `shared_driver/mod.rs`.
     Requests,
-    /// Grants, and nothing else.
-    Grants,
+    /// Push messages, and nothing else.
+    Pushes,
     /// Other commands.
     OtherCommands,
 }

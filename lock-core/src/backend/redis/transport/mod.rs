@@ -48,6 +48,7 @@ mod authentication;
 mod byte_stream;
 pub(crate) mod capabilities;
 pub(crate) mod command;
+pub(crate) mod connection_events;
 #[cfg(all(test, unix))]
 mod crate_facts;
 pub(crate) mod errors;

@@ -1,4 +1,4 @@
-//! From an address to a connection that is ready for use: log in, select the database, and subscribe to grants.
+//! From an address to a connection that is ready for use: log in, select the database, and subscribe to push messages.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,20 +13,18 @@ use tokio::{
 
 use crate::{
     backend::{
-        redis::{
-            protocol::pub_sub::{PubSubDispatch, warn_of_polling},
-            transport::{
-                CLOCK, Connection,
-                address::{Address, security::authenticated},
-                authentication::{auth, credentials_for, due, keep_authenticated},
-                capabilities::Capabilities,
-                command::Arg,
-                errors,
-                handshake::{CurrentConnection, Purpose, knows_no_resp3},
-                shared_driver::{Driver, SharedDriver},
-                stream::{self, Watched},
-                traffic::Traffic,
-            },
+        redis::transport::{
+            CLOCK, Connection,
+            address::{Address, security::authenticated},
+            authentication::{auth, credentials_for, due, keep_authenticated},
+            capabilities::Capabilities,
+            command::Arg,
+            connection_events::ConnectionEvents,
+            errors,
+            handshake::{CurrentConnection, Purpose, knows_no_resp3},
+            shared_driver::{Driver, SharedDriver},
+            stream::{self, Watched},
+            traffic::Traffic,
         },
         timing::Timing,
     },
@@ -55,7 +53,7 @@ pub(crate) struct ConnectionSettings {
     pub(super) address: Address,
     pub(super) purpose: Purpose,
     pub(super) timing: Timing,
-    pub(super) dispatch: PubSubDispatch,
+    pub(super) events: Arc<dyn ConnectionEvents>,
     /// Locked during a transaction, and while the connection is authenticated anew: an AUTH in a transaction would only be queued.
     pub(super) transaction: Arc<Mutex<()>>,
 }
@@ -99,26 +97,26 @@ pub(super) async fn open(
     if primary.is_some() {
         current.expect_a_primary().await?;
     }
-    let mut no_grants = None;
+    let mut not_subscribed = None;
     match settings.purpose {
-        Purpose::Grants if current.greeting.is_none() => {
+        Purpose::Pushes if current.greeting.is_none() => {
             let why = format!("{address} {NO_RESP3}");
             return Err(Failure::refused(why));
         }
-        Purpose::Grants | Purpose::OtherCommands => return Ok(current),
+        Purpose::Pushes | Purpose::OtherCommands => return Ok(current),
         Purpose::LocksOnly | Purpose::Requests => {}
-        Purpose::Locks => no_grants = opening.listen(&mut current).await?,
+        Purpose::Locks => not_subscribed = opening.listen(&mut current).await?,
     }
     let known = current.ask_capabilities().await?;
     // Without scripts there is no queue.
     if settings.purpose == Purpose::Locks && known == Capabilities::Scripts {
-        current.grants = no_grants.is_none();
-        if let Some(why) = no_grants {
-            warn_of_polling(address.shown(), &why);
+        current.is_subscribed = not_subscribed.is_none();
+        if let Some(why) = not_subscribed {
+            settings.events.not_subscribed(address.shown(), &why);
         }
     }
     current.capabilities = Some(known);
-    settings.dispatch.note_capabilities(known);
+    settings.events.opened(known);
     Ok(current)
 }
 
@@ -177,14 +175,14 @@ impl Opening<'_> {
         Ok(current)
     }
 
-    /// Subscribes to grants. Returns why no grants arrive, if they do not.
+    /// Subscribes to the channel. Returns why no push messages arrive, if they do not.
     async fn listen(&self, current: &mut CurrentConnection) -> Result<Option<String>, Failure> {
         if current.greeting.is_none() {
             return Ok(Some(format!("it {NO_RESP3}")));
         }
         // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.
         let patience = self.settings.timing.connect_timeout / 4;
-        let subscribed = subscribe(current, &self.settings.dispatch.channel);
+        let subscribed = subscribe(current, self.settings.events.channel());
         if let Ok(subscribed) = timeout(patience, subscribed).await {
             return subscribed;
         }
@@ -254,14 +252,14 @@ impl Opening<'_> {
         if protocol == ProtocolVersion::RESP2 {
             return config;
         }
-        let dispatch = self.settings.dispatch.clone();
+        let events = self.settings.events.clone();
         let (traffic, gone) = (traffic.clone(), gone.clone());
         config.set_push_sender(move |message: PushInfo| {
             traffic.note_message();
             if message.kind == PushKind::Disconnection {
                 gone.notify_one();
             }
-            dispatch.take(&message);
+            events.pushed(&message);
             Ok::<(), ()>(())
         })
     }
@@ -270,8 +268,8 @@ impl Opening<'_> {
     fn drive(&self, current: &CurrentConnection, driver: Driver, due: Option<Duration>) {
         let (connection, address) = (current.connection.clone(), current.address.clone());
         let (transaction, timing) = (self.settings.transaction.clone(), self.settings.timing);
-        // On a connection for grants alone, usually no request is in flight.
-        if self.settings.purpose == Purpose::Grants {
+        // On a connection for push messages alone, usually no request is in flight.
+        if self.settings.purpose == Purpose::Pushes {
             connection.traffic.always_notice_silence();
         }
         let listener = self.listener.clone();
@@ -292,8 +290,8 @@ impl Opening<'_> {
     }
 }
 
-/// Subscribes to the channel. Returns why no grants arrive, if they do not. The subscription is confirmed before any entry can join
-/// a queue: a grant must not come before there is a subscriber.
+/// Subscribes to the channel. Returns why no push messages arrive, if they do not. The subscription is confirmed before the connection
+/// is used: no message that a request causes may come before there is a subscriber.
 async fn subscribe(current: &CurrentConnection, channel: &str) -> Result<Option<String>, Failure> {
     let words = [Arg::Text("SUBSCRIBE"), Arg::Text(channel)];
     Ok(Some(match current.ask(&words).await? {
@@ -341,7 +339,10 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::backend::redis::transport::address::{security::Security, url::ServerUrl};
+    use crate::backend::redis::transport::{
+        address::{security::Security, url::ServerUrl},
+        connection_events::RepliesOnly,
+    };
 
     fn to(url: &str) -> ConnectionSettings {
         let url = ServerUrl::parse(url).expect("whole");
@@ -349,7 +350,7 @@ mod tests {
             address: Address::of(&url, &Security::default()).expect("whole"),
             purpose: Purpose::OtherCommands,
             timing: Timing::default(),
-            dispatch: PubSubDispatch::new("".into(), "".into(), Arc::default()),
+            events: Arc::new(RepliesOnly),
             transaction: Arc::default(),
         }
     }

@@ -16,20 +16,18 @@ use tokio::time::timeout;
 use crate::{
     backend::{
         in_flight::ConnectionId,
-        redis::{
-            protocol::pub_sub::PubSubDispatch,
-            transport::{
-                CLOCK, Connection,
-                address::Address,
-                capabilities::Capabilities,
-                command::Arg,
-                errors,
-                handshake::{CurrentConnection, Greeting, Purpose},
-                known_primary::{Need, PrimaryFinder},
-                opening::{self, ConnectionEvent, ConnectionSettings},
-                reply,
-                session::{Attempt, Session, Wanted, since_then},
-            },
+        redis::transport::{
+            CLOCK, Connection,
+            address::Address,
+            capabilities::Capabilities,
+            command::Arg,
+            connection_events::{ConnectionEvents, RepliesOnly},
+            errors,
+            handshake::{CurrentConnection, Greeting, Purpose},
+            known_primary::{Need, PrimaryFinder},
+            opening::{self, ConnectionEvent, ConnectionSettings},
+            reply,
+            session::{Attempt, Session, Wanted, since_then},
         },
         timing::Timing,
     },
@@ -59,14 +57,14 @@ impl ReconnectingConnection {
         sentinels: Option<Arc<dyn PrimaryFinder>>,
         purpose: Purpose,
         timing: Timing,
-        dispatch: PubSubDispatch,
+        events: Arc<dyn ConnectionEvents>,
     ) -> Self {
         Self {
             settings: ConnectionSettings {
                 address,
                 purpose,
                 timing,
-                dispatch,
+                events,
                 transaction: Arc::default(),
             },
             sentinels,
@@ -83,7 +81,7 @@ impl ReconnectingConnection {
             self.sentinels.clone(),
             purpose,
             timing,
-            self.settings.dispatch.of_no_listener(),
+            Arc::new(RepliesOnly),
         )
     }
 
@@ -208,17 +206,20 @@ impl ReconnectingConnection {
         if self.keeps_locks() {
             self.note_reached();
         }
-        // Grants may have been published while there was no subscription.
-        if let Some(listener) = self.settings.dispatch.grants.listener() {
-            listener.reconnected(CLOCK.now());
-        }
+        self.settings.events.connected();
         Ok(current)
     }
 
-    /// Whether grants arrive. Without a connection, they are assumed to arrive on the next one.
-    pub(crate) fn has_grants(&self) -> bool {
+    /// Whether push messages arrive. Without a connection, they are assumed to arrive on the next one.
+    pub(crate) fn is_subscribed(&self) -> bool {
         let session = self.session.lock();
-        session.current().is_none_or(|current| current.grants)
+        session
+            .current()
+            .is_none_or(|current| current.is_subscribed)
+    }
+
+    pub(crate) fn events(&self) -> &dyn ConnectionEvents {
+        &*self.settings.events
     }
 
     /// Takes what a connection reports.
@@ -230,9 +231,7 @@ impl ReconnectingConnection {
         if !connection.in_use.load(Ordering::Acquire) {
             return;
         }
-        if let Some(listener) = self.settings.dispatch.grants.listener() {
-            listener.disconnected(CLOCK.now());
-        }
+        self.settings.events.disconnected();
         if self.keeps_locks() && self.session.lock().reachability.broke(CLOCK.now()) {
             spawn_beside(make_the_next(Arc::downgrade(self)));
         }
@@ -248,11 +247,7 @@ impl ReconnectingConnection {
             return;
         }
         let server = self.address().shown();
-        let listener = self.settings.dispatch.grants.listener();
-        let held = listener.map(|listener| listener.held());
-        let held = held.unwrap_or_default();
-        let cause = cause.text();
-        telemetry::out_of_reach(server, &cause, held.count, held.first_ends_in);
+        self.settings.events.out_of_reach(server, &cause.text());
     }
 
     fn note_reached(self: &Arc<Self>) {

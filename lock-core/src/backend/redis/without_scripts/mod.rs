@@ -58,7 +58,7 @@ impl KeyLocation {
     ) -> Result<Acquired, Failure> {
         let (key, token) = (Text(&request.owner.full_key), &request.owner.token);
         let mut commands = vec![
-            command(&[&set_if_free(&request.owner, request.ttl)]),
+            command(&[&set_if_free(&*request.owner, request.ttl)]),
             command(&[&[Text("GET"), key]]),
             command(&[&[Text("PTTL"), key]]),
         ];
