@@ -30,7 +30,7 @@ use tokio::{
 use crate::{
     driver::{hold::Leases, lease_state::LeaseState, registry::Registry},
     error::{HeldBy, KnownHolder, LockError},
-    key::{IntoLockKey, LockKey},
+    key::LockKey,
     mode::Mode,
     moment::Moment,
     options::Wait,
@@ -288,19 +288,8 @@ pub(crate) fn current() -> Option<Leases> {
     all().next().map(|held| held.leases.clone())
 }
 
-/// What [`assert_held!`](crate::assert_held) expands to.
-///
-/// # Panics
-///
-/// If the key is not held.
-#[track_caller]
-pub fn assert_holds(key: impl IntoLockKey) {
-    let key = key.into_lock_key();
-    assert!(holds(&key), "the lock `{key}` is not held by this task");
-}
-
 /// Whether the running task holds this key, by a lease of any manager.
-fn holds(key: &LockKey) -> bool {
+pub(crate) fn holds(key: &LockKey) -> bool {
     all().any(|held| held.lease_of(key).is_some() && held.leases.ended().is_none())
 }
 

@@ -129,19 +129,6 @@ impl<B: Body + Unpin> Peeked<B> {
             Self::Begun(body) => begun(body),
         }
     }
-
-    /// The bytes of a body that is complete.
-    #[cfg(feature = "once")]
-    pub(crate) fn whole(&self) -> Option<&[u8]>
-    where
-        B::Data: AsRef<[u8]>,
-    {
-        match self {
-            Self::Whole(data) => Some(data.as_ref()),
-            Self::Ended(_) => Some(&[]),
-            Self::Begun(_) | Self::Untouched(_) => None,
-        }
-    }
 }
 
 impl<B> Body for Begun<B>

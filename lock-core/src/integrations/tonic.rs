@@ -66,10 +66,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    #[cfg(feature = "once")]
-    use crate::error::Repeat;
     use crate::{
-        error::{KnownHolder, LeaseLost},
+        error::{KnownHolder, LeaseLost, Repeat},
         key::LockKey,
     };
 
@@ -102,11 +100,11 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "once")]
     #[test]
     fn a_repeat_that_is_refused_is_not_tried_again_by_a_retry_policy() {
         let code = |reason| {
-            let error = LockError::repeated(&LockKey::new("secret-key"), reason);
+            let key = LockKey::new("secret-key");
+            let error = LockError::Repeated { key, reason };
             let status = Status::from(error);
             assert!(status.metadata().is_empty());
             status.code()

@@ -18,11 +18,6 @@ use crate::{
         wanted_keys::WantedKeys,
     },
 };
-#[cfg(feature = "once")]
-use crate::{
-    key::LockKey,
-    once::{OnceOptions, Remembering, run::OnceCall},
-};
 
 impl LockManager {
     /// `run_wanted`, with a body that goes on when the caller is dropped.
@@ -49,28 +44,10 @@ impl LockManager {
         })
         .await
     }
-
-    /// `run_once`, with a body that goes on when the caller is dropped.
-    #[cfg(feature = "once")]
-    pub(crate) async fn finish_once<F: Future<Output: Send + 'static> + Send + 'static>(
-        &self,
-        by: Remembering<F::Output>,
-        key: LockKey,
-        options: &OnceOptions,
-        body: impl FnOnce(Lease) -> F + Send + 'static,
-    ) -> Result<F::Output, LockError> {
-        let runtime = runtime()?;
-        match self.begin_once(&by, key, options).await? {
-            OnceCall::Done(value) => Ok(value),
-            OnceCall::Runs(run) => {
-                finished(&runtime, async move { run.run(&by, body).await }).await
-            }
-        }
-    }
 }
 
 /// The runtime for the task. It is asked for first: without one, nothing may be sent.
-fn runtime() -> Result<Handle, LockError> {
+pub(crate) fn runtime() -> Result<Handle, LockError> {
     Handle::try_current().map_err(|_| {
         LockError::invalid(
             "`on_drop = finish` runs the body as a task of the caller's tokio runtime, and there is none here: call the function inside \
@@ -80,7 +57,7 @@ fn runtime() -> Result<Handle, LockError> {
 }
 
 /// Runs a body to its end, and its release, whether or not the caller is dropped.
-async fn finished<T: Send + 'static>(
+pub(crate) async fn finished<T: Send + 'static>(
     runtime: &Handle,
     body: impl Future<Output = Result<T, LockError>> + Send + 'static,
 ) -> Result<T, LockError> {

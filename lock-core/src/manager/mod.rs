@@ -17,7 +17,7 @@ use crate::{
 pub(crate) mod acquire;
 pub(crate) mod builder;
 pub(crate) mod default_manager;
-mod finishing;
+pub(crate) mod finishing;
 pub(crate) mod listing;
 mod multi_key;
 mod operating;

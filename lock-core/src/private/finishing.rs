@@ -49,7 +49,7 @@ where
         let function = WithoutCaller(function).boxed();
         entry
             .drive(on_error, function, |wanted, entry, function| async move {
-                let (manager, keys) = wanted.0?;
+                let (keys, manager) = wanted.0?;
                 manager
                     .finish_wanted(keys, move |lease| entry.admit(lease, function), then)
                     .await

@@ -1,4 +1,4 @@
-//! What the output of `#[run_once]` calls.
+//! The items that the output of `#[run_once]` calls.
 
 use std::{error::Error, future::Future, pin::pin};
 
