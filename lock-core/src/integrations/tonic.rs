@@ -38,8 +38,9 @@ impl From<LockError> for Status {
             _ => Code::Internal,
         };
         let mut metadata = MetadataMap::new();
-        if let Some(wait) = problem.pushback_ms() {
-            metadata.insert(PUSHBACK, wait.into());
+        if let Some(pause) = problem.retry_after {
+            let millis = i32::try_from(pause.as_millis()).unwrap_or(i32::MAX);
+            metadata.insert(PUSHBACK, millis.into());
         }
         Self::with_metadata(code, problem.detail, metadata)
     }
@@ -51,13 +52,6 @@ impl<T: 'static> SentLater for Response<BoxStream<T>> {
         lock.until_end(self, |response, guard| {
             response.map(|stream| Box::pin(guard.hold_during(stream)) as BoxStream<T>)
         })
-    }
-}
-
-impl Problem {
-    fn pushback_ms(&self) -> Option<i32> {
-        let pause = self.retry_after?.as_millis();
-        Some(i32::try_from(pause).unwrap_or(i32::MAX))
     }
 }
 

@@ -9,10 +9,7 @@ use crate::{
     lease::Lease,
     manager::LockManager,
     once::{Remember, Remembered, run::OnceCall},
-    private::{
-        Call, CallEntry, Scoped,
-        finishing::{GoesOn, WithoutCaller},
-    },
+    private::{Call, CallEntry, GoesOn, Scoped, WithoutCaller},
 };
 
 /// The request for a run, or for the result of one.
