@@ -67,7 +67,12 @@ impl From<LockError> for StatusCode {
     }
 }
 
-from_lock_error!(HttpResponse);
+#[diagnostic::do_not_recommend]
+impl FromLockError for HttpResponse {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into()
+    }
+}
 
 /// The status with the text for the client, in the order that actix requires.
 #[diagnostic::do_not_recommend]

@@ -1,18 +1,5 @@
 //! Web frameworks and streams.
 
-/// Makes types to which a `LockError` converts the return types of annotated functions.
-#[cfg(any(feature = "http", feature = "actix"))]
-macro_rules! from_lock_error {
-    ($($ty:ty),+) => {$(
-        #[diagnostic::do_not_recommend]
-        impl crate::error::FromLockError for $ty {
-            fn from_lock_error(error: crate::error::LockError) -> Self {
-                error.into()
-            }
-        }
-    )+};
-}
-
 #[cfg(feature = "actix")]
 pub(crate) mod actix;
 #[cfg(feature = "axum")]

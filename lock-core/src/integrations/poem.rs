@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, combinators::BoxBody};
 use poem::{Body, Response, error::ResponseError, web::Data};
 
 use crate::{
-    error::LockError,
+    error::{FromLockError, LockError},
     guard::LockGuard,
     integrations::{
         held_body::{HeldBody, Peeked},
@@ -45,7 +45,12 @@ impl From<LockError> for Response {
     }
 }
 
-from_lock_error!(Response);
+#[diagnostic::do_not_recommend]
+impl FromLockError for Response {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into()
+    }
+}
 
 /// Lets `locks = data` accept the application's shared state.
 impl<T: LockSource> LockSource for Data<T> {
