@@ -77,7 +77,6 @@ pub enum LockError {
     },
     /// The body ran before, for another caller, and this caller cannot have its result: see
     /// [`LockManager::run_once`](crate::manager::LockManager::run_once). The body does not run.
-    #[cfg(feature = "once")]
     #[non_exhaustive]
     Repeated {
         /// What was locked.
@@ -112,9 +111,9 @@ impl LockError {
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         match self {
-            Self::Busy { key, .. } | Self::Lost { key, .. } => Some(key),
-            #[cfg(feature = "once")]
-            Self::Repeated { key, .. } => Some(key),
+            Self::Busy { key, .. } | Self::Lost { key, .. } | Self::Repeated { key, .. } => {
+                Some(key)
+            }
             Self::Unavailable { key, .. } | Self::Invalid { key, .. } => key.as_ref(),
             Self::NotConfigured => None,
         }
@@ -169,9 +168,7 @@ impl LockError {
             Self::Busy { retry_after, .. } => retry_after.map(pause),
             Self::Lost { .. } => Some(PAUSES.0),
             Self::Unavailable { .. } => Some(PAUSE_IN_AN_OUTAGE),
-            #[cfg(feature = "once")]
-            Self::Repeated { .. } => None,
-            Self::Invalid { .. } | Self::NotConfigured => None,
+            Self::Repeated { .. } | Self::Invalid { .. } | Self::NotConfigured => None,
         }
     }
 
@@ -199,14 +196,6 @@ impl LockError {
             key: key.clone(),
             reason,
             failure: failure.filter(|_| reason == LeaseLost::Expired),
-        }
-    }
-
-    #[cfg(feature = "once")]
-    pub(crate) fn repeated(key: &LockKey, reason: Repeat) -> Self {
-        Self::Repeated {
-            key: key.clone(),
-            reason,
         }
     }
 
@@ -284,7 +273,6 @@ impl fmt::Display for LockError {
                 write!(f, "the lock `{}` was lost: {reason}", key.shown())?;
                 failure.as_ref().map_or(Ok(()), |failure| write!(f, " (the last failure: {failure})"))
             }
-            #[cfg(feature = "once")]
             Self::Repeated { key, reason } => {
                 write!(f, "the body for `{}` ran before, and {reason}", key.shown())
             }
@@ -369,7 +357,6 @@ impl fmt::Display for HeldBy {
 }
 
 /// Why a caller cannot have the result of a body that ran before.
-#[cfg(feature = "once")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Repeat {
@@ -379,7 +366,6 @@ pub enum Repeat {
     NotKept,
 }
 
-#[cfg(feature = "once")]
 impl fmt::Display for Repeat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

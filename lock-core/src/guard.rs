@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-#[cfg(feature = "once")]
-use crate::backend::RunResult;
 use crate::{driver::hold::Hold, error::LockError, key::LockKey, lease::Lease};
 
 /// Owns a lease: the lock, or the locks of several keys, are held as long as this value lives.
@@ -65,7 +63,10 @@ impl LockGuard {
 
     /// The same, and stores the result of a run under its key.
     #[cfg(feature = "once")]
-    pub(crate) async fn release_with(self, result: Option<RunResult>) -> Result<(), LockError> {
+    pub(crate) async fn release_with(
+        self,
+        result: Option<crate::backend::RunResult>,
+    ) -> Result<(), LockError> {
         self.hold.release_with(result).await
     }
 

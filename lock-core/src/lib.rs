@@ -99,14 +99,13 @@
     )
 )]
 
+mod assert_held;
 #[cfg(feature = "redis")]
 pub mod credentials;
 mod error;
 mod failure;
 pub mod fenced;
 mod fencing;
-#[cfg(feature = "once")]
-mod fingerprint;
 pub mod inspect;
 mod key;
 mod mode;
@@ -142,7 +141,9 @@ pub mod guide;
 /// The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::driver::reentry::assert_holds;
+    pub use crate::assert_held::*;
+    #[cfg(feature = "once")]
+    pub use crate::once::attribute::*;
     pub use crate::private::*;
 }
 
@@ -161,9 +162,7 @@ pub mod __simulation {
 
 #[cfg(all(feature = "axum", feature = "once"))]
 pub use crate::once::idempotency_key::IdempotencyKey;
-#[cfg(feature = "once")]
-pub use error::Repeat;
-pub use error::{FromLockError, LeaseLost, LockError, Skipped};
+pub use error::{FromLockError, LeaseLost, LockError, Repeat, Skipped};
 pub use fencing::FencingToken;
 pub use guard::LockGuard;
 pub use key::{IntoLockKey, KeyPart, LockKey};

@@ -121,6 +121,11 @@ const ALLOWED: &[(&str, &str, &str)] = &[
         "what the attribute's output calls for a response",
     ),
     (
+        "once/attribute.rs",
+        "private",
+        "what the output of `run_once` calls",
+    ),
+    (
         "once",
         "integrations",
         "what is kept of a response, and the response for a request without a key",

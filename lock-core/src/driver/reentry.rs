@@ -30,7 +30,7 @@ use tokio::{
 use crate::{
     driver::{hold::Leases, lease_state::LeaseState, registry::Registry},
     error::{HeldBy, KnownHolder, LockError},
-    key::{IntoLockKey, LockKey},
+    key::LockKey,
     mode::Mode,
     moment::Moment,
     options::Wait,
@@ -130,14 +130,13 @@ async fn scope_in<T>(
     shared: Vec<LockKey>,
     body: impl Future<Output = T>,
 ) -> T {
-    let held = Arc::new(HeldByBody {
-        leases,
-        shared,
-        turns: Mutex::default(),
-        outer,
-    });
     let innermost = Innermost {
-        body: held,
+        body: Arc::new(HeldByBody {
+            leases,
+            shared,
+            turns: Mutex::default(),
+            outer,
+        }),
         task: Cell::new(None),
     };
     let mut body = pin!(body);
@@ -165,15 +164,12 @@ pub(crate) async fn take_turns(
 ) -> Result<Turns, LockError> {
     let (mut order, mut shared) = (Vec::with_capacity(keys.len()), Vec::new());
     for (key, asked) in keys {
-        let Found::Here(lease, body) = find_with_body(registry, key) else {
+        let Some((lease, body)) = find_with_body(registry, key)? else {
             continue;
         };
-        let parts = if *asked == Mode::Shared {
-            shared.push(key.clone());
-            1
-        } else {
-            PARTS
-        };
+        let is_shared = *asked == Mode::Shared;
+        shared.extend(is_shared.then(|| key.clone()));
+        let parts = if is_shared { 1 } else { PARTS };
         order.push((key, parts, body.turns_of(key), lease));
     }
     order.sort_by_key(|(key, ..)| *key);
@@ -209,14 +205,8 @@ pub(crate) fn find(
     key: &LockKey,
     asked: Mode,
 ) -> Result<Option<Arc<LeaseState>>, LockError> {
-    let (lease, body) = match find_with_body(registry, key) {
-        Found::Nowhere => return Ok(None),
-        Found::Here(lease, body) => (lease, body),
-        Found::AtCaller => {
-            let reason = "a caller holds the key, and waits for this body, which `on_drop = finish` runs as a task of its own: each would \
-                          wait for the other. Give one of the two another key, or write `on_drop = cancel`";
-            return Err(LockError::invalid(reason).about(key));
-        }
+    let Some((lease, body)) = find_with_body(registry, key)? else {
+        return Ok(None);
     };
     let held = body.mode_of(&lease);
     let reason = match (held, asked) {
@@ -241,31 +231,29 @@ pub(crate) fn find(
     Err(LockError::invalid(reason).about(key))
 }
 
-/// Where a key is held, as the running task sees it.
-enum Found {
-    Nowhere,
-    Here(Arc<LeaseState>, Arc<HeldByBody>),
-    /// The caller, which runs in another task.
-    AtCaller,
-}
+/// A lease, and the innermost body that holds it.
+type Found = Option<(Arc<LeaseState>, Arc<HeldByBody>)>;
 
-fn find_with_body(registry: &Arc<Registry>, key: &LockKey) -> Found {
+/// The lease and the innermost body by which the running task holds this key. Fails if it is held by the caller of the task.
+fn find_with_body(registry: &Arc<Registry>, key: &LockKey) -> Result<Found, LockError> {
     let mut is_callers = false;
     for held in chain() {
         is_callers |= held.is_boundary();
-        let lease = held.lease_of(key);
+        let lease = held.lease_of(key).cloned();
         let Some(lease) = lease.filter(|lease| Arc::ptr_eq(&lease.context, &registry.context))
         else {
             continue;
         };
         if !is_callers {
-            return Found::Here(lease.clone(), held.clone());
+            return Ok(Some((lease, held)));
         }
         if lease.ended().is_none() {
-            return Found::AtCaller;
+            let reason = "a caller holds the key, and waits for this body, which `on_drop = finish` runs as a task of its own: each would \
+                          wait for the other. Give one of the two another key, or write `on_drop = cancel`";
+            return Err(LockError::invalid(reason).about(key));
         }
     }
-    Found::Nowhere
+    Ok(None)
 }
 
 /// A key that the running task holds by this registry, by a body or a guard, other than those that it wants now. The error of a busy
@@ -288,19 +276,8 @@ pub(crate) fn current() -> Option<Leases> {
     all().next().map(|held| held.leases.clone())
 }
 
-/// What [`assert_held!`](crate::assert_held) expands to.
-///
-/// # Panics
-///
-/// If the key is not held.
-#[track_caller]
-pub fn assert_holds(key: impl IntoLockKey) {
-    let key = key.into_lock_key();
-    assert!(holds(&key), "the lock `{key}` is not held by this task");
-}
-
 /// Whether the running task holds this key, by a lease of any manager.
-fn holds(key: &LockKey) -> bool {
+pub(crate) fn holds(key: &LockKey) -> bool {
     all().any(|held| held.lease_of(key).is_some() && held.leases.ended().is_none())
 }
 

@@ -89,10 +89,9 @@ impl FromLockError for (String, StatusCode) {
 pub enum Responding<R, F> {
     /// The responder of the body.
     Body(R),
-    /// The responder of the body, with the lock. If its response is a stream, the lock is held until the response has been sent.
-    Held(R, LockGuard),
-    /// The responder of the body, without the lock. If its response is a stream, there is a warning.
-    Released(R, LockKey),
+    /// The responder of the body, and the lock, or the key of a lock that was released. If its response is a stream, the lock is held
+    /// until the response has been sent, or there is a warning.
+    Later(R, Result<LockGuard, LockKey>),
     /// The responder of a failed lock.
     Failed(F),
 }
@@ -103,13 +102,10 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
     fn respond_to(self, request: &HttpRequest) -> HttpResponse {
         match self {
             Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
-            Self::Held(responder, guard) => match responded(responder, request) {
-                Answered::Whole(response) => response,
-                Answered::Stream(response) => held(response, guard),
-            },
-            Self::Released(responder, key) => match responded(responder, request) {
-                Answered::Whole(response) => response,
-                Answered::Stream(response) => {
+            Self::Later(responder, lock) => match (responded(responder, request), lock) {
+                (Answered::Whole(response), _) => response,
+                (Answered::Stream(response), Ok(guard)) => held(response, guard),
+                (Answered::Stream(response), Err(key)) => {
                     warn_of_release(&key);
                     response
                 }
@@ -153,10 +149,10 @@ impl<R, F> SentLater for Responding<R, F> {
             return (self, Some(lock.guard));
         };
         if lock.may_be_kept() {
-            return (Self::Held(responder, lock.guard), None);
+            return (Self::Later(responder, Ok(lock.guard)), None);
         }
         let key = lock.guard.key().clone();
-        (Self::Released(responder, key), Some(lock.guard))
+        (Self::Later(responder, Err(key)), Some(lock.guard))
     }
 }
 

@@ -11,16 +11,13 @@ use http_body::{Body, Frame, SizeHint};
 use crate::{guard::LockGuard, integrations::stream::Held, manager::run::Finished};
 
 /// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
-pub(crate) struct HeldBody<B> {
-    /// `None` after the end.
-    held: Option<Held<B>>,
-}
+///
+/// It has `None` after the end.
+pub(crate) struct HeldBody<B>(Option<Held<B>>);
 
 impl<B> HeldBody<B> {
     pub(crate) fn new(body: B, guard: LockGuard) -> Self {
-        Self {
-            held: Some(Held::new(body, guard)),
-        }
+        Self(Some(Held::new(body, guard)))
     }
 }
 
@@ -39,17 +36,17 @@ where
             body.poll_frame(context).map_err(Into::into)
         };
         let is_last = |frame: Option<&_>| !matches!(frame, Some(Ok(_)));
-        Held::poll(&mut self.held, context, poll, is_last)
+        Held::poll(&mut self.0, context, poll, is_last)
     }
 
     fn is_end_stream(&self) -> bool {
-        let held = self.held.as_ref();
+        let held = self.0.as_ref();
         held.is_none_or(|held| held.stream.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         // With a size, a client notices that a loss has ended the body too early.
-        let held = self.held.as_ref();
+        let held = self.0.as_ref();
         held.map_or_else(|| SizeHint::with_exact(0), |held| held.stream.size_hint())
     }
 }
@@ -127,19 +124,6 @@ impl<B: Body + Unpin> Peeked<B> {
             Self::Whole(data) => data.into(),
             Self::Ended(body) | Self::Untouched(body) => body.into(),
             Self::Begun(body) => begun(body),
-        }
-    }
-
-    /// The bytes of a body that is complete.
-    #[cfg(feature = "once")]
-    pub(crate) fn whole(&self) -> Option<&[u8]>
-    where
-        B::Data: AsRef<[u8]>,
-    {
-        match self {
-            Self::Whole(data) => Some(data.as_ref()),
-            Self::Ended(_) => Some(&[]),
-            Self::Begun(_) | Self::Untouched(_) => None,
         }
     }
 }

@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "once")]
-use crate::error::Repeat;
 use crate::{
-    error::LockError, options::is_too_long, runtime::clock::Clock, telemetry::refusals::Refusals,
+    error::{LockError, Repeat},
+    options::is_too_long,
+    runtime::clock::Clock,
+    telemetry::refusals::Refusals,
 };
 
 /// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to another
@@ -50,7 +51,6 @@ impl Problem {
                 503,
                 "a service that this one needs does not answer: try again later",
             ),
-            #[cfg(feature = "once")]
             LockError::Repeated { reason, .. } => match reason {
                 // Send the request with a key of its own.
                 Repeat::OtherRequest => (422, "another request was sent with this key before"),
@@ -137,13 +137,14 @@ mod tests {
         ]
     }
 
-    #[cfg(feature = "once")]
     fn repeated() -> [LockError; 2] {
         let key = LockKey::new("secret-key");
-        [Repeat::OtherRequest, Repeat::NotKept].map(|reason| LockError::repeated(&key, reason))
+        [Repeat::OtherRequest, Repeat::NotKept].map(|reason| LockError::Repeated {
+            key: key.clone(),
+            reason,
+        })
     }
 
-    #[cfg(feature = "once")]
     #[test]
     fn a_response_to_a_refused_repeat_has_the_reason_and_no_retry_after() {
         let found = repeated().map(|error| {
@@ -165,7 +166,6 @@ mod tests {
     fn each_failure_has_its_status() {
         let codes = all().map(|error| Problem::of(&error).status);
         assert_eq!(codes, [409, 503, 503, 500, 500]);
-        #[cfg(feature = "once")]
         assert_eq!(
             repeated().map(|error| Problem::of(&error).status),
             [422, 409]

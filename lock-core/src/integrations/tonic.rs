@@ -38,8 +38,9 @@ impl From<LockError> for Status {
             _ => Code::Internal,
         };
         let mut metadata = MetadataMap::new();
-        if let Some(wait) = problem.pushback_ms() {
-            metadata.insert(PUSHBACK, wait.into());
+        if let Some(pause) = problem.retry_after {
+            let millis = i32::try_from(pause.as_millis()).unwrap_or(i32::MAX);
+            metadata.insert(PUSHBACK, millis.into());
         }
         Self::with_metadata(code, problem.detail, metadata)
     }
@@ -54,22 +55,13 @@ impl<T: 'static> SentLater for Response<BoxStream<T>> {
     }
 }
 
-impl Problem {
-    fn pushback_ms(&self) -> Option<i32> {
-        let pause = self.retry_after?.as_millis();
-        Some(i32::try_from(pause).unwrap_or(i32::MAX))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    #[cfg(feature = "once")]
-    use crate::error::Repeat;
     use crate::{
-        error::{KnownHolder, LeaseLost},
+        error::{KnownHolder, LeaseLost, Repeat},
         key::LockKey,
     };
 
@@ -102,11 +94,11 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "once")]
     #[test]
     fn a_repeat_that_is_refused_is_not_tried_again_by_a_retry_policy() {
         let code = |reason| {
-            let error = LockError::repeated(&LockKey::new("secret-key"), reason);
+            let key = LockKey::new("secret-key");
+            let error = LockError::Repeated { key, reason };
             let status = Status::from(error);
             assert!(status.metadata().is_empty());
             status.code()

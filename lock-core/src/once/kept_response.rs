@@ -6,6 +6,7 @@
 use std::error::Error;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http_body::Body;
 #[cfg(feature = "poem")]
 use http_body_util::combinators::BoxBody;
 
@@ -43,7 +44,7 @@ impl Remember for axum_core::response::Response {
     fn remember(self) -> (Self, Remembered) {
         let (parts, body) = self.into_parts();
         let body = Peeked::of(body);
-        let remembered = remembered(parts.status, &parts.headers, body.whole());
+        let remembered = remembered(parts.status, &parts.headers, whole(&body));
         let body = body.into_body(axum_core::body::Body::new);
         (Self::from_parts(parts, body), remembered)
     }
@@ -64,13 +65,22 @@ impl Remember for poem::Response {
     fn remember(self) -> (Self, Remembered) {
         let (parts, body) = self.into_parts();
         let body = Peeked::of(BoxBody::from(body));
-        let remembered = remembered(parts.status, &parts.headers, body.whole());
+        let remembered = remembered(parts.status, &parts.headers, whole(&body));
         let body = body.into_body(|body| BoxBody::new(body).into());
         (Self::from_parts(parts, body), remembered)
     }
 
     fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>> {
         Ok(response_of(recalled(bytes)?))
+    }
+}
+
+/// The bytes of a body that is complete.
+fn whole<B: Body<Data: AsRef<[u8]>>>(body: &Peeked<B>) -> Option<&[u8]> {
+    match body {
+        Peeked::Whole(data) => Some(data.as_ref()),
+        Peeked::Ended(_) => Some(&[]),
+        Peeked::Begun(_) | Peeked::Untouched(_) => None,
     }
 }
 

@@ -6,13 +6,15 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha1_smol::Sha1;
 
-use crate::{error::LockError, fingerprint::json, mode::Mode, options::LockOptions};
+use crate::{error::LockError, mode::Mode, once::fingerprint::json, options::LockOptions};
 
+pub(crate) mod attribute;
+mod fingerprint;
 #[cfg(feature = "axum")]
 pub(crate) mod idempotency_key;
 #[cfg(any(feature = "axum", feature = "poem"))]
 mod kept_response;
-#[cfg(feature = "once")]
+mod outcome;
 pub(crate) mod run;
 
 /// For how long a result may be kept.

@@ -14,9 +14,16 @@ use crate::{
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
-    manager::{LockManager, acquire::AcquireFuture, finishing, run::Finished},
-    once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering},
-    telemetry::{self, once_outcome::OnceOutcome},
+    manager::{
+        LockManager,
+        acquire::AcquireFuture,
+        finishing::{finished, runtime},
+        run::Finished,
+    },
+    once::{
+        Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering,
+        outcome::OnceOutcome,
+    },
 };
 
 impl LockManager {
@@ -90,8 +97,25 @@ impl LockManager {
         }
     }
 
+    /// `run_once`, with a body that goes on when the caller is dropped.
+    pub(super) async fn finish_once<F: Future<Output: Send + 'static> + Send + 'static>(
+        &self,
+        by: Remembering<F::Output>,
+        key: LockKey,
+        options: &OnceOptions,
+        body: impl FnOnce(Lease) -> F + Send + 'static,
+    ) -> Result<F::Output, LockError> {
+        let runtime = runtime()?;
+        match self.begin_once(&by, key, options).await? {
+            OnceCall::Done(value) => Ok(value),
+            OnceCall::Runs(run) => {
+                finished(&runtime, async move { run.run(&by, body).await }).await
+            }
+        }
+    }
+
     /// Waits until this caller is the one that runs the body, or until there is a result.
-    pub(crate) async fn begin_once<T>(
+    pub(super) async fn begin_once<T>(
         &self,
         by: &Remembering<T>,
         key: LockKey,
@@ -109,38 +133,19 @@ impl LockManager {
             })),
             Admission::Done(bytes) => {
                 let recalled = recalled(by, &key, &keeping, &bytes);
-                telemetry::once(
-                    &key,
-                    match recalled {
-                        Ok(_) => OnceOutcome::Replayed,
-                        Err(_) => OnceOutcome::Refused,
-                    },
-                );
+                let outcome = match recalled {
+                    Ok(_) => OnceOutcome::Replayed,
+                    Err(_) => OnceOutcome::Refused,
+                };
+                outcome.report(&key);
                 recalled.map(OnceCall::Done)
-            }
-        }
-    }
-
-    /// `run_once`, with a body that goes on when the caller is dropped.
-    pub(crate) async fn finish_once<F: Future<Output: Send + 'static> + Send + 'static>(
-        &self,
-        by: Remembering<F::Output>,
-        key: LockKey,
-        options: &OnceOptions,
-        body: impl FnOnce(Lease) -> F + Send + 'static,
-    ) -> Result<F::Output, LockError> {
-        let runtime = finishing::runtime()?;
-        match self.begin_once(&by, key, options).await? {
-            OnceCall::Done(value) => Ok(value),
-            OnceCall::Runs(run) => {
-                finishing::finished(&runtime, async move { run.run(&by, body).await }).await
             }
         }
     }
 }
 
 /// What a call came to: whether it runs the body.
-pub(crate) enum OnceCall<T> {
+pub(super) enum OnceCall<T> {
     /// It runs the body.
     Runs(OnceRun),
     /// The body has run: its value.
@@ -148,7 +153,7 @@ pub(crate) enum OnceCall<T> {
 }
 
 /// A call that runs the body, and holds the lock.
-pub(crate) struct OnceRun {
+pub(super) struct OnceRun {
     manager: LockManager,
     guard: LockGuard,
     terms: Terms,
@@ -157,7 +162,7 @@ pub(crate) struct OnceRun {
 
 impl OnceRun {
     /// Runs the body, and leaves its result to the other callers. Dropping the future drops the body, and then releases the lock.
-    pub(crate) async fn run<T, F: Future<Output = T>>(
+    pub(super) async fn run<T, F: Future<Output = T>>(
         self,
         by: &Remembering<T>,
         body: impl FnOnce(Lease) -> F,
@@ -213,7 +218,7 @@ async fn release_with(guard: LockGuard, result: Option<RunResult>) {
             OnceOutcome::Ran
         }
     };
-    telemetry::once(&key, outcome);
+    outcome.report(&key);
 }
 
 /// The value that an earlier run left.
@@ -229,15 +234,17 @@ fn recalled<T>(
         ))
         .about(key)
     };
+    let repeated = |reason| LockError::Repeated {
+        key: key.clone(),
+        reason,
+    };
     let kept =
         Kept::read(bytes).ok_or_else(|| unreadable("it is of another version".to_owned()))?;
     if let (Some(theirs), Some(ours)) = (kept.fingerprint, keeping.fingerprint)
         && theirs != ours
     {
-        return Err(LockError::repeated(key, Repeat::OtherRequest));
+        return Err(repeated(Repeat::OtherRequest));
     }
-    let value = kept
-        .value
-        .ok_or_else(|| LockError::repeated(key, Repeat::NotKept))?;
+    let value = kept.value.ok_or_else(|| repeated(Repeat::NotKept))?;
     (by.recall)(value).map_err(|error| unreadable(error.to_string()))
 }

@@ -15,7 +15,6 @@ pub trait SkipOrFail {
     fn skip_or_fail(error: LockError) -> Self;
 
     /// As in [`FromLockError`].
-    #[must_use]
     fn __conversion() -> fn(LockError) -> Self
     where
         Self: Sized,

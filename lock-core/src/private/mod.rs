@@ -1,5 +1,10 @@
 //! The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
 
+#![expect(
+    clippy::must_use_candidate,
+    reason = "the attribute's output uses each value"
+)]
+
 use std::{
     future::poll_fn,
     marker::PhantomData,
@@ -20,17 +25,9 @@ use crate::{
 };
 
 mod answers;
-mod assert_held;
-mod finishing;
-#[cfg(feature = "once")]
-mod once;
 mod values;
 
 pub use answers::*;
-pub use assert_held::*;
-pub use finishing::*;
-#[cfg(feature = "once")]
-pub use once::*;
 pub use values::*;
 
 pub use crate::{
@@ -60,10 +57,9 @@ struct State<W> {
 
 /// The request for a lock.
 #[derive(Debug)]
-pub struct WantedLock(Result<(LockManager, WantedKeys), LockError>);
+pub struct WantedLock(Result<(WantedKeys, LockManager), LockError>);
 
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
-#[must_use]
 pub fn entry<W>() -> (CallEntry<W>, CallEntry<W>) {
     let state = Arc::new(Mutex::new(State {
         wanted: None,
@@ -80,10 +76,7 @@ impl CallEntry<WantedLock> {
         key: LockKey,
         options: LockOptions,
     ) -> Lease {
-        let wanted = manager.and_then(|manager| {
-            let keys = manager.wanted(key, &options)?;
-            Ok((manager, keys))
-        });
+        let wanted = manager.and_then(|manager| Ok((manager.wanted(key, &options)?, manager)));
         self.admission(WantedLock(wanted)).await
     }
 
@@ -94,16 +87,13 @@ impl CallEntry<WantedLock> {
         keys: [impl KeyInList; N],
         options: LockOptions,
     ) -> Lease {
-        let wanted = manager.and_then(|manager| {
-            let keys = manager.all_wanted(keys, &options)?;
-            Ok((manager, keys))
-        });
+        let wanted = manager.and_then(|manager| Ok((manager.all_wanted(keys, &options)?, manager)));
         self.admission(WantedLock(wanted)).await
     }
 }
 
 impl<W> CallEntry<W> {
-    async fn admission(self, wanted: W) -> Lease {
+    pub(crate) async fn admission(self, wanted: W) -> Lease {
         self.0.lock().wanted = Some(wanted);
         // Never wakes: the driver polls again by itself, once it has the lease.
         poll_fn(|_| match self.0.lock().admitted.take() {
@@ -114,7 +104,7 @@ impl<W> CallEntry<W> {
     }
 
     /// Runs the function up to its request, and then as the driver of the request does.
-    async fn drive<T, F, R>(
+    pub(crate) async fn drive<T, F, R>(
         self,
         on_error: impl FnOnce(LockError) -> T,
         mut function: F,
@@ -144,7 +134,7 @@ impl<W> CallEntry<W> {
     }
 
     /// The driver's side: returns the function, which is in its body when it is polled again.
-    fn admit<F>(&self, lease: Lease, function: F) -> F {
+    pub(crate) fn admit<F>(&self, lease: Lease, function: F) -> F {
         self.0.lock().admitted = Some(lease);
         function
     }
@@ -166,13 +156,62 @@ where
         let function = Scoped(pin!(Some(function)));
         entry
             .drive(on_error, function, |wanted, entry, function| async move {
-                let (manager, keys) = wanted.0?;
+                let (keys, manager) = wanted.0?;
                 manager
                     .run_wanted(keys, |lease| entry.admit(lease, function), then)
                     .await
             })
             .await
     })
+}
+
+/// As [`locked`], with a body that goes on when the caller is dropped.
+pub fn finishing<T, F>(
+    entry: CallEntry<WantedLock>,
+    function: F,
+    on_error: impl FnOnce(LockError) -> T,
+    then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>) + Send + 'static,
+) -> Call<F, impl Future<Output = T>>
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+    WithoutCaller<F>: GoesOn<T>,
+{
+    Call::of(async move {
+        let function = WithoutCaller(function).boxed();
+        entry
+            .drive(on_error, function, |wanted, entry, function| async move {
+                let (keys, manager) = wanted.0?;
+                manager
+                    .finish_wanted(keys, move |lease| entry.admit(lease, function), then)
+                    .await
+            })
+            .await
+    })
+}
+
+/// A function that goes on when its caller is dropped.
+#[derive(Debug)]
+pub struct WithoutCaller<F>(pub(crate) F);
+
+/// What such a function needs: it can move to another thread.
+// A trait of the wrapper, since of a future itself the compiler reports `Send`, without these words.
+#[diagnostic::on_unimplemented(
+    message = "with `on_drop = finish`, the body runs as a task of its own, and this one is not `Send`",
+    label = "a value that is not `Send` is used across an `.await`, or is an argument",
+    note = "write `on_drop = cancel`: then the body is dropped with its caller, and may have such values",
+    note = "to see which value it is, write `on_drop = cancel`, and pass a call of the function to `tokio::spawn`"
+)]
+pub trait GoesOn<T> {
+    /// Puts the function in a box, since it moves into its task in the midst of its run.
+    fn boxed(self) -> Pin<Box<dyn Future<Output = T> + Send>>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T, F: Future<Output = T> + Send + 'static> GoesOn<T> for WithoutCaller<F> {
+    fn boxed(self) -> Pin<Box<dyn Future<Output = T> + Send>> {
+        Box::pin(self.0)
+    }
 }
 
 /// A call of an annotated function, in a box.
@@ -188,7 +227,7 @@ pub struct Call<F, D> {
 }
 
 impl<F, D> Call<F, D> {
-    fn of(driver: D) -> Self {
+    pub(crate) fn of(driver: D) -> Self {
         Self {
             function: PhantomData,
             driver: Box::pin(driver),
@@ -217,7 +256,6 @@ pub struct SentBy<T>(AnyValue<T>);
 pub struct AnyValue<T>(PhantomData<fn(T)>);
 
 /// The type of a value.
-#[must_use]
 pub const fn sent_by<T>(_: &T) -> SentBy<T> {
     SentBy(AnyValue(PhantomData))
 }
@@ -246,7 +284,7 @@ impl<T> Deref for SentBy<T> {
 
 /// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the body
 /// must be gone before the caller gets the error.
-struct Scoped<'a, F>(pub(crate) Pin<&'a mut Option<F>>);
+pub(crate) struct Scoped<'a, F>(pub(crate) Pin<&'a mut Option<F>>);
 
 impl<F: Future> Future for Scoped<'_, F> {
     type Output = F::Output;
@@ -304,13 +342,11 @@ pub fn options_awaited() -> LockOptions {
 }
 
 /// `None`, for a `return` that never happens: it tells the compiler the type of the function's value, as a signature does.
-#[must_use]
 pub const fn returns<T>() -> Option<T> {
     None
 }
 
 /// A lease that does not exist, for a function that is not compiled anyway.
-#[must_use]
 pub fn lease() -> Lease {
     unreachable!("the attribute has reported an error")
 }

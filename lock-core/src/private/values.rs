@@ -24,13 +24,11 @@ pub fn exclusive(key: LockKey) -> (LockKey, LockOptions) {
 }
 
 /// A key template, taken apart.
-#[must_use]
 pub fn key(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     join(template, parts)
 }
 
 /// Fixed text of a template.
-#[must_use]
 pub const fn text(text: &'static str) -> Part<'static> {
     Part::Text(text)
 }

@@ -12,10 +12,7 @@ use std::{
 use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Unit};
 
 use crate::{
-    error::{LeaseLost, LockError},
-    key::LockKey,
-    mode::LockMode,
-    telemetry::hand_off::HandOff,
+    error::LockError, key::LockKey, mode::LockMode, telemetry::hand_off::HandOff,
     template::Template,
 };
 
@@ -37,12 +34,7 @@ const UNAVAILABLE: &str = "lock_unavailable_total";
 
 const ABANDONED: &str = "lock_abandoned_total";
 
-const LOST: &str = "lock_lost_total";
-
 const CONNECTED: &str = "lock_connected";
-
-#[cfg(feature = "once")]
-const ONCE: &str = "lock_once_total";
 
 const HANDOFFS: &str = "lock_handoffs_total";
 
@@ -79,11 +71,11 @@ pub(super) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     match error {
         LockError::Busy { .. } => counter(BUSY, key, mode).increment(1),
         LockError::Unavailable { .. } => counter(UNAVAILABLE, key, mode).increment(1),
-        // The first two are mistakes in the program. The loss was counted when it happened.
-        LockError::Invalid { .. } | LockError::NotConfigured | LockError::Lost { .. } => {}
-        // Refused after its wait, and counted there.
-        #[cfg(feature = "once")]
-        LockError::Repeated { .. } => {}
+        // The first two are mistakes in the program. The loss was counted when it happened, and a repeat after its wait.
+        LockError::Invalid { .. }
+        | LockError::NotConfigured
+        | LockError::Lost { .. }
+        | LockError::Repeated { .. } => {}
     }
 }
 
@@ -91,32 +83,15 @@ pub(super) fn abandoned(key: &LockKey, mode: LockMode) {
     counter(ABANDONED, key, mode).increment(1);
 }
 
-pub(super) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost) {
-    let reason = match reason {
-        LeaseLost::Expired => "expired",
-        LeaseLost::TakenAway => "taken_away",
-        LeaseLost::MaxHold => "max_hold",
-        LeaseLost::Shutdown => "shutdown",
-        LeaseLost::OtherKey => "other_key",
-        LeaseLost::Released => return,
-    };
-    let labels = [
-        ("key", template(key).text()),
-        ("mode", mode.label()),
-        ("reason", reason),
-    ];
-    counted(&Key::from_parts(LOST, &labels)).increment(1);
-}
-
 pub(super) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
     let labels = &template(key).labels[mode as usize].handed_on[how as usize];
     counted(&Key::from_static_parts(HANDOFFS, labels)).increment(1);
 }
 
-#[cfg(feature = "once")]
-pub(super) fn once(key: &LockKey, outcome: crate::telemetry::once_outcome::OnceOutcome) {
-    let labels = [("key", template(key).text()), ("outcome", outcome.label())];
-    counted(&Key::from_parts(ONCE, &labels)).increment(1);
+pub(super) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, &'static str)]) {
+    let of_key = ("key", template(key).text());
+    let labels = [&[of_key], labels].concat();
+    counted(&Key::from_parts(name, &labels)).increment(1);
 }
 
 /// Of how many connections to each server the log says that they cannot be made. The managers of a process share the gauge.
@@ -152,50 +127,52 @@ fn count_out_of_reach(server: &str, more: i64) -> i64 {
     count
 }
 
-pub(super) fn describe() {
+/// The figures and their descriptions. The end of a name says of which kind the figure is.
+const DESCRIPTIONS: [(&str, &str); 12] = [
+    (WAIT, "from asking for a lock to the reply, whichever it is"),
+    (HOLD, "from the acquire of a lock to its release"),
+    (WAITING, "tasks of this process that wait for a lock now"),
+    (HELD, "locks that this process holds now"),
+    (
+        CONNECTED,
+        "whether a server is reached: 1, or 0 while no connection can be made",
+    ),
+    (ACQUIRED, "locks that were acquired"),
+    (BUSY, "waits that ended because another holder had the lock"),
+    (
+        UNAVAILABLE,
+        "waits that ended because the backend did not answer, or the manager is closed or at a cap",
+    ),
+    (
+        ABANDONED,
+        "waits that ended because the caller stopped waiting",
+    ),
+    (
+        "lock_once_total",
+        "calls for bodies that run once: those that ran, and those that got or were refused the result of an earlier run",
+    ),
+    (
+        "lock_lost_total",
+        "leases that ended before they were released",
+    ),
+    (
+        HANDOFFS,
+        "locks that went from one holder to the next: inside the process (local), or from another one (remote)",
+    ),
+];
+
+/// Describes the figures to the recorder, if one is installed already.
+pub(crate) fn describe() {
     metrics::with_recorder(|recorder| {
-        let seconds = [
-            (WAIT, "from asking for a lock to the reply, whichever it is"),
-            (HOLD, "from the acquire of a lock to its release"),
-        ];
-        for (name, says) in seconds {
-            recorder.describe_histogram(name.into(), Some(Unit::Seconds), says.into());
-        }
-        let now = [
-            (WAITING, "tasks of this process that wait for a lock now"),
-            (HELD, "locks that this process holds now"),
-            (
-                CONNECTED,
-                "whether a server is reached: 1, or 0 while no connection can be made",
-            ),
-        ];
-        for (name, says) in now {
-            recorder.describe_gauge(name.into(), Some(Unit::Count), says.into());
-        }
-        let totals = [
-            (ACQUIRED, "locks that were acquired"),
-            (BUSY, "waits that ended because another holder had the lock"),
-            (
-                UNAVAILABLE,
-                "waits that ended because the backend did not answer, or the manager is closed or at a cap",
-            ),
-            (
-                ABANDONED,
-                "waits that ended because the caller stopped waiting",
-            ),
-            #[cfg(feature = "once")]
-            (
-                ONCE,
-                "calls for bodies that run once: those that ran, and those that got or were refused the result of an earlier run",
-            ),
-            (LOST, "leases that ended before they were released"),
-            (
-                HANDOFFS,
-                "locks that went from one holder to the next: inside the process (local), or from another one (remote)",
-            ),
-        ];
-        for (name, says) in totals {
-            recorder.describe_counter(name.into(), Some(Unit::Count), says.into());
+        for (name, says) in DESCRIPTIONS {
+            let says = says.into();
+            if name.ends_with("_seconds") {
+                recorder.describe_histogram(name.into(), Some(Unit::Seconds), says);
+            } else if name.ends_with("_total") {
+                recorder.describe_counter(name.into(), Some(Unit::Count), says);
+            } else {
+                recorder.describe_gauge(name.into(), Some(Unit::Count), says);
+            }
         }
     });
 }

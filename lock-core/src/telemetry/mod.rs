@@ -26,15 +26,10 @@ use crate::{
     telemetry::hand_off::HandOff,
 };
 
-#[cfg(feature = "once")]
-use crate::telemetry::once_outcome::OnceOutcome;
-
 #[cfg_attr(not(feature = "metrics"), path = "no_figures.rs")]
-mod figures;
+pub(crate) mod figures;
 pub(crate) mod hand_off;
 mod literal_keys;
-#[cfg(feature = "once")]
-pub(crate) mod once_outcome;
 pub(crate) mod refusals;
 
 /// A task that waits, if there is a subscriber. In a box, since thousands of tasks may wait.
@@ -55,6 +50,16 @@ struct ObservedSpan {
 }
 
 impl ObservedSpan {
+    fn begin(key: &LockKey, mode: LockMode, span: Span, clock: &Clock) -> Self {
+        Self {
+            key: key.clone(),
+            mode,
+            span,
+            since: clock.now(),
+            clock: clock.clone(),
+        }
+    }
+
     /// Reports the end, in the span. Returns how long it took.
     fn ends(&self, report: impl FnOnce(Shown<'_>, Duration)) -> Duration {
         let so_far = self.clock.now().since(self.since);
@@ -78,17 +83,10 @@ impl WatchedWait {
             return None;
         }
         figures::wait_begins(key, mode);
-        let observed = ObservedSpan {
-            key: key.clone(),
-            mode,
-            span: tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template(), mode = mode.label()),
-            since: clock.now(),
-            clock: clock.clone(),
-        };
-        let has_ended = false;
+        let span = tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template(), mode = mode.label());
         Some(Box::new(Self {
-            observed,
-            has_ended,
+            observed: ObservedSpan::begin(key, mode, span, clock),
+            has_ended: false,
         }))
     }
 
@@ -105,13 +103,8 @@ impl WatchedWait {
             key, mode, clock, ..
         } = &self.observed;
         figures::hold_begins(key, *mode);
-        WatchedHold(ObservedSpan {
-            key: key.clone(),
-            mode: *mode,
-            span: tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), mode = mode.label(), fencing_token),
-            since: clock.now(),
-            clock: clock.clone(),
-        })
+        let span = tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), mode = mode.label(), fencing_token);
+        WatchedHold(ObservedSpan::begin(key, *mode, span, clock))
     }
 
     /// The wait ended with the result of a run.
@@ -201,15 +194,22 @@ pub(crate) fn out_of_reach_no_more(server: &str) {
 
 /// A lease ended before it was released. `failure`: the last one of the backend, if it does not reply.
 pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost, failure: Option<&str>) {
-    catch_panic(|| {
-        tracing::warn!(key = %key.shown(), %reason, failure, "lease lost");
-        figures::lost(key, mode, reason);
-    });
+    catch_panic(|| tracing::warn!(key = %key.shown(), %reason, failure, "lease lost"));
+    lost_at_release(key, mode, reason);
 }
 
 /// Only the release found that a lease had ended. Its caller gets the reason.
 pub(crate) fn lost_at_release(key: &LockKey, mode: LockMode, reason: LeaseLost) {
-    catch_panic(|| figures::lost(key, mode, reason));
+    let reason = match reason {
+        LeaseLost::Expired => "expired",
+        LeaseLost::TakenAway => "taken_away",
+        LeaseLost::MaxHold => "max_hold",
+        LeaseLost::Shutdown => "shutdown",
+        LeaseLost::OtherKey => "other_key",
+        LeaseLost::Released => return,
+    };
+    let labels = [("mode", mode.label()), ("reason", reason)];
+    count("lock_lost_total", key, &labels);
 }
 
 /// Warns of a key by hand that looks like a template, once for each text. Does nothing in a release build.
@@ -255,13 +255,7 @@ pub(crate) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
     catch_panic(|| figures::handed_on(key, mode, how));
 }
 
-/// A call for a body that runs once has ended.
-#[cfg(feature = "once")]
-pub(crate) fn once(key: &LockKey, outcome: OnceOutcome) {
-    catch_panic(|| figures::once(key, outcome));
-}
-
-/// Describes the figures to the recorder, if one is installed already.
-pub(crate) fn describe() {
-    figures::describe();
+/// Adds one to a counter of this key, which has these labels after the key's.
+pub(crate) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, &'static str)]) {
+    catch_panic(|| figures::count(name, key, labels));
 }

@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    error::{LeaseLost, LockError},
-    key::LockKey,
-    mode::LockMode,
-    telemetry::hand_off::HandOff,
-};
+use crate::{error::LockError, key::LockKey, mode::LockMode, telemetry::hand_off::HandOff};
 
 pub(super) const ARE_KEPT: bool = false;
 
@@ -25,13 +20,10 @@ pub(super) fn refused(_: &LockKey, _: LockMode, _: &LockError) {}
 
 pub(super) fn abandoned(_: &LockKey, _: LockMode) {}
 
-pub(super) fn lost(_: &LockKey, _: LockMode, _: LeaseLost) {}
-
 pub(super) fn handed_on(_: &LockKey, _: LockMode, _: HandOff) {}
 
-#[cfg(feature = "once")]
-pub(super) fn once(_: &LockKey, _: crate::telemetry::OnceOutcome) {}
+pub(super) fn count(_: &str, _: &LockKey, _: &[(&str, &str)]) {}
 
 pub(super) fn connected(_: &str, _: i64) {}
 
-pub(super) fn describe() {}
+pub(crate) fn describe() {}

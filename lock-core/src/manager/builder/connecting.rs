@@ -76,7 +76,7 @@ impl LockManagerBuilder {
         clock: Clock,
     ) -> LockManager {
         let defaults = self.check().map(|()| self.defaults);
-        telemetry::describe();
+        telemetry::figures::describe();
         let context = Arc::new(Context::new(
             store,
             grants,

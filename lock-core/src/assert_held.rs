@@ -1,4 +1,6 @@
-//! The macro `assert_held!`, and how it reads a literal. It is here since its output calls what is private.
+//! The macro `assert_held!`, and how it reads a literal.
+
+use crate::{driver::reentry::holds, key::IntoLockKey};
 
 /// Panics unless the running task is in a body that holds the key: for functions that rely on their caller's lock.
 ///
@@ -38,6 +40,17 @@ macro_rules! assert_held {
     };
 }
 
+/// What the macro expands to.
+///
+/// # Panics
+///
+/// If the key is not held.
+#[track_caller]
+pub fn assert_holds(key: impl IntoLockKey) {
+    let key = key.into_lock_key();
+    assert!(holds(&key), "the lock `{key}` is not held by this task");
+}
+
 #[doc(hidden)]
 pub use crate::__key_of_literal as key_of_literal;
 
@@ -70,12 +83,12 @@ macro_rules! __key_of_literal {
 #[cfg(not(feature = "macros"))]
 #[must_use]
 pub const fn has_no_braces(text: &str) -> bool {
-    let (bytes, mut at) = (text.as_bytes(), 0);
-    while at < bytes.len() {
-        if matches!(bytes[at], b'{' | b'}') {
+    let mut bytes = text.as_bytes();
+    while let [first, rest @ ..] = bytes {
+        if matches!(first, b'{' | b'}') {
             return false;
         }
-        at += 1;
+        bytes = rest;
     }
     true
 }

@@ -1,4 +1,4 @@
-//! What the output of `#[run_once]` calls.
+//! The items that the output of `#[run_once]` calls.
 
 use std::{error::Error, future::Future, pin::pin};
 
@@ -9,10 +9,7 @@ use crate::{
     lease::Lease,
     manager::LockManager,
     once::{Remember, Remembered, run::OnceCall},
-    private::{
-        Call, CallEntry, Scoped,
-        finishing::{GoesOn, WithoutCaller},
-    },
+    private::{Call, CallEntry, GoesOn, Scoped, WithoutCaller},
 };
 
 /// The request for a run, or for the result of one.

@@ -15,7 +15,7 @@ use serde::ser::{
 use serde_json::{Error, Value, value};
 
 /// Returns a value as JSON.
-pub(crate) fn json(of: &(impl Serialize + ?Sized)) -> Result<Value, Error> {
+pub(super) fn json(of: &(impl Serialize + ?Sized)) -> Result<Value, Error> {
     of.serialize(Json)
 }
 

@@ -1,7 +1,9 @@
-//! What a call for a body that runs once ended with.
+//! How a call for a body that runs once ended, for telemetry.
+
+use crate::{key::LockKey, telemetry};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnceOutcome {
+pub(super) enum OnceOutcome {
     /// It ran the body.
     Ran,
     /// It got the result of an earlier run.
@@ -12,14 +14,14 @@ pub(crate) enum OnceOutcome {
     NotStored,
 }
 
-#[cfg(feature = "metrics")]
 impl OnceOutcome {
-    pub(super) fn label(self) -> &'static str {
-        match self {
+    pub(super) fn report(self, key: &LockKey) {
+        let outcome = match self {
             Self::Ran => "ran",
             Self::Replayed => "replayed",
             Self::Refused => "refused",
             Self::NotStored => "not_stored",
-        }
+        };
+        telemetry::count("lock_once_total", key, &[("outcome", outcome)]);
     }
 }
