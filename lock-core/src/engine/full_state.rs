@@ -8,7 +8,6 @@ use crate::{
         event::{Event, Outcome},
         request::{AcquireRequest, RequestStep},
         server_lease::ServerLease,
-        share::Share,
         terms::Terms,
         transition::{Action, Refusal, TaskId, Transition},
         wait_queue::{LocalWaiter, WaitQueue},
@@ -26,7 +25,7 @@ pub(crate) struct FullState<W, L, O> {
     pub(crate) request: Option<AcquireRequest<O>>,
     /// What the server gave.
     pub(crate) leases: Vec<ServerLease<W, L, O>>,
-    /// A share was let go: waiters do not ask the server before this moment.
+    /// The lock was given back for processes that poll: waiters do not ask the server before this moment.
     pub(super) asks_from: Option<Moment>,
     /// The refusals for tasks that have not polled since their wait ended.
     pub(super) refused: BTreeMap<TaskId, Refusal>,
@@ -163,7 +162,6 @@ where
             return None;
         }
         self.expire(cx);
-        self.let_go(cx);
         if !self.queue.is_empty() {
             return None;
         }
@@ -258,17 +256,10 @@ where
     /// When something is due next.
     pub(super) fn due(&self) -> Option<Moment> {
         let request = self.request.as_ref().and_then(AcquireRequest::due);
-        let asks = self.asks_from().filter(|_| self.is_about_to_ask());
+        let asks = self.asks_from.filter(|_| self.is_about_to_ask());
         let others = [self.queue.first_deadline(), request, asks];
         let leases = self.leases.iter().map(ServerLease::due);
         others.into_iter().flatten().chain(leases).min()
-    }
-
-    /// The server is asked from this moment on: not while a share is let go.
-    pub(super) fn asks_from(&self) -> Option<Moment> {
-        let shares = self.leases.iter().filter_map(|held| held.share.as_ref());
-        let let_go = shares.filter_map(Share::let_go_until);
-        let_go.chain(self.asks_from).max()
     }
 
     pub(super) fn each_lease(&self) -> impl Iterator<Item = &L> {
@@ -280,7 +271,7 @@ where
         match &self.request {
             None => {
                 self.admit_waiters(cx);
-                let is_time = self.asks_from().is_none_or(|from| from <= cx.now)
+                let is_time = self.asks_from.is_none_or(|from| from <= cx.now)
                     || self
                         .queue
                         .head()

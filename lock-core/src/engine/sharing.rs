@@ -5,9 +5,9 @@ use crate::{
         event::AfterRelease,
         full_state::FullState,
         server_lease::RenewalPlan,
-        share::{Admits, KEPT},
+        share::KEPT,
         terms::Terms,
-        transition::{Action, ReleaseAction, Transition},
+        transition::{Action, Transition},
     },
     mode::RequestKind,
     moment::Moment,
@@ -54,7 +54,6 @@ where
         if self.kind != RequestKind::Shared {
             return;
         }
-        self.let_go(cx);
         // Bounded by the waiters: each round takes one out.
         while let Some((id, head)) = self.queue.head()
             && let terms = head.terms
@@ -68,25 +67,6 @@ where
     pub(super) fn open_share(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> Option<usize> {
         let mut leases = self.leases.iter();
         leases.position(|held| held.admits(terms, cx.now))
-    }
-
-    /// Begins to let go of the shares that have been open for a ttl.
-    pub(super) fn let_go(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a released lease is taken out.
-        for at in (0..self.leases.len()).rev() {
-            let held = &mut self.leases[at];
-            let Some(share) = &mut held.share else {
-                continue;
-            };
-            if !share.is_to_be_let_go(cx.now) {
-                continue;
-            }
-            share.let_go(cx.now);
-            if held.holders.is_empty() {
-                let release = self.leave_to_others(at, cx);
-                cx.actions.push(Action::Release(release));
-            }
-        }
     }
 
     /// Releases the shares that have been kept without a task for long enough.
@@ -117,23 +97,11 @@ where
         if !held.holders.is_empty() {
             return AfterRelease::Passed;
         }
-        if share.is_open() {
+        if share.is_open {
             share.unused_until = Some(cx.now.after(KEPT.min(held.ttl / 3)));
             return AfterRelease::Passed;
         }
-        let is_let_go = share.let_go_until().is_some();
-        AfterRelease::GiveBack(if is_let_go {
-            self.leave_to_others(at, cx)
-        } else {
-            self.give_back(at, None)
-        })
-    }
-
-    /// Gives back a share that is let go. For two polling pauses the key is left to clients that poll.
-    fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> ReleaseAction<O> {
-        let pause = cx.host.jitter(cx.polling_pause.saturating_mul(2));
-        self.asks_from = Some(cx.now.after(pause));
-        self.give_back(at, None)
+        AfterRelease::GiveBack(self.give_back(at, None))
     }
 
     /// Closes a share: it admits no further task. If no task has it, it goes back to the server.
@@ -142,10 +110,7 @@ where
         let Some(share) = &mut held.share else {
             return;
         };
-        share.admits = Admits::None;
-        // No pause is needed: the exclusive request is in the server's queue, which is fair. Waiters of this process join the
-        // queue, too.
-        self.asks_from = None;
+        share.is_open = false;
         if held.holders.is_empty() {
             let release = self.give_back(at, None);
             cx.actions.push(Action::Release(release));

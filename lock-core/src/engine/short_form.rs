@@ -728,27 +728,4 @@ mod tests {
             assert!(applied > 5_000, "only {applied} events met a short form");
         }
     }
-
-    /// The registry keeps the state while the release has no reply.
-    #[test]
-    fn a_share_that_was_let_go_keeps_the_next_task_from_asking() {
-        let mut both = Both::of(LockOptions::new(TTL).shared(), RequestKind::Shared);
-        let mut before = Vec::new();
-        for (what, later) in [
-            (What::Wait(OTHER, Wait::Forever), 0),
-            (What::Poll(OTHER, Some(GRANTED)), 0),
-            (What::Renewed(Renewal::Extended, 0), 2_000),
-            (What::Wait(TASK, Wait::Forever), 1_500),
-            (What::Leave, 0),
-            (What::Release(OTHER, OWNER), 0),
-        ] {
-            let later = Duration::from_millis(later);
-            both.now = both.now.after(later);
-            both.apply(what, &before);
-            before.push((what, later));
-        }
-        for what in all() {
-            both.clone().apply(what, &before);
-        }
-    }
 }

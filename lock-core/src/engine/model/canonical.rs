@@ -12,7 +12,6 @@ use crate::{
         reply::{AcquireOutcome, PushedGrant, Renewed},
         request::{MOST_LATE_GRANTS, Meanwhile, RequestStep},
         server_lease::{RenewalPlan, ServerLease},
-        share::Admits,
     },
     fencing::FencingBlock,
     moment::Moment,
@@ -413,11 +412,7 @@ fn write_lease(
     }?;
     if let Some(share) = &held.share {
         let unused = share.unused_until.map(|at| names.due(at));
-        match share.admits {
-            Admits::Until(at) => write!(text, "S{}{unused:?}", names.due(at)),
-            Admits::NoneUntil(at) => write!(text, "S-{}{unused:?}", names.due(at)),
-            Admits::None => write!(text, "S{unused:?}"),
-        }?;
+        write!(text, "S{}{unused:?}", share.is_open)?;
     }
     for holder in held.holders.iter() {
         write!(
