@@ -452,8 +452,8 @@ impl World {
         let mut cx = Transition {
             now: self.now,
             limits: Limits {
-                handoffs: Some(self.left.handoffs),
-                handoff_time: Duration::from_millis(20),
+                handoffs_before_queue: self.left.handoffs,
+                handoffs_before_polls: self.left.handoffs,
                 ..Limits::default()
             },
             polling_pause: Duration::from_millis(500),
