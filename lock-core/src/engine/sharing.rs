@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         event::AfterRelease,
-        full_state::FullState,
+        key_state::KeyState,
         server_lease::RenewalPlan,
         share::KEPT,
         terms::Terms,
@@ -14,7 +14,7 @@ use crate::{
     options::AutoRenew,
 };
 
-impl<W, L, O> FullState<W, L, O>
+impl<W, L, O> KeyState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
@@ -29,7 +29,7 @@ where
     pub(super) fn contended(&mut self, owner: &O, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.position_of(owner) {
             self.close_share(at, cx);
-        } else if let Some(request) = &mut self.request
+        } else if let Some(request) = self.request_mut()
             && request.owner == *owner
         {
             request.is_contended = true;
@@ -44,7 +44,8 @@ where
         }
         let (ttl, fencing) = (held.ttl, held.tokens.last());
         let suits = |terms: &Terms| terms.ttl == ttl && terms.renew == AutoRenew::On;
-        for id in self.queue.those_awake(|waiter| suits(&waiter.terms)) {
+        let queue = &self.waiting_mut().queue;
+        for id in queue.those_awake(|waiter| suits(&waiter.terms)) {
             self.give(at, id, fencing, cx);
         }
     }
@@ -55,7 +56,7 @@ where
             return;
         }
         // Bounded by the waiters: each round takes one out.
-        while let Some((id, head)) = self.queue.head()
+        while let Some((id, head)) = self.head()
             && let terms = head.terms
             && let Some(at) = self.open_share(&terms, cx)
         {

@@ -137,7 +137,7 @@ impl World {
                 }
             }
         }
-        if let Some(request) = &self.key.request {
+        if let Some(request) = self.key.request() {
             owners.insert(request.owner);
             tokens.insert(request.known_since);
             if let Meanwhile::Granted(pushed) = request.meanwhile {
@@ -308,26 +308,29 @@ impl World {
     }
 
     fn write_waiters(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
-        for (id, waiter) in self.key.queue.iter() {
+        let Some(waiting) = &self.key.waiting else {
+            return Ok(());
+        };
+        for (id, waiter) in waiting.queue.iter() {
             write!(
                 text,
                 "w{}{:?}{:?}{}{}{} ",
                 names.task(id.0),
                 waiter.terms.ttl,
                 waiter.deadline.map(|at| names.due(at)),
-                self.key.queue.impatient.contains(&id),
-                self.key.queue.awake.get(&id).is_some(),
+                waiting.queue.impatient.contains(&id),
+                waiting.queue.awake.get(&id).is_some(),
                 waiter.waker.is_some()
             )?;
         }
-        for id in self.key.refused.keys() {
+        for id in waiting.refused.keys() {
             write!(text, "f{} ", names.task(id.0))?;
         }
-        Ok(())
+        write!(text, "f{:?} ", waiting.asks_from.map(|at| names.due(at)))
     }
 
     fn write_phase(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
-        if let Some(request) = &self.key.request {
+        if let Some(request) = self.key.request() {
             write!(
                 text,
                 "Q{} {:?} {:?} {:?} {} {} {} {} {} {} {} {} {} ",
@@ -373,14 +376,7 @@ impl World {
         for held in &self.key.leases {
             write_lease(names, held, text)?;
         }
-        write!(
-            text,
-            " f{:?} m{:?} {}",
-            self.key.asks_from.map(|at| names.due(at)),
-            self.state.armed.map(|at| names.due(at)),
-            self.state.is_full()
-        )?;
-        Ok(())
+        write!(text, " m{:?}", self.key.armed.map(|at| names.due(at)))
     }
 }
 

@@ -105,18 +105,21 @@ impl World {
     }
 
     fn check_waiters(&self) -> Found {
-        for (id, waiter) in self.key.queue.iter() {
+        let Some(waiting) = &self.key.waiting else {
+            return Ok(());
+        };
+        for (id, waiter) in waiting.queue.iter() {
             must(self.is_alive(id), "a waiter that is gone")?;
             let can_be_woken = waiter.waker.is_some() || self.is_going_to_poll(id);
             must(can_be_woken, "a waiter without a waker")?;
         }
-        for (id, _) in self.key.queue.asleep.iter() {
+        for (id, _) in waiting.queue.asleep.iter() {
             must(
                 self.is_going_to_poll(*id),
                 "a sleeping waiter that was not woken",
             )?;
         }
-        for id in self.key.refused.keys() {
+        for id in waiting.refused.keys() {
             must(
                 self.is_going_to_poll(*id),
                 "a refusal that nothing delivers",
@@ -139,13 +142,13 @@ impl World {
     }
 
     fn check_request(&self) -> Found {
-        let Some(request) = &self.key.request else {
+        let Some(request) = self.key.request() else {
             let is_planned = match self.left.mode {
                 Mode::Exclusive | Mode::Once => !self.key.leases.is_empty(),
                 Mode::Shared | Mode::Permits(_) => false,
             };
             return must(
-                !self.key.queue.has_head() || is_planned,
+                self.key.head().is_none() || is_planned,
                 "a waiter for which nothing is asked",
             );
         };
@@ -169,7 +172,7 @@ impl World {
                 )
             }
             RequestStep::Waiting { .. } => {
-                must(self.key.queue.has_head(), "a request for no waiter")
+                must(self.key.head().is_some(), "a request for no waiter")
             }
         }
     }
