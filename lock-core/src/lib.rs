@@ -52,8 +52,7 @@
 //! A server that loses its data has forgotten its locks, but fencing tokens still grow. With several servers
 //! ([`LockManager::redlock`]) locks are forgotten only if a majority loses its data.
 //!
-//! A client that does not queue, such as another library, has no turn among processes that hold a key shared. While their shares
-//! overlap, such a client finds the key busy.
+//! A client that does not queue, such as another library, has no turn among readers that overlap: it finds the key busy.
 //!
 //! # Telemetry
 //!

@@ -160,8 +160,7 @@ impl LockOptions {
     /// A process keeps its share for up to a second after its last task has ended, so that the next task needs no round trip. The
     /// first exclusive request ends the share, and so does dropping the last manager. A process that is killed in that second
     /// blocks exclusive requests for the ttl, as a process that is killed in a body does. Clients that do not queue (other
-    /// libraries, server users without scripts) cannot end the share. While the shares of several processes overlap, such a client
-    /// may not get the lock.
+    /// libraries, server users without scripts) cannot end the share. They have no turn while readers overlap.
     ///
     /// A body that holds a key shared cannot acquire it exclusively: the call is [`LockError::Invalid`]. Two such bodies would wait
     /// for each other without end. If the body may write, acquire the key exclusively from the start. Several independent servers

@@ -4,6 +4,7 @@
 
 use std::{
     io::{self, Write},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
@@ -12,15 +13,19 @@ use lock_core::{LockManager, LockOptions};
 use lock_tests::{HANG, RedisServer};
 use tokio::time::{sleep, timeout};
 
-const TTL: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(2);
 
-/// Sleeps while a release is written to the log; the sleep begins before the first renewal of the lease and ends after it.
+static IS_SLOW: AtomicBool = AtomicBool::new(false);
+
+/// Sleeps while a release is written to the log; the sleep begins before the first renewal of the lease, which is due after a third
+/// of the ttl at the latest, and ends after it.
 struct Slow;
 
 impl Write for Slow {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if line.windows(8).any(|word| word == b"released") {
-            thread::sleep(TTL * 3 / 20);
+        let is_slow = IS_SLOW.load(Ordering::SeqCst);
+        if is_slow && line.windows(8).any(|word| word == b"released") {
+            thread::sleep(TTL * 2 / 5);
         }
         Ok(line.len())
     }
@@ -39,21 +44,22 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
         .with_writer(|| Slow)
         .init();
     let server = RedisServer::start();
-    let builder = LockManager::builder().max_handoff_time(HANG);
-    let locks = builder.connect(&server.url()).await.expect("up");
+    let locks = LockManager::connect(&server.url()).await.expect("up");
     let acquire = || {
         let locks = locks.clone();
         let options = LockOptions::new(TTL).wait(HANG);
         tokio::spawn(async move { locks.acquire("k", options).await })
     };
-    // Three acquires at once, so that tokens are prefetched, and the lock is handed on without a message.
-    let (first, second, third) = (acquire(), acquire(), acquire());
-    let first = first.await.expect("no panic").expect("free");
-    sleep(TTL / 4).await;
-    drop(first);
+    // With the token of the second task come those of the next ones, so that the third is handed the lock without a message.
+    let [first, second, third, fourth] = [(); 4].map(|()| acquire());
+    drop(first.await.expect("no panic").expect("free"));
     let second = second.await.expect("no panic").expect("its turn");
+    IS_SLOW.store(true, Ordering::SeqCst);
+    drop(second);
+    IS_SLOW.store(false, Ordering::SeqCst);
+    let third = third.await.expect("no panic").expect("its turn");
     let value = server.get("lock:k");
-    let lease = second.lease();
+    let lease = third.lease();
     let lost = lease.lost();
     tokio::pin!(lost);
     // Without a renewal, the lease would have ended by then.
@@ -66,7 +72,7 @@ async fn a_listener_that_takes_its_time_costs_the_next_task_neither_its_lease_no
         let seen = timeout(HANG, lost).await;
         seen.expect("the holder is told of the end of its lease");
     }
-    drop(second);
-    let third = timeout(HANG, third).await.expect("its turn comes");
-    drop(third.expect("no panic").expect("its turn"));
+    drop(third);
+    let fourth = timeout(HANG, fourth).await.expect("its turn comes");
+    drop(fourth.expect("no panic").expect("its turn"));
 }

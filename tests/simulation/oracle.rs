@@ -29,9 +29,6 @@ use crate::{
 
 type AttemptId = u64;
 
-/// The time, once a ttl, for which a shared lease that is in use admits no further task.
-const LET_GO: Nanos = 2_000 * MILLI;
-
 pub(crate) struct Oracle {
     world: Arc<World>,
     state: Mutex<State>,
@@ -272,11 +269,6 @@ impl Oracle {
                 (Occupied::Permits(held), Mode::Permits(permits)) => *permits > held,
                 _ => false,
             };
-            // While a shared lease is given back, once a ttl, no task gets it.
-            let most = match occupied {
-                Occupied::Shared => self.idle + LET_GO,
-                _ => self.idle,
-            };
             // If one waiter cannot enter, the others may have to wait behind it. It may be one that wants several keys.
             let mut others = key.open.iter();
             let all_enter =
@@ -286,7 +278,7 @@ impl Oracle {
                 continue;
             }
             let since = *key.idle_since.get_or_insert(now);
-            if now.saturating_sub(since) > most {
+            if now.saturating_sub(since) > self.idle {
                 key.idle_since = Some(Nanos::MAX / 2);
                 idle.push(format!(
                     "{name} has room ({occupied:?}), and no waiter gets it: {wanted:?}"

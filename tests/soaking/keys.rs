@@ -47,9 +47,6 @@ const SLACK: Duration = Duration::from_secs(2);
 /// Longer than any task holds a lock on purpose, on a busy machine.
 const HOLD: Duration = Duration::from_millis(500);
 
-/// The time, once a ttl, for which a shared lease that is in use admits no further task.
-const LET_GO: Duration = Duration::from_secs(2);
-
 /// The longest time that a leaked guard keeps its lock.
 pub(crate) const MAX_HOLD: Duration = Duration::from_millis(700);
 
@@ -176,7 +173,7 @@ pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> 
         Use::Long => key.ttl + SLACK + LONG_HOLD + HOLD,
         Use::Hot | Use::Few | Use::Pair | Use::Permits | Use::MorePermits => key.ttl + SLACK + HOLD,
         // One whole phase of the other mode, and the rest of another phase.
-        Use::Shared => key.ttl + SLACK + 2 * HOLD + LET_GO,
+        Use::Shared => key.ttl + SLACK + 2 * HOLD,
     };
     Some(Demands {
         ttl: key.ttl,

@@ -13,7 +13,7 @@ use crate::{
     driver::{
         acquire_in_flight::AcquireInFlight, lease_state::LeaseState, release::ReleaseInFlight,
     },
-    engine::{KeyState, event::Outcome, transition::Action},
+    engine::{event::Outcome, key_state::KeyState, transition::Action},
     error::KnownHolder,
     key::LockKey,
     mode::RequestKind,
@@ -122,7 +122,7 @@ impl Keys {
     /// What this process knows of a lock that is busy.
     pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
         let keys = self.of(key);
-        let mut leases = keys.each(key).flat_map(|entry| entry.state.leases());
+        let mut leases = keys.each(key).flat_map(|entry| entry.state.each_lease());
         let lease = leases.next().cloned();
         drop(leases);
         drop(keys);
@@ -136,7 +136,7 @@ impl Keys {
     pub(crate) fn held_beside(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
         let mut left = MOST_LOOKED_AT;
         self.each().find_map(|mut keys| {
-            let leases = keys.all_mut().flat_map(|entry| entry.state.leases());
+            let leases = keys.all_mut().flat_map(|entry| entry.state.each_lease());
             let mut others = leases.take(left).inspect(|_| left -= 1);
             let found = others.find(|lease| lease.is_of_this_task() && !is_wanted(&lease.key));
             found.map(|lease| lease.key.clone())
@@ -163,7 +163,7 @@ impl Keys {
         for mut keys in self.each() {
             for entry in keys.all_mut() {
                 wakers.extend(entry.state.take_wakers());
-                leases.extend(entry.state.leases().cloned());
+                leases.extend(entry.state.each_lease().cloned());
             }
         }
         (wakers, leases)

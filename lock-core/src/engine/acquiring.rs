@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     engine::{
-        full_state::FullState,
+        key_state::KeyState,
         reply::{AcquireOutcome, Busy, Expiry, PushedGrant, QueueMode, WakeUpMode},
         request::{
             AcquireReply, AcquireRequest, MOST_LATE_GRANTS, Meanwhile, RequestStep, Rivals,
@@ -26,7 +26,7 @@ use crate::{
 /// The longest pause between two requests while the server is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-impl<W, L, O> FullState<W, L, O>
+impl<W, L, O> KeyState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
@@ -37,7 +37,7 @@ where
         reply: AcquireReply,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Some(request) = &mut self.request
+        if let Some(request) = self.request_mut()
             && request.owner == *owner
             && let RequestStep::Asking {
                 sent,
@@ -77,7 +77,7 @@ where
                             self.granted(granted, cx);
                         }
                         AcquireOutcome::Done(result) => {
-                            let joined = self.queue.take_up_to(answers_up_to);
+                            let joined = self.waiting_mut().queue.take_up_to(answers_up_to);
                             self.refuse_all(joined, &Refusal::Done(result), cx);
                         }
                         AcquireOutcome::Busy(busy) => {
@@ -96,7 +96,7 @@ where
         pushed: PushedGrant,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Some(request) = &mut self.request
+        if let Some(request) = self.request_mut()
             && request.owner == *owner
         {
             if let RequestStep::Waiting { .. } = request.step {
@@ -108,17 +108,21 @@ where
     }
 
     pub(super) fn ask(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
-        let Some((_, head)) = self.queue.head() else {
+        let Some(waiting) = &mut self.waiting else {
+            return;
+        };
+        let Some((_, head)) = waiting.queue.head() else {
             return;
         };
         let terms = head.terms;
-        let waits_for_one = self.kind != RequestKind::Exclusive || self.queue.length() == 1;
+        let waits_for_one = self.kind != RequestKind::Exclusive || waiting.queue.length() == 1;
         let host = cx.host;
         let new = || AcquireRequest::new(host.new_owner(terms.mode), terms.mode);
         let answers_up_to = (self.kind == RequestKind::Once)
-            .then(|| self.queue.iter().map(|(id, _)| id).max())
+            .then(|| waiting.queue.iter().map(|(id, _)| id).max())
             .flatten();
-        let request = self.request.get_or_insert_with(new);
+        waiting.asks_from = None;
+        let request = waiting.request.get_or_insert_with(new);
         // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
             let other = std::mem::replace(request, new());
@@ -165,14 +169,15 @@ where
     }
 
     pub(super) fn end_request(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(request) = self.request.take() {
+        let waiting = self.waiting.as_mut();
+        if let Some(request) = waiting.and_then(|waiting| waiting.request.take()) {
             cx.actions.extend(request.give_up(cx.now));
         }
     }
 
     /// Gives up the owner token, which must not be asked with again, and asks with another one at once.
     fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(request) = &mut self.request {
+        if let Some(request) = self.request_mut() {
             request.may_hold = true;
             let next = AcquireRequest::new(cx.host.new_owner(request.mode), request.mode);
             let given_up = std::mem::replace(request, next);
@@ -194,7 +199,7 @@ where
             // Done at once: two processes with a part of the servers each would otherwise keep each other out.
             self.begin_anew(cx);
         }
-        let Some(request) = &mut self.request else {
+        let Some(request) = self.request_mut() else {
             return;
         };
         let is_queued = busy.wake_up == WakeUpMode::Push && asked != QueueMode::DoNotQueue;
@@ -242,7 +247,7 @@ where
     }
 
     fn failed(&mut self, failure: Failure, cx: &mut Transition<'_, W, L, O>) {
-        let Some(request) = &mut self.request else {
+        let Some(request) = self.request_mut() else {
             return;
         };
         if !failure.is_transient() {
@@ -279,7 +284,7 @@ where
     /// Accepts a grant that came by a message while a request was in flight.
     fn accept_meanwhile(&mut self, meanwhile: Meanwhile, cx: &mut Transition<'_, W, L, O>) {
         if let Meanwhile::Granted(pushed) = meanwhile
-            && self.queue.has_head()
+            && self.head().is_some()
         {
             self.accept(pushed, cx);
         }
@@ -290,7 +295,7 @@ where
     /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its time counts from
     /// when that check was sent. So it may look older than it is, and then the lock is asked for again.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
-        let Some(request) = &mut self.request else {
+        let Some(request) = self.request_mut() else {
             return;
         };
         if pushed.stamp <= request.known_since {
@@ -315,7 +320,7 @@ where
     /// them. The lease of the grant may have ended. An earlier request without a reply may have taken the lock anew since, after
     /// another holder and with another permit. A renewal would only say that the owner token has the lock.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(request) = &self.request {
+        if let Some(request) = self.request() {
             let owner = request.owner.clone();
             cx.actions
                 .push(Action::Learn(owner, granted.grant.tokens.last()));
@@ -323,7 +328,7 @@ where
         if !granted.is_short(cx.now) {
             return self.grant_to_head(granted, cx);
         }
-        if let Some(request) = &mut self.request {
+        if let Some(request) = self.request_mut() {
             request.wait_until(cx.now);
         }
     }
@@ -331,10 +336,13 @@ where
     /// Gives a grant to the next waiter, if that waiter asks for this ttl and mode. Else the next request gives the lease the other
     /// ttl. A longer one was not granted, and with a shorter one a crash would block others for too long.
     fn grant_to_head(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
-        let Some(request) = &mut self.request else {
+        let Some(waiting) = &mut self.waiting else {
             return;
         };
-        let Some((id, head)) = self.queue.head() else {
+        let Some(request) = &mut waiting.request else {
+            return;
+        };
+        let Some((id, head)) = waiting.queue.head() else {
             return;
         };
         let terms = head.terms;
@@ -348,10 +356,10 @@ where
         let owner = request.owner.clone();
         let mut lease = ServerLease::new(owner, &granted, request, &terms, cx);
         let ends = lease.valid_until;
-        if self.kind == RequestKind::Exclusive && self.queue.length() > 1 {
+        if self.kind == RequestKind::Exclusive && waiting.queue.length() > 1 {
             cx.actions.push(lease.prefetch());
         }
-        self.request = None;
+        waiting.request = None;
         let at = self.leases.len();
         if at == 0 {
             // Mostly the only one. A vector takes room for four by itself.
@@ -388,7 +396,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(3);
     const TASK: TaskId = TaskId(1);
 
-    type Key = FullState<(), (), u64>;
+    type Key = KeyState<(), (), u64>;
 
     struct Alone;
 
@@ -524,7 +532,7 @@ mod tests {
                 };
                 at(&mut key, second, Event::Acquired(&7, reply));
             }
-            let due = key.request.as_ref().and_then(AcquireRequest::due);
+            let due = key.request().and_then(AcquireRequest::due);
             let last = Moment::from_nanos(18_000_000_000);
             due.expect("it waits").since(last)
         };

@@ -3,8 +3,7 @@
 //! If another process is in the queue, or this one was, the lock goes back after one hand-off. If others poll, it goes back after
 //! 64. In both cases it goes back after 20 ms at the latest. The release grants it to the queue, but not to those that poll, so for them
 //! the lock is then left alone for a polling pause. So a process with many waiting tasks has two turns while a process
-//! with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair: see
-//! `max_handoffs`.
+//! with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair.
 
 use crate::{
     engine::{
@@ -55,11 +54,11 @@ impl Batch {
     pub(crate) fn next(&self, is_asking: bool, now: Moment, limits: &Limits) -> Next {
         let is_within = |most| self.passed < most && now.since(self.since) < limits.handoff_time;
         let goes_on = match self.contended {
-            Some(Contended::OthersQueued) => is_within(limits.handoffs_before_queue()),
-            None if is_asking && !is_within(limits.handoffs_before_queue()) => {
+            Some(Contended::OthersQueued) => is_within(limits.handoffs_before_queue),
+            None if is_asking && !is_within(limits.handoffs_before_queue) => {
                 return Next::AwaitReply;
             }
-            Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls()),
+            Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls),
             // Twice the time, since a reply takes some of it.
             Some(Contended::NoneWaiting) => {
                 now.since(self.replied_at) < limits.handoff_time.saturating_mul(2)
@@ -111,12 +110,11 @@ mod tests {
 
     use super::*;
 
-    fn limits(handoffs: Option<u32>) -> Limits {
+    fn limits(handoffs: u32) -> Limits {
         Limits {
-            held: 1,
-            waiting: 1,
-            handoffs,
-            handoff_time: Duration::from_millis(20),
+            handoffs_before_queue: handoffs,
+            handoffs_before_polls: handoffs,
+            ..Limits::default()
         }
     }
 
@@ -126,7 +124,7 @@ mod tests {
 
     #[test]
     fn while_others_wait_a_batch_ends_by_count_and_by_time() {
-        let limits = limits(Some(3));
+        let limits = limits(3);
         for contended in [Contended::OthersQueued, Contended::OthersWaiting] {
             let mut batch = Batch::new(false, at(0));
             batch.note(contended, at(0));
@@ -146,23 +144,26 @@ mod tests {
     }
 
     #[test]
-    fn before_a_queue_a_lock_is_passed_on_once_unless_asked_otherwise() {
+    fn before_a_queue_a_lock_is_passed_on_once_and_before_polls_64_times() {
         let mut queued = Batch::new(true, at(0));
-        assert_eq!(queued.next(false, at(0), &limits(None)), Next::PassOn);
-        queued.pass(at(0), &limits(None));
-        assert_eq!(queued.next(true, at(0), &limits(None)), Next::GiveBack);
+        assert_eq!(queued.next(false, at(0), &Limits::default()), Next::PassOn);
+        queued.pass(at(0), &Limits::default());
+        assert_eq!(queued.next(true, at(0), &Limits::default()), Next::GiveBack);
         queued.note(Contended::NoneWaiting, at(0));
         assert_eq!(
-            queued.next(true, at(0), &limits(None)),
+            queued.next(true, at(0), &Limits::default()),
             Next::GiveBack,
             "the last holder may be about to come back"
         );
         let mut polled = Batch::new(false, at(0));
         polled.note(Contended::OthersWaiting, at(0));
         polled.passed = 63;
-        assert_eq!(polled.next(false, at(0), &limits(None)), Next::PassOn);
+        assert_eq!(polled.next(false, at(0), &Limits::default()), Next::PassOn);
         polled.passed = 64;
-        assert_eq!(polled.next(false, at(0), &limits(None)), Next::GiveBack);
+        assert_eq!(
+            polled.next(false, at(0), &Limits::default()),
+            Next::GiveBack
+        );
     }
 
     #[test]
@@ -178,20 +179,23 @@ mod tests {
     #[test]
     fn before_the_first_reply_a_lock_is_passed_on_once() {
         let mut batch = Batch::new(false, at(0));
-        assert!(batch.pass(at(0), &limits(None)));
-        assert_eq!(batch.next(true, at(0), &limits(None)), Next::AwaitReply);
+        assert!(batch.pass(at(0), &Limits::default()));
         assert_eq!(
-            batch.next(false, at(0), &limits(None)),
+            batch.next(true, at(0), &Limits::default()),
+            Next::AwaitReply
+        );
+        assert_eq!(
+            batch.next(false, at(0), &Limits::default()),
             Next::PassOn,
             "no reply is on its way"
         );
         batch.note(Contended::NoneWaiting, at(0));
-        assert_eq!(batch.next(true, at(0), &limits(None)), Next::PassOn);
+        assert_eq!(batch.next(true, at(0), &Limits::default()), Next::PassOn);
     }
 
     #[test]
     fn while_no_other_process_waits_a_batch_goes_on_as_long_as_that_is_known() {
-        let limits = limits(Some(3));
+        let limits = limits(3);
         let mut batch = Batch::new(false, at(0));
         batch.passed = 1000;
         batch.note(Contended::NoneWaiting, at(10));
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_server_gets_a_request_after_1_2_4_hand_offs_and_when_its_last_reply_is_old() {
-        let limits = limits(None);
+        let limits = Limits::default();
         let mut batch = Batch::new(false, at(0));
         let mut asked = Vec::new();
         for turn in 1..=100 {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     engine::{
-        full_state::FullState,
+        key_state::KeyState,
         local_holders::{HolderStage, LocalHolder},
         request::AcquireRequest,
         server_lease::ServerLease,
@@ -17,7 +17,7 @@ use crate::{
     moment::Moment,
 };
 
-impl<W, L, O> FullState<W, L, O>
+impl<W, L, O> KeyState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
@@ -70,7 +70,7 @@ where
         fencing: FencingToken,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Some(mut waiter) = self.queue.remove(id) {
+        if let Some(mut waiter) = self.take_waiter(id) {
             cx.actions.extend(waiter.waker.take().map(Action::Wake));
             let held = &mut self.leases[at];
             if let Some(share) = &mut held.share {
@@ -96,15 +96,13 @@ where
 
     /// Ends the waits with a deadline that has passed: at once if a reply is known, else with the reply that is in flight.
     pub(super) fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        while let Some(id) = self.queue.pass_deadline(cx.now) {
-            let decided = self.request.as_ref().is_none_or(AcquireRequest::has_reply);
-            if let Some(waiter) = self.queue.get_mut(id)
-                && decided
-            {
-                let ttl = waiter.terms.ttl;
-                let refusal = self.refusal(ttl, cx.now);
-                let waiter = self.queue.remove(id).map(|waiter| (id, waiter));
-                self.refuse_all(waiter, &refusal, cx);
+        while let Some(waiting) = &mut self.waiting
+            && let Some(id) = waiting.queue.pass_deadline(cx.now)
+        {
+            let decided = self.request().is_none_or(AcquireRequest::has_reply);
+            if decided && let Some(waiter) = self.take_waiter(id) {
+                let refusal = self.refusal(waiter.terms.ttl, cx.now);
+                self.refuse_all([(id, waiter)], &refusal, cx);
             }
         }
     }
@@ -113,10 +111,8 @@ where
     pub(super) fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
         let expected = Refusal::busy_until(now.after(ttl));
         // Before the first reply, the process may know no more than that a waiter is before this one.
-        let replied = self
-            .request
-            .as_ref()
-            .and_then(|request| request.last_reply.clone());
+        let request = self.request();
+        let replied = request.and_then(|request| request.last_reply.clone());
         let held = self.leases.iter().map(ServerLease::ends_at).min();
         replied
             .or_else(|| held.map(Refusal::busy_until))
@@ -124,7 +120,7 @@ where
     }
 
     pub(super) fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {
-        let waiters = self.queue.take_impatient(|_| true);
+        let waiters = self.waiting_mut().queue.take_impatient(|_| true);
         self.refuse_all(waiters, refusal, cx);
     }
 
@@ -136,7 +132,7 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         let is_for = |waiter: &LocalWaiter<W>| matches!(waiter.terms.mode, Mode::Permits(one) if one <= permits);
-        let waiters = self.queue.take_impatient(is_for);
+        let waiters = self.waiting_mut().queue.take_impatient(is_for);
         self.refuse_all(waiters, refusal, cx);
     }
 
@@ -157,7 +153,7 @@ where
         refusal: &Refusal,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        let waiters = self.queue.take_those(which);
+        let waiters = self.waiting_mut().queue.take_those(which);
         self.refuse_all(waiters, refusal, cx);
     }
 
@@ -169,7 +165,7 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         for (id, waiter) in waiters {
-            self.refused.insert(id, refusal.clone());
+            self.waiting_mut().refused.insert(id, refusal.clone());
             cx.actions.extend(waiter.waker.map(Action::Wake));
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     engine::{
         batch::Next,
         event::AfterRelease,
-        full_state::FullState,
+        key_state::KeyState,
         local_holders::{HolderStage, LocalHolder},
         reply::{Contended, Renewed},
         server_lease::{RenewalPlan, RenewalReply, validity},
@@ -23,7 +23,7 @@ use crate::{
     moment::Moment,
 };
 
-impl<W, L, O> FullState<W, L, O>
+impl<W, L, O> KeyState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
@@ -144,14 +144,14 @@ where
             let owner = held.owner.clone();
             for id in &not_taken {
                 if let Some((_, waiter)) = self.withdraw_grant(*id) {
-                    self.queue.insert(*id, waiter);
+                    self.waiting_mut().queue.insert(*id, waiter);
                 }
             }
             if !not_taken.is_empty() {
                 // If one task did not poll for so long, others may not poll either: the process was stopped, or its runtime is
                 // blocked. All are woken, and the lock goes back to the server until one of them polls.
-                cx.actions
-                    .extend(self.queue.put_all_to_sleep().into_iter().map(Action::Wake));
+                let wakers = self.waiting_mut().queue.put_all_to_sleep();
+                cx.actions.extend(wakers.into_iter().map(Action::Wake));
                 self.go_on_without_holder(at, None, cx);
             }
             for id in too_long {
@@ -202,9 +202,9 @@ where
     ) -> AfterRelease<O> {
         let held = &mut self.leases[at];
         let is_kept = kept_until.is_some_and(|until| cx.now < until);
-        let next = self
-            .queue
-            .head()
+        let waiting = self.waiting.as_ref();
+        let next = waiting
+            .and_then(|waiting| waiting.queue.head())
             .filter(|(_, waiter)| held.suits(&waiter.terms, cx));
         if let Some((id, _)) = next
             && !is_kept
@@ -218,7 +218,7 @@ where
                         // A process that polls is not granted the lock by the release. Without a pause, this one would take the
                         // lock again at once, and a poll would hardly ever find it free.
                         let pause = cx.host.jitter(cx.polling_pause);
-                        self.asks_from = Some(cx.now.after(pause));
+                        self.waiting_mut().asks_from = Some(cx.now.after(pause));
                     }
                     return AfterRelease::GiveBack(self.give_back(at, kept_until));
                 }
@@ -283,7 +283,9 @@ where
                     cx.actions.push(Action::End { lease, reason });
                 }
                 // The task has not seen the grant: it waits again, in its position.
-                HolderStage::Granted { waiter, .. } => self.queue.insert(holder.id, waiter),
+                HolderStage::Granted { waiter, .. } => {
+                    self.waiting_mut().queue.insert(holder.id, waiter);
+                }
             }
         }
         if !is_taken {

@@ -163,7 +163,7 @@ where
             holders: LocalHolders::default(),
             permit: grant.permit,
             // A copy of its request may take the key again after its release. So the share is closed from the start.
-            share: Share::new(cx.now, terms, is_wanted || request.is_astray),
+            share: Share::new(terms, is_wanted || request.is_astray),
             is_astray: request.is_astray,
         };
         // If other waiters are to be granted this phase, the renewal stays due now: it grants the phase to the next ones.
@@ -256,7 +256,7 @@ where
     /// Whether a task with these terms may have the share beside the tasks that have it.
     pub(crate) fn admits(&self, terms: &Terms, now: Moment) -> bool {
         let share = self.share.as_ref();
-        share.is_some_and(|share| share.admits(terms.wait, now))
+        share.is_some_and(|share| share.is_open)
             && terms.ttl == self.ttl
             && terms.renew == AutoRenew::On
             && self.is_fresh(now)

@@ -3,18 +3,18 @@
 use crate::{
     engine::{
         event::AfterRelease,
-        full_state::FullState,
+        key_state::KeyState,
         server_lease::RenewalPlan,
-        share::{Admits, KEPT},
+        share::KEPT,
         terms::Terms,
-        transition::{Action, ReleaseAction, Transition},
+        transition::{Action, Transition},
     },
     mode::RequestKind,
     moment::Moment,
     options::AutoRenew,
 };
 
-impl<W, L, O> FullState<W, L, O>
+impl<W, L, O> KeyState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
@@ -29,7 +29,7 @@ where
     pub(super) fn contended(&mut self, owner: &O, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.position_of(owner) {
             self.close_share(at, cx);
-        } else if let Some(request) = &mut self.request
+        } else if let Some(request) = self.request_mut()
             && request.owner == *owner
         {
             request.is_contended = true;
@@ -44,7 +44,8 @@ where
         }
         let (ttl, fencing) = (held.ttl, held.tokens.last());
         let suits = |terms: &Terms| terms.ttl == ttl && terms.renew == AutoRenew::On;
-        for id in self.queue.those_awake(|waiter| suits(&waiter.terms)) {
+        let queue = &self.waiting_mut().queue;
+        for id in queue.those_awake(|waiter| suits(&waiter.terms)) {
             self.give(at, id, fencing, cx);
         }
     }
@@ -54,9 +55,8 @@ where
         if self.kind != RequestKind::Shared {
             return;
         }
-        self.let_go(cx);
         // Bounded by the waiters: each round takes one out.
-        while let Some((id, head)) = self.queue.head()
+        while let Some((id, head)) = self.head()
             && let terms = head.terms
             && let Some(at) = self.open_share(&terms, cx)
         {
@@ -68,25 +68,6 @@ where
     pub(super) fn open_share(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> Option<usize> {
         let mut leases = self.leases.iter();
         leases.position(|held| held.admits(terms, cx.now))
-    }
-
-    /// Begins to let go of the shares that have been open for a ttl.
-    pub(super) fn let_go(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a released lease is taken out.
-        for at in (0..self.leases.len()).rev() {
-            let held = &mut self.leases[at];
-            let Some(share) = &mut held.share else {
-                continue;
-            };
-            if !share.is_to_be_let_go(cx.now) {
-                continue;
-            }
-            share.let_go(cx.now);
-            if held.holders.is_empty() {
-                let release = self.leave_to_others(at, cx);
-                cx.actions.push(Action::Release(release));
-            }
-        }
     }
 
     /// Releases the shares that have been kept without a task for long enough.
@@ -117,23 +98,11 @@ where
         if !held.holders.is_empty() {
             return AfterRelease::Passed;
         }
-        if share.is_open() {
+        if share.is_open {
             share.unused_until = Some(cx.now.after(KEPT.min(held.ttl / 3)));
             return AfterRelease::Passed;
         }
-        let is_let_go = share.let_go_until().is_some();
-        AfterRelease::GiveBack(if is_let_go {
-            self.leave_to_others(at, cx)
-        } else {
-            self.give_back(at, None)
-        })
-    }
-
-    /// Gives back a share that is let go. For two polling pauses the key is left to clients that poll.
-    fn leave_to_others(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) -> ReleaseAction<O> {
-        let pause = cx.host.jitter(cx.polling_pause.saturating_mul(2));
-        self.asks_from = Some(cx.now.after(pause));
-        self.give_back(at, None)
+        AfterRelease::GiveBack(self.give_back(at, None))
     }
 
     /// Closes a share: it admits no further task. If no task has it, it goes back to the server.
@@ -142,10 +111,7 @@ where
         let Some(share) = &mut held.share else {
             return;
         };
-        share.admits = Admits::None;
-        // No pause is needed: the exclusive request is in the server's queue, which is fair. Waiters of this process join the
-        // queue, too.
-        self.asks_from = None;
+        share.is_open = false;
         if held.holders.is_empty() {
             let release = self.give_back(at, None);
             cx.actions.push(Action::Release(release));

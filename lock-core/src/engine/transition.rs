@@ -29,32 +29,25 @@ pub(crate) const BLOCK_ALONE: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskId(pub(crate) u64);
 
-/// Bounds on what one manager holds in memory, and on how long it keeps a lock from others. See the setters of the builder.
+/// With this bound, a process with more waiters than another process has at most two turns to one.
+const BEFORE_QUEUE: u32 = 1;
+
+/// A client that polls comes late, whatever the length of a batch.
+const BEFORE_POLLS: u32 = 64;
+
+/// For how long a lock is handed on inside the process while others wait, and how old a reply about them may be.
+const HANDOFF_TIME: Duration = Duration::from_millis(20);
+
+/// Bounds on what one manager holds in memory, see the setters of the builder, and on how long it keeps a lock from others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) held: usize,
     pub(crate) waiting: usize,
-    /// `None`: a bound that is fair to other processes, which depends on how they wait.
-    pub(crate) handoffs: Option<u32>,
-    pub(crate) handoff_time: Duration,
-}
-
-impl Limits {
-    /// With this bound, a process with more waiters than another process has at most two turns to one.
-    const BEFORE_QUEUE: u32 = 1;
-
-    /// A client that polls comes late, whatever the length of a batch.
-    const BEFORE_POLLS: u32 = 64;
-
     /// How often a lock is passed on inside the process while others are in the server's queue.
-    pub(crate) fn handoffs_before_queue(&self) -> u32 {
-        self.handoffs.unwrap_or(Self::BEFORE_QUEUE)
-    }
-
-    /// How often a lock is passed on inside the process if there is no queue.
-    pub(crate) fn handoffs_before_polls(&self) -> u32 {
-        self.handoffs.unwrap_or(Self::BEFORE_POLLS)
-    }
+    pub(crate) handoffs_before_queue: u32,
+    /// The same if there is no queue.
+    pub(crate) handoffs_before_polls: u32,
+    pub(crate) handoff_time: Duration,
 }
 
 impl Default for Limits {
@@ -62,8 +55,9 @@ impl Default for Limits {
         Self {
             held: 100_000,
             waiting: 100_000,
-            handoffs: None,
-            handoff_time: Duration::from_millis(20),
+            handoffs_before_queue: BEFORE_QUEUE,
+            handoffs_before_polls: BEFORE_POLLS,
+            handoff_time: HANDOFF_TIME,
         }
     }
 }

@@ -71,15 +71,10 @@ impl<W> WaitQueue<W> {
         Some(waiter)
     }
 
-    /// The next waiter to be served.
+    /// The next waiter to be served: the first one that polls when it is woken.
     pub(crate) fn head(&self) -> Option<(TaskId, &LocalWaiter<W>)> {
         let (id, waiter) = self.awake.first()?;
         Some((*id, waiter))
-    }
-
-    /// Whether there is a waiter that polls when it is woken.
-    pub(crate) fn has_head(&self) -> bool {
-        !self.awake.is_empty()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -12,7 +12,6 @@ use crate::{
         reply::{AcquireOutcome, PushedGrant, Renewed},
         request::{MOST_LATE_GRANTS, Meanwhile, RequestStep},
         server_lease::{RenewalPlan, ServerLease},
-        share::Admits,
     },
     fencing::FencingBlock,
     moment::Moment,
@@ -138,7 +137,7 @@ impl World {
                 }
             }
         }
-        if let Some(request) = &self.key.request {
+        if let Some(request) = self.key.request() {
             owners.insert(request.owner);
             tokens.insert(request.known_since);
             if let Meanwhile::Granted(pushed) = request.meanwhile {
@@ -309,26 +308,29 @@ impl World {
     }
 
     fn write_waiters(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
-        for (id, waiter) in self.key.queue.iter() {
+        let Some(waiting) = &self.key.waiting else {
+            return Ok(());
+        };
+        for (id, waiter) in waiting.queue.iter() {
             write!(
                 text,
                 "w{}{:?}{:?}{}{}{} ",
                 names.task(id.0),
                 waiter.terms.ttl,
                 waiter.deadline.map(|at| names.due(at)),
-                self.key.queue.impatient.contains(&id),
-                self.key.queue.awake.get(&id).is_some(),
+                waiting.queue.impatient.contains(&id),
+                waiting.queue.awake.get(&id).is_some(),
                 waiter.waker.is_some()
             )?;
         }
-        for id in self.key.refused.keys() {
+        for id in waiting.refused.keys() {
             write!(text, "f{} ", names.task(id.0))?;
         }
-        Ok(())
+        write!(text, "f{:?} ", waiting.asks_from.map(|at| names.due(at)))
     }
 
     fn write_phase(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
-        if let Some(request) = &self.key.request {
+        if let Some(request) = self.key.request() {
             write!(
                 text,
                 "Q{} {:?} {:?} {:?} {} {} {} {} {} {} {} {} {} ",
@@ -374,14 +376,7 @@ impl World {
         for held in &self.key.leases {
             write_lease(names, held, text)?;
         }
-        write!(
-            text,
-            " f{:?} m{:?} {}",
-            self.key.asks_from.map(|at| names.due(at)),
-            self.state.armed.map(|at| names.due(at)),
-            self.state.is_full()
-        )?;
-        Ok(())
+        write!(text, " m{:?}", self.key.armed.map(|at| names.due(at)))
     }
 }
 
@@ -413,11 +408,7 @@ fn write_lease(
     }?;
     if let Some(share) = &held.share {
         let unused = share.unused_until.map(|at| names.due(at));
-        match share.admits {
-            Admits::Until(at) => write!(text, "S{}{unused:?}", names.due(at)),
-            Admits::NoneUntil(at) => write!(text, "S-{}{unused:?}", names.due(at)),
-            Admits::None => write!(text, "S{unused:?}"),
-        }?;
+        write!(text, "S{}{unused:?}", share.is_open)?;
     }
     for holder in held.holders.iter() {
         write!(

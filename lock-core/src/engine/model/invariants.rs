@@ -1,7 +1,5 @@
 //! What must hold in every state.
 
-use std::time::Duration;
-
 use crate::{
     backend::memory::lock_table::EntryHolder,
     engine::{
@@ -13,7 +11,6 @@ use crate::{
         },
         request::RequestStep,
         server_lease::{RenewalPlan, ServerLease},
-        share::Admits,
         transition::TaskId,
     },
     mode::Mode,
@@ -33,7 +30,6 @@ impl World {
         self.check_timer()?;
         self.check_waiters()?;
         self.check_request()?;
-        self.check_pause()?;
         self.check_leases()?;
         self.check_that_nothing_stays()
     }
@@ -109,18 +105,21 @@ impl World {
     }
 
     fn check_waiters(&self) -> Found {
-        for (id, waiter) in self.key.queue.iter() {
+        let Some(waiting) = &self.key.waiting else {
+            return Ok(());
+        };
+        for (id, waiter) in waiting.queue.iter() {
             must(self.is_alive(id), "a waiter that is gone")?;
             let can_be_woken = waiter.waker.is_some() || self.is_going_to_poll(id);
             must(can_be_woken, "a waiter without a waker")?;
         }
-        for (id, _) in self.key.queue.asleep.iter() {
+        for (id, _) in waiting.queue.asleep.iter() {
             must(
                 self.is_going_to_poll(*id),
                 "a sleeping waiter that was not woken",
             )?;
         }
-        for id in self.key.refused.keys() {
+        for id in waiting.refused.keys() {
             must(
                 self.is_going_to_poll(*id),
                 "a refusal that nothing delivers",
@@ -143,15 +142,13 @@ impl World {
     }
 
     fn check_request(&self) -> Found {
-        let Some(request) = &self.key.request else {
+        let Some(request) = self.key.request() else {
             let is_planned = match self.left.mode {
                 Mode::Exclusive | Mode::Once => !self.key.leases.is_empty(),
-                // The server is asked when the share has been let go.
-                Mode::Shared => self.key.asks_from().is_some(),
-                Mode::Permits(_) => false,
+                Mode::Shared | Mode::Permits(_) => false,
             };
             return must(
-                !self.key.queue.has_head() || is_planned,
+                self.key.head().is_none() || is_planned,
                 "a waiter for which nothing is asked",
             );
         };
@@ -175,25 +172,9 @@ impl World {
                 )
             }
             RequestStep::Waiting { .. } => {
-                must(self.key.queue.has_head(), "a request for no waiter")
+                must(self.key.head().is_some(), "a request for no waiter")
             }
         }
-    }
-
-    /// Waiters do not ask while a share that is let go has tasks. They also do not ask for a second after that, which is two pauses
-    /// of a client that polls.
-    fn check_pause(&self) -> Found {
-        let is_left = |held: &ServerLease<u64, u64, u64>| {
-            let share = held.share.as_ref();
-            share.is_some_and(|share| matches!(share.admits, Admits::NoneUntil(_)))
-                && held.holders.iter().next().is_some()
-        };
-        let soon = self.now.after(Duration::from_secs(1));
-        let is_soon = self.key.asks_from().is_none_or(|from| from <= soon);
-        must(
-            is_soon || self.key.leases.iter().any(is_left),
-            "a share that has gone keeps waiters from asking",
-        )
     }
 
     fn check_leases(&self) -> Found {
@@ -233,7 +214,7 @@ impl World {
         )?;
         let is_planned = held.renewal != RenewalPlan::InFlight || is_renewing;
         must(is_planned, "a renewal that is not in flight")?;
-        let is_open = held.share.is_some_and(|share| share.is_open());
+        let is_open = held.share.is_some_and(|share| share.is_open);
         must(
             !is_open || self.is_notified_or_free(held.owner),
             "a share that is kept from an exclusive request",

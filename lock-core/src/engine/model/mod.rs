@@ -246,7 +246,6 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
     ]);
     explore_if_fast(&beside_another.with_each_fault());
     explore_if_fast(&[
-        // Long enough for a share to be let go.
         Scenario {
             moments: Some(5),
             ..shared

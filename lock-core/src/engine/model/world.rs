@@ -8,9 +8,8 @@ use std::{
 
 use crate::{
     engine::{
-        KeyState,
         event::{AfterRelease, Event, Outcome},
-        full_state::FullState,
+        key_state::KeyState,
         model::server::{
             NoReply, OTHER, OTHER_TTL, Renewal, Reply, Request, Sent, Server, Stores, TTL,
         },
@@ -30,7 +29,6 @@ use crate::{
 const GRID_NANOS: u64 = 500_000_000;
 
 type Key = KeyState<u64, u64, u64>;
-type FullKey = FullState<u64, u64, u64>;
 pub(super) type Found = Result<(), String>;
 
 /// The owner token, the fencing token and the permit of a lease, and until when it is certain.
@@ -103,9 +101,7 @@ pub(super) struct PolledRequest {
 pub(super) struct World {
     pub(super) now: Moment,
     /// What the process knows of the key, as the registry has it.
-    pub(super) state: Key,
-    /// The same as a full state.
-    pub(super) key: FullKey,
+    pub(super) key: Key,
     pub(super) tasks: [Task; 2],
     pub(super) rounds: [u8; 2],
     pub(super) left: Scenario,
@@ -130,8 +126,7 @@ impl World {
     pub(super) fn start(scenario: Scenario) -> Self {
         Self {
             now: Moment::from_nanos(1_000_000_000_000),
-            state: Key::new(scenario.mode.kind()),
-            key: FullKey::new(scenario.mode.kind()),
+            key: Key::new(scenario.mode.kind()),
             tasks: [Task::Away, Task::Away],
             rounds: [scenario.rounds; 2],
             left: scenario,
@@ -452,16 +447,15 @@ impl World {
         let mut cx = Transition {
             now: self.now,
             limits: Limits {
-                handoffs: Some(self.left.handoffs),
-                handoff_time: Duration::from_millis(20),
+                handoffs_before_queue: self.left.handoffs,
+                handoffs_before_polls: self.left.handoffs,
                 ..Limits::default()
             },
             polling_pause: Duration::from_millis(500),
             host: &host,
             actions: Vec::new(),
         };
-        let outcome = self.state.apply(event, &mut cx);
-        self.key = self.state.to_full(&cx);
+        let outcome = self.key.apply(event, &mut cx);
         let actions = cx.actions;
         self.next_owner = host.next_owner.get();
         // As the registry does under its mutex: a new timer replaces the earlier one.
@@ -470,9 +464,8 @@ impl World {
                 self.timer = Some(*at);
             }
         }
-        if self.state.is_over() {
-            self.state = Key::new(self.left.mode.kind());
-            self.key = FullKey::new(self.left.mode.kind());
+        if self.key.is_over() {
+            self.key = Key::new(self.left.mode.kind());
             self.timer = None;
         }
         for action in actions {

@@ -234,27 +234,6 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Bounds how often a lock is handed on inside this process while other processes wait for it. Defaults to 1 where they wait in
-    /// a queue, and to 64 where they poll (several servers, server users without scripts).
-    ///
-    /// Processes have equally many turns if they have equally many waiting tasks, or if each has at least one more than this bound.
-    /// If several tasks of one process wait beside a single task of another, the first process has this many turns more. By default
-    /// that is two to one. A hand-off inside the process costs no message, so a high bound is fast, but other processes wait for
-    /// longer.
-    pub fn max_handoffs(mut self, most: u32) -> Self {
-        self.limits.handoffs = Some(most);
-        self
-    }
-
-    /// Bounds for how long a lock is handed on inside this process while other processes wait for it. Defaults to 20 ms.
-    ///
-    /// As [`max_handoffs`](Self::max_handoffs); the bound that is reached first counts. It is also the interval at which the
-    /// server is asked whether other processes wait for a lock that is handed on.
-    pub fn max_handoff_time(mut self, most: Duration) -> Self {
-        self.limits.handoff_time = most;
-        self
-    }
-
     /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to no bound otherwise.
     ///
     /// A server that restarts may have forgotten locks. With several servers, it does not vote until it was watched for twice this

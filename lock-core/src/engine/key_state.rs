@@ -1,5 +1,8 @@
 //! All that the process knows of a key: the wait queue, the request to the server, the server leases, and their holders. The transitions
 //! stand in `acquiring.rs`, `granting.rs`, `holding.rs` and `sharing.rs`.
+//!
+//! A process may hold 100,000 keys for hours, and most of them have no waiter. So what only waiters need is on the heap, as long as
+//! there are any.
 
 use std::{collections::BTreeMap, mem};
 
@@ -8,7 +11,6 @@ use crate::{
         event::{Event, Outcome},
         request::{AcquireRequest, RequestStep},
         server_lease::ServerLease,
-        share::Share,
         terms::Terms,
         transition::{Action, Refusal, TaskId, Transition},
         wait_queue::{LocalWaiter, WaitQueue},
@@ -19,20 +21,46 @@ use crate::{
 };
 
 #[derive(Clone, Debug)]
-pub(crate) struct FullState<W, L, O> {
+pub(crate) struct KeyState<W, L, O> {
     pub(super) kind: RequestKind,
-    pub(crate) queue: WaitQueue<W>,
-    /// What is asked of the server for the first waiter.
-    pub(crate) request: Option<AcquireRequest<O>>,
     /// What the server gave.
-    pub(crate) leases: Vec<ServerLease<W, L, O>>,
-    /// A share was let go: waiters do not ask the server before this moment.
+    pub(super) leases: Vec<ServerLease<W, L, O>>,
+    /// Made by [`Self::waiting_mut`], and freed after the event that leaves it empty.
+    pub(super) waiting: Option<Box<Waiting<W, O>>>,
+    /// The earliest timer hint that was given out and has not fired.
+    pub(super) armed: Option<Moment>,
+}
+
+/// What there is only while tasks wait, or have not read their refusals.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting<W, O> {
+    pub(super) queue: WaitQueue<W>,
+    /// What is asked of the server for the first waiter.
+    pub(super) request: Option<AcquireRequest<O>>,
+    /// The lock was given back for processes that poll: waiters do not ask the server before this moment.
     pub(super) asks_from: Option<Moment>,
     /// The refusals for tasks that have not polled since their wait ended.
     pub(super) refused: BTreeMap<TaskId, Refusal>,
 }
 
-impl<W, L, O> FullState<W, L, O>
+impl<W, O> Default for Waiting<W, O> {
+    fn default() -> Self {
+        Self {
+            queue: WaitQueue::default(),
+            request: None,
+            asks_from: None,
+            refused: BTreeMap::new(),
+        }
+    }
+}
+
+impl<W, O> Waiting<W, O> {
+    fn is_empty(&self) -> bool {
+        self.request.is_none() && self.queue.is_empty() && self.refused.is_empty()
+    }
+}
+
+impl<W, L, O> KeyState<W, L, O>
 where
     L: Clone,
     O: Clone + PartialEq,
@@ -40,20 +68,33 @@ where
     pub(crate) fn new(kind: RequestKind) -> Self {
         Self {
             kind,
-            queue: WaitQueue::default(),
-            request: None,
             leases: Vec::new(),
-            asks_from: None,
-            refused: BTreeMap::new(),
+            waiting: None,
+            armed: None,
         }
     }
 
-    /// Makes the transition of an event. What comes due by it is done.
+    /// Makes the transition of an event. What comes due by it is done, and the timer is set.
     pub(crate) fn apply(
         &mut self,
         event: Event<'_, W, O>,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Outcome<L, O> {
+        if matches!(event, Event::Tick) {
+            self.armed = None;
+        }
+        let outcome = self.react(event, cx);
+        drop(self.waiting.take_if(|waiting| waiting.is_empty()));
+        if let Some(due) = self.due()
+            && self.armed.is_none_or(|armed| due < armed)
+        {
+            self.armed = Some(due);
+            cx.actions.push(Action::Arm(due));
+        }
+        outcome
+    }
+
+    fn react(&mut self, event: Event<'_, W, O>, cx: &mut Transition<'_, W, L, O>) -> Outcome<L, O> {
         let mut polling = None;
         let mut outcome = Outcome::Pending;
         match event {
@@ -70,7 +111,7 @@ where
                 polling = Some(id);
                 if let Some((owner, reply)) = reply {
                     // The task is being polled, and needs no wake-up for the result of this reply.
-                    self.take_waker(id, cx);
+                    self.drop_waker(id, cx);
                     self.acquired(owner, reply, cx);
                 }
                 outcome = self.poll(id, waker, cx);
@@ -96,17 +137,46 @@ where
         outcome
     }
 
-    /// Whether nothing is left to do.
+    /// Whether the registry can remove it.
     pub(crate) fn is_over(&self) -> bool {
-        self.request.is_none()
-            && self.leases.is_empty()
-            && self.queue.is_empty()
-            && self.refused.is_empty()
+        self.leases.is_empty() && self.waiting.is_none()
     }
 
-    /// Whether it is as if nothing had happened. A state that is over may still keep the next task from asking.
-    pub(super) fn is_new(&self) -> bool {
-        self.is_over() && self.asks_from.is_none()
+    pub(super) fn waiting_mut(&mut self) -> &mut Waiting<W, O> {
+        self.waiting.get_or_insert_default()
+    }
+
+    pub(super) fn request(&self) -> Option<&AcquireRequest<O>> {
+        self.waiting.as_ref()?.request.as_ref()
+    }
+
+    pub(super) fn request_mut(&mut self) -> Option<&mut AcquireRequest<O>> {
+        self.waiting.as_mut()?.request.as_mut()
+    }
+
+    /// The next waiter to be served: the first one that polls when it is woken.
+    pub(super) fn head(&self) -> Option<(TaskId, &LocalWaiter<W>)> {
+        self.waiting.as_ref()?.queue.head()
+    }
+
+    pub(super) fn take_waiter(&mut self, id: TaskId) -> Option<Box<LocalWaiter<W>>> {
+        self.waiting.as_mut()?.queue.remove(id)
+    }
+
+    pub(crate) fn waiters(&self) -> usize {
+        let waiting = self.waiting.as_ref();
+        waiting.map_or(0, |waiting| waiting.queue.length())
+    }
+
+    /// Takes the wakers of all waiters, which are to poll.
+    pub(crate) fn take_wakers(&mut self) -> Vec<W> {
+        let waiting = self.waiting.as_mut();
+        waiting.map_or_else(Vec::new, |waiting| waiting.queue.take_wakers())
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_held(&self) -> bool {
+        self.ends().next().is_some()
     }
 
     /// When each lease that tasks hold ends, unless it is renewed.
@@ -118,15 +188,15 @@ where
     /// Whether a task that does not wait is refused without a request: another task holds the lock alone, or waits before it. A
     /// request that no task waits for any more does not count.
     ///
-    /// In the other modes the lock may have room for both tasks, or there is a result for both. So while the first reply is awaited, the task joins the queue of
-    /// this process, for that reply. In the server's queue it has no entry.
+    /// In the other modes the lock may have room for both tasks, or there is a result for both. So while the first reply is awaited,
+    /// the task joins the queue of this process, for that reply. In the server's queue it has no entry.
     fn is_taken(&self) -> bool {
         let is_held = self.kind.is_alone() && !self.leases.is_empty();
         if self.kind == RequestKind::Exclusive {
-            return is_held || !self.queue.is_empty();
+            return is_held || self.waiters() > 0;
         }
         let is_unanswered = |request: &AcquireRequest<O>| !request.has_reply();
-        is_held || !self.queue.is_empty() && !self.request.as_ref().is_some_and(is_unanswered)
+        is_held || self.waiters() > 0 && !self.request().is_some_and(is_unanswered)
     }
 
     pub(super) fn wait(
@@ -148,7 +218,7 @@ where
             deadline,
             waker: waker.take(),
         };
-        self.queue.insert(id, Box::new(waiter));
+        self.waiting_mut().queue.insert(id, Box::new(waiter));
         Outcome::Pending
     }
 
@@ -163,8 +233,7 @@ where
             return None;
         }
         self.expire(cx);
-        self.let_go(cx);
-        if !self.queue.is_empty() {
+        if self.waiters() > 0 {
             return None;
         }
         let at = self.open_share(terms, cx)?;
@@ -177,34 +246,39 @@ where
         waker: &mut Option<W>,
         cx: &mut Transition<'_, W, L, O>,
     ) -> Outcome<L, O> {
-        if let Some(refusal) = self.refused.remove(&id) {
+        let waiting = self.waiting.as_mut();
+        if let Some(refusal) = waiting.and_then(|waiting| waiting.refused.remove(&id)) {
             return Outcome::Refused(refusal);
         }
         if let Some(taken) = self.take_grant(id, cx) {
             return Outcome::Taken(taken);
         }
         self.expire(cx);
-        if let Some(waiter) = self.queue.get_mut(id) {
-            mem::swap(&mut waiter.waker, waker);
+        if let Some(waiting) = &mut self.waiting {
+            if let Some(waiter) = waiting.queue.get_mut(id) {
+                mem::swap(&mut waiter.waker, waker);
+            }
+            waiting.queue.mark_awake(id);
         }
-        self.queue.mark_awake(id);
         Outcome::Pending
     }
 
-    pub(super) fn take_waker(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
-        let waker = self
-            .queue
-            .get_mut(id)
-            .and_then(|waiter| waiter.waker.take());
-        cx.actions.extend(waker.map(Action::Drop));
+    pub(super) fn drop_waker(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
+        if let Some(waiting) = &mut self.waiting
+            && let Some(waiter) = waiting.queue.get_mut(id)
+        {
+            cx.actions.extend(waiter.waker.take().map(Action::Drop));
+        }
     }
 
     pub(super) fn leave(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) {
-        self.refused.remove(&id);
-        if let Some(waiter) = self.queue.remove(id) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.refused.remove(&id);
+        }
+        if let Some(waiter) = self.take_waiter(id) {
             cx.actions.extend(waiter.waker.map(Action::Drop));
         }
-        if let Some(request) = &mut self.request {
+        if let Some(request) = self.request_mut() {
             request.is_no_longer_polled_by(id);
         }
         if let Some((at, waiter)) = self.withdraw_grant(id) {
@@ -214,7 +288,7 @@ where
     }
 
     pub(super) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
-        if let Some(request) = &mut self.request {
+        if let Some(request) = self.request_mut() {
             // After an outage the waiters of all processes get their messages at about the same time.
             let spread = cx.polling_pause.saturating_mul(request.failures.min(10));
             request.reconnected(cx.now.after(cx.host.jitter(spread)));
@@ -248,7 +322,7 @@ where
         for held in &mut self.leases {
             cx.actions.extend(held.renew_if_due(cx.now));
         }
-        if let Some(request) = &mut self.request
+        if let Some(request) = self.request_mut()
             && request.stop_waiting_for_poll(cx.now)
         {
             cx.actions.push(Action::TakeOverRequest);
@@ -257,36 +331,27 @@ where
 
     /// When something is due next.
     pub(super) fn due(&self) -> Option<Moment> {
-        let request = self.request.as_ref().and_then(AcquireRequest::due);
-        let asks = self.asks_from().filter(|_| self.is_about_to_ask());
-        let others = [self.queue.first_deadline(), request, asks];
+        let of_waiting = self.waiting.as_ref().and_then(|waiting| {
+            let request = waiting.request.as_ref().and_then(AcquireRequest::due);
+            let asks = waiting.asks_from.filter(|_| self.is_about_to_ask());
+            let all = [waiting.queue.first_deadline(), request, asks];
+            all.into_iter().flatten().min()
+        });
         let leases = self.leases.iter().map(ServerLease::due);
-        others.into_iter().flatten().chain(leases).min()
+        of_waiting.into_iter().chain(leases).min()
     }
 
-    /// The server is asked from this moment on: not while a share is let go.
-    pub(super) fn asks_from(&self) -> Option<Moment> {
-        let shares = self.leases.iter().filter_map(|held| held.share.as_ref());
-        let let_go = shares.filter_map(Share::let_go_until);
-        let_go.chain(self.asks_from).max()
-    }
-
-    pub(super) fn each_lease(&self) -> impl Iterator<Item = &L> {
+    /// The leases of the tasks that hold the lock.
+    pub(crate) fn each_lease(&self) -> impl Iterator<Item = &L> {
         self.leases.iter().flat_map(ServerLease::leases)
     }
 
     /// Asks the server, if a task waits for its reply and nothing is in flight. Ends a request that no task waits for.
     pub(super) fn go_on(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
-        match &self.request {
+        match self.request() {
             None => {
                 self.admit_waiters(cx);
-                let is_time = self.asks_from().is_none_or(|from| from <= cx.now)
-                    || self
-                        .queue
-                        .head()
-                        .is_some_and(|(_, head)| head.terms.wait == Wait::No);
-                if self.is_about_to_ask() && is_time {
-                    self.asks_from = None;
+                if self.is_about_to_ask() && self.may_ask(cx.now) {
                     self.ask(polling, cx);
                 }
             }
@@ -294,7 +359,7 @@ where
                 step: RequestStep::Waiting { until, .. },
                 ..
             }) => {
-                if !self.queue.has_head() {
+                if self.head().is_none() {
                     self.end_request(cx);
                 } else if *until <= cx.now {
                     self.ask(polling, cx);
@@ -307,6 +372,13 @@ where
     /// Whether there is a waiter for which the server must be asked, and no request yet.
     fn is_about_to_ask(&self) -> bool {
         let is_in_the_way = self.kind.is_alone() && !self.leases.is_empty();
-        self.request.is_none() && self.queue.has_head() && !is_in_the_way
+        self.request().is_none() && self.head().is_some() && !is_in_the_way
+    }
+
+    /// Whether processes that poll have had their time. A task that does not wait asks at once.
+    fn may_ask(&self, now: Moment) -> bool {
+        let asks_from = self.waiting.as_ref().and_then(|waiting| waiting.asks_from);
+        let does_not_wait = |(_, head): (_, &LocalWaiter<W>)| head.terms.wait == Wait::No;
+        asks_from.is_none_or(|from| from <= now) || self.head().is_some_and(does_not_wait)
     }
 }
