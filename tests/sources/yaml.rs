@@ -45,32 +45,6 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("a text: {value}"))
 }
 
-/// All texts below a value that a person reads.
-fn prose(value: &Value) -> Vec<&str> {
-    let read = [
-        "title",
-        "description",
-        "summary",
-        "label",
-        "value",
-        "name",
-        "about",
-    ];
-    match value {
-        Value::Array(values) => values.iter().flat_map(prose).collect(),
-        Value::Object(fields) => {
-            let pairs = fields.iter();
-            pairs
-                .flat_map(|(name, value)| match value {
-                    Value::String(text) if read.contains(&&**name) => vec![&**text],
-                    value => prose(value),
-                })
-                .collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
 #[test]
 fn the_workflow_runs_all_checks_with_no_right_to_change_a_thing() {
     let workflows = files(".github/workflows");
