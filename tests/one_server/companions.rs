@@ -51,8 +51,11 @@ async fn a_full_server_keeps_the_leases_of_each_mode() {
     for guard in guards {
         guard.release_held().await;
     }
-    let left = server.keys("lock:*");
-    assert!(left.is_empty(), "{left:?}");
+    // The process keeps its share for a second.
+    eventually(HANG, "no lock is left", async || {
+        server.keys("lock:*").is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
