@@ -35,6 +35,14 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// The reply to a `PING`, which may have a text.
+    pub fn pong(request: &[String]) -> Self {
+        match request.get(1) {
+            Some(text) => Self::Bytes(format!("${}\r\n{text}\r\n", text.len()).into_bytes()),
+            None => Self::line("+PONG"),
+        }
+    }
+
     /// Sends this line, as in `line("-ERR no")` or `line(":1")`.
     pub fn line(line: &str) -> Self {
         Self::Bytes(format!("{line}\r\n").into_bytes())
@@ -89,7 +97,7 @@ impl FakeServer {
             // Like a server older than RESP3, so that a client falls back to RESP2.
             Some("HELLO") => Reply::line("-ERR unknown command 'HELLO'"),
             Some("AUTH" | "SELECT" | "CLIENT") => Reply::line("+OK"),
-            Some("PING") => Reply::line("+PONG"),
+            Some("PING") => Reply::pong(words),
             _ => reply.clone(),
         })
     }

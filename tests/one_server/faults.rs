@@ -702,7 +702,7 @@ async fn a_release_that_was_refused_is_no_success_when_the_key_is_gone_afterward
     let scripts = std::sync::atomic::AtomicU32::new(0);
     // A server that restarts without its data between an acquire and a release.
     let server = FakeServer::start(move |request| match request[0].to_uppercase().as_str() {
-        "PING" => Reply::line("+PONG"),
+        "PING" => Reply::pong(request),
         // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
@@ -781,7 +781,7 @@ async fn a_reply_without_a_request_is_ignored() {
     let connected = Arc::new(AtomicU64::new(0));
     let greeted = connected.clone();
     let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Reply::line("+PONG"),
+        "PING" => Reply::pong(request),
         "HELLO" => {
             greeted.fetch_add(1, Ordering::SeqCst);
             Reply::line("-ERR unknown command 'HELLO'")
@@ -811,7 +811,7 @@ async fn a_refused_second_request_does_not_hide_that_the_first_one_may_have_take
     let asked = Arc::new(AtomicU64::new(0));
     let counted = asked.clone();
     let server = FakeServer::start(move |request| match request[0].as_str() {
-        "PING" => Reply::line("+PONG"),
+        "PING" => Reply::pong(request),
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
         // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),

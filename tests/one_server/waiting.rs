@@ -776,7 +776,7 @@ async fn a_connection_whose_handshake_comes_to_nothing_is_closed() {
     // A server that begins to load its data again.
     let server = FakeServer::start(move |request| match request[0].as_str() {
         "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
-        "PING" => Reply::line("+PONG"),
+        "PING" => Reply::pong(request),
         "EVAL" if is_loading.load(Ordering::SeqCst) => {
             count.fetch_add(1, Ordering::SeqCst);
             Reply::line("-LOADING wait")

@@ -193,7 +193,7 @@ fn hostile(seed: u64) -> FakeServer {
         match first {
             "HELLO" => Reply::Bytes(hello.into()),
             "AUTH" | "CLIENT" | "SELECT" => Reply::line("+OK"),
-            "PING" => Reply::line("+PONG"),
+            "PING" => Reply::pong(words),
             "SUBSCRIBE" => Reply::Bytes(">3\r\n+subscribe\r\n+c\r\n:1\r\n".into()),
             "EVAL" | "EVALSHA" if words.get(3).is_some_and(|key| key == "__lock_core__:check") => {
                 Reply::line(":1")

@@ -217,7 +217,7 @@ where
                     if held.batch.contended == Some(Contended::OthersWaiting) {
                         // A process that polls is not granted the lock by the release. Without a pause, this one would take the
                         // lock again at once, and a poll would hardly ever find it free.
-                        let pause = cx.host.jitter(cx.polling_pause);
+                        let pause = cx.host.jitter(cx.polling_pause).min(held.ttl / 4);
                         self.waiting_mut().asks_from = Some(cx.now.after(pause));
                     }
                     return AfterRelease::GiveBack(self.give_back(at, kept_until));

@@ -23,7 +23,7 @@ pub(super) fn json(of: &(impl Serialize + ?Sized)) -> Result<Value, Error> {
 fn is_unordered<I>() -> bool {
     let name = any::type_name::<I>();
     let path = name.split('<').next();
-    path.is_some_and(|path| path.ends_with("HashSet"))
+    path.is_some_and(|path| path.ends_with("::HashSet"))
 }
 
 /// Like the serializer of serde's JSON, but for sets.

@@ -156,7 +156,10 @@ impl Server {
         }
         let scripts = self.dialect.has_scripts();
         match name.as_str() {
-            "PING" => Reply::Status("PONG"),
+            "PING" => match words.first() {
+                Some(text) => Reply::Bulk(text.clone()),
+                None => Reply::Status("PONG"),
+            },
             "HELLO" => self.hello(client),
             "SUBSCRIBE" => self.subscribe(client, &words[0]),
             "INFO" => self.info(now_us),

@@ -222,8 +222,11 @@ impl RedisStore {
         let words = set_if_free(&*request.owner, request.ttl);
         let connection = &self.place().server.connection;
         let (connection, reply) = connection.send(&[&words], within, Some(in_flight)).await?;
-        let is_set = of_value(reply)? != Value::Nil;
-        Ok((connection, is_set))
+        match of_value(reply)? {
+            Value::Okay => Ok((connection, true)),
+            Value::Nil => Ok((connection, false)),
+            _ => Err(errors::nonsense("a SET")),
+        }
     }
 
     /// The owner token in the key, and for how long.

@@ -71,7 +71,7 @@ impl ReconnectingConnection {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        let mut used = None;
+        let (mut used, mut has_replied) = (None, false);
         let exchange = async {
             let connection = self.current().await?.connection.clone();
             if only_on.is_some_and(|id| id != connection.id) {
@@ -83,6 +83,7 @@ impl ReconnectingConnection {
             let connection = used.insert(connection);
             // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
             let replies = Box::pin(connection.several(&commands, in_flight, sent, None)).await;
+            has_replied = true;
             let replies = connection.in_its_place(replies, None).await;
             let replies = self.take_in(connection, sent, within, replies, Vec::as_slice)?;
             Ok((id, replies))
@@ -90,7 +91,9 @@ impl ReconnectingConnection {
         let timed = tokio::time::timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
             if let Some(connection) = used {
-                connection.traffic.doubt();
+                if !has_replied {
+                    connection.traffic.doubt();
+                }
                 self.suspect(&connection, within);
             }
             Err(errors::late(self.address(), within))
@@ -115,8 +118,12 @@ impl ReconnectingConnection {
         spawn_beside(async move {
             let asked = CLOCK.now();
             let messages = connection.traffic.messages();
-            let doubts = connection.traffic.open_doubts();
-            let mut ping = pin!(connection.ask_all(&[&[Arg::Text("PING")]]));
+            let doubts = connection.traffic.open_doubts().unwrap_or_default();
+            // Its own text, so that the reply to another PING is not taken for its reply.
+            let text = format!("lock-core:{doubts}");
+            let words = [Arg::Text("PING"), Arg::Text(&text)];
+            let words = [&words[..]];
+            let mut ping = pin!(connection.ask_all(&words));
             // Ends with the reply, with a silence, or after a minute in which only other replies come. Messages come even if
             // requests are lost on the way. They cannot be distinguished from replies to dropped requests. So while messages come, the wait
             // is prolonged to `PROLONGED` times its length at most.
@@ -137,15 +144,19 @@ impl ReconnectingConnection {
                     LONGEST
                 };
                 match reply {
-                    Ok(Ok(replies)) if !is_pong(&replies) => {
+                    Ok(Ok(replies)) if !is_echo(&replies, &text) => {
                         reconnecting.end_misplaced(connection.id);
                     }
                     Ok(Ok(_)) => {
                         if waited > patience {
                             reconnecting.note_late_round_trip(waited);
                         }
-                        connection.traffic.settle(doubts.unwrap_or_default());
+                        connection.traffic.settle(doubts);
                         catch_panic(|| connection.traffic.tick.notify_waiters());
+                    }
+                    // It did not leave: too many requests are in flight, so the next one waits.
+                    Ok(Err(_)) if connection.traffic.is_usable() => {
+                        tokio::time::sleep(patience).await;
                     }
                     Ok(Err(_)) => {}
                     Err(_) if has_bytes && waited < most => {
@@ -182,7 +193,7 @@ impl ReconnectingConnection {
     }
 }
 
-/// Whether it is the reply to a PING, and not to another request.
-fn is_pong(replies: &[Value]) -> bool {
-    matches!(replies, [Value::SimpleString(pong)] if pong == "PONG")
+/// Whether it is the reply to the PING with this text, and not to another request.
+fn is_echo(replies: &[Value], text: &str) -> bool {
+    matches!(replies, [Value::BulkString(echo)] if echo == text.as_bytes())
 }

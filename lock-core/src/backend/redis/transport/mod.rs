@@ -213,7 +213,7 @@ impl Connection {
     ///
     /// If a peer loses replies and keeps the connection, each later reply is taken for that of an earlier request, and may look right:
     /// the `OK` to one `SET` is that to another. So after a time-out, no reply counts before the one to a later PING is in its place.
-    /// That comes right behind the replies of a server that was only slow.
+    /// That comes right after the replies of a server that was only slow. A time-out after this reply came says nothing about its place.
     ///
     /// # Cancel safety
     ///
@@ -225,11 +225,14 @@ impl Connection {
     ) -> Result<T, NoReply> {
         let reply = replied?;
         let traffic = &*self.traffic;
+        let Some(doubts) = traffic.open_doubts() else {
+            return Ok(reply);
+        };
         // Bounded by the PING, which is answered or ends the connection, and by `until`.
         loop {
             // Made before the look, so that it is not missed.
             let tick = traffic.tick.notified();
-            if traffic.open_doubts().is_none() {
+            if traffic.are_settled(doubts) {
                 return Ok(reply);
             }
             if !traffic.is_usable() {

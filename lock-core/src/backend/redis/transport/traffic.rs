@@ -180,6 +180,11 @@ impl Traffic {
         (doubts > settled).then_some(doubts)
     }
 
+    /// Whether the replies are in their places as far as the first `doubts` doubts are concerned.
+    pub(crate) fn are_settled(&self, doubts: u64) -> bool {
+        self.settled.load(Ordering::SeqCst) >= doubts
+    }
+
     /// Notes that a request was given up.
     pub(crate) fn note_late(&self) {
         self.doubt();

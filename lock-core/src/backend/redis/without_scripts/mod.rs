@@ -179,7 +179,15 @@ impl KeyLocation {
         // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
         let ping = in_one_message([command(&[&[Text("PING")]])]);
         let within = connection.reply_within();
-        let (id, _) = (connection.send_all(ping, within, Some(request.in_flight()))).await?;
+        let sent = connection.send_all(ping, within, Some(request.in_flight()));
+        let (id, replies) = sent.await?;
+        if !matches!(
+            &replies[..],
+            [Value::SimpleString(_) | Value::ServerError(_)]
+        ) {
+            // It is the reply to another request.
+            return Err(errors::nonsense("a PING"));
+        }
         let words = match request.keep {
             None => command(&[&[Text("DEL"), Text(key)]]),
             // Another value, so that no renewal prolongs it.
