@@ -213,7 +213,6 @@ pub(crate) fn lost_at_release(key: &LockKey, mode: LockMode, reason: LeaseLost) 
 }
 
 /// Warns of a key by hand that looks like a template, once for each text. Does nothing in a release build.
-///
 pub(crate) fn check_literal(key: &LockKey) {
     if cfg!(debug_assertions) && literal_keys::is_news(key) {
         catch_panic(|| {

@@ -26,8 +26,6 @@ pub(crate) mod topology;
 pub(crate) mod transport;
 mod without_scripts;
 
-// The vocabulary of this folder.
-
 impl Store for RedisStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         one_message::acquire(self, request)

@@ -68,8 +68,6 @@ mod stream;
 mod tls;
 mod traffic;
 
-// The vocabulary of this folder.
-
 pub(super) const CLOCK: Clock = Clock::Boot;
 
 #[derive(Debug)]
