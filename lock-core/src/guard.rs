@@ -71,7 +71,7 @@ impl LockGuard {
     }
 
     pub(crate) fn hold(&self) -> &Hold {
-        self.hold.leases().first().see();
+        self.hold.leases().first().note_seen();
         &self.hold
     }
 }

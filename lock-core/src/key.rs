@@ -66,7 +66,7 @@ impl LockKey {
     }
 
     /// The text behind a manager's prefix.
-    pub(crate) fn behind(&self, prefix: &str) -> Arc<str> {
+    pub(crate) fn with_prefix(&self, prefix: &str) -> Arc<str> {
         let (text, mut room) = (&self.0.text, [0; 128]);
         // Made in one allocation if it is not long.
         if let Some((front, rest)) = room.split_at_mut_checked(prefix.len())

@@ -168,7 +168,7 @@ impl Lease {
         };
         let batch = self.leases.all().iter().map(compare).collect();
         let replies = context
-            .ask(|store| store.renew(batch, context.reply_within()))
+            .request(|store| store.renew(batch, context.reply_within()))
             .await
             .map_err(|error| error.about(self.key()))?;
         let mut replies = replies.into_iter();

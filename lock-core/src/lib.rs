@@ -94,7 +94,7 @@
     not(feature = "redis"),
     expect(
         dead_code,
-        reason = "the port and the runtime have more than locks in memory use"
+        reason = "the waist and the runtime have more than locks in memory use"
     )
 )]
 

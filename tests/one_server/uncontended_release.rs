@@ -1,12 +1,13 @@
 //! Releases of a lock that no other client is expected to want.
 
-use crate::stopped_waiter::Stopped;
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Request,
     Which, connect, eventually, options,
 };
 use tokio::{task::JoinHandle, time::timeout};
+
+use crate::stopped_waiter::Stopped;
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 

@@ -6,13 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::files::{below, has_extension, root};
 use syn::{
     Attribute, Ident, Item, ItemImpl, ItemMod, Meta, UseTree, Visibility,
     ext::IdentExt as _,
     parse_quote,
     visit_mut::{self, VisitMut},
 };
+
+use crate::files::{below, has_extension, root};
 
 /// The items of the crate that have an exported name, and the `impl` blocks between such items, or between one and other crates.
 /// In no particular order.

@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, env, fs, process::Command};
 use syn::{Expr, Item, ItemMod, LitStr, Meta};
 
 use crate::{files::root, links::anchors, manifests::packaged};
-
 use markdown::{Link, with_links};
 
 /// The same for these tests as for the documentation that is made from the pages.

@@ -59,7 +59,7 @@ pub(crate) struct Message<'a> {
 pub(crate) enum MessageKind {
     /// It is a grant.
     Grant,
-    /// It is only a reason to ask the server.
+    /// It is only a reason to send a request to the server.
     Hint,
 }
 

@@ -1,8 +1,8 @@
 //! Which connections a request left on, so that a clean-up knows when it may stop.
 //!
 //! Requests on one connection are executed in their order. So once a release has a reply on the connection that carried the
-//! acquire, no copy of the acquire can take the key any more. A copy that left on another connection may still be in a socket,
-//! and take the key after the release. Then the release is repeated until the lease would have ended by itself.
+//! acquire, no copy of the acquire can get the key any more. A copy that left on another connection may still be in a socket,
+//! and get the key after the release. Then the release is repeated until the lease would have ended by itself.
 
 use std::sync::{
     Arc,
@@ -84,8 +84,9 @@ impl InFlight {
 
 /// What is in flight to one of several servers.
 ///
-/// A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may take the key there later. So
-/// each of them is [`UnderWay`] until its reply, or its time-out. The release at a server begins when none is under way any more.
+/// A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may be granted the key there
+/// later. So each of them is [`UnderWay`] until its reply, or its time-out. The release at a server begins when none is under way
+/// any more.
 ///
 /// All of it runs on the manager's thread.
 #[derive(Debug, Default)]
@@ -100,7 +101,7 @@ pub(crate) struct ServerInFlight {
     is_closed: AtomicBool,
 }
 
-/// A request that may take the key at one of several servers.
+/// A request that may be granted the key at one of several servers.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     server: Arc<ServerInFlight>,

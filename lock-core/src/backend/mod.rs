@@ -1,4 +1,4 @@
-//! The port: the interface between the runtime and the place where locks are kept.
+//! The waist: the interface between the driver and the backends.
 //!
 //! Every reply comes within a few command time-outs of the store, and that of a renewal within the time that it is given. Else it
 //! is [`Failure::NoReply`]: the callers have no timers of their own.

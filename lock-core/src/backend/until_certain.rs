@@ -18,7 +18,7 @@ use crate::{
     runtime::{clock::Clock, executor::Executor, jitter::jittered, tally::Open},
 };
 
-/// A release that goes on until it is certain that the key is not ours and will not be.
+/// A release that continues until it is certain that the key is not ours and will not be.
 #[derive(Clone, Debug)]
 pub(crate) struct CertainRelease {
     /// A try, but for what it takes from the fields below.
@@ -96,7 +96,7 @@ pub(crate) fn release(
         }
         let (sender, receiver) = oneshot::channel();
         let executor = repeated.release.executor.clone();
-        executor.start(repeated.go_on(sender));
+        executor.start(repeated.continue_to_the_end(sender));
         match result {
             Some(result) => result,
             None => receiver.await.unwrap_or_else(|_| {
@@ -129,10 +129,13 @@ struct Tries {
 }
 
 impl<S: OneServer> RepeatedRelease<S> {
-    /// Bounded: see `may_go_on`. The receiver is gone if the caller has its result, or does not wait for one.
-    async fn go_on(mut self, sender: oneshot::Sender<Result<ReleaseOutcome, Failure>>) {
+    /// Bounded: see `may_continue`. The receiver is gone if the caller has its result, or does not wait for one.
+    async fn continue_to_the_end(
+        mut self,
+        sender: oneshot::Sender<Result<ReleaseOutcome, Failure>>,
+    ) {
         let mut sender = Some(sender);
-        while !self.is_over && self.may_go_on().await {
+        while !self.is_over && self.may_continue().await {
             let replied = self.server.release_once(self.release.next_try()).await;
             if let Some(result) = self.read(replied)
                 && let Some(sender) = sender.take()
@@ -146,7 +149,7 @@ impl<S: OneServer> RepeatedRelease<S> {
     ///
     /// A request may sit in a socket of a server that hangs, and a last renewal as well. The tries end when it can take the key no
     /// more. There is one a second while the server does not reply, and 80 for a ttl of an hour after it has.
-    async fn may_go_on(&mut self) -> bool {
+    async fn may_continue(&mut self) -> bool {
         let (now, patience) = (
             self.release.clock.now(),
             self.release.command_timeout.saturating_mul(5),

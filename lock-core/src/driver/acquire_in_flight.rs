@@ -1,8 +1,8 @@
 //! A request for a key while it is in flight. The task that caused it polls it, so that a lock costs no second task.
 //!
-//! If that task is dropped, or does not poll for a second, the manager's executor goes on with the request (`finish_on_executor` in
-//! `driver/effects.rs`). Its reply is then an event like any other. A grant goes to the next waiter of this process. If there is none,
-//! the request ends by a release (`end_request` in `engine/acquiring.rs`). A dropped acquire needs no other clean-up.
+//! If that task is dropped, or does not poll for a second, the manager's executor continues with the request (`finish_on_executor`
+//! in `driver/effects.rs`). Its reply is then an event like any other. A grant goes to the next waiter of this process. If there is
+//! none, the request ends by a release (`end_request` in `engine/acquiring.rs`). A dropped acquire needs no other clean-up.
 
 use std::{
     mem,

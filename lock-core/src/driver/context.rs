@@ -22,7 +22,7 @@ pub(crate) struct Context {
     /// Leases held. A shutdown waits for them, and for the acquires and releases in flight.
     pub(crate) held: Arc<Tally>,
     pub(crate) in_progress: Arc<Tally>,
-    /// Releases that go on after their call has returned. The drop of the last manager waits for them.
+    /// Releases that continue after their call has returned. The drop of the last manager waits for them.
     pub(crate) in_background: Arc<Tally>,
     pub(crate) outage: Arc<Outage>,
     refusals: Refusals,
@@ -73,7 +73,7 @@ impl Context {
     /// Sends a request where the manager's work runs, and waits for its reply.
     ///
     /// Dropping the future does not take the request back.
-    pub(crate) async fn ask<T: Send + 'static>(
+    pub(crate) async fn request<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
     ) -> Result<T, LockError> {
@@ -86,8 +86,8 @@ impl Context {
     }
 
     /// Starts the task of the timers, if it does not run. On the caller's runtimes, it ends with the runtime that it ran on.
-    pub(crate) fn keep_ticking(&self) {
-        self.ticking.keep_on(&self.executor, &self.clock);
+    pub(crate) fn ensure_ticking(&self) {
+        self.ticking.ensure_running(&self.executor, &self.clock);
     }
 
     /// Waits until nothing is held or in flight, if only for a moment.

@@ -1,6 +1,5 @@
 //! What follows from a transition: carried out when no mutex is held.
 
-use crate::telemetry::hand_off;
 use std::{cell::Cell, marker::PhantomData, sync::Arc, time::Duration};
 
 use crate::{
@@ -24,23 +23,23 @@ use crate::{
     mode::RequestKind,
     moment::Moment,
     runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
-    telemetry,
+    telemetry::{self, hand_off},
 };
 
 pub(super) struct Effects {
     pub(super) actions: Vec<StateAction>,
     /// Whether a request for the key is among the actions.
-    pub(super) asks: bool,
+    pub(super) acquires: bool,
     /// The request that the polling task is to poll.
     pub(super) to_poll: Option<Arc<AcquireInFlight>>,
-    /// The release of this key that is in flight. The request is sent behind it.
-    pub(super) behind: Option<Arc<ReleaseInFlight>>,
-    /// The request that the executor is to go on with.
-    pub(super) to_take_over: Option<Arc<AcquireInFlight>>,
+    /// The release of this key that is in flight. The request is sent after it.
+    pub(super) after: Option<Arc<ReleaseInFlight>>,
+    /// The request that the executor is to continue.
+    pub(super) to_finish: Option<Arc<AcquireInFlight>>,
     pub(super) wakes_timers: bool,
     /// Open for a release among the actions: a shutdown waits until that release has begun.
     pub(super) releasing: Option<Open>,
-    /// The task gives the lease back: until its release has a reply, the next request is sent behind it.
+    /// The task returns the lease to the server: until its release has a reply, the next request is sent after it.
     pub(super) open_release: Option<OpenRelease>,
     /// The entry that was removed from the map: dropping it may wake a shutdown.
     pub(super) ended: Option<Box<KeyEntry>>,
@@ -70,7 +69,7 @@ impl Effects {
     ) -> Option<PolledRequest> {
         if self.wakes_timers {
             context.ticking.alarm.wake();
-            context.keep_ticking();
+            context.ensure_ticking();
         }
         let (mut actions, mut to_poll, mut polled) = (self.actions, self.to_poll, None);
         for action in actions.drain(..) {
@@ -82,7 +81,7 @@ impl Effects {
                 Action::Drop(waker) => catch_panic(|| drop(waker)),
                 Action::Acquire(acquire) => {
                     let owner = acquire.owner.clone();
-                    let reply = request(context, acquire, self.behind.as_ref());
+                    let reply = request(context, acquire, self.after.as_ref());
                     match to_poll.take() {
                         Some(shared) => polled = Some(PolledRequest::new(shared, reply)),
                         None => finish_on_executor(context, owner, reply),
@@ -125,14 +124,14 @@ impl Effects {
                 Action::HandedOnRemotely => {
                     telemetry::handed_on(key, kind.shown(), hand_off::HandOff::Remote);
                 }
-                Action::Arm(_) | Action::TakeOverRequest => {}
+                Action::Arm(_) | Action::FinishRequest => {}
             }
         }
         if actions.capacity() <= LONGEST_SPARE {
             // While the thread ends, the list is dropped.
             SPARE.try_with(|spare| spare.set(actions)).ok();
         }
-        if let Some(request) = self.to_take_over
+        if let Some(request) = self.to_finish
             && let Some(reply) = request.take()
         {
             finish_on_executor(context, request.owner.clone(), reply);
@@ -153,7 +152,7 @@ pub(super) fn report(context: &Context, key: &LockKey, kind: RequestKind, event:
 fn request(
     context: &Context,
     action: AcquireAction<Arc<Owner>>,
-    behind: Option<&Arc<ReleaseInFlight>>,
+    after: Option<&Arc<ReleaseInFlight>>,
 ) -> StoreFuture<Acquired> {
     let request = Acquire {
         owner: action.owner,
@@ -164,8 +163,10 @@ fn request(
         queued_ttl: action.queued_ttl,
         behind: None,
     };
-    match behind {
-        Some(release) if !release.has_reply() => Box::pin(release.clone().acquire_behind(request)),
+    match after {
+        Some(release) if !release.has_reply() => {
+            Box::pin(release.clone().acquire_after_release(request))
+        }
         _ => context.store.acquire(request),
     }
 }

@@ -46,7 +46,7 @@ pub(crate) enum Admission {
 }
 
 impl Admission {
-    /// For a request that did not ask for a result.
+    /// For a request that wanted no result.
     pub(crate) fn into_hold(self) -> Result<Hold, LockError> {
         match self {
             Self::Held(hold) => Ok(hold),
@@ -139,7 +139,7 @@ impl Leases {
 }
 
 impl Hold {
-    /// Makes the hold of a task that has just taken its grant.
+    /// Makes the hold of a task that has just accepted its grant.
     pub(crate) fn first(registry: &Arc<Registry>, lease: Arc<LeaseState>) -> Self {
         Self {
             registry: registry.clone(),
@@ -149,7 +149,7 @@ impl Hold {
 
     /// Joins several holds with one lease each. The caller must look for an earlier loss afterwards.
     pub(crate) fn joined(registry: &Arc<Registry>, holds: Vec<Self>) -> Self {
-        // The share of each goes on in the joined one.
+        // The share of each continues in the joined one.
         let each = holds.into_iter().map(Self::into_leases);
         let leases = each.flat_map(|leases| leases.all().to_vec());
         Self {

@@ -57,7 +57,7 @@ impl Hasher for HashOfKey {
 #[derive(Default)]
 pub(crate) struct Keys([Mutex<KeyMap>; PARTS]);
 
-/// The most leases that are looked at for advice. Few processes that take locks inside locks hold more.
+/// The most leases that are looked at for advice. Few processes that acquire locks inside locks hold more.
 const MOST_LOOKED_AT: usize = 64;
 
 /// More than the threads that a process has on most machines.
@@ -254,7 +254,7 @@ pub(super) struct KeyEntry {
     pub(super) state: LiveState,
     /// The request in flight that a task polls.
     pub(super) request: Option<Arc<AcquireInFlight>>,
-    /// The last release of a lease that a task gave back, until it has its reply: the next request is sent behind the release.
+    /// The last release of a lease, until it has its reply: the next request is sent after the release.
     pub(super) releasing: Option<Arc<ReleaseInFlight>>,
     pub(super) timer: Option<TimerId>,
     /// A shutdown waits until this is dropped.

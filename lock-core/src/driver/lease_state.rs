@@ -50,7 +50,7 @@ pub(crate) struct LeaseState {
     /// In nanoseconds of the clock. It only grows, and only the driver of the state machine writes it.
     valid_until: AtomicU64,
     /// Which task took it, and when.
-    taken: (RunningTask, Moment),
+    acquired: (RunningTask, Moment),
     /// Only with `max_hold` or `min_hold`. In a box: most leases have neither, and a process may hold 100,000 of them.
     bounded: Option<Box<Bounded>>,
     /// All leases, this one among them, that are lost as soon as one of them is.
@@ -106,30 +106,30 @@ fn reason_of(number: u8) -> Option<LeaseLost> {
 }
 
 impl LeaseState {
-    /// Makes the lease of a task that takes its grant. One guard has it.
+    /// Makes the lease of a task that accepts its grant. One guard has it.
     pub(crate) fn new(
         context: &Arc<Context>,
         key: &LockKey,
-        taken: &NewLease<'_, Arc<Owner>>,
+        new: &NewLease<'_, Arc<Owner>>,
     ) -> Self {
-        let terms = *taken.terms;
+        let terms = *new.terms;
         let is_bounded = terms.max_hold.is_some() || terms.min_hold.is_some();
         context.held.open_one();
         Self {
             context: context.clone(),
             key: key.clone(),
-            id: taken.id,
-            owner: taken.owner.clone(),
-            fencing: taken.fencing,
-            permit: taken
+            id: new.id,
+            owner: new.owner.clone(),
+            fencing: new.fencing,
+            permit: new
                 .permit
                 .filter(|_| terms.mode.kind() == RequestKind::Permits),
             ttl: terms.ttl,
             mode: terms.mode,
-            is_renewed: AtomicBool::new(taken.is_renewed),
+            is_renewed: AtomicBool::new(new.is_renewed),
             is_unseen: AtomicBool::new(false),
-            valid_until: AtomicU64::new(taken.valid_until.as_nanos()),
-            taken: (RunningTask::current(), taken.taken_at),
+            valid_until: AtomicU64::new(new.valid_until.as_nanos()),
+            acquired: (RunningTask::current(), new.acquired_at),
             bounded: is_bounded.then(|| {
                 Box::new(Bounded {
                     terms,
@@ -165,10 +165,10 @@ impl LeaseState {
     }
 
     pub(crate) fn held_for(&self, now: Moment) -> Duration {
-        now.since(self.taken.1)
+        now.since(self.acquired.1)
     }
 
-    /// The holder of the lease, as the task that asks sees it.
+    /// The holder of the lease, as the calling task sees it.
     pub(crate) fn held_by(&self, now: Moment) -> HeldBy {
         let held = self.held_for(now);
         if self.is_of_this_task() {
@@ -189,12 +189,12 @@ impl LeaseState {
     }
 
     /// Notes that the user of its guard looks at it.
-    pub(crate) fn see(&self) {
+    pub(crate) fn note_seen(&self) {
         self.is_unseen.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn is_of_this_task(&self) -> bool {
-        self.taken.0 == RunningTask::current()
+        self.acquired.0 == RunningTask::current()
     }
 
     /// Whether the drop of a guard ends it so soon, and unseen by the user.
@@ -313,7 +313,7 @@ impl LeaseState {
             if let Some(reason) = self.ended() {
                 return reason;
             }
-            self.context.keep_ticking();
+            self.context.ensure_ticking();
             ends.as_mut().await;
             ends.set(self.ends.notified());
         }

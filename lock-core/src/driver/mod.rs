@@ -1,5 +1,5 @@
-//! The locks of this process. For each key: which task holds it, which ones wait, and what is asked of the server. For all of them:
-//! the registry, and what they share.
+//! The locks of this process. For each key: which task holds it, which ones wait, and which requests are sent to the server. For
+//! all of them: the registry, and what they share.
 
 mod acquire_in_flight;
 pub(crate) mod context;

@@ -1,7 +1,7 @@
 //! Whether the backend replies. In an outage new requests fail at once, instead of each waiting for its own time-out.
 //!
-//! Requests that waited before the outage go on waiting, and so do those that may wait for ever. Servers that fail over have no such
-//! limit by default, since their own configuration says how long a fail-over takes.
+//! Requests that waited before the outage continue to wait, and so do those that may wait for ever. Servers that fail over have no
+//! such limit by default, since their own configuration says how long a fail-over takes.
 
 use std::{
     fmt,

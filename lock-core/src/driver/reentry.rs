@@ -4,10 +4,10 @@
 //! `LocalSet` that is driven inside the body. It is a list from the innermost body outwards, as short as bodies are nested.
 //!
 //! Calls of one key by branches of one body (`join!`) have the key in turn. A call waits for the [turn](Turns) of the innermost
-//! body that holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and goes on at
+//! body that holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and continues at
 //! once.
 //!
-//! A call that asks for the key shared needs only a part of the turn. Such calls run together, and not beside a call that asks for
+//! A call for the key in shared mode needs only a part of the turn. Such calls run together, and not beside a call that asks for
 //! the key exclusively. From then on its own body holds the key shared, even under an exclusive lease. An exclusive call inside
 //! that body is refused: if its sibling did the same, each would wait for the other's part. So no call waits under a shared lease.
 //!
@@ -66,7 +66,7 @@ const PARTS: u32 = u32::MAX >> 3;
 #[derive(Default)]
 pub(crate) struct Turns {
     #[expect(dead_code, reason = "their drop lets the next calls run")]
-    taken: Vec<OwnedSemaphorePermit>,
+    held: Vec<OwnedSemaphorePermit>,
     /// The keys that the call takes shared, for its body.
     shared: Vec<LockKey>,
 }
@@ -148,32 +148,32 @@ async fn scope_in<T>(
 }
 
 /// Waits, as long as the call may, until no other branch of the running body is in a call with one of these keys. Shared calls do
-/// not wait for shared ones. The keys are taken in the order of their bytes: branches with keys in common then do not wait for each
-/// other in a circle.
+/// not wait for shared ones. Turns are acquired in the order of the bytes of their keys: branches with keys in common then do not
+/// wait for each other in a circle.
 ///
 /// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it is to continue.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future leaves the queue, and gives back the turns that the call has.
-pub(crate) async fn take_turns(
+/// Dropping the future leaves the queue, and releases the turns that the call has.
+pub(crate) async fn acquire_turns(
     registry: &Arc<Registry>,
     keys: &[(LockKey, Mode)],
     wait: Wait,
     deadline: Option<Moment>,
 ) -> Result<Turns, LockError> {
     let (mut order, mut shared) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (key, asked) in keys {
+    for (key, wanted) in keys {
         let Some((lease, body)) = find_with_body(registry, key)? else {
             continue;
         };
-        let is_shared = *asked == Mode::Shared;
+        let is_shared = *wanted == Mode::Shared;
         shared.extend(is_shared.then(|| key.clone()));
         let parts = if is_shared { 1 } else { PARTS };
         order.push((key, parts, body.turns_of(key), lease));
     }
     order.sort_by_key(|(key, ..)| *key);
-    let mut taken = Vec::with_capacity(order.len());
+    let mut held = Vec::with_capacity(order.len());
     for (key, parts, turns, lease) in order {
         let permit = match turns.clone().try_acquire_many_owned(parts) {
             Err(_) if wait != Wait::No => {
@@ -193,9 +193,9 @@ pub(crate) async fn take_turns(
             };
             return Err(LockError::busy(key, Some(lease.remaining()), details));
         };
-        taken.push(permit);
+        held.push(permit);
     }
-    Ok(Turns { taken, shared })
+    Ok(Turns { held, shared })
 }
 
 /// The lease by which the running task holds this key, for a call that asks for the key in this mode. Another manager's lease on the
@@ -203,13 +203,13 @@ pub(crate) async fn take_turns(
 pub(crate) fn find(
     registry: &Arc<Registry>,
     key: &LockKey,
-    asked: Mode,
+    wanted: Mode,
 ) -> Result<Option<Arc<LeaseState>>, LockError> {
     let Some((lease, body)) = find_with_body(registry, key)? else {
         return Ok(None);
     };
     let held = body.mode_of(&lease);
-    let reason = match (held, asked) {
+    let reason = match (held, wanted) {
         (Mode::Exclusive | Mode::Once, Mode::Exclusive | Mode::Shared)
         | (Mode::Shared, Mode::Shared)
         | (Mode::Permits(_), Mode::Permits(_)) => return Ok(Some(lease)),
@@ -224,7 +224,7 @@ pub(crate) fn find(
                 .to_owned()
         }
         (Mode::Permits(_), _) | (_, Mode::Permits(_)) => format!(
-            "this task holds the key {held}, and asks for it {asked}: a key is locked either with permits or without. Name the \
+            "this task holds the key {held}, and asks for it {wanted}: a key is locked either with permits or without. Name the \
              same mode in both calls, or use another key for one of them"
         ),
     };

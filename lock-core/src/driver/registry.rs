@@ -61,7 +61,7 @@ pub(crate) struct Registry {
 /// What became of a task that began to wait.
 pub(crate) enum Waiting {
     /// It has the lock.
-    Taken(Arc<LeaseState>),
+    Acquired(Arc<LeaseState>),
     /// Its id, and the request that it is to poll.
     InQueue(TaskId, Option<PolledRequest>),
 }
@@ -86,7 +86,7 @@ impl Registry {
         registry
     }
 
-    /// A task takes the key at once, or begins to wait, until the deadline at most.
+    /// A task acquires the key at once, or begins to wait, until the deadline at most.
     pub(crate) fn wait(
         self: &Arc<Self>,
         key: &LockKey,
@@ -117,7 +117,7 @@ impl Registry {
         };
         keys.begin(key, kind, &self.context.in_progress);
         match self.apply(keys, key, kind, now, event) {
-            Some((Outcome::Taken(lease), _)) => Ok(Waiting::Taken(lease)),
+            Some((Outcome::Acquired(lease), _)) => Ok(Waiting::Acquired(lease)),
             Some((Outcome::Refused(refusal), _)) => Err(self.refused(key, refusal)),
             Some((_, request)) => Ok(Waiting::InQueue(id, request)),
             None => Ok(Waiting::InQueue(id, None)),
@@ -143,14 +143,14 @@ impl Registry {
         };
         let applied = self.apply(self.keys.of(key), key, kind, now, event);
         if matches!(applied, Some((Outcome::Pending, _))) {
-            self.context.keep_ticking();
+            self.context.ensure_ticking();
         }
         applied.unwrap_or((Outcome::Refused(Refusal::Closed), None))
     }
 
     /// A guard gives up its share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the future
     /// leaves the release in flight. `None`: there is nothing to wait for, since the lease stays in this process. The rest of a lost
-    /// lease is given back, too. A `result` is stored by the release: the lease of a run does not stay in this process.
+    /// lease is released, too. A `result` is stored by the release: the lease of a run does not stay in this process.
     pub(crate) fn release(
         self: &Arc<Self>,
         lease: &LeaseState,
@@ -172,7 +172,7 @@ impl Registry {
                 self.context.held.close_one();
                 return lost.map(|reason| Releasing::lost(key, reason));
             }
-            Some((Outcome::Released(AfterRelease::GiveBack(action)), mut effects)) => {
+            Some((Outcome::Released(AfterRelease::ReturnToServer(action)), mut effects)) => {
                 (action, effects.open_release.take(), Some(effects))
             }
             other => (
@@ -185,7 +185,7 @@ impl Registry {
         let mut releasing = open.begin(action, now, lost, result);
         if let Some(effects) = effects {
             // The release reaches the connection before the next request for the key.
-            if effects.asks {
+            if effects.acquires {
                 releasing.send();
             }
             effects.carry_out(&self.context, key, kind);
@@ -194,7 +194,7 @@ impl Registry {
         Some(releasing)
     }
 
-    /// The task of a request has left, and the executor goes on with the request.
+    /// The task of a request has left, and the executor continues with the request.
     pub(crate) fn finish_elsewhere(
         self: &Arc<Self>,
         owner: &Arc<Owner>,
@@ -241,7 +241,7 @@ impl Registry {
 
     /// A key as the server knows it.
     pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
-        key.behind(&self.prefix)
+        key.with_prefix(&self.prefix)
     }
 
     /// An event of a key that no task waits for.
@@ -319,9 +319,9 @@ impl Registry {
             actions: effects::spare_list(),
         };
         let outcome = entry.state.apply(event, &mut cx);
-        // Noted first: a request of the same transition goes behind the release.
+        // Noted first: a request of the same transition is sent after the release.
         let open_release = match &outcome {
-            Outcome::Released(AfterRelease::GiveBack(action)) => {
+            Outcome::Released(AfterRelease::ReturnToServer(action)) => {
                 Some(OpenRelease::new(&self.context, action))
             }
             _ => None,
@@ -348,10 +348,10 @@ impl Registry {
     ) -> Effects {
         let mut effects = Effects {
             actions,
-            asks: false,
+            acquires: false,
             to_poll: None,
-            behind: None,
-            to_take_over: None,
+            after: None,
+            to_finish: None,
             wakes_timers: false,
             releasing: None,
             open_release,
@@ -369,15 +369,15 @@ impl Registry {
                 Action::Acquire(AcquireAction {
                     owner, polled_by, ..
                 }) => {
-                    effects.asks = true;
-                    effects.behind.clone_from(&entry.releasing);
+                    effects.acquires = true;
+                    effects.after.clone_from(&entry.releasing);
                     if polled_by.is_some() {
                         let request = Arc::new(AcquireInFlight::new(owner.clone()));
                         entry.request = Some(request.clone());
                         effects.to_poll = Some(request);
                     }
                 }
-                Action::TakeOverRequest => effects.to_take_over = entry.request.take(),
+                Action::FinishRequest => effects.to_finish = entry.request.take(),
                 Action::Release(_) => effects.releasing = Some(self.context.in_progress.open()),
                 _ => {}
             }
@@ -395,7 +395,7 @@ struct OfKey<'a> {
 
 impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
     fn new_owner(&self, mode: Mode) -> Arc<Owner> {
-        let full_key = self.key.behind(self.prefix);
+        let full_key = self.key.with_prefix(self.prefix);
         let clock = self.context.store.clock_of(&full_key);
         let grants = &self.context.grants;
         Arc::new(Owner::new(
@@ -408,8 +408,8 @@ impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
         ))
     }
 
-    fn new_lease(&self, taken: NewLease<'_, Arc<Owner>>) -> Arc<LeaseState> {
-        Arc::new(LeaseState::new(self.context, self.key, &taken))
+    fn new_lease(&self, acquired: NewLease<'_, Arc<Owner>>) -> Arc<LeaseState> {
+        Arc::new(LeaseState::new(self.context, self.key, &acquired))
     }
 
     fn known_fencing(&self, owner: &Arc<Owner>) -> u64 {
@@ -452,7 +452,7 @@ impl EventListener for Registry {
                 with(&mut keys.timers);
             }
         };
-        timer_queue::look(each, now, ahead)
+        timer_queue::remove_due(each, now, ahead)
     }
 
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration) {

@@ -1,10 +1,10 @@
 //! A release of a key, from its first byte to its result.
 //!
-//! The task that releases polls the release until it knows the result. If the task is dropped, the manager's executor goes on with
-//! it. No task waits for the release of a dropped acquire, so the executor has it from the start. The store repeats the release until
-//! it is certain (`backend/until_certain.rs`).
+//! The task that releases polls the release until it knows the result. If the task is dropped, the manager's executor continues
+//! with it. No task waits for the release of a dropped acquire, so the executor has it from the start. The store repeats the
+//! release until it is certain (`backend/until_certain.rs`).
 //!
-//! Meanwhile the next acquire of the key in this process is sent behind the release. One connection keeps the order of its requests,
+//! Meanwhile the next acquire of the key in this process is sent after the release. One connection keeps the order of its requests,
 //! so that acquire finds the key free. Sometimes it is not known that both use one connection: several servers, no scripts, no
 //! connection yet. Then the acquire waits for the reply to the release. The order can still break: a redirect, a broken connection, a
 //! script that the server forgot, replicas that must acknowledge. Then the reply is "busy", and the acquire waits for the reply as
@@ -207,8 +207,8 @@ impl ReleaseInFlight {
         self.reply.count() == 0
     }
 
-    /// Sends an acquire of the same key behind the release.
-    pub(crate) async fn acquire_behind(
+    /// Sends an acquire of the same key after the release.
+    pub(crate) async fn acquire_after_release(
         self: Arc<Self>,
         mut request: Acquire,
     ) -> Result<Acquired, Failure> {

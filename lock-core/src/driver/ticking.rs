@@ -124,7 +124,7 @@ impl Ticking {
     }
 
     /// Starts the task, if it does not run.
-    pub(crate) fn keep_on(self: &Arc<Self>, executor: &Executor, clock: &Clock) {
+    pub(crate) fn ensure_running(self: &Arc<Self>, executor: &Executor, clock: &Clock) {
         // Usually the task runs, and a write would take the flag from the caches of other threads.
         if !self.is_running.load(Ordering::Acquire) && !self.is_running.swap(true, Ordering::AcqRel)
         {

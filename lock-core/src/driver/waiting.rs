@@ -47,7 +47,7 @@ pub(crate) struct WaitFuture {
 
 enum Stage {
     /// The task had the lease at once.
-    Taken(Arc<LeaseState>),
+    Acquired(Arc<LeaseState>),
     /// The task joined a moment ago, in the same poll, and left its waker.
     Joined,
     Waiting,
@@ -74,7 +74,7 @@ impl WaitFuture {
             .map_err(|error| error.about(key))?;
         let (id, request, stage) = match registry.wait(key, &terms, now, deadline, waker)? {
             Waiting::InQueue(id, request) => (id, request, Stage::Joined),
-            Waiting::Taken(lease) => (lease.id, None, Stage::Taken(lease)),
+            Waiting::Acquired(lease) => (lease.id, None, Stage::Acquired(lease)),
         };
         registry.waiting.fetch_add(1, Ordering::Relaxed);
         let mut wait = Self {
@@ -95,7 +95,7 @@ impl WaitFuture {
         let registry = &self.registry;
         let context = &registry.context;
         let mut polled_at = match mem::replace(&mut self.stage, Stage::Waiting) {
-            Stage::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
+            Stage::Acquired(lease) => return Poll::Ready(Ok(self.hold(lease))),
             Stage::Joined => None,
             Stage::Waiting | Stage::Over => Some(context.clock.now()),
         };
@@ -115,7 +115,7 @@ impl WaitFuture {
             let now = match (polled_at, &reply) {
                 // The task has left its waker, and every later event wakes it.
                 (None, None) => {
-                    context.keep_ticking();
+                    context.ensure_ticking();
                     return Poll::Pending;
                 }
                 (Some(now), None) => now,
@@ -129,7 +129,7 @@ impl WaitFuture {
                 self.request = None;
             }
             match polled {
-                Outcome::Taken(lease) => return Poll::Ready(Ok(self.hold(lease))),
+                Outcome::Acquired(lease) => return Poll::Ready(Ok(self.hold(lease))),
                 Outcome::Refused(Refusal::Done(result)) => {
                     return Poll::Ready(Ok(Admission::Done(result)));
                 }
@@ -145,7 +145,7 @@ impl WaitFuture {
 
     fn hold(&self, lease: Arc<LeaseState>) -> Admission {
         // The task that renews it may have ended with an earlier runtime.
-        self.registry.context.keep_ticking();
+        self.registry.context.ensure_ticking();
         Admission::Held(Hold::first(&self.registry, lease))
     }
 }
@@ -196,7 +196,7 @@ impl Drop for WaitFuture {
             return;
         }
         match stage {
-            Stage::Taken(lease) => drop(self.hold(lease)),
+            Stage::Acquired(lease) => drop(self.hold(lease)),
             Stage::Joined | Stage::Waiting => {
                 let leave = Event::Leave(self.id);
                 self.registry.event(&self.key, self.kind, leave);

@@ -39,7 +39,7 @@ where
     ) {
         if let Some(request) = self.request_mut()
             && request.owner == *owner
-            && let RequestStep::Asking {
+            && let RequestStep::InFlight {
                 sent,
                 ttl,
                 queue_mode,
@@ -77,7 +77,7 @@ where
                             self.granted(granted, cx);
                         }
                         AcquireOutcome::Done(result) => {
-                            let joined = self.waiting_mut().queue.take_up_to(answers_up_to);
+                            let joined = self.waiting_mut().queue.remove_up_to(answers_up_to);
                             self.refuse_all(joined, &Refusal::Done(result), cx);
                         }
                         AcquireOutcome::Busy(busy) => {
@@ -107,7 +107,7 @@ where
         }
     }
 
-    pub(super) fn ask(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
+    pub(super) fn acquire(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
         let Some(waiting) = &mut self.waiting else {
             return;
         };
@@ -121,9 +121,9 @@ where
         let answers_up_to = (self.kind == RequestKind::Once)
             .then(|| waiting.queue.iter().map(|(id, _)| id).max())
             .flatten();
-        waiting.asks_from = None;
+        waiting.acquires_from = None;
         let request = waiting.request.get_or_insert_with(new);
-        // An earlier request with a longer ttl may still block others for that ttl. And an owner token asks in one mode only.
+        // An earlier request with a longer ttl may still block others for that ttl. And an owner token is used in one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
             let other = std::mem::replace(request, new());
             cx.actions.extend(other.give_up(cx.now));
@@ -148,7 +148,7 @@ where
         // Set before the first byte is sent.
         request.may_hold = true;
         request.ttl = terms.ttl;
-        request.step = RequestStep::Asking {
+        request.step = RequestStep::InFlight {
             sent: cx.now,
             ttl: terms.ttl,
             queue_mode,
@@ -175,7 +175,7 @@ where
         }
     }
 
-    /// Gives up the owner token, which must not be asked with again, and asks with another one at once.
+    /// Gives up the owner token, which must not be used again, and makes another one at once.
     fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request_mut() {
             request.may_hold = true;
@@ -293,7 +293,7 @@ where
     /// Accepts a grant that comes by a message while nothing is in flight.
     ///
     /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its time counts from
-    /// when that check was sent. So it may look older than it is, and then the lock is asked for again.
+    /// when that check was sent. So it may look older than it is, and then the lock is requested again.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = self.request_mut() else {
             return;
@@ -314,11 +314,11 @@ where
         self.granted(granted, cx);
     }
 
-    /// Hands over a grant that is of use. If too little of its lease may be left, the lock is asked for again.
+    /// Hands over a grant that is of use. If too little of its lease may be left, the lock is requested again.
     ///
     /// The acquire is idempotent: its reply has the token and the permit that this owner token has by then. A renewal could not tell
-    /// them. The lease of the grant may have ended. An earlier request without a reply may have taken the lock anew since, after
-    /// another holder and with another permit. A renewal would only say that the owner token has the lock.
+    /// them. The lease of the grant may have ended. An earlier request without a reply may have been granted the lock anew since,
+    /// after another holder and with another permit. A renewal would only say that the owner token has the lock.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request() {
             let owner = request.owner.clone();
@@ -369,7 +369,7 @@ where
         if rivals != Rivals::None {
             cx.actions.push(Action::HandedOnRemotely);
         }
-        self.give(at, id, fencing, cx);
+        self.grant(at, id, fencing, cx);
         match self.kind {
             RequestKind::Exclusive | RequestKind::Once => {
                 self.refuse_impatient(&Refusal::busy_until(ends), cx);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     fn is_granted(key: &mut Key, second: u64) -> bool {
-        matches!(polled(key, second), Outcome::Taken(()))
+        matches!(polled(key, second), Outcome::Acquired(()))
     }
 
     fn pushed(fencing: u64) -> PushedGrant {

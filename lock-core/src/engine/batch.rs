@@ -1,9 +1,9 @@
 //! How long a server lease may be passed on inside the process while other processes wait for it.
 //!
-//! If another process is in the queue, or this one was, the lock goes back after one hand-off. If others poll, it goes back after
-//! 64. In both cases it goes back after 20 ms at the latest. The release grants it to the queue, but not to those that poll, so for them
-//! the lock is then left alone for a polling pause. So a process with many waiting tasks has two turns while a process
-//! with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair.
+//! If another process is in the queue, or this one was, the lock returns to the server after one hand-off. If others
+//! poll, it returns after 64. In both cases it returns after 20 ms at the latest. The release grants it to the queue, but not to
+//! those that poll, so for them the lock is then left alone for a polling pause. So a process with many waiting tasks has two turns
+//! while a process with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair.
 
 use crate::{
     engine::{
@@ -22,8 +22,8 @@ pub(crate) struct Batch {
     pub(crate) contended: Option<Contended>,
     /// When the server last reported this, or granted the lease.
     pub(crate) replied_at: Moment,
-    /// After how many hand-offs the server is asked again. The number doubles. So a process that comes soon after a grant is
-    /// noticed soon, and a key that no other process wants costs few requests.
+    /// After how many hand-offs the request to the server is repeated. The number doubles. So a process that comes soon after a
+    /// grant is noticed soon, and a key that no other process wants costs few requests.
     pub(crate) asks_at: u32,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Next {
     PassOn,
     /// The reply in flight tells whether other processes wait.
     AwaitReply,
-    GiveBack,
+    ReturnToServer,
 }
 
 impl Batch {
@@ -67,7 +67,7 @@ impl Batch {
         if goes_on {
             Next::PassOn
         } else {
-            Next::GiveBack
+            Next::ReturnToServer
         }
     }
 
@@ -79,7 +79,7 @@ impl Batch {
         }
     }
 
-    /// Counts a hand-off. Returns whether the server is to be asked again.
+    /// Counts a hand-off. Returns whether the request to the server is to be repeated.
     pub(crate) fn pass(&mut self, now: Moment, limits: &Limits) -> bool {
         self.passed = self.passed.saturating_add(1);
         let is_due = self.passed >= self.asks_at;
@@ -129,15 +129,15 @@ mod tests {
             let mut batch = Batch::new(false, at(0));
             batch.note(contended, at(0));
             assert_eq!(batch.next(true, at(19), &limits), Next::PassOn);
-            assert_eq!(batch.next(true, at(20), &limits), Next::GiveBack);
+            assert_eq!(batch.next(true, at(20), &limits), Next::ReturnToServer);
             batch.passed = 2;
             assert_eq!(batch.next(true, at(0), &limits), Next::PassOn);
             batch.passed = 3;
-            assert_eq!(batch.next(true, at(0), &limits), Next::GiveBack);
+            assert_eq!(batch.next(true, at(0), &limits), Next::ReturnToServer);
             batch.note(contended, at(1));
             assert_eq!(
                 batch.next(true, at(1), &limits),
-                Next::GiveBack,
+                Next::ReturnToServer,
                 "hearing of them again is no new beginning"
             );
         }
@@ -148,11 +148,14 @@ mod tests {
         let mut queued = Batch::new(true, at(0));
         assert_eq!(queued.next(false, at(0), &Limits::default()), Next::PassOn);
         queued.pass(at(0), &Limits::default());
-        assert_eq!(queued.next(true, at(0), &Limits::default()), Next::GiveBack);
+        assert_eq!(
+            queued.next(true, at(0), &Limits::default()),
+            Next::ReturnToServer
+        );
         queued.note(Contended::NoneWaiting, at(0));
         assert_eq!(
             queued.next(true, at(0), &Limits::default()),
-            Next::GiveBack,
+            Next::ReturnToServer,
             "the last holder may be about to come back"
         );
         let mut polled = Batch::new(false, at(0));
@@ -162,7 +165,7 @@ mod tests {
         polled.passed = 64;
         assert_eq!(
             polled.next(false, at(0), &Limits::default()),
-            Next::GiveBack
+            Next::ReturnToServer
         );
     }
 
@@ -202,11 +205,11 @@ mod tests {
         assert_eq!(batch.passed, 0);
         batch.passed = 1000;
         assert_eq!(batch.next(true, at(49), &limits), Next::PassOn);
-        assert_eq!(batch.next(true, at(50), &limits), Next::GiveBack);
+        assert_eq!(batch.next(true, at(50), &limits), Next::ReturnToServer);
         batch.note(Contended::OthersQueued, at(30));
         assert_eq!(
             batch.next(true, at(30), &limits),
-            Next::GiveBack,
+            Next::ReturnToServer,
             "the bound counts from when none was known to wait"
         );
     }

@@ -22,14 +22,14 @@ pub(crate) enum Event<'a, W, O> {
         deadline: Option<Moment>,
         waker: &'a mut Option<W>,
     },
-    /// A task that waits polls, perhaps with the reply to the request that it polled. It takes its grant or its refusal, or leaves its
-    /// waker in exchange for the one before.
+    /// A task that waits polls, perhaps with the reply to the request that it polled. It accepts its grant or its refusal, or
+    /// leaves its waker in exchange for the one before.
     Poll {
         id: TaskId,
         waker: &'a mut Option<W>,
         reply: Option<(&'a O, AcquireReply)>,
     },
-    /// A task stops waiting, in any state of its wait. The manager's executor goes on with the request that it polled.
+    /// A task stops waiting, in any state of its wait. The manager's executor continues with the request that it polled.
     Leave(TaskId),
     /// A task begins to run under its lease, which has these bounds from now on.
     Begin(TaskId, HoldBounds),
@@ -68,7 +68,7 @@ pub(crate) enum Outcome<L, O> {
     /// The task waits. Also the outcome of an event that no task waits for.
     Pending,
     /// The task holds the lock by this lease.
-    Taken(L),
+    Acquired(L),
     Refused(Refusal),
     Released(AfterRelease<O>),
 }
@@ -78,8 +78,8 @@ pub(crate) enum Outcome<L, O> {
 pub(crate) enum AfterRelease<O> {
     /// It stays in this process: with the next task, with other tasks of a share, or kept for a later task.
     Passed,
-    /// It goes back to the server. The task may wait for the reply.
-    GiveBack(ReleaseAction<O>),
+    /// The lease is released. The task may wait for the reply.
+    ReturnToServer(ReleaseAction<O>),
     /// The task did not have it any more.
     NotHeld,
 }

@@ -22,8 +22,12 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// The task takes its grant, if it has one. A task that polls late can take it as long as the lease lasts.
-    pub(super) fn take_grant(&mut self, id: TaskId, cx: &mut Transition<'_, W, L, O>) -> Option<L> {
+    /// Has the task accept its grant, if it has one. A task that polls late can accept it as long as the lease lasts.
+    pub(super) fn accept_grant(
+        &mut self,
+        id: TaskId,
+        cx: &mut Transition<'_, W, L, O>,
+    ) -> Option<L> {
         let at = self.granting_lease(id)?;
         let held = &mut self.leases[at];
         if cx.now >= held.valid_until {
@@ -34,25 +38,25 @@ where
             return None;
         };
         let lease = held.make_lease(id, &waiter.terms, holder.fencing, cx);
-        let taken = HolderStage::Taken {
+        let accepted = HolderStage::Accepted {
             lease: lease.clone(),
             bounds: HoldBounds::default(),
         };
         let stage = held
             .holders
-            .change(id, |holder| std::mem::replace(&mut holder.stage, taken))?;
+            .change(id, |holder| std::mem::replace(&mut holder.stage, accepted))?;
         if let HolderStage::Granted { waiter, .. } = stage {
             cx.actions.extend(waiter.waker.map(Action::Drop));
         }
         Some(lease)
     }
 
-    /// Takes back a grant that its task has not taken. Also returns the position of the lease.
+    /// Withdraws a grant that its task has not accepted. Also returns the position of the lease.
     pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<LocalWaiter<W>>)> {
         let at = self.granting_lease(id)?;
         match self.leases[at].holders.remove(id)?.stage {
             HolderStage::Granted { waiter, .. } => Some((at, waiter)),
-            HolderStage::Taken { .. } => None,
+            HolderStage::Accepted { .. } => None,
         }
     }
 
@@ -62,15 +66,15 @@ where
         granted.map(|holder| holder.id).collect()
     }
 
-    /// Gives a server lease to a waiter, and wakes it.
-    pub(super) fn give(
+    /// Grants a server lease to a waiter, and wakes it.
+    pub(super) fn grant(
         &mut self,
         at: usize,
         id: TaskId,
         fencing: FencingToken,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let Some(mut waiter) = self.take_waiter(id) {
+        if let Some(mut waiter) = self.remove_waiter(id) {
             cx.actions.extend(waiter.waker.take().map(Action::Wake));
             let held = &mut self.leases[at];
             if let Some(share) = &mut held.share {
@@ -100,7 +104,7 @@ where
             && let Some(id) = waiting.queue.pass_deadline(cx.now)
         {
             let decided = self.request().is_none_or(AcquireRequest::has_reply);
-            if decided && let Some(waiter) = self.take_waiter(id) {
+            if decided && let Some(waiter) = self.remove_waiter(id) {
                 let refusal = self.refusal(waiter.terms.ttl, cx.now);
                 self.refuse_all([(id, waiter)], &refusal, cx);
             }
@@ -120,11 +124,11 @@ where
     }
 
     pub(super) fn refuse_impatient(&mut self, refusal: &Refusal, cx: &mut Transition<'_, W, L, O>) {
-        let waiters = self.waiting_mut().queue.take_impatient(|_| true);
+        let waiters = self.waiting_mut().queue.remove_impatient(|_| true);
         self.refuse_all(waiters, refusal, cx);
     }
 
-    /// Refuses those that ask for one of this number of permits, or of a smaller number.
+    /// Refuses those that want one of this number of permits, or of a smaller number.
     pub(super) fn refuse_impatient_for(
         &mut self,
         permits: u16,
@@ -132,7 +136,7 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         let is_for = |waiter: &LocalWaiter<W>| matches!(waiter.terms.mode, Mode::Permits(one) if one <= permits);
-        let waiters = self.waiting_mut().queue.take_impatient(is_for);
+        let waiters = self.waiting_mut().queue.remove_impatient(is_for);
         self.refuse_all(waiters, refusal, cx);
     }
 
@@ -153,7 +157,7 @@ where
         refusal: &Refusal,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        let waiters = self.waiting_mut().queue.take_those(which);
+        let waiters = self.waiting_mut().queue.remove_those(which);
         self.refuse_all(waiters, refusal, cx);
     }
 

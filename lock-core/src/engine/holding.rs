@@ -1,10 +1,10 @@
 //! Holding: the transitions of a server lease, from its first holder to its release or loss.
 //!
 //! Each task has a fencing token of its own. The lock passes from task to task without a message. Three things are needed: the
-//! lease is certain to last, the next task has a token, and other processes do not wait for too long. Else the lock goes back to
+//! lease is certain to last, the next task has a token, and other processes do not wait for too long. Else the lock returns to
 //! the server.
 //!
-//! All tasks of a share have the token of its phase. A permit goes back to the server after each task. The server gives it to the
+//! All tasks of a share have the token of its phase. A permit returns to the server after each task. The server gives it to the
 //! first waiter for any permit.
 
 use crate::{
@@ -31,7 +31,7 @@ where
     pub(super) fn begin(&mut self, id: TaskId, from_now_on: HoldBounds) {
         if let Some(at) = self.lease_of(id) {
             self.leases[at].holders.change(id, |holder| {
-                if let HolderStage::Taken { bounds, .. } = &mut holder.stage {
+                if let HolderStage::Accepted { bounds, .. } = &mut holder.stage {
                     *bounds = from_now_on;
                 }
             });
@@ -105,13 +105,13 @@ where
             }
             Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
             Err(_) if !takes_tokens => held.renewal.retry(reply.retry_in, cx),
-            // Without tokens, the lease goes back to the server when the last ones are used up.
+            // Without tokens, the lease returns to the server when the last ones are used up.
             Err(_) => {}
         }
         let held = self.leases.get(at);
         if takes_tokens && held.is_some_and(|held| held.owner == *owner && held.holders.is_empty())
         {
-            self.go_on_without_holder(at, None, cx);
+            self.continue_without_holder(at, None, cx);
         }
     }
 
@@ -140,19 +140,20 @@ where
             let is_over = cx.now >= held.valid_until;
             let is_granted =
                 |id: &TaskId| held.holders.get(*id).is_some_and(LocalHolder::is_granted);
-            let (not_taken, too_long): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_granted);
+            let (not_accepted, too_long): (Vec<_>, Vec<_>) =
+                ended.into_iter().partition(is_granted);
             let owner = held.owner.clone();
-            for id in &not_taken {
+            for id in &not_accepted {
                 if let Some((_, waiter)) = self.withdraw_grant(*id) {
                     self.waiting_mut().queue.insert(*id, waiter);
                 }
             }
-            if !not_taken.is_empty() {
+            if !not_accepted.is_empty() {
                 // If one task did not poll for so long, others may not poll either: the process was stopped, or its runtime is
-                // blocked. All are woken, and the lock goes back to the server until one of them polls.
+                // blocked. All are woken, and the lock returns to the server until one of them polls.
                 let wakers = self.waiting_mut().queue.put_all_to_sleep();
                 cx.actions.extend(wakers.into_iter().map(Action::Wake));
-                self.go_on_without_holder(at, None, cx);
+                self.continue_without_holder(at, None, cx);
             }
             for id in too_long {
                 if let Some(at) = self.lease_of(id).filter(|_| !is_over) {
@@ -168,13 +169,13 @@ where
     }
 
     /// Passes on a lease that may have no holder any more: to the next waiter, or back to the server.
-    pub(super) fn go_on_without_holder(
+    pub(super) fn continue_without_holder(
         &mut self,
         at: usize,
         kept_until: Option<Moment>,
         cx: &mut Transition<'_, W, L, O>,
     ) {
-        if let AfterRelease::GiveBack(release) = self.pass(at, kept_until, cx) {
+        if let AfterRelease::ReturnToServer(release) = self.pass(at, kept_until, cx) {
             cx.actions.push(Action::Release(release));
         }
     }
@@ -189,7 +190,7 @@ where
             RequestKind::Exclusive => self.pass_on(at, kept_until, cx),
             RequestKind::Shared => self.keep_share(at, kept_until, cx),
             RequestKind::Permits | RequestKind::Once => {
-                AfterRelease::GiveBack(self.give_back(at, kept_until))
+                AfterRelease::ReturnToServer(self.return_to_server(at, kept_until))
             }
         }
     }
@@ -209,41 +210,46 @@ where
         if let Some((id, _)) = next
             && !is_kept
         {
-            let is_asking = held.is_prefetching;
-            let fencing = match held.batch.next(is_asking, cx.now, &cx.limits) {
+            let is_prefetching = held.is_prefetching;
+            let fencing = match held.batch.next(is_prefetching, cx.now, &cx.limits) {
                 Next::PassOn => held.take_token(),
                 Next::AwaitReply => None,
-                Next::GiveBack => {
+                Next::ReturnToServer => {
                     if held.batch.contended == Some(Contended::OthersWaiting) {
                         // A process that polls is not granted the lock by the release. Without a pause, this one would take the
                         // lock again at once, and a poll would hardly ever find it free.
                         let pause = cx.host.jitter(cx.polling_pause).min(held.ttl / 4);
-                        self.waiting_mut().asks_from = Some(cx.now.after(pause));
+                        self.waiting_mut().acquires_from = Some(cx.now.after(pause));
                     }
-                    return AfterRelease::GiveBack(self.give_back(at, kept_until));
+                    return AfterRelease::ReturnToServer(self.return_to_server(at, kept_until));
                 }
             };
             if let Some(fencing) = fencing {
-                let asks = held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
+                let prefetches =
+                    held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
                 // After the last task of a batch no more tokens are needed.
-                let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::GiveBack;
-                if !is_asking && asks && !is_last {
+                let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::ReturnToServer;
+                if !is_prefetching && prefetches && !is_last {
                     cx.actions.push(held.prefetch());
                 }
                 cx.actions.push(Action::HandedOnLocally);
-                self.give(at, id, fencing, cx);
+                self.grant(at, id, fencing, cx);
                 return AfterRelease::Passed;
             }
-            if is_asking {
+            if is_prefetching {
                 // The reply brings more tokens. It arrives sooner than the lock could go to the server and back.
                 return AfterRelease::Passed;
             }
         }
-        AfterRelease::GiveBack(self.give_back(at, kept_until))
+        AfterRelease::ReturnToServer(self.return_to_server(at, kept_until))
     }
 
     /// Takes a lease out of the list, to be released.
-    pub(super) fn give_back(&mut self, at: usize, kept_until: Option<Moment>) -> ReleaseAction<O> {
+    pub(super) fn return_to_server(
+        &mut self,
+        at: usize,
+        kept_until: Option<Moment>,
+    ) -> ReleaseAction<O> {
         let held = self.leases.swap_remove(at);
         held.into_release(kept_until)
     }
@@ -265,7 +271,7 @@ where
             if let Some(share) = &mut held.share {
                 share.keep_until(kept_until);
             }
-            if let HolderStage::Taken { lease, .. } = holder.stage {
+            if let HolderStage::Accepted { lease, .. } = holder.stage {
                 cx.actions.push(Action::End { lease, reason });
             }
         }
@@ -275,11 +281,11 @@ where
     /// other task of this process from the lock.
     fn end_lease(&mut self, at: usize, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         let mut held = self.leases.swap_remove(at);
-        let mut is_taken = false;
+        let mut is_accepted = false;
         for holder in std::mem::take(&mut held.holders).into_each() {
             match holder.stage {
-                HolderStage::Taken { lease, .. } => {
-                    is_taken = true;
+                HolderStage::Accepted { lease, .. } => {
+                    is_accepted = true;
                     cx.actions.push(Action::End { lease, reason });
                 }
                 // The task has not seen the grant: it waits again, in its position.
@@ -288,7 +294,7 @@ where
                 }
             }
         }
-        if !is_taken {
+        if !is_accepted {
             cx.actions.push(Action::Release(held.into_release(None)));
         }
     }

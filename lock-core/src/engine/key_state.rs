@@ -35,10 +35,10 @@ pub(crate) struct KeyState<W, L, O> {
 #[derive(Clone, Debug)]
 pub(super) struct Waiting<W, O> {
     pub(super) queue: WaitQueue<W>,
-    /// What is asked of the server for the first waiter.
+    /// The request to the server for the first waiter.
     pub(super) request: Option<AcquireRequest<O>>,
-    /// The lock was given back for processes that poll: waiters do not ask the server before this moment.
-    pub(super) asks_from: Option<Moment>,
+    /// The lock was returned to the server for processes that poll: no request is sent for waiters before this moment.
+    pub(super) acquires_from: Option<Moment>,
     /// The refusals for tasks that have not polled since their wait ended.
     pub(super) refused: BTreeMap<TaskId, Refusal>,
 }
@@ -48,7 +48,7 @@ impl<W, O> Default for Waiting<W, O> {
         Self {
             queue: WaitQueue::default(),
             request: None,
-            asks_from: None,
+            acquires_from: None,
             refused: BTreeMap::new(),
         }
     }
@@ -133,7 +133,7 @@ where
             Event::Tick => self.progress(cx),
         }
         // A task that has its result polls no request.
-        self.go_on(polling.filter(|_| matches!(outcome, Outcome::Pending)), cx);
+        self.continue_request(polling.filter(|_| matches!(outcome, Outcome::Pending)), cx);
         outcome
     }
 
@@ -159,7 +159,7 @@ where
         self.waiting.as_ref()?.queue.head()
     }
 
-    pub(super) fn take_waiter(&mut self, id: TaskId) -> Option<Box<LocalWaiter<W>>> {
+    pub(super) fn remove_waiter(&mut self, id: TaskId) -> Option<Box<LocalWaiter<W>>> {
         self.waiting.as_mut()?.queue.remove(id)
     }
 
@@ -190,7 +190,7 @@ where
     ///
     /// In the other modes the lock may have room for both tasks, or there is a result for both. So while the first reply is awaited,
     /// the task joins the queue of this process, for that reply. In the server's queue it has no entry.
-    fn is_taken(&self) -> bool {
+    fn is_occupied(&self) -> bool {
         let is_held = self.kind.is_alone() && !self.leases.is_empty();
         if self.kind == RequestKind::Exclusive {
             return is_held || self.waiters() > 0;
@@ -208,9 +208,9 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) -> Outcome<L, O> {
         if let Some(lease) = self.join_share(id, terms, cx) {
-            return Outcome::Taken(lease);
+            return Outcome::Acquired(lease);
         }
-        if terms.wait == Wait::No && self.is_taken() {
+        if terms.wait == Wait::No && self.is_occupied() {
             return Outcome::Refused(self.refusal(terms.ttl, cx.now));
         }
         let waiter = LocalWaiter {
@@ -250,8 +250,8 @@ where
         if let Some(refusal) = waiting.and_then(|waiting| waiting.refused.remove(&id)) {
             return Outcome::Refused(refusal);
         }
-        if let Some(taken) = self.take_grant(id, cx) {
-            return Outcome::Taken(taken);
+        if let Some(lease) = self.accept_grant(id, cx) {
+            return Outcome::Acquired(lease);
         }
         self.expire(cx);
         if let Some(waiting) = &mut self.waiting {
@@ -275,7 +275,7 @@ where
         if let Some(waiting) = &mut self.waiting {
             waiting.refused.remove(&id);
         }
-        if let Some(waiter) = self.take_waiter(id) {
+        if let Some(waiter) = self.remove_waiter(id) {
             cx.actions.extend(waiter.waker.map(Action::Drop));
         }
         if let Some(request) = self.request_mut() {
@@ -283,7 +283,7 @@ where
         }
         if let Some((at, waiter)) = self.withdraw_grant(id) {
             cx.actions.extend(waiter.waker.map(Action::Drop));
-            self.go_on_without_holder(at, None, cx);
+            self.continue_without_holder(at, None, cx);
         }
     }
 
@@ -308,7 +308,7 @@ where
         for id in self.granted_tasks() {
             if let Some((at, waiter)) = self.withdraw_grant(id) {
                 self.refuse_all([(id, waiter)], &Refusal::Closed, cx);
-                self.go_on_without_holder(at, None, cx);
+                self.continue_without_holder(at, None, cx);
             }
         }
         self.close_shares(cx);
@@ -325,7 +325,7 @@ where
         if let Some(request) = self.request_mut()
             && request.stop_waiting_for_poll(cx.now)
         {
-            cx.actions.push(Action::TakeOverRequest);
+            cx.actions.push(Action::FinishRequest);
         }
     }
 
@@ -333,7 +333,7 @@ where
     pub(super) fn due(&self) -> Option<Moment> {
         let of_waiting = self.waiting.as_ref().and_then(|waiting| {
             let request = waiting.request.as_ref().and_then(AcquireRequest::due);
-            let asks = waiting.asks_from.filter(|_| self.is_about_to_ask());
+            let asks = waiting.acquires_from.filter(|_| self.is_about_to_acquire());
             let all = [waiting.queue.first_deadline(), request, asks];
             all.into_iter().flatten().min()
         });
@@ -346,13 +346,17 @@ where
         self.leases.iter().flat_map(ServerLease::leases)
     }
 
-    /// Asks the server, if a task waits for its reply and nothing is in flight. Ends a request that no task waits for.
-    pub(super) fn go_on(&mut self, polling: Option<TaskId>, cx: &mut Transition<'_, W, L, O>) {
+    /// Sends the request, if a task waits for its reply and nothing is in flight. Ends a request that no task waits for.
+    pub(super) fn continue_request(
+        &mut self,
+        polling: Option<TaskId>,
+        cx: &mut Transition<'_, W, L, O>,
+    ) {
         match self.request() {
             None => {
                 self.admit_waiters(cx);
-                if self.is_about_to_ask() && self.may_ask(cx.now) {
-                    self.ask(polling, cx);
+                if self.is_about_to_acquire() && self.may_acquire(cx.now) {
+                    self.acquire(polling, cx);
                 }
             }
             Some(AcquireRequest {
@@ -362,23 +366,26 @@ where
                 if self.head().is_none() {
                     self.end_request(cx);
                 } else if *until <= cx.now {
-                    self.ask(polling, cx);
+                    self.acquire(polling, cx);
                 }
             }
             Some(_) => {}
         }
     }
 
-    /// Whether there is a waiter for which the server must be asked, and no request yet.
-    fn is_about_to_ask(&self) -> bool {
+    /// Whether a waiter needs a request to the server, and there is none yet.
+    fn is_about_to_acquire(&self) -> bool {
         let is_in_the_way = self.kind.is_alone() && !self.leases.is_empty();
         self.request().is_none() && self.head().is_some() && !is_in_the_way
     }
 
-    /// Whether processes that poll have had their time. A task that does not wait asks at once.
-    fn may_ask(&self, now: Moment) -> bool {
-        let asks_from = self.waiting.as_ref().and_then(|waiting| waiting.asks_from);
+    /// Whether processes that poll have had their time. For a task that does not wait, the request is sent at once.
+    fn may_acquire(&self, now: Moment) -> bool {
+        let acquires_from = self
+            .waiting
+            .as_ref()
+            .and_then(|waiting| waiting.acquires_from);
         let does_not_wait = |(_, head): (_, &LocalWaiter<W>)| head.terms.wait == Wait::No;
-        asks_from.is_none_or(|from| from <= now) || self.head().is_some_and(does_not_wait)
+        acquires_from.is_none_or(|from| from <= now) || self.head().is_some_and(does_not_wait)
     }
 }

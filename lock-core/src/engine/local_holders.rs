@@ -24,7 +24,7 @@ pub(crate) enum HolderStage<W, L> {
         waiter: Box<LocalWaiter<W>>,
     },
     /// Its task has it. The bounds are empty until it begins.
-    Taken { lease: L, bounds: HoldBounds },
+    Accepted { lease: L, bounds: HoldBounds },
 }
 
 impl<W, L> LocalHolder<W, L> {
@@ -33,7 +33,7 @@ impl<W, L> LocalHolder<W, L> {
     pub(crate) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
             HolderStage::Granted { until, .. } => Some(*until),
-            HolderStage::Taken { bounds, .. } => {
+            HolderStage::Accepted { bounds, .. } => {
                 let ends = bounds.held_until.into_iter().chain(self.unrenewed_until);
                 ends.min()
             }
@@ -44,11 +44,11 @@ impl<W, L> LocalHolder<W, L> {
     pub(crate) fn bounds(&self) -> HoldBounds {
         match &self.stage {
             HolderStage::Granted { .. } => HoldBounds::default(),
-            HolderStage::Taken { bounds, .. } => *bounds,
+            HolderStage::Accepted { bounds, .. } => *bounds,
         }
     }
 
-    /// Why a holder that has taken the lease loses it by itself.
+    /// Why a holder that has accepted the lease loses it by itself.
     pub(crate) fn ends_by(&self, now: Moment) -> LeaseLost {
         if self.bounds().held_until.is_some_and(|end| end <= now) {
             LeaseLost::MaxHold
@@ -63,7 +63,7 @@ impl<W, L> LocalHolder<W, L> {
 
     pub(crate) fn lease(&self) -> Option<&L> {
         match &self.stage {
-            HolderStage::Taken { lease, .. } => Some(lease),
+            HolderStage::Accepted { lease, .. } => Some(lease),
             HolderStage::Granted { .. } => None,
         }
     }
@@ -73,7 +73,7 @@ impl<W, L> LocalHolder<W, L> {
 #[derive(Clone, Debug)]
 pub(crate) struct LocalHolders<W, L> {
     all: Few<TaskId, LocalHolder<W, L>>,
-    /// Never later than the first end of any of them. It may be the end of a holder that has left, until `look_at_ends` runs.
+    /// Never later than the first end of any of them. It may be the end of a holder that has left, until `update_first_end` runs.
     first_end: Option<Moment>,
 }
 
@@ -95,7 +95,7 @@ impl<W, L> LocalHolders<W, L> {
     pub(crate) fn remove(&mut self, id: TaskId) -> Option<LocalHolder<W, L>> {
         let removed = self.all.remove(&id)?;
         if self.all.len() <= 1 {
-            self.look_at_ends();
+            self.update_first_end();
         }
         Some(removed)
     }
@@ -143,14 +143,14 @@ impl<W, L> LocalHolders<W, L> {
         if self.first_end.is_none_or(|end| now < end) {
             return Vec::new();
         }
-        self.look_at_ends();
+        self.update_first_end();
         let ended = self
             .iter()
             .filter(|holder| holder.ends_at().is_some_and(|end| end <= now));
         ended.map(|holder| holder.id).collect()
     }
 
-    fn look_at_ends(&mut self) {
+    fn update_first_end(&mut self) {
         self.first_end = self.iter().filter_map(LocalHolder::ends_at).min();
     }
 

@@ -4,15 +4,15 @@
 //! leases, and their holders. An event and the time go in. The new state and a list of [`Action`](transition::Action)s come out, which
 //! `driver/effects.rs` carries out after the registry's mutex is free. No waker, listener or destructor of the user runs in here.
 //!
-//! There is one state for each kind of mode in which tasks of this process take the key. The server decides between these states,
-//! as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first waiter, and
-//! server leases:
+//! There is one state for each kind of mode in which tasks of this process acquire the key. The server decides between these
+//! states, as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first
+//! waiter, and server leases:
 //!
 //! - exclusive: one lease at most, and no request beside it. The lease is passed from task to task.
-//! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is asked. A closed share may stay
-//!   for its tasks, beside a request for the next share. See `share.rs`.
+//! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is requested. A closed share may
+//!   stay for its tasks, beside a request for the next share. See `share.rs`.
 //! - permits: each task has a lease of its own. The request of the first waiter may be in flight beside them.
-//! - once: as exclusive. But the lease goes back to the server, which alone knows whether there is a result. A result is for all
+//! - once: as exclusive. But the lease returns to the server, which alone knows whether there is a result. A result is for all
 //!   waiters.
 //!
 //! ```text

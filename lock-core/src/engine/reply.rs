@@ -61,7 +61,8 @@ pub(crate) enum Notice {
     Granted(PushedGrant),
     /// An exclusive request waits for its share.
     Contended,
-    /// No more than a reason to ask the server. The lock may have been granted, or the body that is to run once has run.
+    /// No more than a reason to send a request to the server. The lock may have been granted, or the body that is to run once has
+    /// run.
     Hint,
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct Busy {
 pub(crate) enum Expiry {
     In(Duration),
     Never,
-    /// Not asked for.
+    /// Not requested.
     Unknown,
 }
 

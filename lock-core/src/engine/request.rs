@@ -1,4 +1,4 @@
-//! One owner token, and what was asked of the server with it.
+//! One owner token, and the requests to the server that carry it.
 //!
 //! A request without a reply may have been granted or not. So it may hold the lock from before its first byte is sent until a
 //! definite reply to all its copies. During this time, giving up the request releases the key.
@@ -35,10 +35,10 @@ pub(crate) const MOST_LATE_GRANTS: u32 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest<O> {
     pub(crate) owner: O,
-    /// The mode in which the owner token asks. It never changes.
+    /// The mode that the owner token stands for. It never changes.
     pub(crate) mode: Mode,
     pub(crate) queue_mode: QueueMode,
-    /// The longest ttl asked for: a copy that is executed late can block others for so long.
+    /// The longest ttl requested: a copy that is executed late can block others for so long.
     pub(crate) ttl: Duration,
     /// The ttl of the entry in the queue, if the entry may have joined. A grant by a message has this ttl. It never changes, since
     /// the server finds the entry by its whole text.
@@ -67,7 +67,7 @@ pub(crate) struct AcquireRequest<O> {
 #[derive(Clone, Debug)]
 pub(crate) enum RequestStep {
     /// In flight: it ends with a reply, within the store's time-outs.
-    Asking {
+    InFlight {
         sent: Moment,
         ttl: Duration,
         queue_mode: QueueMode,
@@ -166,7 +166,7 @@ impl<O> AcquireRequest<O> {
                 wake_ups: WakeUps::GrantsAndConnections,
             } => *until = at.min(*until),
             RequestStep::Waiting { .. } => {}
-            RequestStep::Asking { .. } => {
+            RequestStep::InFlight { .. } => {
                 if matches!(self.meanwhile, Meanwhile::Nothing) {
                     self.meanwhile = Meanwhile::Reconnected;
                 }
@@ -175,7 +175,7 @@ impl<O> AcquireRequest<O> {
     }
 
     pub(crate) fn is_no_longer_polled_by(&mut self, id: TaskId) {
-        if let RequestStep::Asking { polled_by, .. } = &mut self.step
+        if let RequestStep::InFlight { polled_by, .. } = &mut self.step
             && *polled_by == Some(id)
         {
             *polled_by = None;
@@ -185,7 +185,7 @@ impl<O> AcquireRequest<O> {
     /// Returns whether the task has not polled the request for too long. From then on the state does not wait for that task.
     pub(crate) fn stop_waiting_for_poll(&mut self, now: Moment) -> bool {
         match &mut self.step {
-            RequestStep::Asking {
+            RequestStep::InFlight {
                 sent, polled_by, ..
             } if now >= sent.after(POLL_WITHIN) => polled_by.take().is_some(),
             _ => false,
@@ -195,13 +195,13 @@ impl<O> AcquireRequest<O> {
     pub(crate) fn due(&self) -> Option<Moment> {
         match self.step {
             RequestStep::Waiting { until, .. } => Some(until),
-            RequestStep::Asking {
+            RequestStep::InFlight {
                 sent,
                 polled_by: Some(_),
                 ..
             } => Some(sent.after(POLL_WITHIN)),
             // The reply comes within the store's time-outs.
-            RequestStep::Asking { .. } => None,
+            RequestStep::InFlight { .. } => None,
         }
     }
 
@@ -223,9 +223,9 @@ impl<O> AcquireRequest<O> {
     }
 }
 
-/// The time until the entry is checked: a beat. Only the first of the queue asks sooner, when the holder's lease must have ended.
-/// If no message will come, it asks after the pause of the builder. So a key costs a server one check a second for each process.
-/// The first process of the queue adds one check a ttl, or one a pause.
+/// The time until the entry is checked: a beat. Only that of the first in the queue is sent sooner, when the holder's lease must
+/// have ended. If no message will come, it is sent after the pause of the builder. So a key costs a server one check a second for
+/// each process. The first process of the queue adds one check a ttl, or one a pause.
 ///
 /// `is_first`: the reply is to the request that joined the queue.
 pub(crate) fn checking_pause<W, L, O>(

@@ -162,7 +162,7 @@ where
             batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
             holders: LocalHolders::default(),
             permit: grant.permit,
-            // A copy of its request may take the key again after its release. So the share is closed from the start.
+            // A copy of its request may be granted the key again after its release. So the share is closed from the start.
             share: Share::new(terms, is_wanted || request.is_astray),
             is_astray: request.is_astray,
         };
@@ -279,7 +279,7 @@ where
             id,
             fencing,
             unrenewed_until: None,
-            stage: HolderStage::Taken {
+            stage: HolderStage::Accepted {
                 lease: lease.clone(),
                 bounds: HoldBounds::default(),
             },
@@ -303,7 +303,7 @@ where
             permit: self.permit,
             valid_until: self.valid_until,
             is_renewed: self.renewal != RenewalPlan::Off,
-            taken_at: cx.now,
+            acquired_at: cx.now,
         })
     }
 
@@ -320,7 +320,7 @@ where
     }
 }
 
-/// Until when a lease that was asked for at `sent` is certain: the ttl minus 1 % and 2 ms. The server's clock may run faster than
+/// Until when a lease that was requested at `sent` is certain: the ttl minus 1 % and 2 ms. The server's clock may run faster than
 /// ours, and its timer may be early.
 pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))

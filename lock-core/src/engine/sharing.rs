@@ -46,7 +46,7 @@ where
         let suits = |terms: &Terms| terms.ttl == ttl && terms.renew == AutoRenew::On;
         let queue = &self.waiting_mut().queue;
         for id in queue.those_awake(|waiter| suits(&waiter.terms)) {
-            self.give(at, id, fencing, cx);
+            self.grant(at, id, fencing, cx);
         }
     }
 
@@ -61,7 +61,7 @@ where
             && let Some(at) = self.open_share(&terms, cx)
         {
             let fencing = self.leases[at].tokens.last();
-            self.give(at, id, fencing, cx);
+            self.grant(at, id, fencing, cx);
         }
     }
 
@@ -77,7 +77,7 @@ where
             let share = self.leases[at].share.as_ref();
             let until = share.and_then(|share| share.unused_until);
             if until.is_some_and(|until| until <= cx.now) {
-                let release = self.give_back(at, None);
+                let release = self.return_to_server(at, None);
                 cx.actions.push(Action::Release(release));
             }
         }
@@ -92,7 +92,7 @@ where
     ) -> AfterRelease<O> {
         let held = &mut self.leases[at];
         let Some(share) = &mut held.share else {
-            return AfterRelease::GiveBack(self.give_back(at, kept_until));
+            return AfterRelease::ReturnToServer(self.return_to_server(at, kept_until));
         };
         share.keep_until(kept_until);
         if !held.holders.is_empty() {
@@ -102,10 +102,10 @@ where
             share.unused_until = Some(cx.now.after(KEPT.min(held.ttl / 3)));
             return AfterRelease::Passed;
         }
-        AfterRelease::GiveBack(self.give_back(at, None))
+        AfterRelease::ReturnToServer(self.return_to_server(at, None))
     }
 
-    /// Closes a share: it admits no further task. If no task has it, it goes back to the server.
+    /// Closes a share: it admits no further task. If no task has it, it returns to the server.
     pub(super) fn close_share(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
         let held = &mut self.leases[at];
         let Some(share) = &mut held.share else {
@@ -113,7 +113,7 @@ where
         };
         share.is_open = false;
         if held.holders.is_empty() {
-            let release = self.give_back(at, None);
+            let release = self.return_to_server(at, None);
             cx.actions.push(Action::Release(release));
         }
     }

@@ -81,7 +81,7 @@ pub(crate) struct NewLease<'a, O> {
     pub(crate) permit: Option<u16>,
     pub(crate) valid_until: Moment,
     pub(crate) is_renewed: bool,
-    pub(crate) taken_at: Moment,
+    pub(crate) acquired_at: Moment,
 }
 
 /// What the state machine has made by its surroundings. Called with the mutex of the key locked.
@@ -90,7 +90,7 @@ pub(crate) trait Host<W, L, O> {
     fn new_owner(&self, mode: Mode) -> O;
 
     /// Makes what observers see of a lease that a task takes now.
-    fn new_lease(&self, taken: NewLease<'_, O>) -> L;
+    fn new_lease(&self, new: NewLease<'_, O>) -> L;
 
     /// The largest fencing token that this process knows of the clock from which this owner's tokens come.
     fn known_fencing(&self, owner: &O) -> u64;
@@ -106,8 +106,8 @@ pub(crate) enum Action<W, L, O> {
     /// A waker that is not needed any more: dropping it runs code of the user's executor.
     Drop(W),
     Acquire(AcquireAction<O>),
-    /// The task that polls the request has not polled it for too long: the manager's executor goes on with it.
-    TakeOverRequest,
+    /// The task that polls the request has not polled it for too long: the manager's executor continues with it.
+    FinishRequest,
     Renew {
         owner: O,
         ttl: Duration,
@@ -189,7 +189,7 @@ pub(crate) fn shut_down() -> LockError {
     LockError::unavailable("this lock manager was shut down")
 }
 
-/// The failure of a request that did not ask for a result, and got one.
+/// The failure of a request that wanted no result, and got one.
 pub(crate) fn unasked_result() -> LockError {
     LockError::unavailable("the backend replied with the result of a run, which was not asked for")
 }

@@ -23,7 +23,7 @@ pub(crate) struct LocalWaiter<W> {
 pub(crate) struct WaitQueue<W> {
     pub(crate) awake: Few<TaskId, Box<LocalWaiter<W>>>,
     /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing
-    /// is asked of the server for them.
+    /// is requested from the server for them.
     pub(crate) asleep: Few<TaskId, Box<LocalWaiter<W>>>,
     deadlines: Few<(Moment, TaskId), ()>,
     /// The waiters that end with the next reply of the server: their deadline has passed, or they do not wait.
@@ -119,33 +119,33 @@ impl<W> WaitQueue<W> {
         Some(id)
     }
 
-    /// Takes out the waiters that end with the reply of the server.
-    pub(crate) fn take_impatient(
+    /// Removes the waiters that end with the reply of the server.
+    pub(crate) fn remove_impatient(
         &mut self,
         which: impl Fn(&LocalWaiter<W>) -> bool,
     ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
         let is_chosen = |id: &TaskId| self.get(*id).is_some_and(&which);
         let ids: Vec<_> = self.impatient.iter().copied().filter(is_chosen).collect();
-        self.take(&ids)
+        self.remove_all(&ids)
     }
 
-    pub(crate) fn take_those(
+    pub(crate) fn remove_those(
         &mut self,
         which: impl Fn(&LocalWaiter<W>) -> bool,
     ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
         let chosen = self.iter().filter(|(_, waiter)| which(waiter));
         let ids: Vec<_> = chosen.map(|(id, _)| id).collect();
-        self.take(&ids)
+        self.remove_all(&ids)
     }
 
-    /// Takes out the waiters up to this one.
-    pub(crate) fn take_up_to(
+    /// Removes the waiters up to this one.
+    pub(crate) fn remove_up_to(
         &mut self,
         last: Option<TaskId>,
     ) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
         let ids = self.iter().map(|(id, _)| id);
         let ids: Vec<_> = ids.filter(|id| Some(*id) <= last).collect();
-        self.take(&ids)
+        self.remove_all(&ids)
     }
 
     /// The waiters that poll when they are woken, in their order.
@@ -159,8 +159,8 @@ impl<W> WaitQueue<W> {
         both.map(|(id, waiter)| (*id, &**waiter))
     }
 
-    fn take(&mut self, ids: &[TaskId]) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
-        let taken = ids.iter().filter_map(|id| Some((*id, self.remove(*id)?)));
-        taken.collect()
+    fn remove_all(&mut self, ids: &[TaskId]) -> Vec<(TaskId, Box<LocalWaiter<W>>)> {
+        let removed = ids.iter().filter_map(|id| Some((*id, self.remove(*id)?)));
+        removed.collect()
     }
 }

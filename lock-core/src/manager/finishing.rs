@@ -1,4 +1,4 @@
-//! Bodies that go on when their caller is dropped: `on_drop = finish`.
+//! Bodies that continue when their caller is dropped: `on_drop = finish`.
 //!
 //! The caller waits for the lock itself, so a caller that is dropped meanwhile leaves the queue. From then on the body runs as a task
 //! of the caller's runtime, with the guard, up to the end of the release. The caller waits for the task.
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl LockManager {
-    /// `run_wanted`, with a body that goes on when the caller is dropped.
+    /// `run_wanted`, with a body that continues when the caller is dropped.
     pub(crate) async fn finish_wanted<F: Future<Output: Send + 'static> + Send + 'static>(
         &self,
         wanted: WantedKeys,
@@ -39,7 +39,7 @@ impl LockManager {
             }
         }
         let terms = wanted.terms;
-        let guard = self.take(wanted).await?;
+        let guard = self.acquire_wanted(wanted).await?;
         let manager = self.clone();
         finished(&runtime, async move {
             let turns = Turns::default();
@@ -49,7 +49,7 @@ impl LockManager {
     }
 }
 
-/// The runtime for the task. It is asked for first: without one, nothing may be sent.
+/// The runtime for the task. It is looked up first: without one, nothing may be sent.
 pub(crate) fn runtime() -> Result<Handle, LockError> {
     Handle::try_current().map_err(|_| {
         LockError::invalid(

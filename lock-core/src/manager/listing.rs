@@ -71,7 +71,7 @@ impl LockList {
             let from = self.next_page.clone()?;
             let prefix = self.full_prefix.clone();
             let context = self.manager.context();
-            match context.ask(|store| store.list(prefix, from)).await {
+            match context.request(|store| store.list(prefix, from)).await {
                 Ok(Page { locks, next }) => {
                     // Of a lock that was released meanwhile, there may still be a result.
                     let held = locks.into_iter().filter(|(_, seen)| seen.holders > 0);

@@ -1,11 +1,13 @@
 //! The manager: its state, and what its calls have in common.
 
-use crate::engine::transition;
 use std::{fmt, sync::Arc, task::Waker, time::Duration};
 
 use crate::{
     driver::{context::Context, registry::Registry, waiting::WaitFuture},
-    engine::terms::{Defaults, Terms},
+    engine::{
+        terms::{Defaults, Terms},
+        transition,
+    },
     error::LockError,
     key::LockKey,
     moment::Moment,

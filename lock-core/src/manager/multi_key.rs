@@ -99,7 +99,7 @@ impl LockManager {
         keys: impl IntoIterator<Item: KeyInList>,
         options: LockOptions,
     ) -> Result<LockGuard, LockError> {
-        self.take(self.all_wanted(keys, &options)?).await
+        self.acquire_wanted(self.all_wanted(keys, &options)?).await
     }
 
     /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
@@ -149,19 +149,19 @@ impl LockManager {
         self.run_wanted(wanted, body, release_now).await
     }
 
-    pub(super) async fn take_all(
+    pub(super) async fn acquire_several(
         &self,
         keys: &[(LockKey, Mode)],
         terms: Terms,
     ) -> Result<LockGuard, LockError> {
         let is_wanted = |other: &LockKey| keys.iter().any(|(key, _)| key == other);
-        self.take_several(keys, terms).await.map_err(|error| {
+        self.acquire_together(keys, terms).await.map_err(|error| {
             let beside = |_: &LockKey| reentry::held_beside(&self.inner.registry, is_wanted);
             self.or_closed(error).beside(beside)
         })
     }
 
-    async fn take_several(
+    async fn acquire_together(
         &self,
         keys: &[(LockKey, Mode)],
         terms: Terms,
@@ -182,9 +182,9 @@ impl LockManager {
         // Bounded: each round lost a lease while this task waited in the queue of another key, or was not polled.
         loop {
             // A lease that was lost before the leases were joined is noticed after the join.
-            let taken = self.take_each(keys, &mut each, deadline).await;
-            let taken = taken.map_err(|error| self.context().logged(error))?;
-            let hold = Hold::joined(&self.inner.registry, taken);
+            let acquired = self.acquire_each(keys, &mut each, deadline).await;
+            let acquired = acquired.map_err(|error| self.context().logged(error))?;
+            let hold = Hold::joined(&self.inner.registry, acquired);
             let leases = hold.leases();
             if terms.renew == AutoRenew::Off {
                 self.renew_once(leases).await;
@@ -214,7 +214,7 @@ impl LockManager {
         let batch = all.map(|lease| lease.renewal(lease.ttl));
         let batch = batch.collect();
         let within = context.reply_within();
-        let Ok(replies) = context.ask(|store| store.renew(batch, within)).await else {
+        let Ok(replies) = context.request(|store| store.renew(batch, within)).await else {
             return;
         };
         for (lease, reply) in leases.all().iter().zip(replies) {
@@ -226,7 +226,7 @@ impl LockManager {
     /// Acquires one key after the other, in the order of their bytes. Returns them in the order in which they are given.
     ///
     /// On a failure, and when the future is dropped, the keys acquired so far are released.
-    async fn take_each(
+    async fn acquire_each(
         &self,
         keys: &[(LockKey, Mode)],
         terms: &mut Terms,
@@ -234,7 +234,7 @@ impl LockManager {
     ) -> Result<Vec<Hold>, LockError> {
         let mut order: Vec<_> = keys.iter().enumerate().collect();
         order.sort_by_key(|(_, (key, _))| key);
-        let mut taken = Vec::with_capacity(keys.len());
+        let mut acquired = Vec::with_capacity(keys.len());
         for (position, (key, mode)) in order {
             terms.mode = *mode;
             let join = |context: &mut Context<'_>| {
@@ -242,11 +242,11 @@ impl LockManager {
                 Poll::Ready(self.join_queue(key, *terms, now, deadline, context.waker()))
             };
             let wait = poll_fn(join).await?;
-            taken.push((position, wait.await?.into_hold()?));
+            acquired.push((position, wait.await?.into_hold()?));
             spend(terms, deadline, self.context().clock.now());
         }
-        taken.sort_by_key(|(position, _)| *position);
-        Ok(taken.into_iter().map(|(_, hold)| hold).collect())
+        acquired.sort_by_key(|(position, _)| *position);
+        Ok(acquired.into_iter().map(|(_, hold)| hold).collect())
     }
 
     /// What the running task holds of these keys, if it holds them all; `None` if it holds none.

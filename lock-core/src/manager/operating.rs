@@ -29,13 +29,13 @@ impl LockManager {
     pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
         let key = key.into_lock_key();
         let sighting = self
-            .ask_about(&key, |store, full_key| store.inspect(full_key))
+            .request_about(&key, |store, full_key| store.inspect(full_key))
             .await?;
         Ok(sighting.map(|sighting| self.info(&key, sighting)))
     }
 
     /// Asks the backend about one key.
-    async fn ask_about<T: Send + 'static>(
+    async fn request_about<T: Send + 'static>(
         &self,
         key: &LockKey,
         question: impl FnOnce(&dyn Store, Arc<str>) -> StoreFuture<T>,
@@ -43,7 +43,10 @@ impl LockManager {
         self.check_key(key)?;
         let registry = &self.inner.registry;
         let full_key = registry.full_key(key);
-        let reply = self.context().ask(|store| question(store, full_key)).await;
+        let reply = self
+            .context()
+            .request(|store| question(store, full_key))
+            .await;
         reply.map_err(|error| error.about(key))
     }
 
@@ -81,7 +84,7 @@ impl LockManager {
     /// Dropping the future does not take the request back.
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
-        self.ask_about(&key, |store, full_key| {
+        self.request_about(&key, |store, full_key| {
             let registry = &self.inner.registry;
             // A share that is kept here would go on to serve tasks until its next renewal.
             registry.event(&key, RequestKind::Shared, Event::CloseShares);
@@ -104,7 +107,7 @@ impl LockManager {
     /// Dropping the future does not take the request back.
     pub async fn forget(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
-        self.ask_about(&key, |store, full_key| store.forget(full_key))
+        self.request_about(&key, |store, full_key| store.forget(full_key))
             .await
     }
 
@@ -128,7 +131,7 @@ impl LockManager {
     pub async fn check(&self) -> Result<Health, LockError> {
         let context = self.context();
         context
-            .ask(|store| store.check(context.known_tokens.clone()))
+            .request(|store| store.check(context.known_tokens.clone()))
             .await
     }
 

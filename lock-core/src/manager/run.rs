@@ -89,23 +89,23 @@ impl LockManager {
         then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
     ) -> Result<F::Output, LockError> {
         let terms = wanted.terms;
-        let turns = self.take_turns(wanted.list.all(), terms.wait).await?;
-        let guard = self.take(wanted).await?;
+        let turns = self.acquire_turns(wanted.list.all(), terms.wait).await?;
+        let guard = self.acquire_wanted(wanted).await?;
         self.run_under(guard, turns, terms, body, then).await
     }
 
-    pub(super) async fn take(&self, wanted: WantedKeys) -> Result<LockGuard, LockError> {
+    pub(super) async fn acquire_wanted(&self, wanted: WantedKeys) -> Result<LockGuard, LockError> {
         let terms = wanted.terms;
         match wanted.list {
             KeyList::One([(key, _)]) => AcquireFuture::new(self, key, Ok(terms)).await,
             // In a box, so that a call with one key stays small.
-            KeyList::Several(keys) => Box::pin(self.take_all(&keys, terms)).await,
+            KeyList::Several(keys) => Box::pin(self.acquire_several(&keys, terms)).await,
         }
     }
 
     /// Waits until no other branch of the running body is in a call with one of these keys. If the body does not hold all of the
     /// keys, this neither waits nor allocates. The keys are then waited for, or refused, as without a body.
-    pub(super) async fn take_turns(
+    pub(super) async fn acquire_turns(
         &self,
         keys: &[(LockKey, Mode)],
         wait: Wait,
@@ -118,7 +118,7 @@ impl LockManager {
         }
         let deadline = deadline(wait, self.context().clock.now());
         // In a box, so that a call outside of a body stays small.
-        Box::pin(reentry::take_turns(registry, keys, wait, deadline)).await
+        Box::pin(reentry::acquire_turns(registry, keys, wait, deadline)).await
     }
 
     pub(crate) async fn run_under<F: Future>(

@@ -81,7 +81,7 @@ where
     })
 }
 
-/// The same, with a body that goes on when the caller is dropped.
+/// The same, with a body that continues when the caller is dropped.
 pub fn once_finishing<T, F>(
     entry: CallEntry<WantedRun>,
     by: Remembering<T>,

@@ -80,12 +80,12 @@ impl Executor {
         matches!(self, Self::Thread(thread) if thread.has_runtime(id))
     }
 
-    /// Whether the manager's work goes on without the caller's runtime.
+    /// Whether the manager's work continues without the caller's runtime.
     pub(crate) fn has_own_thread(&self) -> bool {
         !matches!(self, Self::Caller)
     }
 
-    /// Whether the manager's work goes on while the calling thread is blocked. A simulated thread does not.
+    /// Whether the manager's work continues while the calling thread is blocked. A simulated thread does not.
     pub(crate) fn runs_beside(&self) -> bool {
         matches!(self, Self::Thread(_))
     }
@@ -127,7 +127,7 @@ impl Executor {
     }
 }
 
-/// Starts a task on the runtime of the running task. The new task goes on when the one that started it is dropped.
+/// Starts a task on the runtime of the running task. The new task continues when the one that started it is dropped.
 pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {

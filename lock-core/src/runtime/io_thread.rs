@@ -45,7 +45,7 @@ impl IoThread {
                     Ok(runtime) => {
                         if built.send(Ok(runtime.handle().clone())).is_ok() {
                             drop(runtime.spawn(start_later(started_later)));
-                            runtime.block_on(take_over(taken));
+                            runtime.block_on(start_received(taken));
                         }
                     }
                     // The receiver is missing only if the caller was dropped, and then no result is needed.
@@ -130,7 +130,7 @@ pub(crate) fn caller() -> Option<runtime::Handle> {
     }
 }
 
-/// Whether this poll is the only one on this thread: the work goes on elsewhere.
+/// Whether this poll is the only one on this thread: the work continues elsewhere.
 pub(crate) fn is_polled_for_another() -> bool {
     let is_polled = CALLER.try_with(|caller| caller.borrow().is_some());
     is_polled.unwrap_or(true)
@@ -162,7 +162,7 @@ async fn start_later(mut patient: mpsc::UnboundedReceiver<Work>) {
 
 /// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from outside is slower: it
 /// wakes the thread by a system call for each task. It also lets the connection write after each task.
-async fn take_over(mut taken: mpsc::UnboundedReceiver<Work>) {
+async fn start_received(mut taken: mpsc::UnboundedReceiver<Work>) {
     let mut works = Vec::with_capacity(AT_A_TIME);
     while taken.recv_many(&mut works, AT_A_TIME).await > 0 {
         for work in works.drain(..) {

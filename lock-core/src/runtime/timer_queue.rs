@@ -61,7 +61,7 @@ impl<T> TimerQueue<T> {
     }
 
     /// Takes the items that are due at this moment.
-    fn take_until(&mut self, moment: Moment) -> Vec<T> {
+    fn remove_until(&mut self, moment: Moment) -> Vec<T> {
         let mut due = Vec::new();
         while let Some(item) = self.items.first_entry()
             && item.key().at <= moment
@@ -77,7 +77,7 @@ pub(crate) type Due<T> = Result<Vec<T>, Option<Moment>>;
 
 /// Looks at lists, each of which `each` locks for a moment. What is due within `ahead` from now comes along with what is due now, but
 /// does not come alone.
-pub(crate) fn look<T>(
+pub(crate) fn remove_due<T>(
     each: impl Fn(&mut dyn FnMut(&mut TimerQueue<T>)),
     now: Moment,
     ahead: Duration,
@@ -88,7 +88,7 @@ pub(crate) fn look<T>(
         return Err(next);
     }
     let mut due = Vec::new();
-    each(&mut |list| due.append(&mut list.take_until(now.after(ahead))));
+    each(&mut |list| due.append(&mut list.remove_until(now.after(ahead))));
     Ok(due)
 }
 
@@ -179,7 +179,7 @@ mod tests {
 
         async fn due(&self) -> Vec<&'static str> {
             let (list, alarm) = &*self.0;
-            let look = |now| look(|with| with(&mut list.lock()), now, Duration::ZERO);
+            let look = |now| remove_due(|with| with(&mut list.lock()), now, Duration::ZERO);
             alarm.due(&self.1, look).await
         }
 
@@ -237,7 +237,7 @@ mod tests {
         let (list, alarm) = &*timers.0;
         let mut is_first = true;
         let look = |now| {
-            let found = look(|with| with(&mut list.lock()), now, Duration::ZERO);
+            let found = remove_due(|with| with(&mut list.lock()), now, Duration::ZERO);
             if std::mem::take(&mut is_first) {
                 timers.insert(5, "early");
             }
@@ -263,7 +263,7 @@ mod tests {
                     with(&mut list.lock());
                 }
             };
-            look(each, at(millis), Duration::from_millis(20))
+            remove_due(each, at(millis), Duration::from_millis(20))
         };
         assert_eq!(look(999), Err(Some(at(1000))));
         assert_eq!(look(1000), Ok(vec![1000, 1010, 1020]));

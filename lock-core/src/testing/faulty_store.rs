@@ -105,7 +105,7 @@ impl FaultyStore {
         (!left.is_zero()).then_some(left)
     }
 
-    fn take(&self, request: Acquire) -> StoreFuture<Acquired> {
+    fn try_acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
         let Some(left) = self.elsewhere(&request.owner.full_key) else {
             return self.memory.acquire(request);
         };
@@ -126,7 +126,7 @@ impl FaultyStore {
     fn reply<T: Send + 'static>(
         &self,
         within: Duration,
-        ask: impl FnOnce() -> StoreFuture<T>,
+        send: impl FnOnce() -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let now = self.clock.now();
         let plan = self.plan.lock();
@@ -138,9 +138,9 @@ impl FaultyStore {
             return at_once(Err(Failure::not_now(away)));
         }
         if delay.is_zero() {
-            return ask();
+            return send();
         }
-        late(ask(), delay, within)
+        late(send(), delay, within)
     }
 }
 
@@ -162,7 +162,7 @@ fn late<T: Send + 'static>(
 impl OneServer for FaultyStore {
     async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
         let release = || {
-            let outcome = self.memory.let_go(request);
+            let outcome = self.memory.release_now(request);
             let connection = ConnectionId::LOCAL;
             at_once(Ok(Released {
                 outcome,
@@ -175,7 +175,7 @@ impl OneServer for FaultyStore {
 
 impl Store for FaultyStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        self.reply(self.command_timeout, || self.take(request))
+        self.reply(self.command_timeout, || self.try_acquire(request))
     }
 
     fn renew(

@@ -109,7 +109,7 @@ impl LockTable {
             self.advance(None, update);
             let tokens = match own.mode {
                 Mode::Shared => tokens,
-                _ => update.take_fencing(request.tokens),
+                _ => update.issue_tokens(request.tokens),
             };
             return Ok(AcquireOutcome::Granted(
                 self.grant(own.mode, tokens, permit),
@@ -162,7 +162,7 @@ impl LockTable {
         let is_contended = takes_tokens && !self.queue.is_empty();
         Renewed::Extended {
             tokens: if takes_tokens {
-                update.take_fencing(request.tokens)
+                update.issue_tokens(request.tokens)
             } else {
                 FencingBlock::EMPTY
             },
@@ -271,7 +271,8 @@ impl LockTable {
         self.advance(None, update);
     }
 
-    /// Lets the entries of the queue in that may enter now. The asking entry, if it is among them, gets its grant without a notice.
+    /// Lets the entries of the queue in that may enter now. The entry of this request, if it is among them, gets its grant without
+    /// a notice.
     fn advance(&mut self, own: Option<&Acquire>, update: &mut TableUpdate<'_>) -> Option<Grant> {
         let mut mine = None;
         // Bounded by the queue: each round takes an entry out.
@@ -282,14 +283,14 @@ impl LockTable {
                 update.notices.push((entry.number, Notice::Hint));
                 continue;
             }
-            // The lease of the asking entry is as long as it asks for now.
+            // The lease of the entry of this request is as long as it asks for now.
             if let Some(own) = own.filter(|own| own.owner.number() == entry.number) {
                 mine = Some(self.enter(queued, own.ttl, own.tokens, update));
                 continue;
             }
             let grant = self.enter(queued, entry.ttl, 1, update);
             let stamp = match entry.mode {
-                Mode::Shared => update.take_fencing(1).last().into(),
+                Mode::Shared => update.issue_tokens(1).last().into(),
                 Mode::Exclusive | Mode::Permits(_) | Mode::Once => grant.tokens.last().into(),
             };
             let granted = Notice::Granted(PushedGrant { grant, stamp });
@@ -324,7 +325,7 @@ impl LockTable {
         let mode = queued.entry.mode;
         let phase = self.holders.first().filter(|_| mode == Mode::Shared);
         let tokens = phase.map(|first| first.tokens);
-        let tokens = tokens.unwrap_or_else(|| update.take_fencing(count));
+        let tokens = tokens.unwrap_or_else(|| update.issue_tokens(count));
         // The lowest permit that is free.
         let permits = (0..).zip(&self.holders);
         let permit = permits
@@ -401,7 +402,7 @@ impl TableUpdate<'_> {
     ///
     /// They are on the scale of a server's, and as exact as the wall clock. They grow from one run of the program to the next. So a
     /// database that outlives the process accepts the tokens of the next run.
-    fn take_fencing(&mut self, count: u32) -> FencingBlock {
+    fn issue_tokens(&mut self, count: u32) -> FencingBlock {
         let larger = 1 + self.known_fencing.max(*self.last_token);
         let first = in_tokens((self.wall_clock)()).max(larger);
         let block = FencingBlock::new(first, count);

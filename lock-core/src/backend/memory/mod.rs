@@ -90,7 +90,7 @@ impl MemoryStore {
         self.locks.lock().tables.is_empty()
     }
 
-    fn take(&self, request: &Acquire) -> Result<Acquired, Failure> {
+    fn try_acquire(&self, request: &Acquire) -> Result<Acquired, Failure> {
         let in_flight = &request.owner.in_flight;
         in_flight.note_sent_on(ConnectionId::LOCAL);
         let known = request.known_fencing;
@@ -107,7 +107,7 @@ impl MemoryStore {
         })
     }
 
-    pub(crate) fn let_go(&self, request: &Release) -> ReleaseOutcome {
+    pub(crate) fn release_now(&self, request: &Release) -> ReleaseOutcome {
         request.in_flight().note_sent_on(ConnectionId::LOCAL);
         let known = request.known_fencing;
         self.update(&request.owner.full_key, known, |table, update| {
@@ -154,11 +154,11 @@ impl MemoryStore {
     /// its reply. Then it is kept until the reply is read, as a message of a server would be, and is recognised by its stamp.
     ///
     /// A state that is notified may make requests of its own, within the call. The chain of such requests ends. A grant takes an entry
-    /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter gives it back, and asks again
-    /// only when a task polls. If the first waiter asks for another ttl or number of permits, the state gives the lock back. Then
-    /// it asks again once, for what that waiter wants. A share that gets to know that it is contended is closed, once. So a chain has at
-    /// most two grants for each of the four states of the key, and one release for each share. An entry that is notified of a result is not
-    /// in the queue any more, and its request is answered with the result.
+    /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter releases it, and acquires again
+    /// only when a task polls. If the first waiter asks for another ttl or number of permits, the state releases the lock. Then
+    /// it acquires again once, with what that waiter wants. A share that gets to know that it is contended is closed, once. So a
+    /// chain has at most two grants for each of the four states of the key, and one release for each share. An entry that is
+    /// notified of a result is not in the queue any more, and its request is answered with the result.
     fn deliver(&self, notices: Vec<(EntryNumber, Notice)>, now: Moment) {
         for (number, notice) in notices {
             self.grants.notify_entry(number, notice, now);
@@ -180,7 +180,7 @@ impl Locks {
 
 impl Store for MemoryStore {
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        at_once(self.take(&request))
+        at_once(self.try_acquire(&request))
     }
 
     fn renew(
@@ -200,7 +200,7 @@ impl Store for MemoryStore {
     }
 
     fn release(&self, mut release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        at_once(Ok(self.let_go(release.next_try())))
+        at_once(Ok(self.release_now(release.next_try())))
     }
 
     fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
@@ -216,7 +216,7 @@ impl Store for MemoryStore {
         let named = locks.tables.iter();
         let named = named.filter(|(key, _)| key.starts_with(&*full_prefix));
         let held = named.filter_map(|(key, table)| Some((key.to_string(), table.inspect(now, 0)?)));
-        // All locks are in one page, since the map has no order in which a second page could go on.
+        // All locks are in one page, since the map has no order in which a second page could continue.
         at_once(Ok(Page {
             locks: held.collect(),
             next: None,

@@ -131,7 +131,7 @@ impl RedisStore {
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let connection = match &self.0.servers {
             RedisServers::One(location) => &location.server.connection,
-            RedisServers::Several(cluster) => return cluster.look(within).await,
+            RedisServers::Several(cluster) => return cluster.refresh(within).await,
         };
         match connection.send(&[&[Text("PING")]], within, None).await? {
             (_, Value::SimpleString(pong)) if pong == "PONG" => Ok(()),

@@ -1,14 +1,12 @@
 //! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
 
-use crate::backend::redis::protocol::health;
-use crate::backend::redis::protocol::listing;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{
         Acquire, Acquired, MOST_BATCHES, Page, PagePosition, Renew, Store, StoreFuture,
         redis::{
-            protocol::{one_message, redis_store::RedisStore, renewals},
+            protocol::{health, listing, one_message, redis_store::RedisStore, renewals},
             topology::servers::RedisServers,
             transport::capabilities::Capabilities,
         },

@@ -1,6 +1,6 @@
 //! The back-off that keeps several servers fair. They send no message when a lock is released: waiters poll. A process that
-//! releases and asks again at once would always come first. So the servers remember for a moment which process asked. A process
-//! that learns this while it has the lock waits for about one polling pause before it asks again.
+//! releases and acquires again at once would always come first. So the servers remember for a moment which process polled. A
+//! process that learns this while it has the lock waits for about one polling pause before it requests the lock again.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -13,26 +13,26 @@ const FRESH: Duration = Duration::from_secs(5);
 const SWEEP_EACH: usize = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct BackOff(Mutex<AskedKeys>);
+pub(super) struct BackOff(Mutex<PolledKeys>);
 
 #[derive(Debug, Default)]
-struct AskedKeys {
+struct PolledKeys {
     last: HashMap<Arc<str>, Moment>,
     sweep_at: usize,
 }
 
 impl BackOff {
-    /// Notes that another process asked for a key that this process has.
+    /// Notes that another process requested a key that this process has.
     pub(super) fn note(&self, full_key: &Arc<str>, now: Moment) {
-        let mut asked = self.0.lock();
-        if asked.last.len() >= asked.sweep_at {
-            asked.last.retain(|_, at| now.since(*at) < FRESH);
-            asked.sweep_at = asked.last.len() + SWEEP_EACH;
+        let mut polled = self.0.lock();
+        if polled.last.len() >= polled.sweep_at {
+            polled.last.retain(|_, at| now.since(*at) < FRESH);
+            polled.sweep_at = polled.last.len() + SWEEP_EACH;
         }
-        asked.last.insert(full_key.clone(), now);
+        polled.last.insert(full_key.clone(), now);
     }
 
-    /// Whether another process is to be let in first. True once for each time that one asked.
+    /// Whether another process is to be let in first. True once for each time that one polled.
     pub(super) fn is_due(&self, full_key: &str, now: Moment) -> bool {
         let noted = self.0.lock().last.remove(full_key);
         noted.is_some_and(|at| now.since(at) < FRESH)

@@ -24,7 +24,7 @@ pub(super) async fn inspect(
     full_key: Arc<str>,
 ) -> Result<Option<Sighting>, Failure> {
     let count = servers.servers.len();
-    let mut incoming = servers.ask_all(|_, server| {
+    let mut incoming = servers.request_all(|_, server| {
         let full_key = full_key.clone();
         async move { server.node.see(full_key).await }
     });
@@ -43,7 +43,7 @@ pub(super) async fn inspect(
 
 /// A minority that does not work is worth a warning, since one more failure is an outage.
 pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
-    let mut incoming = servers.ask_all(|_, server| async move {
+    let mut incoming = servers.request_all(|_, server| async move {
         let waits = server.greet().await?;
         let health = server
             .node

@@ -2,15 +2,15 @@
 //! tokens that grow.
 //!
 //! Every request goes to all servers at the same time, and is decided as soon as a majority has replied. So a server that is down
-//! or hangs delays no caller. Requests still in flight then go on. Each server has an in-flight record of its own, and each lock is
-//! released there as on a single server. There is no queue: waiters poll.
+//! or hangs delays no caller. Requests still in flight then continue. Each server has an in-flight record of its own, and each lock
+//! is released there as on a single server. There is no queue: waiters poll.
 //!
 //! - `ballot`: which fencing token to propose, and what the votes add up to;
 //! - `voting_round`: a ballot with real servers;
 //! - `redlock_server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `redlock_servers`: all of
 //!   them;
 //! - `back_off`: letting other processes in;
-//! - `requests`, `inspect`: the requests of the port.
+//! - `requests`, `inspect`: the requests of the waist.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -68,7 +68,7 @@ impl RedlockStore {
         let servers = self.0.clone();
         Box::pin(async move {
             let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
-            servers.have_done(connect).await?;
+            servers.require_majority(connect).await?;
             if let Some(warning) = servers.scope.warning() {
                 tracing::warn!("{warning}");
             }
@@ -161,7 +161,7 @@ impl Store for RedlockStore {
         let force_release = move |server: Arc<RedlockServer>| {
             server.node.force_release(full_key.clone(), known_fencing)
         };
-        Box::pin(async move { servers.have_done(force_release).await })
+        Box::pin(async move { servers.require_majority(force_release).await })
     }
 
     /// No result is kept: with a minority of the servers, there could be two of one key.

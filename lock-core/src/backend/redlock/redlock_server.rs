@@ -31,7 +31,7 @@ use crate::{
 pub(super) const CLOCK: Clock = Clock::Boot;
 
 /// A server that may not vote yet is asked about it this often at most: other processes may have watched it for longer.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct RedlockServer {
@@ -56,8 +56,8 @@ pub(super) struct RedlockServer {
 struct VotingRight {
     connection: ConnectionId,
     watch: Watch,
-    /// When the server has to be asked again: never, if its marker says that it may vote.
-    ask_again: Moment,
+    /// When the server has to be checked again: never, if its marker says that it may vote.
+    check_again: Moment,
 }
 
 /// How far from its clock a server accepts a number; see `counter.lua`.
@@ -88,14 +88,14 @@ impl RedlockServer {
 
     /// Connects, if need be, and verifies which server it is; returns for how long it will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
-        let voting_right = self.ask_voting_right(self.patience()).await?;
+        let voting_right = self.fetch_voting_right(self.patience()).await?;
         Ok(left(voting_right.watch.votes_from))
     }
 
     /// The same for the first time; also verifies that its user has the rights that locks need.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
         let until = self.patience();
-        let reached = self.ask_voting_right(until).await.map(drop);
+        let reached = self.fetch_voting_right(until).await.map(drop);
         self.node.try_out(reached, until).await
     }
 
@@ -123,11 +123,11 @@ impl RedlockServer {
         let until = CLOCK.now().after(within);
         let known = self.voting_right.lock().clone();
         let is_valid = |known: &VotingRight| {
-            CLOCK.now() < known.ask_again && self.node.is_connected_by(known.connection)
+            CLOCK.now() < known.check_again && self.node.is_connected_by(known.connection)
         };
         let voting_right = match known.filter(is_valid) {
             Some(known) => known,
-            None => self.ask_voting_right(until).await?,
+            None => self.fetch_voting_right(until).await?,
         };
         let waits = left(voting_right.watch.votes_from);
         if !waits.is_zero() {
@@ -146,7 +146,7 @@ impl RedlockServer {
             under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
         let Some(vote) = vote else {
-            // The next vote asks for the right, unless one of another marker was learnt meanwhile.
+            // The next vote fetches the right, unless one of another marker was learnt meanwhile.
             let is_old = |known: &mut VotingRight| known.watch.name == *marker;
             self.voting_right.lock().take_if(is_old);
             return Err(Failure::not_now(format!(
@@ -173,7 +173,7 @@ impl RedlockServer {
     /// passed once more. With a quarantine of zero it votes at once, which is at the user's own risk.
     pub(super) async fn lost_data(&self, within: Duration) -> Option<Moment> {
         let until = CLOCK.now().after(within);
-        let voting_right = self.ask_voting_right(until).await.ok()?;
+        let voting_right = self.fetch_voting_right(until).await.ok()?;
         let votes_soon = left(voting_right.watch.votes_from) <= within;
         if votes_soon && !self.quarantine.is_zero() {
             return None;
@@ -206,7 +206,7 @@ impl RedlockServer {
         Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
     }
 
-    async fn ask_voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
+    async fn fetch_voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
         let greeting = self.node.identify(left(until)).await?;
         if let Some(clock) = greeting.clock {
             self.set_clock(clock, greeting.counter.unwrap_or(0));
@@ -218,12 +218,12 @@ impl RedlockServer {
                 twin + 1
             )));
         }
-        let (watch, ask_again) = self.go_on_watching(&greeting.run_id, until).await?;
+        let (watch, check_again) = self.continue_watching(&greeting.run_id, until).await?;
         self.note_data(&greeting.run_id, &watch);
         let voting_right = VotingRight {
             connection: greeting.connection,
             watch,
-            ask_again,
+            check_again,
         };
         let before = self.voting_right.lock().replace(voting_right.clone());
         let is_known = before.is_some_and(|before| before.watch.name == voting_right.watch.name);
@@ -234,8 +234,8 @@ impl RedlockServer {
         Ok(voting_right)
     }
 
-    /// Returns what is known now of the time for which the server was watched, and when to ask again.
-    async fn go_on_watching(
+    /// Returns what is known now of the time for which the server was watched, and when to check again.
+    async fn continue_watching(
         &self,
         run_id: &str,
         until: Moment,
@@ -262,12 +262,12 @@ impl RedlockServer {
             )));
         };
         let watch = watch.with(known.as_ref());
-        let ask_again = if watched >= self.quarantine {
+        let check_again = if watched >= self.quarantine {
             Moment::NEVER
         } else {
-            now.after(ASK_AGAIN).min(watch.votes_from)
+            now.after(CHECK_AGAIN).min(watch.votes_from)
         };
-        Ok((watch, ask_again))
+        Ok((watch, check_again))
     }
 
     /// The message that the server does not vote for this long.

@@ -52,9 +52,9 @@ impl RedlockServers {
         }
     }
 
-    /// Sends a request to every server, each apart from the others. The requests go on when no caller waits for the replies any
+    /// Sends a request to every server, each apart from the others. The requests continue when no caller waits for the replies any
     /// more.
-    pub(super) fn ask_all<T, F>(
+    pub(super) fn request_all<T, F>(
         &self,
         question: impl Fn(usize, Arc<RedlockServer>) -> F,
     ) -> mpsc::UnboundedReceiver<(usize, T)>
@@ -86,14 +86,14 @@ impl RedlockServers {
     }
 
     /// Asks all servers, and waits for all replies: a majority must succeed. A request that one server finds wrong fails at once.
-    pub(super) async fn have_done<F>(
+    pub(super) async fn require_majority<F>(
         &self,
         question: impl Fn(Arc<RedlockServer>) -> F,
     ) -> Result<(), Failure>
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
     {
-        let mut incoming = self.ask_all(|_, server| question(server));
+        let mut incoming = self.request_all(|_, server| question(server));
         let mut replies = Replies::of(self.servers.len());
         while let Some((_, reply)) = incoming.recv().await {
             if let Err(failure @ Failure::Invalid(_)) = reply {

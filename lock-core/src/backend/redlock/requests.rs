@@ -65,7 +65,7 @@ pub(super) async fn acquire(
     let outcome = match round.await {
         Ok((tokens, _)) => AcquireOutcome::Granted(tokens.into()),
         Err(lost) => match lost.loss {
-            // Each waiter asks again, with a new owner token. The caller releases this one: a minority may have accepted it.
+            // Each waiter tries again, with a new owner token. The caller releases this one: a minority may have accepted it.
             NoMajority::Busy(expiry) => {
                 let wake_up = WakeUpMode::PollWithNewToken;
                 AcquireOutcome::Busy(Busy::without_queue(expiry, wake_up))
@@ -80,7 +80,7 @@ pub(super) async fn acquire(
 }
 
 /// Releases at all servers that may have the lock, and returns as soon as a majority has replied. Each server has a release of its
-/// own, which goes on until it is certain there.
+/// own, which continues until it is certain there.
 pub(super) async fn release(
     servers: Arc<RedlockServers>,
     release: CertainRelease,
@@ -88,7 +88,7 @@ pub(super) async fn release(
     let count = servers.servers.len();
     let owner = release.request.owner.clone();
     let records = owner.servers(count);
-    let mut incoming = servers.ask_all(|position, server| {
+    let mut incoming = servers.request_all(|position, server| {
         let record = records[position].clone();
         let release = CertainRelease {
             request: Release {
@@ -136,7 +136,7 @@ async fn renew_and_restore(
     sender: oneshot::Sender<Vec<Result<Renewed, Failure>>>,
 ) {
     let count = servers.servers.len();
-    let mut incoming = servers.ask_all(|_, server| {
+    let mut incoming = servers.request_all(|_, server| {
         let batch = batch.clone();
         async move { server.node.renew(batch, within).await }
     });
@@ -205,7 +205,7 @@ async fn when_they_lost_data(
 ) -> Vec<Option<Moment>> {
     let longest = batch.iter().map(|request| request.ttl).max();
     let within = servers.patience(longest.unwrap_or_default());
-    let mut incoming = servers.ask_all(|position, server| {
+    let mut incoming = servers.request_all(|position, server| {
         let is_without = missing.iter().any(|(server, _)| *server == position);
         async move {
             if is_without {

@@ -7,8 +7,8 @@
 //! No server knows for how long it has had its data: its uptime is the difference of two times of a settable clock. So
 //! clients watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
 //! lost with the data. It names the server process that it is about, so it does not count after a restart with old data. A client
-//! goes on from what the marker says. So the watched times of short-lived processes add up. A client that finds a whole quarantine
-//! in the marker need not wait.
+//! continues from what the marker says. So the watched times of short-lived processes add up. A client that finds a whole
+//! quarantine in the marker need not wait.
 //!
 //! Rejected: a marker that only clients write that watched all the time. Jobs that live for a second would never have a lock
 //! again. A marker that expires, and trust in a long uptime, were rejected, too: both follow the server's clock.

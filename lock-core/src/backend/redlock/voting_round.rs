@@ -1,7 +1,7 @@
 //! Sending a proposal to all servers at the same time, until a majority has replied.
 //!
 //! Without a majority the client releases what it got at once, as it would release a lease. Otherwise clients that each have a
-//! minority keep each other out. It asks again after a random pause, with another owner token: a late release of the old vote then
+//! minority keep each other out. It tries again after a random pause, with another owner token: a late release of the old vote then
 //! does no harm.
 
 use std::{iter, sync::Arc};
@@ -28,10 +28,10 @@ use crate::{
 /// Why there was no majority, and what the servers without a vote reported.
 pub(super) struct RoundLost {
     pub(super) loss: NoMajority,
-    /// Whether a majority said that the asking client, which had to have the lock, does not have it.
+    /// Whether a majority said that this client, which had to have the lock, does not have it.
     pub(super) is_definitely_not_ours: bool,
     failures: Vec<Failure>,
-    /// Whether some server may have taken the lock for us.
+    /// Whether some server may have granted us the lock.
     leaves_traces: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct RoundLost {
 ///
 /// # Cancel safety
 ///
-/// Requests in flight go on. They are in the records of the servers, so that a release finds them.
+/// Requests in flight continue. They are in the records of the servers, so that a release finds them.
 pub(super) async fn run_voting_round(
     servers: &Arc<RedlockServers>,
     proposal: Proposal,
@@ -121,7 +121,7 @@ impl RoundLost {
         not_asked <= servers - majority(servers)
     }
 
-    /// The failure to report. If some server may have taken the lock, the outcome is unknown.
+    /// The failure to report. If some server may have granted the lock, the outcome is unknown.
     pub(super) fn failure(&self, servers: &RedlockServers) -> Failure {
         let what = match self.loss {
             NoMajority::Overtaken => {

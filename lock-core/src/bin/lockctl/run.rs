@@ -97,18 +97,18 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     // Before the lock is acquired, so that no signal is missed.
     let mut signals = Signals::new()?;
     let mut keeper = Keeper::start()?;
-    let taken = tokio::select! {
-        taken = locks.acquire(order.key.as_str(), options(&order)) => taken.map_err(Failed::from),
+    let acquired = tokio::select! {
+        acquired = locks.acquire(order.key.as_str(), options(&order)) => acquired.map_err(Failed::from),
         signal = signals.next() => Err(Failed {
             code: code_of_signal(signal.as_raw()),
             reason: String::new(),
         }),
     };
-    let guard = match taken {
+    let guard = match acquired {
         Ok(guard) => guard,
         Err(failed) => {
             dismiss(keeper);
-            give_back(locks, &mut signals).await;
+            await_clean_up(locks, &mut signals).await;
             return Err(failed);
         }
     };
@@ -154,9 +154,9 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     })
 }
 
-/// Waits until the server has taken back what the dropped acquire left there: the entry in the queue, or a lock that was granted
+/// Waits until the server has cleaned up after the dropped acquire: the entry in the queue, or a lock that was granted
 /// meanwhile. Bounded by two time-outs of a command, and ended by another signal.
-async fn give_back(locks: &LockManager, signals: &mut Signals) {
+async fn await_clean_up(locks: &LockManager, signals: &mut Signals) {
     tokio::select! {
         () = locks.shutdown(Duration::ZERO) => {}
         _ = signals.next() => {}

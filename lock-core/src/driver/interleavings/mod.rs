@@ -1,7 +1,6 @@
 //! The driver and the state machine under the interleavings of threads. Another thread may run before each lock of a mutex, and
 //! before each action is carried out.
 
-use crate::engine::reply;
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
@@ -28,7 +27,7 @@ use crate::{
     },
     engine::{
         event::Event,
-        reply::Renewed,
+        reply::{self, Renewed},
         terms::{Defaults, Terms},
         transition::Limits,
     },
@@ -364,7 +363,7 @@ fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
     drop((contended, store, inside));
 }
 
-/// The task that polls the request stops polling it. The executor goes on with the request, for the other tasks.
+/// The task that polls the request stops polling it. The executor continues with the request, for the other tasks.
 #[test]
 fn a_request_that_is_taken_over_is_finished_once() {
     explore(SCHEDULES, || {

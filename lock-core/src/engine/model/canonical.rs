@@ -326,7 +326,11 @@ impl World {
         for id in waiting.refused.keys() {
             write!(text, "f{} ", names.task(id.0))?;
         }
-        write!(text, "f{:?} ", waiting.asks_from.map(|at| names.due(at)))
+        write!(
+            text,
+            "f{:?} ",
+            waiting.acquires_from.map(|at| names.due(at))
+        )
     }
 
     fn write_phase(&self, names: &Names, text: &mut impl fmt::Write) -> fmt::Result {
@@ -354,7 +358,7 @@ impl World {
             )?;
             write!(text, "{} ", names.at(request.waits_since))?;
             match &request.step {
-                RequestStep::Asking {
+                RequestStep::InFlight {
                     sent,
                     queue_mode,
                     before,
@@ -424,7 +428,7 @@ fn write_lease(
                 names.due(*until),
                 waiter.deadline.map(|at| names.due(at))
             ),
-            HolderStage::Taken { .. } => write!(text, "T"),
+            HolderStage::Accepted { .. } => write!(text, "T"),
         }?;
     }
     Ok(())

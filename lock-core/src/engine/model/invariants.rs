@@ -81,7 +81,8 @@ impl World {
 
     fn has_taken(&self, id: TaskId) -> bool {
         let mut holders = self.key.leases.iter().flat_map(|held| held.holders.iter());
-        holders.any(|holder| holder.id == id && matches!(holder.stage, HolderStage::Taken { .. }))
+        holders
+            .any(|holder| holder.id == id && matches!(holder.stage, HolderStage::Accepted { .. }))
     }
 
     fn check_timer(&self) -> Found {
@@ -155,7 +156,7 @@ impl World {
         let is_alone = !self.left.mode.is_alone() || self.key.leases.is_empty();
         must(is_alone, "a request beside an exclusive lease")?;
         match request.step {
-            RequestStep::Asking { .. } => {
+            RequestStep::InFlight { .. } => {
                 let owner = request.owner;
                 let has_arrived = self
                     .polled

@@ -9,7 +9,7 @@
 //! What can go wrong, each a bounded number of times in a scenario:
 //!
 //! - The connection breaks. A request in flight is then executed before the break, later, or never, and its reply is lost.
-//! - The time of a request is over while the connection goes on. The request is executed in its order, and its reply is dropped.
+//! - The time of a request is over while the connection continues. The request is executed in its order, and its reply is dropped.
 //! - The server refuses a request without executing it.
 //! - A message is lost, or comes twice.
 //! - The process stops for longer than a ttl, another key of a lease is lost, or the manager shuts down.

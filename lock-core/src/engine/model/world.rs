@@ -49,11 +49,11 @@ pub(super) struct Scenario {
     pub(super) other_rounds: u8,
     /// Connections that break.
     pub(super) faults: u8,
-    /// Requests whose time is over, on a connection that goes on.
+    /// Requests whose time is over, on a connection that continues.
     pub(super) time_outs: u8,
     /// Requests that the server refuses without executing them.
     pub(super) refusals: u8,
-    /// Messages that are lost, or come twice, on a connection that goes on.
+    /// Messages that are lost, or come twice, on a connection that continues.
     pub(super) odd_messages: u8,
     /// Whether the second task asks for a longer ttl.
     pub(super) has_two_ttls: bool,
@@ -228,7 +228,7 @@ impl World {
                 self.fork(reached, |world| {
                     world.event(Event::Leave(TaskId(id)));
                     world.tasks[index] = Task::Away;
-                    world.go_on_elsewhere(id);
+                    world.continue_elsewhere(id);
                 });
             }
             Task::Holding { id, owner, .. } => {
@@ -491,9 +491,9 @@ impl World {
                 }
                 self.send(Request::Acquire(acquire));
             }
-            Action::TakeOverRequest => {
+            Action::FinishRequest => {
                 if let Some(polled) = &self.polled {
-                    self.go_on_elsewhere(polled.by);
+                    self.continue_elsewhere(polled.by);
                 }
             }
             Action::Renew {
@@ -576,7 +576,7 @@ impl World {
             waker: &mut Some(id),
         });
         match (outcome, made) {
-            (Outcome::Taken(_), Some(made)) => self.hold(index, id, made)?,
+            (Outcome::Acquired(_), Some(made)) => self.hold(index, id, made)?,
             (Outcome::Refused(_), _) => self.tasks[index] = Task::Away,
             _ => {}
         }
@@ -622,14 +622,14 @@ impl World {
             reply,
         });
         match polled {
-            (Outcome::Taken(_), Some(made)) => {
+            (Outcome::Acquired(_), Some(made)) => {
                 self.hold(index, id, made)?;
-                self.go_on_elsewhere(id);
+                self.continue_elsewhere(id);
             }
-            (Outcome::Taken(_), None) => return Err("a lease that was not made".to_owned()),
+            (Outcome::Acquired(_), None) => return Err("a lease that was not made".to_owned()),
             (Outcome::Refused(_), _) => {
                 self.tasks[index] = Task::Away;
-                self.go_on_elsewhere(id);
+                self.continue_elsewhere(id);
             }
             // The task may have been woken by its own poll.
             _ => {}
@@ -647,7 +647,7 @@ impl World {
     }
 
     /// The task does not poll its request any more: a reply that has come is delivered without the task.
-    fn go_on_elsewhere(&mut self, id: u64) {
+    fn continue_elsewhere(&mut self, id: u64) {
         if let Some(polled) = self.polled.take_if(|polled| polled.by == id)
             && let Some(outcome) = polled.arrived
         {
@@ -740,11 +740,11 @@ impl Host<u64, u64, u64> for Hosting {
         self.next_owner.get()
     }
 
-    fn new_lease(&self, taken: NewLease<'_, u64>) -> u64 {
-        let fencing = taken.fencing.into();
-        let made = (*taken.owner, fencing, taken.permit, taken.valid_until);
+    fn new_lease(&self, new: NewLease<'_, u64>) -> u64 {
+        let fencing = new.fencing.into();
+        let made = (*new.owner, fencing, new.permit, new.valid_until);
         self.made.set(Some(made));
-        taken.id.0
+        new.id.0
     }
 
     fn known_fencing(&self, _: &u64) -> u64 {

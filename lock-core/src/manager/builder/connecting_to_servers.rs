@@ -114,7 +114,7 @@ impl LockManagerBuilder {
     ) -> Result<LockManager, LockError> {
         let is_lazy = self.servers.is_lazy;
         let manager = self.finish(store, grants, executor, Clock::Boot);
-        match manager.context().ask(|_| greet()).await {
+        match manager.context().request(|_| greet()).await {
             Err(LockError::Unavailable { source, .. }) if is_lazy => {
                 tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");
                 let registry = Arc::downgrade(&manager.inner.registry);

@@ -357,7 +357,8 @@ impl World {
         self.nothing_waits_in_vain();
     }
 
-    /// Grants come in the order in which the entries enter. The grant of the asking entry, which has no notice, is among them.
+    /// Grants come in the order in which the entries enter. The grant of the entry of this request, which has no notice, is among
+    /// them.
     fn read(
         &mut self,
         notices: &[(EntryNumber, Notice)],

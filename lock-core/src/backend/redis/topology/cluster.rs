@@ -40,10 +40,10 @@ use crate::{
 };
 
 /// The map is asked for no more often than this.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
+const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
 /// After this long without a reply, the next node is asked, too.
-const LOOK_PATIENCE: Duration = Duration::from_millis(250);
+const REFRESH_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The nodes of a cluster.
 pub(crate) struct Cluster {
@@ -53,7 +53,7 @@ pub(crate) struct Cluster {
     names: Box<[OnceLock<Arc<Names>>]>,
     map: Mutex<SlotMap>,
     /// Whether the map is being requested, or was a moment ago.
-    is_looking: AtomicBool,
+    is_refreshing: AtomicBool,
 }
 
 struct SlotMap {
@@ -73,7 +73,7 @@ impl Cluster {
                 servers: HashMap::new(),
                 owners: vec![None; usize::from(SLOTS)],
             }),
-            is_looking: AtomicBool::new(false),
+            is_refreshing: AtomicBool::new(false),
         }
     }
 
@@ -105,7 +105,7 @@ impl Cluster {
     ) -> Option<KeyLocation> {
         let Some(redirect) = errors::redirect(failure) else {
             if failure.is_transient() {
-                self.look_soon();
+                self.refresh_soon();
             }
             return None;
         };
@@ -119,7 +119,7 @@ impl Cluster {
         if redirect.node_role == NodeRole::ServesSlot {
             map.owners[usize::from(redirect.slot)] = Some(server.clone());
             drop(map);
-            self.look_soon();
+            self.refresh_soon();
         }
         Some(KeyLocation {
             server,
@@ -156,8 +156,8 @@ impl Cluster {
         round_trips.max().unwrap_or_default()
     }
 
-    fn look_soon(self: &Arc<Self>) {
-        if self.is_looking.swap(true, Ordering::AcqRel) {
+    fn refresh_soon(self: &Arc<Self>) {
+        if self.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
         let cluster = Arc::downgrade(self);
@@ -165,19 +165,19 @@ impl Cluster {
         spawn_beside(async move {
             if let Some(cluster) = cluster.upgrade() {
                 // The next caller that needs the map asks again if this failed.
-                if let Err(failure) = cluster.look(within).await {
+                if let Err(failure) = cluster.refresh(within).await {
                     tracing::debug!(?failure, "no node sent the map of the slots");
                 }
             }
-            tokio::time::sleep(LOOK_PAUSE).await;
+            tokio::time::sleep(REFRESH_PAUSE).await;
             if let Some(cluster) = cluster.upgrade() {
-                cluster.is_looking.store(false, Ordering::Release);
+                cluster.is_refreshing.store(false, Ordering::Release);
             }
         });
     }
 
     /// Asks nodes for the map, first those with a connection, and the next one when a reply is slow.
-    pub(crate) async fn look(&self, within: Duration) -> Result<(), Failure> {
+    pub(crate) async fn refresh(&self, within: Duration) -> Result<(), Failure> {
         let mut candidates = self.candidates().into_iter();
         let mut asked = JoinSet::new();
         let mut failure: Option<Failure> = None;
@@ -185,15 +185,15 @@ impl Cluster {
         loop {
             let patience = match candidates.next() {
                 Some(server) => {
-                    asked.spawn(async move { (slot_ranges::ask(&server, within).await, server) });
-                    LOOK_PATIENCE
+                    asked.spawn(async move { (slot_ranges::fetch(&server, within).await, server) });
+                    REFRESH_PATIENCE
                 }
                 None if asked.is_empty() => break,
                 None => within,
             };
             match timeout(patience, asked.join_next()).await {
                 Ok(Some(Ok((Ok(ranges), server)))) => {
-                    self.take_over(&ranges, &server);
+                    self.adopt(&ranges, &server);
                     return Ok(());
                 }
                 // A transient failure takes precedence over a permanent one.
@@ -220,7 +220,7 @@ impl Cluster {
         servers
     }
 
-    fn take_over(&self, ranges: &[SlotRange], source: &Arc<RedisServer>) {
+    fn adopt(&self, ranges: &[SlotRange], source: &Arc<RedisServer>) {
         let mut map = self.map.lock();
         let template = source.connection.address();
         let mut kept = HashMap::new();

@@ -85,12 +85,12 @@ impl Sentinels {
     }
 
     /// The replies that name a primary, one at least, and the questions that are still open.
-    async fn ask_all(&self) -> Result<(Vec<SentinelReply>, Questions), Failure> {
+    async fn query_all(&self) -> Result<(Vec<SentinelReply>, Questions), Failure> {
         let (mut asked, mut within) = (JoinSet::new(), Duration::ZERO);
         for connection in &self.connections {
             let (connection, service) = (connection.clone(), self.service.clone());
             within = connection.timing().connect_timeout;
-            asked.spawn(async move { ask(&connection, &service).await });
+            asked.spawn(async move { query(&connection, &service).await });
         }
         // A connection to the primary is to be made in the other half of the time-out.
         let asked_in_all = self.connections.len();
@@ -163,7 +163,7 @@ impl Sentinels {
 impl PrimaryFinder for Sentinels {
     fn primary(self: Arc<Self>, need: Need) -> StoreFuture<KnownPrimary> {
         Box::pin(async move {
-            let received = self.ask_all().await?;
+            let received = self.query_all().await?;
             let chosen = self.choose(&received.0, need);
             if need == Need::Connect {
                 // Without a choice, as where most sentinels missed the last fail-over, the others are waited for.
@@ -197,7 +197,7 @@ fn others_until(settled: usize, sentinels: usize, majority_by: Instant, now: Ins
     }
 }
 
-async fn ask(
+async fn query(
     connection: &Arc<ReconnectingConnection>,
     service: &str,
 ) -> Result<SentinelReply, Failure> {

@@ -25,7 +25,10 @@ pub(super) struct SlotRange {
 }
 
 /// Sends `CLUSTER SLOTS`.
-pub(super) async fn ask(server: &RedisServer, within: Duration) -> Result<Vec<SlotRange>, Failure> {
+pub(super) async fn fetch(
+    server: &RedisServer,
+    within: Duration,
+) -> Result<Vec<SlotRange>, Failure> {
     let words = [Text("CLUSTER"), Text("SLOTS")];
     let (_, reply) = server.connection.send(&[&words], within, None).await?;
     read_ranges(&reply, server.connection.address())

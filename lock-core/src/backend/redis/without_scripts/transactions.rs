@@ -126,7 +126,7 @@ pub(crate) async fn change_all(
             Some(Value::ServerError(error)) => return Err(answered(&error)),
             made => {
                 // What is wrong with its replies may be wrong with the next ones, too.
-                let made = taken_in(results, &due, made);
+                let made = merged(results, &due, made);
                 connection.expect_its_form(id, &made);
                 return made.inspect_err(|_| connection.forget(id));
             }
@@ -146,7 +146,7 @@ fn outcome(replies: Vec<Value>) -> Option<Value> {
 }
 
 /// Takes in the replies to the changes that were due: one each. Otherwise a reply would count for another change.
-fn taken_in(
+fn merged(
     mut results: Vec<Changed>,
     due: &[usize],
     replies: Option<Value>,
@@ -175,7 +175,7 @@ mod tests {
     fn each_reply_counts_for_its_own_change() {
         let made = |replies| {
             let results = vec![Ok(true), Ok(false), Ok(true)];
-            taken_in(results, &[0, 2], Some(Value::Array(replies)))
+            merged(results, &[0, 2], Some(Value::Array(replies)))
         };
         let all = made(vec![Value::Okay, Value::Int(0)]).expect("one each");
         let all: Vec<_> = all.into_iter().flatten().collect();
