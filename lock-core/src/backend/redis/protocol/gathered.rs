@@ -13,8 +13,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Pipeline, Value, aio::MultiplexedConnection};
-use tokio::task::coop::unconstrained;
+use redis::{Pipeline, Value};
 
 use crate::{
     backend::{
@@ -32,8 +31,8 @@ use crate::{
                     Arg::{Joined, Text, Written},
                     WriteWord, command,
                 },
-                ready::Ready,
-                shared_driver::gathering::{Change, Compose, MessagePart, PartReply, Subject},
+                exchange::{Change, Compose, MessagePart, PartReply, Subject},
+                requests::Ready,
             },
         },
     },
@@ -56,8 +55,8 @@ pub(super) async fn acquire(
         subject: request.owner.clone(),
         change: Change::Set(request.ttl),
     };
-    let compose = |handle| compose(handle, location.names.clone());
-    let mut reply = ready.gathered(part, compose, in_flight, within).await?;
+    let composer: Arc<dyn Compose> = location.names.clone();
+    let mut reply = ready.part(part, &composer, in_flight, within).await?;
     if reply.value == Value::Okay && reply.has_queue == Some(true) {
         let [_, _, queue, ..] = location.keys(&request.owner.full_key);
         let look = command(&[&[Text("EXISTS"), queue]]);
@@ -79,8 +78,8 @@ pub(super) async fn release(
         subject: request.owner.clone(),
         change: Change::Delete,
     };
-    let compose = |handle| compose(handle, location.names.clone());
-    let reply = ready.gathered(part, compose, in_flight, within).await?;
+    let composer: Arc<dyn Compose> = location.names.clone();
+    let reply = ready.part(part, &composer, in_flight, within).await?;
     Ok(reply.value)
 }
 
@@ -95,17 +94,14 @@ impl Subject for Owner {
     }
 }
 
-/// Composes a message on this connection.
-fn compose(mut handle: MultiplexedConnection, names: Arc<Names>) -> Compose {
-    Box::new(move |parts| {
-        let commands = commands(&parts, &names);
-        // The message leaves even if the task that polls it has used up its budget of tokio.
-        Box::pin(unconstrained(async move {
-            let count = commands.len();
-            let replies = handle.send_packed_commands(&commands, 0, count).await?;
-            Ok(distributed(&parts, replies))
-        }))
-    })
+impl Compose for Names {
+    fn commands(&self, parts: &[MessagePart]) -> Pipeline {
+        commands(parts, self)
+    }
+
+    fn distribute(&self, parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
+        distributed(parts, replies)
+    }
 }
 
 fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {

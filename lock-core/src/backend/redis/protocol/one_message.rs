@@ -20,11 +20,8 @@ use crate::{
             topology::{key_location::KeyLocation, sharded_subscription::GrantDelivery},
             transport::{
                 capabilities::Capabilities,
-                command::{
-                    Arg::{Text, Written},
-                    command,
-                },
-                ready::Ready,
+                command::{Arg::Written, command},
+                requests::Ready,
             },
         },
         until_certain::OneServer,
@@ -42,10 +39,8 @@ struct Way {
 }
 
 enum SentAs {
-    /// In a message with those of other tasks.
-    Gathered,
-    /// In a message of its own, which looks at nothing but the lock and the queue.
-    Alone,
+    /// By commands that look at nothing but the lock and the queue.
+    Plain,
     /// By the script of all requests of its kind.
     Script,
 }
@@ -59,7 +54,7 @@ pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
         if let Some(way) = store.way_to_acquire(&request) {
             acquired = match way.form {
                 SentAs::Script => take_by_script(&store, &way, &request).await,
-                SentAs::Alone | SentAs::Gathered => take_plainly(&way, &request).await,
+                SentAs::Plain => take_plainly(&way, &request).await,
             };
             way.ready.expect_its_form(&acquired);
             // Also after an error reply: the reply to a script says more. A replica says whether it has a primary.
@@ -135,10 +130,9 @@ impl RedisStore {
             && !self.expects_others(&request.owner.key);
         let form = match ready.current.capabilities? {
             Capabilities::Scripts if !is_plain => SentAs::Script,
-            Capabilities::Scripts if is_gathered(&location, &ready) => SentAs::Gathered,
             // Without scripts, a key that may be busy takes more than one request.
             Capabilities::Commands if !is_plain => return None,
-            Capabilities::Scripts | Capabilities::Commands => SentAs::Alone,
+            Capabilities::Scripts | Capabilities::Commands => SentAs::Plain,
         };
         Some(Way {
             location,
@@ -166,8 +160,7 @@ impl RedisStore {
             && !self.expects_others(&request.owner.key);
         let form = match is_plain {
             false => SentAs::Script,
-            true if is_gathered(&location, &ready) => SentAs::Gathered,
-            true => SentAs::Alone,
+            true => SentAs::Plain,
         };
         Some(Way {
             location,
@@ -175,11 +168,6 @@ impl RedisStore {
             form,
         })
     }
-}
-
-/// Whether a request for a free lock joins others in a message.
-fn is_gathered(location: &KeyLocation, ready: &Ready) -> bool {
-    ready.is_crowded() && location.server.subscription.is_none()
 }
 
 /// Takes a key for which no contention is expected. The lock comes first, and then its fencing token: another order could hand
@@ -193,16 +181,12 @@ async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, 
     let (location, ready) = (&way.location, &way.ready);
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
-    let reply = if matches!(way.form, SentAs::Gathered) {
+    let reply = if ready.current.capabilities == Some(Capabilities::Scripts) {
         Box::pin(gathered::acquire(location, ready, request, within)).await?
     } else {
-        let mut commands = Pipeline::with_capacity(3);
+        let mut commands = Pipeline::with_capacity(2);
         commands.add_command(command(&[&set_if_free(&*request.owner, request.ttl)]));
         commands.add_command(location.names.next_id.clone());
-        if matches!(ready.current.capabilities, Some(Capabilities::Scripts)) {
-            let [_, _, queue, ..] = location.keys(&request.owner.full_key);
-            commands.add_command(command(&[&[Text("EXISTS"), queue]]));
-        }
         of_plain(&mut ready.several(&commands, in_flight, within).await?)?
     };
     read_plain(reply, ready.id(), known, in_flight)
@@ -242,13 +226,11 @@ async fn take_by_script(
 /// more. Then the script of all releases is to do it.
 async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
-    if matches!(way.form, SentAs::Gathered) {
-        match Box::pin(gathered::release(location, ready, request)).await? {
-            Value::Int(0) => return Ok(None),
-            Value::Int(1) => return read_released(&Value::Int(1), ready.id()).map(Some),
-            // Perhaps another key of the message caused the error, or the server has forgotten the script.
-            _ => {}
-        }
+    let mut reply = Box::pin(gathered::release(location, ready, request)).await?;
+    match reply {
+        Value::Int(0) => return Ok(None),
+        Value::Int(1) => return read_released(&reply, ready.id()).map(Some),
+        _ => {}
     }
     let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
     let call = Call {
@@ -256,8 +238,11 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
         arguments: &[Written(&request.owner.token)],
     };
     let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
-    let by_hash = RELEASE_UNCONTENDED.call(call);
-    let mut reply = ready.one(by_hash, in_flight, within).await?;
+    // Perhaps another key of the message caused the error.
+    if !is_unknown(&reply) {
+        let by_hash = RELEASE_UNCONTENDED.call(call);
+        reply = ready.one(by_hash, in_flight, within).await?;
+    }
     if is_unknown(&reply) {
         // The next message finds the script, too.
         let by_text = RELEASE_UNCONTENDED.call_by_text(call);
