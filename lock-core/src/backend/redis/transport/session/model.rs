@@ -19,7 +19,7 @@ use crate::{
         command::{Arg, WriteWord, command},
         connection_events::RepliesOnly,
         exchange::{Change, Compose, MessagePart, PartReply, Subject},
-        session::{Session, Shared},
+        session::{Home, Session, Shared},
         stream::Stream,
         traffic::Traffic,
     },
@@ -150,6 +150,34 @@ impl Compose for Each {
     }
 }
 
+/// Wakes a thread that polls a task. A task of the explorer would not do: it is also polled after each switch of threads.
+#[derive(Default)]
+struct Woken {
+    is_woken: shuttle::sync::Mutex<bool>,
+    changed: shuttle::sync::Condvar,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        *self.is_woken.lock().expect("no panic") = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Polls the task whenever it is woken, to its end.
+fn run(home: Home) {
+    let woken = Arc::<Woken>::default();
+    let waker = Waker::from(woken.clone());
+    let mut home = pin!(home);
+    while home.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        let mut is_woken = woken.is_woken.lock().expect("no panic");
+        while !*is_woken {
+            is_woken = woken.changed.wait(is_woken).expect("no panic");
+        }
+        *is_woken = false;
+    }
+}
+
 /// A session, and what its requests share.
 #[derive(Clone)]
 struct Explored {
@@ -181,7 +209,7 @@ impl Explored {
     /// Gives the session another home.
     fn move_on(&self) {
         if let Some(home) = self.shared().rehome(false, |_| true) {
-            drop(shuttle::future::spawn(home));
+            drop(shuttle::thread::spawn(move || run(home)));
         }
     }
 
