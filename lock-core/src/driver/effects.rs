@@ -3,17 +3,18 @@
 use std::{cell::Cell, marker::PhantomData, sync::Arc, time::Duration};
 
 use crate::{
-    backend::{Acquire, Acquired, Renew, StoreFuture, on_executor::ENDED, owner::Owner},
+    backend::{Acquire, Answered, Renew, Reply, on_executor::ENDED, owner::Owner},
     driver::{
-        acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+        acquire_in_flight::{AcquireInFlight, read_reply},
         context::Context,
         key_map::{KeyEntry, StateAction},
-        release::{OpenRelease, ReleaseInFlight},
+        release_in_flight::{OpenRelease, ReleaseInFlight},
+        releasing::Releasing,
         ticking::{EventListener, LiveEvent, RenewalDue},
     },
     engine::{
         event::Event,
-        reply::Renewed,
+        reply::{AcquireOutcome, Renewed},
         server_lease::RenewalReply,
         transition::{AcquireAction, Action},
     },
@@ -26,6 +27,7 @@ use crate::{
     telemetry::{self, hand_off},
 };
 
+#[derive(Default)]
 pub(super) struct Effects {
     pub(super) actions: Vec<StateAction>,
     /// Whether a request for the key is among the actions.
@@ -66,12 +68,12 @@ impl Effects {
         context: &Arc<Context>,
         key: &LockKey,
         kind: RequestKind,
-    ) -> Option<PolledRequest> {
+    ) -> Option<Arc<AcquireInFlight>> {
         if self.wakes_timers {
             context.ticking.alarm.wake();
             context.ensure_ticking();
         }
-        let (mut actions, mut to_poll, mut polled) = (self.actions, self.to_poll, None);
+        let mut actions = self.actions;
         for action in actions.drain(..) {
             #[cfg(test)]
             crate::runtime::mutex::interleaved::point();
@@ -82,9 +84,12 @@ impl Effects {
                 Action::Acquire(acquire) => {
                     let owner = acquire.owner.clone();
                     let reply = request(context, acquire, self.after.as_ref());
-                    match to_poll.take() {
-                        Some(shared) => polled = Some(PolledRequest::new(shared, reply)),
-                        None => finish_on_executor(context, owner, reply),
+                    let left = match &self.to_poll {
+                        Some(request) => request.begin(reply),
+                        None => Some(reply),
+                    };
+                    if let Some(reply) = left {
+                        finish_on_executor(context, owner, reply);
                     }
                 }
                 Action::Renew {
@@ -97,8 +102,8 @@ impl Effects {
                     queue_renewal(context, due, valid_until);
                 }
                 Action::Release(action) => {
-                    let open = OpenRelease::new(context, &action);
-                    drop(open.begin(action, context.clock.now(), None, None));
+                    let open = OpenRelease::new(context, action, context.clock.now());
+                    drop(Releasing::begin(open, None, None));
                 }
                 Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => {
@@ -137,7 +142,7 @@ impl Effects {
             finish_on_executor(context, request.owner.clone(), reply);
         }
         drop((self.releasing, self.ended));
-        polled
+        self.to_poll
     }
 }
 
@@ -153,7 +158,7 @@ fn request(
     context: &Context,
     action: AcquireAction<Arc<Owner>>,
     after: Option<&Arc<ReleaseInFlight>>,
-) -> StoreFuture<Acquired> {
+) -> Reply<Answered<AcquireOutcome>> {
     let request = Acquire {
         owner: action.owner,
         ttl: action.ttl,
@@ -161,13 +166,13 @@ fn request(
         tokens: action.tokens,
         queue_mode: action.queue_mode,
         queued_ttl: action.queued_ttl,
-        behind: None,
+        after: None,
     };
     match after {
-        Some(release) if !release.has_reply() => {
+        Some(release) if !release.has_outcome() => {
             Box::pin(release.clone().acquire_after_release(request))
         }
-        _ => context.store.acquire(request),
+        _ => context.backend.acquire(request),
     }
 }
 
@@ -175,7 +180,7 @@ fn request(
 pub(super) fn finish_on_executor(
     context: &Arc<Context>,
     owner: Arc<Owner>,
-    reply: StoreFuture<Acquired>,
+    reply: Reply<Answered<AcquireOutcome>>,
 ) {
     let (listener, of_reply) = (context.ticking.listener(), context.clone());
     send_reply(&context.executor, reply, move |result| {
@@ -216,7 +221,7 @@ pub(super) fn renew(
         tokens: one.tokens,
     };
     let requests = batch.iter().map(request).collect();
-    let reply = context.store.renew(requests, within);
+    let reply = context.backend.renew(requests, within);
     let of_reply = context.clone();
     send_reply(&context.executor, reply, move |replies| {
         // A renewal that takes tokens does not count among the batches.
@@ -259,7 +264,7 @@ struct SendOnce<T, F: FnOnce(Result<T, Failure>)> {
 }
 
 /// Starts a request, and calls `send` with its reply.
-fn send_reply<T, F>(executor: &Executor, reply: StoreFuture<T>, send: F)
+fn send_reply<T, F>(executor: &Executor, reply: Reply<T>, send: F)
 where
     T: Send + 'static,
     F: FnOnce(Result<T, Failure>) + Send + 'static,

@@ -13,23 +13,20 @@ use std::{
 };
 
 use crate::{
-    backend::{
-        Acquired, RunResult, StoreFuture,
-        grants::{GrantListener, HeldNow},
-        owner::Owner,
-    },
+    backend::{Answered, Reply, RunResult, Traits, grants::News, owner::Owner},
     driver::{
-        acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+        acquire_in_flight::{AcquireInFlight, read_reply},
         context::Context,
         effects::{self, Effects},
         key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction, Timers},
         lease_state::LeaseState,
-        release::{OpenRelease, Releasing},
+        release_in_flight::OpenRelease,
+        releasing::Releasing,
         ticking::{EventListener, LiveEvent, RenewalDue},
     },
     engine::{
         event::{AfterRelease, Event, Outcome},
-        reply::{Notice, Renewed},
+        reply::{AcquireOutcome, Notice, Renewed},
         request::AcquireReply,
         server_lease::RenewalReply,
         terms::Terms,
@@ -45,6 +42,7 @@ use crate::{
         jitter::jittered,
         timer_queue::{self, Due},
     },
+    telemetry,
 };
 
 pub(crate) struct Registry {
@@ -63,11 +61,11 @@ pub(crate) enum Waiting {
     /// It has the lock.
     Acquired(Arc<LeaseState>),
     /// Its id, and the request that it is to poll.
-    InQueue(TaskId, Option<PolledRequest>),
+    InQueue(TaskId, Option<Arc<AcquireInFlight>>),
 }
 
 /// What an event means for the task that caused it, and the request that this task is to poll.
-type Applied = (LiveOutcome, Option<PolledRequest>);
+type Applied = (LiveOutcome, Option<Arc<AcquireInFlight>>);
 
 impl Registry {
     pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
@@ -79,8 +77,13 @@ impl Registry {
             keys: Keys::default(),
             last_task: AtomicU64::new(0),
         });
-        let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
-        registry.context.grants.listen(listener);
+        let weak = Arc::downgrade(&registry);
+        registry.context.grants.listen(Box::new(move |news| {
+            // When the manager has ended, nothing is left of its keys.
+            if let Some(registry) = weak.upgrade() {
+                registry.hear(news);
+            }
+        }));
         let listener: Weak<dyn EventListener> = Arc::<Self>::downgrade(&registry);
         registry.context.ticking.listen(listener);
         registry
@@ -166,39 +169,30 @@ impl Registry {
             keys.note_hold(template, lease.held_for(now));
         }
         let event = Event::Release(lease.id, &lease.owner);
-        let (action, open, effects) = match self.step(keys, key, kind, now, event) {
-            Some((Outcome::Released(AfterRelease::Passed), effects)) => {
-                effects.carry_out(&self.context, key, kind);
-                self.context.held.close_one();
-                return lost.map(|reason| Releasing::lost(key, reason));
-            }
-            Some((Outcome::Released(AfterRelease::ReturnToServer(action)), mut effects)) => {
-                (action, effects.open_release.take(), Some(effects))
-            }
-            other => (
-                lease.release_action(),
-                None,
-                other.map(|(_, effects)| effects),
-            ),
-        };
-        let open = open.unwrap_or_else(|| OpenRelease::new(&self.context, &action));
-        let mut releasing = open.begin(action, now, lost, result);
-        if let Some(effects) = effects {
+        let stepped = self.step(keys, key, kind, now, event);
+        let (outcome, mut effects) = stepped.unwrap_or((Outcome::Pending, Effects::default()));
+        let releasing = if let Outcome::Released(AfterRelease::Passed) = outcome {
+            lost.map(|reason| Releasing::lost(key, reason))
+        } else {
+            let new = || OpenRelease::new(&self.context, lease.release_action(), now);
+            let open = effects.open_release.take().unwrap_or_else(new);
+            let mut releasing = Releasing::begin(open, lost, result);
             // The release reaches the connection before the next request for the key.
             if effects.acquires {
                 releasing.send();
             }
-            effects.carry_out(&self.context, key, kind);
-        }
+            Some(releasing)
+        };
+        effects.carry_out(&self.context, key, kind);
         self.context.held.close_one();
-        Some(releasing)
+        releasing
     }
 
     /// The task of a request has left, and the executor continues with the request.
     pub(crate) fn finish_elsewhere(
         self: &Arc<Self>,
         owner: &Arc<Owner>,
-        reply: StoreFuture<Acquired>,
+        reply: Reply<Answered<AcquireOutcome>>,
     ) {
         let (key, kind) = (&owner.key, owner.mode.kind());
         // The in-memory backend executes a request when it is made. A reply that a test delays need not be waited for.
@@ -242,6 +236,31 @@ impl Registry {
     /// A key as the server knows it.
     pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
         key.with_prefix(&self.prefix)
+    }
+
+    /// What the backend reports by itself.
+    fn hear(self: &Arc<Self>, news: News<'_>) {
+        let of_all = |event: fn(Moment) -> LiveEvent<'static>, since| {
+            for (key, kind) in self.keys.all() {
+                self.event(&key, kind, event(since));
+            }
+        };
+        match news {
+            News::Notice(owner, notice, now) => {
+                let event = match notice {
+                    Notice::Granted(granted) => Event::Pushed(owner, granted),
+                    Notice::Contended => Event::Contended(owner),
+                    Notice::Hint => Event::Reconnected(now),
+                };
+                self.event(&owner.key, owner.mode.kind(), event);
+            }
+            News::Connected(since) => of_all(Event::Reconnected, since),
+            News::Disconnected(since) => of_all(Event::Disconnected, since),
+            News::OutOfReach { server, cause } => {
+                let (held, first_ends_in) = self.keys.held(self.context.clock.now());
+                telemetry::out_of_reach(server, cause, held, first_ends_in);
+            }
+        }
     }
 
     /// An event of a key that no task waits for.
@@ -322,7 +341,7 @@ impl Registry {
         // Noted first: a request of the same transition is sent after the release.
         let open_release = match &outcome {
             Outcome::Released(AfterRelease::ReturnToServer(action)) => {
-                Some(OpenRelease::new(&self.context, action))
+                Some(OpenRelease::new(&self.context, action.clone(), now))
             }
             _ => None,
         };
@@ -348,14 +367,8 @@ impl Registry {
     ) -> Effects {
         let mut effects = Effects {
             actions,
-            acquires: false,
-            to_poll: None,
-            after: None,
-            to_finish: None,
-            wakes_timers: false,
-            releasing: None,
             open_release,
-            ended: None,
+            ..Effects::default()
         };
         for action in &effects.actions {
             match action {
@@ -396,7 +409,7 @@ struct OfKey<'a> {
 impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
     fn new_owner(&self, mode: Mode) -> Arc<Owner> {
         let full_key = self.key.with_prefix(self.prefix);
-        let clock = self.context.store.clock_of(&full_key);
+        let clock = (self.context.clock_of)(&full_key);
         let grants = &self.context.grants;
         Arc::new(Owner::new(
             self.context.owner_tokens.next(grants.owners.scheme()),
@@ -433,7 +446,7 @@ impl EventListener for Registry {
             return;
         };
         match &entry.releasing {
-            Some(last) if *last.owner == *owner => entry.releasing = None,
+            Some(last) if *last.action.owner == *owner => entry.releasing = None,
             // Another release of the key has begun since.
             _ => return,
         }
@@ -459,12 +472,8 @@ impl EventListener for Registry {
         effects::renew(&self.context.clone(), self, batch, within);
     }
 
-    fn round_trip(&self) -> Duration {
-        self.context.store.round_trip()
-    }
-
-    fn most_batches(&self) -> usize {
-        self.context.store.most_batches()
+    fn traits(&self) -> Traits {
+        self.context.backend.traits()
     }
 
     fn rouse_all(&self) {
@@ -475,33 +484,6 @@ impl EventListener for Registry {
         for lease in leases {
             lease.rouse();
         }
-    }
-}
-
-impl GrantListener for Registry {
-    fn notified(self: Arc<Self>, owner: &Arc<Owner>, notice: Notice, now: Moment) {
-        let event = match notice {
-            Notice::Granted(granted) => Event::Pushed(owner, granted),
-            Notice::Contended => Event::Contended(owner),
-            Notice::Hint => Event::Reconnected(now),
-        };
-        self.event(&owner.key, owner.mode.kind(), event);
-    }
-
-    fn reconnected(self: Arc<Self>, since: Moment) {
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::Reconnected(since));
-        }
-    }
-
-    fn disconnected(self: Arc<Self>, since: Moment) {
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::Disconnected(since));
-        }
-    }
-
-    fn held(&self) -> HeldNow {
-        self.keys.held(self.context.clock.now())
     }
 }
 

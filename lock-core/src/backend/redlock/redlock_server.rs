@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     backend::{
-        in_flight::{ConnectionId, UnderWay},
+        in_flight::ConnectionId,
         redis::{
             protocol::{
                 redis_store::{RedisStore, Settings},
@@ -18,7 +18,10 @@ use crate::{
             },
             transport::address::Named,
         },
-        redlock::restart_quarantine::{RunIds, Watch},
+        redlock::{
+            at_servers::UnderWay,
+            restart_quarantine::{RunIds, Watch},
+        },
         timing::Timing,
     },
     error::LockError,

@@ -12,6 +12,7 @@ use crate::{
     backend::{
         redis::protocol::voting_server::{LockCondition, Proposal, Vote},
         redlock::{
+            at_servers::AtServers,
             ballot::{
                 Ballot, BallotStep, NoMajority,
                 quorum::{majority, no_majority_text},
@@ -50,7 +51,7 @@ pub(super) async fn run_voting_round(
     let owner = proposal.owner.clone();
     // A request about a lock that is ours takes no key.
     let may_take = proposal.lock == LockCondition::FreeOrOurs;
-    let records = may_take.then(|| owner.servers(count));
+    let records = may_take.then(|| &AtServers::of(&owner, count).each);
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (sender, mut incoming) = mpsc::unbounded_channel();
     let (mut contended, mut failures) = (Contended::NoneWaiting, Vec::new());

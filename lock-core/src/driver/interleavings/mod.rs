@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     backend::{
-        Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens, timing::Timing,
+        Backend, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens, timing::Timing,
     },
     driver::{
         context::Context,
@@ -63,7 +63,7 @@ impl Contended {
         Self::over(|memory| memory)
     }
 
-    fn over<S: Store + 'static>(store: impl FnOnce(Arc<MemoryStore>) -> Arc<S>) -> Self {
+    fn over<S: Backend + 'static>(store: impl FnOnce(Arc<MemoryStore>) -> Arc<S>) -> Self {
         let clock = Clock::tokio();
         let grants = Arc::<Grants>::default();
         let memory = Arc::new(MemoryStore::new(clock.clone(), grants.clone()));

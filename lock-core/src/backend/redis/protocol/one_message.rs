@@ -5,7 +5,7 @@ use redis::{Pipeline, Value};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Release, Released, StoreFuture,
+        Acquire, Answered, Release, Reply,
         redis::{
             protocol::{
                 calls::set_if_free,
@@ -27,7 +27,6 @@ use crate::{
                 ready::Ready,
             },
         },
-        until_certain::OneServer,
     },
     engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome},
     failure::Failure,
@@ -52,7 +51,7 @@ enum SentAs {
 
 /// Takes a key: at once if a connection is ready and one reply is enough, else by the steps of `on_the_manager.rs`. A second try, after an
 /// error or without a reply, goes by those steps, too.
-pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acquired> {
+pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
     let store = store.clone();
     Box::pin(async move {
         let mut acquired = Ok(None);
@@ -89,21 +88,23 @@ pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
     })
 }
 
-impl OneServer for RedisStore {
-    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
+/// Makes one try of a release.
+pub(crate) fn release(store: &RedisStore, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+    let store = store.clone();
+    Box::pin(async move {
         let mut released = Ok(None);
-        if let Some(way) = self.way_to_release(request) {
+        if let Some(way) = store.way_to_release(&request) {
             if !matches!(way.form, SentAs::Script) {
-                released = release_alone(&way, request).await;
+                released = release_alone(&way, &request).await;
                 way.ready.expect_its_form(&released);
                 if let Ok(found) = &released {
                     let outcome = found.as_ref().map(|found| &found.outcome);
                     let is_free = matches!(outcome, Some(ReleaseOutcome::Released));
-                    self.note_others(&request.owner.key, !is_free);
+                    store.note_others(&request.owner.key, !is_free);
                 }
             }
             if matches!(released, Ok(None)) {
-                released = release_by_script(&way, request).await;
+                released = release_by_script(&way, &request).await;
                 way.ready.expect_its_form(&released);
             }
         }
@@ -111,9 +112,9 @@ impl OneServer for RedisStore {
             Ok(Some(released)) => Ok(released),
             Err(failure) if !failure.is_definite() => Err(failure),
             // For example, the server does not know the script yet.
-            Ok(None) | Err(_) => self.let_go_on_the_manager(request.clone()).await,
+            Ok(None) | Err(_) => store.let_go_on_the_manager(request).await,
         }
-    }
+    })
 }
 
 impl RedisStore {
@@ -128,7 +129,7 @@ impl RedisStore {
         if server.replica_acks.is_some() {
             return None;
         }
-        let behind = request.owner.in_flight.only_connection().or(request.behind);
+        let behind = request.owner.in_flight.only_connection().or(request.after);
         let ready = server.ready(behind, &self.0.executor)?;
         let is_plain = matches!(request.owner.mode, Mode::Exclusive)
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
@@ -189,7 +190,10 @@ fn is_gathered(location: &KeyLocation, ready: &Ready) -> bool {
 /// larger than that of the other client. But then the reply is later than its lease, and such a reply grants nothing.
 ///
 /// These commands are never sent behind `ASKING`, which would make a second clock at the node that is receiving the slot.
-async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, Failure> {
+async fn take_plainly(
+    way: &Way,
+    request: &Acquire,
+) -> Result<Option<Answered<AcquireOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
@@ -213,7 +217,7 @@ async fn take_by_script(
     store: &RedisStore,
     way: &Way,
     request: &Acquire,
-) -> Result<Option<Acquired>, Failure> {
+) -> Result<Option<Answered<AcquireOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let delivery = location.delivery();
     let queue_mode = delivery.queue_mode(request.queue_mode);
@@ -240,7 +244,10 @@ async fn take_by_script(
 
 /// Releases a lock that is held alone, and for which no request is expected to wait. `None`: one waits, or the lock is not held any
 /// more. Then the script of all releases is to do it.
-async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
+async fn release_alone(
+    way: &Way,
+    request: &Release,
+) -> Result<Option<Answered<ReleaseOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     if matches!(way.form, SentAs::Gathered) {
         match Box::pin(gathered::release(location, ready, request)).await? {
@@ -270,7 +277,10 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
 }
 
 /// Releases a lock by the script of all releases, which serves the queue.
-async fn release_by_script(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
+async fn release_by_script(
+    way: &Way,
+    request: &Release,
+) -> Result<Option<Answered<ReleaseOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let (arguments, count) = location.release_arguments(request);
     let script = RELEASE.call(Call {
