@@ -52,14 +52,6 @@ impl InFlight {
         self.0.store(after, Ordering::Release);
     }
 
-    /// Adds what another record has.
-    #[cfg(feature = "redis")]
-    pub(crate) fn add(&self, other: &Self) {
-        if !other.is_empty() {
-            self.note_sent_on(Order(other.0.load(Ordering::Acquire)));
-        }
-    }
-
     /// Whether no request has left yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == NONE

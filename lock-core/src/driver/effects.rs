@@ -1,6 +1,6 @@
 //! What follows from a transition: carried out when no mutex is held.
 
-use std::{cell::Cell, marker::PhantomData, sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use crate::{
     backend::{Acquire, Answered, Renew, Reply, on_executor::ENDED, owner::Owner},
@@ -183,7 +183,7 @@ pub(super) fn finish_on_executor(
     reply: Reply<Answered<AcquireOutcome>>,
 ) {
     let (listener, of_reply) = (context.ticking.listener(), context.clone());
-    send_reply(&context.executor, reply, move |result| {
+    report_reply(&context.executor, reply, move |result| {
         let reply = read_reply(&of_reply, &owner, result);
         if let Some(listener) = listener {
             listener.happened(
@@ -223,7 +223,7 @@ pub(super) fn renew(
     let requests = batch.iter().map(request).collect();
     let reply = context.backend.renew(requests, within);
     let of_reply = context.clone();
-    send_reply(&context.executor, reply, move |replies| {
+    report_reply(&context.executor, reply, move |replies| {
         // A renewal that takes tokens does not count among the batches.
         if batch.iter().all(|one| one.tokens == 0) {
             of_reply.ticking.note_reply();
@@ -257,34 +257,31 @@ pub(super) fn note_renewed(context: &Context, key: &LockKey, result: &Result<Ren
     }
 }
 
-/// Reports the reply once. If the runtime that waits for the reply ends first, reports a failure.
-struct SendOnce<T, F: FnOnce(Result<T, Failure>)> {
-    send: Option<F>,
-    _reply: PhantomData<fn(T)>,
-}
-
-/// Starts a request, and calls `send` with its reply.
-fn send_reply<T, F>(executor: &Executor, reply: Reply<T>, send: F)
-where
-    T: Send + 'static,
-    F: FnOnce(Result<T, Failure>) + Send + 'static,
-{
-    let mut once = SendOnce {
-        send: Some(send),
-        _reply: PhantomData,
-    };
+/// Starts a request, and calls `report` with its reply: once, and with a failure if the runtime that waits for the reply ends first.
+fn report_reply<T: Send + 'static>(
+    executor: &Executor,
+    reply: Reply<T>,
+    report: impl FnOnce(Result<T, Failure>) + Send + 'static,
+) {
+    let mut once = ReportOnce(Some(Box::new(report)));
     executor.start(async move {
         let reply = reply.await;
-        if let Some(send) = once.send.take() {
-            send(reply);
-        }
+        once.report(reply);
     });
 }
 
-impl<T, F: FnOnce(Result<T, Failure>)> Drop for SendOnce<T, F> {
-    fn drop(&mut self) {
-        if let Some(send) = self.send.take() {
-            send(Err(Failure::no_reply(ENDED)));
+struct ReportOnce<T>(Option<Box<dyn FnOnce(Result<T, Failure>) + Send>>);
+
+impl<T> ReportOnce<T> {
+    fn report(&mut self, reply: Result<T, Failure>) {
+        if let Some(report) = self.0.take() {
+            report(reply);
         }
+    }
+}
+
+impl<T> Drop for ReportOnce<T> {
+    fn drop(&mut self) {
+        self.report(Err(Failure::no_reply(ENDED)));
     }
 }

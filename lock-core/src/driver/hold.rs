@@ -3,7 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     mem,
-    pin::{Pin, pin},
+    pin::pin,
     slice,
     sync::Arc,
     task::Poll,
@@ -16,6 +16,7 @@ use crate::{
     driver::{lease_state::LeaseState, registry::Registry},
     engine::{event::Event, transition::unasked_result},
     error::{LeaseLost, LockError},
+    runtime::together::together,
     telemetry::{self, WatchedWait},
 };
 
@@ -243,24 +244,10 @@ async fn release_all(registry: &Arc<Registry>, leases: Leases) -> Result<(), Loc
     // Read before the release: the key that was lost is named, and not those that were lost with it.
     let mut result = leases.check();
     let each = leases.all().iter();
-    let mut waiting: Vec<_> = each
-        .filter_map(|lease| registry.release(lease, None))
-        .collect();
-    poll_fn(|context| {
-        waiting.retain_mut(|release| match Pin::new(release).poll(context) {
-            Poll::Pending => true,
-            Poll::Ready(other) => {
-                note(&mut result, other);
-                false
-            }
-        });
-        if waiting.is_empty() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
+    let releasing = each.filter_map(|lease| registry.release(lease, None));
+    for released in together(releasing).await {
+        note(&mut result, released);
+    }
     result
 }
 

@@ -124,10 +124,13 @@ impl Future for Releasing {
 impl Drop for Releasing {
     fn drop(&mut self) {
         // The executor has any other stage already.
-        if let Stage::FirstTry(first) = mem::replace(&mut self.0, Stage::Over) {
+        if let Stage::FirstTry(mut first) = mem::replace(&mut self.0, Stage::Over) {
             let executor = first.open.0.context.executor.clone();
-            let rest = Self(Stage::FirstTry(first));
-            executor.start_patiently(async move { drop(rest.await) });
+            // Without a `Releasing`: an executor that has ended drops this work, which must not be started again.
+            executor.start_patiently(async move {
+                let answer = first.answer.as_mut().await;
+                drop(first.end(answer));
+            });
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::{
     failure::Failure,
     fencing::FencingBlock,
     moment::Moment,
-    runtime::{executor::spawn_beside, jitter::jittered},
+    runtime::{executor::spawn_beside, jitter::jittered, together::together},
 };
 
 pub(super) async fn acquire(
@@ -47,9 +47,10 @@ pub(super) async fn acquire(
 ) -> Result<Answered<AcquireOutcome>, Failure> {
     let (owner, ttl) = (request.owner, request.ttl);
     let waits = request.queue_mode != QueueMode::DoNotQueue;
-    if waits && servers.back_off.is_due(&owner.full_key, CLOCK.now()) {
-        let pause = jittered(servers.timing.polling_pause).min(ttl / 4);
-        CLOCK.sleep_until(CLOCK.now().after(pause)).await;
+    if waits && let Some(until) = servers.back_off.end(&owner.full_key) {
+        CLOCK
+            .sleep_until(until.min(CLOCK.now().after(ttl / 4)))
+            .await;
     }
     // For the caller, all servers are one order. What is in flight to each of them is in the record of that server.
     owner.in_flight.note_sent_on(Order::LOCAL);
@@ -105,7 +106,11 @@ pub(super) async fn release(
     }
     let none = || Err(Failure::no_reply(ENDED));
     let outcome = replies.result().unwrap_or_else(none)?;
-    lock.is_released.store(true, Ordering::Release);
+    if !lock.is_released.swap(true, Ordering::AcqRel) && lock.is_wanted.load(Ordering::Acquire) {
+        let (now, pause) = (CLOCK.now(), jittered(servers.timing.polling_pause));
+        let full_key = &request.owner.full_key;
+        servers.back_off.begin(full_key, now.after(pause), now);
+    }
     Ok(Answered {
         outcome,
         order: lock.order(),
@@ -202,21 +207,16 @@ async fn when_they_lost_data(
 ) -> Vec<Option<Moment>> {
     let longest = batch.iter().map(|request| request.ttl).max();
     let within = servers.patience(longest.unwrap_or_default());
-    let mut incoming = servers.request_all(|position, server| {
+    let asked = servers.servers.iter().enumerate();
+    let asked = asked.map(|(position, server)| async move {
         let is_without = missing.iter().any(|(server, _)| *server == position);
-        async move {
-            if is_without {
-                server.lost_data(within).await
-            } else {
-                None
-            }
+        if is_without {
+            server.lost_data(within).await
+        } else {
+            None
         }
     });
-    let mut lost_data = vec![None; servers.servers.len()];
-    while let Some((server, lost)) = incoming.recv().await {
-        lost_data[server] = lost;
-    }
-    lost_data
+    together(asked).await
 }
 
 /// Renews a lease by a vote, which also decides on its fencing tokens.
@@ -275,17 +275,16 @@ async fn restore_keys(
 /// counts for the lease from then on. Returns whether the key was set.
 async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) -> bool {
     let lock = AtServers::of(&request.owner, servers.servers.len());
-    let under_way = lock.each[server].begin();
     // Not after its release has begun: the restored key would never be released.
-    if !under_way.may_leave() {
+    let Ok(mut known) = lock.each[server].turn().await else {
         return false;
-    }
+    };
     let node = &servers.servers[server].node;
     let within = servers.patience(request.ttl);
-    let restored = node.restore_key(request, within, &under_way.in_flight);
+    let restored = node.restore_key(request, within, known.in_flight());
     match restored.await {
         Ok((connection, is_set)) => {
-            under_way.answered(connection, true);
+            known.note_answer(connection, true);
             is_set
         }
         Err(failure) => {

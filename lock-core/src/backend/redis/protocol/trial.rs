@@ -17,7 +17,6 @@ use crate::{
                 replies::NO_LOCK,
                 rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
-                together::together,
             },
             topology::{
                 companions::{GRANTS, tag_in},
@@ -39,6 +38,7 @@ use crate::{
     mode::Mode,
     moment::Moment,
     options::RESERVED,
+    runtime::together::together,
 };
 
 /// Stands between the prefix and the name of a lock that is only tried.
