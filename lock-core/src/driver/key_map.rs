@@ -113,13 +113,6 @@ impl Keys {
         })
     }
 
-    /// How many tasks wait for a key in one mode.
-    pub(super) fn waiters_in(&self, key: &LockKey, kind: RequestKind) -> usize {
-        let mut keys = self.of(key);
-        let entry = keys.of(kind).get(key);
-        entry.map_or(0, |entry| entry.state.waiters())
-    }
-
     /// What this process knows of a lock that is busy.
     pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
         let keys = self.of(key);

@@ -13,9 +13,9 @@ use std::{
 };
 
 use crate::{
-    backend::{Answered, Reply, RunResult, Traits, grants::News, owner::Owner},
+    backend::{RunResult, Traits, grants::News, owner::Owner},
     driver::{
-        acquire_in_flight::{AcquireInFlight, read_reply},
+        acquire_in_flight::AcquireInFlight,
         context::Context,
         effects::{self, Effects},
         key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction, Timers},
@@ -26,7 +26,7 @@ use crate::{
     },
     engine::{
         event::{AfterRelease, Event, Outcome},
-        reply::{AcquireOutcome, Notice, Renewed},
+        reply::{Notice, Renewed},
         request::AcquireReply,
         server_lease::RenewalReply,
         terms::Terms,
@@ -189,22 +189,9 @@ impl Registry {
     }
 
     /// The task of a request has left, and the executor continues with the request.
-    pub(crate) fn finish_elsewhere(
-        self: &Arc<Self>,
-        owner: &Arc<Owner>,
-        reply: Reply<Answered<AcquireOutcome>>,
-    ) {
-        let (key, kind) = (&owner.key, owner.mode.kind());
-        // The in-memory backend executes a request when it is made. A reply that a test delays need not be waited for.
-        let is_in_memory = !self.context.executor.has_own_thread();
-        if is_in_memory && self.keys.waiters_in(key, kind) == 0 {
-            // No task needs the reply: the owner token is released.
-            drop(reply);
-            let left = Err(Failure::no_reply("its task has left"));
-            let reply = read_reply(&self.context, owner, left);
-            self.event(key, kind, Event::Acquired(owner, reply));
-        } else {
-            effects::finish_on_executor(&self.context, owner.clone(), reply);
+    pub(crate) fn finish_elsewhere(&self, request: &AcquireInFlight) {
+        if let Some(reply) = request.take() {
+            effects::finish_on_executor(&self.context, request.owner.clone(), reply);
         }
     }
 

@@ -199,10 +199,8 @@ impl Drop for WaitFuture {
             }
             Stage::Over => {}
         }
-        if let Some(request) = &self.request
-            && let Some(reply) = request.take()
-        {
-            self.registry.finish_elsewhere(&request.owner, reply);
+        if let Some(request) = &self.request {
+            self.registry.finish_elsewhere(request);
         }
     }
 }
