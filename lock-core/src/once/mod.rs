@@ -20,7 +20,6 @@ mod fingerprint;
 pub(crate) mod idempotency_key;
 #[cfg(any(feature = "axum", feature = "poem"))]
 mod kept_response;
-mod outcome;
 pub(crate) mod run;
 
 /// For how long a result may be kept.

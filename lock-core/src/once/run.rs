@@ -16,10 +16,8 @@ use crate::{
         run::{Storing, release_now},
         wanted_keys::WantedKeys,
     },
-    once::{
-        Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering,
-        outcome::OnceOutcome,
-    },
+    once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering},
+    telemetry,
 };
 
 impl LockManager {
@@ -106,45 +104,41 @@ impl<T> Storing<T> for (Remembering<T>, Keeping) {
     fn recall(&self, result: &[u8]) -> Result<T, LockError> {
         let (by, keeping) = self;
         let recalled = recalled(by, keeping, result);
-        let outcome = match recalled {
-            Ok(_) => OnceOutcome::Replayed,
-            Err(_) => OnceOutcome::Refused,
+        let outcome = if recalled.is_ok() {
+            "replayed"
+        } else {
+            "refused"
         };
-        outcome.report(&keeping.key);
+        count(&keeping.key, outcome);
         recalled
     }
 
     fn result_of(&self, value: T) -> (T, Option<RunResult>) {
         let (by, keeping) = self;
         let (value, remembered) = (by.remember)(value);
-        (value, result_of(&remembered, keeping))
+        let stored = match &remembered {
+            // After a failure, the next caller runs the body.
+            Remembered::Nothing => return (value, None),
+            Remembered::Bytes(bytes) if bytes.len() <= LARGEST => Some(&**bytes),
+            Remembered::Bytes(_) | Remembered::Success => None,
+        };
+        let kept = Kept {
+            fingerprint: keeping.fingerprint,
+            value: stored,
+        };
+        let (bytes, keep) = (kept.bytes().into(), keeping.keep);
+        (value, Some(RunResult { bytes, keep }))
     }
 
     fn count(key: &LockKey, is_lost: bool) {
-        let outcome = if is_lost {
-            OnceOutcome::NotStored
-        } else {
-            OnceOutcome::Ran
-        };
-        outcome.report(key);
+        count(key, if is_lost { "not_stored" } else { "ran" });
     }
 }
 
-/// The bytes to store; nothing after a failure.
-fn result_of(remembered: &Remembered, keeping: &Keeping) -> Option<RunResult> {
-    let value = match remembered {
-        Remembered::Nothing => return None,
-        Remembered::Bytes(bytes) if bytes.len() <= LARGEST => Some(&**bytes),
-        Remembered::Bytes(_) | Remembered::Success => None,
-    };
-    let kept = Kept {
-        fingerprint: keeping.fingerprint,
-        value,
-    };
-    Some(RunResult {
-        bytes: kept.bytes().into(),
-        keep: keeping.keep,
-    })
+/// Counts a call by how it ended: it ran the body and its result is stored (`ran`) or not (`not_stored`), it got the result of an
+/// earlier run (`replayed`), or that result is not for it (`refused`).
+fn count(key: &LockKey, outcome: &'static str) {
+    telemetry::count("lock_once_total", key, &[("outcome", outcome)]);
 }
 
 /// The value that an earlier run left.
