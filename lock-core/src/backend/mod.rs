@@ -221,9 +221,9 @@ impl Release {
     }
 }
 
-/// What a run leaves for later callers.
+/// The result of a run, stored for later callers.
 #[derive(Clone)]
-pub(crate) struct RunResult {
+pub struct RunResult {
     pub(crate) bytes: Arc<[u8]>,
     /// For how long it is kept.
     pub(crate) keep: Duration,
