@@ -9,6 +9,7 @@ use crate::{
 };
 
 /// What a backend reports by itself.
+#[derive(Clone, Copy)]
 pub(crate) enum News<'a> {
     /// An entry is notified. Its owner may be one whose key has another one by now, such as during its release.
     Notice(&'a Arc<Owner>, Notice, Moment),

@@ -12,7 +12,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        in_flight::{InFlight, Order},
+        in_flight::Order,
         owner::{Entry, Owner},
     },
     engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome, Renewed},
@@ -206,18 +206,6 @@ impl Renew {
             known_fencing: 0,
             tokens: 0,
         }
-    }
-}
-
-impl Release {
-    /// The orders on which the tries left, each noted before the first byte leaves.
-    pub(crate) fn in_flight(&self) -> &InFlight {
-        &self.owner.released_on
-    }
-
-    /// The orders on which the acquire left.
-    pub(crate) fn acquire_in_flight(&self) -> &InFlight {
-        &self.owner.in_flight
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     },
     engine::{
         event::Event,
-        reply::{AcquireOutcome, Renewed},
+        reply::AcquireOutcome,
         server_lease::RenewalReply,
         transition::{AcquireAction, Action},
     },
@@ -235,26 +235,31 @@ pub(super) fn renew(
                 Err(failure) => Some(Err(failure.clone())),
             };
             if let Some(result) = reply {
-                note_renewed(&of_reply, &one.owner.key, &result);
                 let reply = RenewalReply {
                     sent,
                     tokens: one.tokens,
                     result: &result,
                     retry_in: within / 2,
                 };
-                let (kind, event) = (one.owner.mode.kind(), Event::Renewed(&one.owner, reply));
-                listener.clone().happened(&one.owner.key, kind, event);
+                report_renewed(&of_reply, listener.clone(), &one.owner, reply);
             }
         }
     });
 }
 
-/// Notes what the reply to a renewal says about the server.
-pub(super) fn note_renewed(context: &Context, key: &LockKey, result: &Result<Renewed, Failure>) {
-    context.outage.note(result, &context.clock);
-    if let Err(failure) = result {
-        tracing::debug!(key = %key.shown(), ?failure, "a renewal failed");
+/// Notes what the reply to a renewal says about the backend, and reports it.
+pub(super) fn report_renewed(
+    context: &Context,
+    listener: Arc<dyn EventListener>,
+    owner: &Arc<Owner>,
+    reply: RenewalReply<'_>,
+) {
+    context.outage.note(reply.result, &context.clock);
+    if let Err(failure) = reply.result {
+        tracing::debug!(key = %owner.key.shown(), ?failure, "a renewal failed");
     }
+    let event = Event::Renewed(owner, reply);
+    listener.happened(&owner.key, owner.mode.kind(), event);
 }
 
 /// Starts a request, and calls `report` with its reply: once, and with a failure if the runtime that waits for the reply ends first.
@@ -270,7 +275,9 @@ fn report_reply<T: Send + 'static>(
     });
 }
 
-struct ReportOnce<T>(Option<Box<dyn FnOnce(Result<T, Failure>) + Send>>);
+type Report<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+
+struct ReportOnce<T>(Option<Report<T>>);
 
 impl<T> ReportOnce<T> {
     fn report(&mut self, reply: Result<T, Failure>) {

@@ -203,15 +203,13 @@ impl Registry {
         result: &Result<Renewed, Failure>,
         retry_in: Duration,
     ) {
-        effects::note_renewed(&self.context, &lease.key, result);
         let reply = RenewalReply {
             sent,
             tokens: 0,
             result,
             retry_in,
         };
-        let event = Event::Renewed(&lease.owner, reply);
-        self.event(&lease.key, lease.kind(), event);
+        effects::report_renewed(&self.context, self.clone(), &lease.owner, reply);
     }
 
     /// The error of a refusal. It names the holder in this process, if there is one by now.
@@ -227,11 +225,6 @@ impl Registry {
 
     /// What the backend reports by itself.
     fn hear(self: &Arc<Self>, news: News<'_>) {
-        let of_all = |event: fn(Moment) -> LiveEvent<'static>, since| {
-            for (key, kind) in self.keys.all() {
-                self.event(&key, kind, event(since));
-            }
-        };
         match news {
             News::Notice(owner, notice, now) => {
                 let event = match notice {
@@ -241,8 +234,8 @@ impl Registry {
                 };
                 self.event(&owner.key, owner.mode.kind(), event);
             }
-            News::Connected(since) => of_all(Event::Reconnected, since),
-            News::Disconnected(since) => of_all(Event::Disconnected, since),
+            News::Connected(since) => self.event_of_all(|| Event::Reconnected(since)),
+            News::Disconnected(since) => self.event_of_all(|| Event::Disconnected(since)),
             News::OutOfReach { server, cause } => {
                 let (held, first_ends_in) = self.keys.held(self.context.clock.now());
                 telemetry::out_of_reach(server, cause, held, first_ends_in);
@@ -254,6 +247,12 @@ impl Registry {
     pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
         let now = self.context.clock.now();
         self.apply(self.keys.of(key), key, kind, now, event);
+    }
+
+    fn event_of_all(self: &Arc<Self>, event: impl Fn() -> LiveEvent<'static>) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, event());
+        }
     }
 
     /// No share of this process admits a further task from now on. Returns whether there was a share.
@@ -271,16 +270,12 @@ impl Registry {
         for mut keys in self.keys.each() {
             keys.is_closed = true;
         }
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::Close);
-        }
+        self.event_of_all(|| Event::Close);
     }
 
     /// All leases are lost.
     pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::LoseAll(reason));
-        }
+        self.event_of_all(|| Event::LoseAll(reason));
     }
 
     /// Makes the transition of an event, and carries out what follows. `None`: nothing is known of the key.
@@ -386,7 +381,7 @@ impl Registry {
     }
 }
 
-/// What the state machine of a key has made by the manager.
+/// Makes what the state machine of a key asks for.
 struct OfKey<'a> {
     context: &'a Arc<Context>,
     prefix: &'a str,

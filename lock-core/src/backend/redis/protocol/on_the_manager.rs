@@ -59,14 +59,14 @@ impl RedisStore {
         let release = |location: KeyLocation| {
             // Requests that left for the redirecting node on the same connection have been executed or refused there.
             if !is_first {
-                passed = passed.or_else(|| request.in_flight().only_connection());
+                passed = passed.or_else(|| request.owner.released_on.only_connection());
             }
             is_first = false;
             async move { self.release_at(&location, request).await }
         };
         let mut released = self.0.servers.ask(&request.owner.full_key, release).await?;
         if let Some(passed) = passed
-            && request.acquire_in_flight().is_settled_by(passed)
+            && request.owner.in_flight.is_settled_by(passed)
         {
             released.order = Some(passed);
         }
@@ -163,7 +163,7 @@ impl RedisStore {
         request: &Release,
     ) -> Result<Answered<ReleaseOutcome>, Failure> {
         let capabilities = location.capabilities(self.within()).await?;
-        let connection = location.server.releasing(request.acquire_in_flight());
+        let connection = location.server.releasing(&request.owner.in_flight);
         if capabilities == Capabilities::Commands {
             return location.release_by_commands(&connection, request).await;
         }
@@ -173,7 +173,7 @@ impl RedisStore {
                 [..KeyLocation::declared(request.owner.mode)],
             arguments: &arguments[..count],
         };
-        let (within, in_flight) = (connection.reply_within(), Some(request.in_flight()));
+        let (within, in_flight) = (connection.reply_within(), Some(&request.owner.released_on));
         let ran = location.run_on(&connection, &RELEASE, call, within, in_flight);
         let (id, reply) = ran.await?;
         let released = read_released(&of_value(reply)?, id);

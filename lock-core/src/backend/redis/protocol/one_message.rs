@@ -160,8 +160,8 @@ impl RedisStore {
             && request.result.is_none()
             && request.keep.is_none()
             && !request.may_be_queued
-            && request.in_flight().is_empty()
-            && request.acquire_in_flight().is_empty()
+            && request.owner.released_on.is_empty()
+            && request.owner.in_flight.is_empty()
             && server.replica_acks.is_none()
             && !self.0.is_one_of_several
             && !self.expects_others(&request.owner.key);
@@ -262,7 +262,10 @@ async fn release_alone(
         keys: &[lock, queue],
         arguments: &[Written(&request.owner.token)],
     };
-    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
+    let (in_flight, within) = (
+        &request.owner.released_on,
+        ready.reconnecting.reply_within(),
+    );
     let by_hash = RELEASE_UNCONTENDED.call(call);
     let mut reply = ready.one(by_hash, in_flight, within).await?;
     if is_unknown(&reply) {
@@ -288,6 +291,6 @@ async fn release_by_script(
         arguments: &arguments[..count],
     });
     let within = ready.reconnecting.reply_within();
-    let reply = Box::pin(ready.one(script, request.in_flight(), within)).await?;
+    let reply = Box::pin(ready.one(script, &request.owner.released_on, within)).await?;
     read_released(&of_value(reply)?, ready.id()).map(Some)
 }

@@ -179,7 +179,7 @@ impl KeyLocation {
         // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
         let ping = in_one_message([command(&[&[Text("PING")]])]);
         let within = connection.reply_within();
-        let sent = connection.send_all(ping, within, Some(request.in_flight()));
+        let sent = connection.send_all(ping, within, Some(&request.owner.released_on));
         let (id, replies) = sent.await?;
         if !matches!(
             &replies[..],
