@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{driver::hold::Hold, error::LockError, key::LockKey, lease::Lease};
+use crate::{backend::RunResult, driver::hold::Hold, error::LockError, key::LockKey, lease::Lease};
 
 /// Owns a lease: the lock, or the locks of several keys, are held as long as this value lives.
 ///
@@ -58,16 +58,12 @@ impl LockGuard {
     ///
     /// Dropping the future leaves the release in flight, as dropping the guard does.
     pub async fn release(self) -> Result<(), LockError> {
-        self.hold.release().await
+        self.hold.release(None).await
     }
 
-    /// The same, and stores the result of a run under its key.
-    #[cfg(feature = "once")]
-    pub(crate) async fn release_with(
-        self,
-        result: Option<crate::backend::RunResult>,
-    ) -> Result<(), LockError> {
-        self.hold.release_with(result).await
+    /// `release`, which stores the result of a run.
+    pub(crate) async fn release_with(self, result: Option<RunResult>) -> Result<(), LockError> {
+        self.hold.release(result).await
     }
 
     pub(crate) fn hold(&self) -> &Hold {

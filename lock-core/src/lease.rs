@@ -21,7 +21,7 @@ use crate::{
 /// is lost.
 #[derive(Clone)]
 pub struct Lease {
-    leases: Leases,
+    pub(crate) leases: Leases,
 }
 
 impl Lease {
@@ -181,13 +181,6 @@ impl Lease {
         // flight.
         self.leases.check()?;
         known
-    }
-}
-
-impl Lease {
-    #[cfg(feature = "stream")]
-    pub(crate) fn leases(&self) -> &Leases {
-        &self.leases
     }
 }
 

@@ -86,20 +86,20 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     // Only the compiler knows whether the type is a response, which an alias may hide.
     let is_known = !matches!(output, Type::Infer(_)) || answer.is_some();
     let is_sent = is_known && !is_unit(&output);
-    let then = match (args.attribute, is_sent) {
-        (AttributeName::RunOnce, _) => quote!(),
-        (_, true) => quote!(, |#value, #lock| #private::sent_by(&#value).finish(#value, #lock)),
-        (_, false) => quote!(, #private::release_now),
+    let then = if is_sent && !is_once {
+        quote!(|#value, #lock| #private::sent_by(&#value).finish(#value, #lock))
+    } else {
+        quote!(#private::release_now)
     };
-    let call = hidden(driver(args));
+    let call = hidden(if args.finishes { "finishing" } else { "locked" });
     // With `return`, as clippy's `implicit_return` wants it. Behind a value that never comes, it could not be reached.
     let returned = (!matches!(written, Type::Never(_))).then(|| quote!(return));
     let kept = json.as_ref().map(|json| inferred(json.plain.clone()));
-    let mut remembered = remembered(args, kept.as_ref().unwrap_or(&output), in_result);
+    let mut stored = stored(args, kept.as_ref().unwrap_or(&output), in_result);
     if is_once && args.on_error.is_none() && answer.is_none() && !is_result(&written) {
         let both = local("both");
         copies.extend(quote!(let #both = #private::remembered_or_failed::<#output>();));
-        (remembered, on_error) = (Some(quote!(#both.0,)), quote!(#both.1));
+        (stored, on_error) = (quote!(#both.0), quote!(#both.1));
     }
     let unwrapped = match &json {
         Some(JsonInResult { json, .. }) => Some(quote!(.map(#json))),
@@ -109,30 +109,20 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         #options_seen
         let (#outside, #inside) = #private::entry();
         #copies
-        #returned #private::#call(#outside, #remembered #function, #on_error #then).await #unwrapped
+        #returned #private::#call(#outside, #stored, #function, #on_error, #then).await #unwrapped
     })
 }
 
-/// The function of lock-core that runs the function.
-fn driver(args: &Args) -> &'static str {
-    match (args.attribute, args.finishes) {
-        (AttributeName::DistributedLock, false) => "locked",
-        (AttributeName::DistributedLock, true) => "finishing",
-        (AttributeName::RunOnce, false) => "once",
-        (AttributeName::RunOnce, true) => "once_finishing",
-    }
-}
-
-/// Writes the argument that shows the compiler that the value is remembered.
-fn remembered(args: &Args, output: &Type, in_result: bool) -> Option<TokenStream> {
+/// Writes the argument that says whether the value is stored for later calls, and shows the compiler that it can be.
+fn stored(args: &Args, output: &Type, in_result: bool) -> TokenStream {
     let private = &args.private;
-    (args.attribute == AttributeName::RunOnce).then(|| {
-        if in_result {
-            quote!(#private::remembered::<#private::InResult<_, _>>(),)
-        } else {
-            quote!(#private::remembered::<#output>(),)
+    match args.attribute {
+        AttributeName::DistributedLock => quote!(()),
+        AttributeName::RunOnce if in_result => {
+            quote!(#private::remembered::<#private::InResult<_, _>>())
         }
-    })
+        AttributeName::RunOnce => quote!(#private::remembered::<#output>()),
+    }
 }
 
 /// Writes the call that waits for the lease, and the body behind it.

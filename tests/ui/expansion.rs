@@ -3,6 +3,7 @@ async fn charge(order_id: u64, card: Card) -> Result<Receipt, ApiError> {
     let (__outside, __inside) = __private::entry();
     return __private::locked(
         __outside,
+        (),
         async move {
             if let Some(__value) = __private::returns::<Result<Receipt, ApiError>>() {
                 return __value;

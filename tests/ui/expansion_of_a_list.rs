@@ -3,6 +3,7 @@ async fn transfer(from: u64, to: u64) -> Result<(), ApiError> {
     let (__outside, __inside) = __private::entry();
     return __private::locked(
         __outside,
+        (),
         async move {
             if let Some(__value) = __private::returns::<Result<(), ApiError>>() {
                 return __value;

@@ -5,7 +5,7 @@ async fn charge(user: User, key: String, card: Card) -> Result<Receipt, ApiError
         __private::option::fingerprint
     );
     let (__outside, __inside) = __private::entry();
-    return __private::once_finishing(
+    return __private::finishing(
         __outside,
         __private::remembered::<Result<Receipt, ApiError>>(),
         async move {
@@ -36,6 +36,7 @@ async fn charge(user: User, key: String, card: Card) -> Result<Receipt, ApiError
             ({ provider::charge(user, card).await })
         },
         <Result<Receipt, ApiError> as __private::FromLockError>::__conversion(),
+        __private::release_now,
     )
     .await;
 }

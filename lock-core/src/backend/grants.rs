@@ -1,9 +1,6 @@
 //! Where grants arrive: the server grants a lock to a waiter directly, and notifies the waiter's process by a message.
 
-use std::{
-    sync::{Arc, OnceLock, Weak},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use crate::{
     backend::owner::{EntryNumber, Owner, QueuedOwners},
@@ -11,35 +8,28 @@ use crate::{
     moment::Moment,
 };
 
-/// Receives the messages and connection changes of a store. Called with no mutex held, on the manager's thread. In memory: on the
-/// thread of the request that caused the message, and within that request.
-pub(crate) trait GrantListener: Send + Sync {
+/// What a backend reports by itself.
+#[derive(Clone, Copy)]
+pub(crate) enum News<'a> {
     /// An entry is notified. Its owner may be one whose key has another one by now, such as during its release.
-    fn notified(self: Arc<Self>, owner: &Arc<Owner>, notice: Notice, now: Moment);
-
+    Notice(&'a Arc<Owner>, Notice, Moment),
     /// There is a new connection since then, and messages may have been missed.
-    fn reconnected(self: Arc<Self>, since: Moment);
-
+    Connected(Moment),
     /// The connection ended then. A lease that the server of the next one does not know is lost.
-    fn disconnected(self: Arc<Self>, since: Moment);
-
-    /// The leases that the manager holds now.
-    fn held(&self) -> HeldNow;
+    Disconnected(Moment),
+    /// No connection can be made.
+    OutOfReach { server: &'a str, cause: &'a str },
 }
 
-/// The leases that a manager holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HeldNow {
-    pub(crate) count: usize,
-    /// The time until the first of them ends, unless it is renewed.
-    pub(crate) first_ends_in: Option<Duration>,
-}
+/// The callback of the driver, which is the only call of a backend upwards. Called with no mutex held, on the manager's thread. In
+/// memory: on the thread of the request that caused the notice, and within that request.
+pub(crate) type Listener = Box<dyn Fn(News<'_>) + Send + Sync>;
 
 /// Where the messages for a manager's entries arrive.
 #[derive(Default)]
 pub(crate) struct Grants {
     pub(crate) owners: Arc<QueuedOwners>,
-    listener: OnceLock<Weak<dyn GrantListener>>,
+    listener: OnceLock<Listener>,
 }
 
 /// A message for one entry.
@@ -65,7 +55,7 @@ pub(crate) enum MessageKind {
 
 impl Grants {
     /// Sets the only listener of messages.
-    pub(crate) fn listen(&self, listener: Weak<dyn GrantListener>) {
+    pub(crate) fn listen(&self, listener: Listener) {
         self.listener.get_or_init(|| listener);
     }
 
@@ -89,25 +79,20 @@ impl Grants {
             (MessageKind::Hint, Notice::Granted(_)) => Notice::Hint,
             (_, notice) => notice,
         };
-        self.notify(&owner, notice, now);
+        self.report(News::Notice(&owner, notice, now));
     }
 
     /// Notifies an entry, for a store that needs no proof: see [`deliver`](Self::deliver) for an entry that is gone.
     pub(crate) fn notify_entry(&self, number: EntryNumber, notice: Notice, now: Moment) {
         if let Some(owner) = self.owners.find(number) {
-            self.notify(&owner, notice, now);
+            self.report(News::Notice(&owner, notice, now));
         }
     }
 
-    fn notify(&self, owner: &Arc<Owner>, notice: Notice, now: Moment) {
-        if let Some(listener) = self.listener() {
-            listener.notified(owner, notice, now);
-        }
-    }
-
-    /// The listener, as long as there is one.
-    pub(crate) fn listener(&self) -> Option<Arc<dyn GrantListener>> {
-        self.listener.get()?.upgrade()
+    /// Tells the driver. Returns whether there is one: one of several servers has none.
+    pub(crate) fn report(&self, news: News<'_>) -> bool {
+        let listener = self.listener.get();
+        listener.map(|listener| listener(news)).is_some()
     }
 }
 
@@ -119,6 +104,8 @@ impl std::fmt::Debug for Grants {
 
 #[cfg(all(test, feature = "redis"))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         backend::owner_token::{OwnerTokens, Scheme},
@@ -129,38 +116,19 @@ mod tests {
         runtime::mutex::Mutex,
     };
 
-    #[derive(Default)]
-    struct Notified(Mutex<Vec<&'static str>>);
-
-    impl GrantListener for Notified {
-        fn notified(self: Arc<Self>, _: &Arc<Owner>, notice: Notice, _: Moment) {
-            self.0.lock().push(match notice {
-                Notice::Granted(_) => "granted",
-                Notice::Contended => "contended",
-                Notice::Hint => "hinted",
-            });
-        }
-
-        fn reconnected(self: Arc<Self>, _: Moment) {
-            self.0.lock().push("reconnected");
-        }
-
-        fn disconnected(self: Arc<Self>, _: Moment) {
-            self.0.lock().push("disconnected");
-        }
-
-        fn held(&self) -> HeldNow {
-            HeldNow::default()
-        }
-    }
-
     /// Within a microsecond, a release grants a share, and an exclusive request comes. Both messages have the same time.
     #[test]
     fn a_grant_and_a_request_behind_it_are_each_notified_once() {
         let grants = Arc::<Grants>::default();
-        let notified = Arc::<Notified>::default();
-        let listener: Weak<dyn GrantListener> = Arc::<Notified>::downgrade(&notified);
-        grants.listen(listener);
+        let notified = Arc::<Mutex<Vec<_>>>::default();
+        let heard = notified.clone();
+        grants.listen(Box::new(move |news| {
+            heard.lock().push(match news {
+                News::Notice(_, Notice::Granted(_), _) => "granted",
+                News::Notice(_, Notice::Contended, _) => "contended",
+                _ => "other",
+            });
+        }));
         let token = OwnerTokens::of(None).next(Scheme::Grants);
         let (owners, key) = (&grants.owners, LockKey::new("k"));
         let owner = Owner::new(token, owners, Mode::Shared, &key, "k".into(), 0);
@@ -182,6 +150,6 @@ mod tests {
             };
             grants.deliver(message, MessageKind::Grant, Moment::from_nanos(0));
         }
-        assert_eq!(*notified.0.lock(), ["granted", "contended"]);
+        assert_eq!(*notified.lock(), ["granted", "contended"]);
     }
 }

@@ -1,18 +1,19 @@
-//! The waist: the interface between the driver and the backends.
+//! The waist: what the driver asks of every backend. A backend keeps locks, in memory or on servers.
 //!
-//! Every reply comes within a few command time-outs of the store, and that of a renewal within the time that it is given. Else it
-//! is [`Failure::NoReply`]: the callers have no timers of their own.
+//! Every reply comes within a few command time-outs of the backend, and that of a renewal within the time that it is given.
+//! Otherwise it is [`Failure::NoReply`]: the driver has no timers for replies.
 //!
-//! The futures of [`Store::acquire`] and [`Store::release`] contain nothing of a runtime. So any task may poll them, on any thread,
-//! and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
+//! The futures of [`Backend::acquire`] and [`Backend::release`] contain nothing of a runtime, so any task may poll them, on any
+//! thread, and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
+//!
+//! A backend calls the driver in one way: by the callback of [`grants`].
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        in_flight::{ConnectionId, InFlight, ServerInFlight},
+        in_flight::Order,
         owner::{Entry, Owner},
-        until_certain::CertainRelease,
     },
     engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome, Renewed},
     failure::Failure,
@@ -33,13 +34,12 @@ pub(crate) mod redis;
 #[cfg(feature = "redis")]
 pub(crate) mod redlock;
 pub(crate) mod timing;
-pub(crate) mod until_certain;
 
 /// The future of a backend's reply.
-pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
+pub(crate) type Reply<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// A reply that is ready at once.
-pub(crate) fn at_once<T: Send + 'static>(reply: Result<T, Failure>) -> StoreFuture<T> {
+/// Returns a reply that is ready.
+pub(crate) fn at_once<T: Send + 'static>(reply: Result<T, Failure>) -> Reply<T> {
     Box::pin(std::future::ready(reply))
 }
 
@@ -50,57 +50,78 @@ pub(crate) const OTHER_MODE: &str =
 /// The most batches of renewals in flight.
 pub(crate) const MOST_BATCHES: usize = 64;
 
-pub(crate) trait Store: fmt::Debug + Send + Sync {
-    /// Takes the key if it is free, or if it already holds this very token (the reply to an earlier request was lost). Otherwise
+/// Keeps locks.
+pub(crate) trait Backend: Operate {
+    /// Acquires the key if it is free, or if it already holds this very token (the reply to an earlier request was lost). Otherwise
     /// joins the key's queue, or checks on its position, as the request says.
-    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired>;
+    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>>;
 
-    /// Renews leases, all in one message. Never shortens a lease. Never makes a missing key anew, except at some of several servers
-    /// while a majority has it, or has lost it with its data too lately to vote for others. Returns one result a request. A request for
-    /// fencing tokens comes alone.
-    fn renew(
-        &self,
-        batch: Vec<Renew>,
-        within: Duration,
-    ) -> StoreFuture<Vec<Result<Renewed, Failure>>>;
+    /// Renews leases, all in one message. Never shortens a lease. Never recreates a missing key, except at some of several servers
+    /// while a majority has it, or has lost it with its data too lately to vote for others. Returns one result for each request. A
+    /// request for fencing tokens comes alone.
+    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>>;
 
-    /// Releases the key if it holds this token, and removes the entry in its queue; grants the key to the next waiter. The result
-    /// is there as soon as it is known. What is still needed then until the release is certain, the store does by itself.
-    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome>;
+    /// Tries once to release the key if it holds this token, to remove its entry from the queue, and to grant the key to the next
+    /// waiter. The driver repeats the release until it is certain.
+    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>>;
 
+    /// Returns the properties that the driver must know.
+    fn traits(&self) -> Traits;
+}
+
+/// The requests of operators.
+pub(crate) trait Operate: fmt::Debug + Send + Sync {
     /// Looks at a key.
-    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>>;
+    fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>>;
 
-    /// Finds keys with this prefix that are held, a page at a time. A server looks at about a hundred keys for a page. In memory
+    /// Finds keys with this prefix that are held, a page at a time. A server looks at about a hundred keys for a page. In memory,
     /// all are in one.
-    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page>;
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> Reply<Page>;
 
     /// Deletes the result of a run.
-    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()>;
+    fn forget(&self, full_key: Arc<str>) -> Reply<()>;
 
     /// Deletes a key, whichever holder it has, and grants it to the next waiter.
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()>;
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()>;
 
     /// Tries everything that the manager needs from the backend.
-    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health>;
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> Reply<Health>;
+}
 
+/// The properties of a backend. The first three never change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traits {
+    /// The reason why locks are exclusive only, if they are.
+    pub(crate) only_exclusive: Option<&'static str>,
     /// How many fencing clocks there are.
-    fn clocks(&self) -> u16 {
-        1
-    }
-
-    /// The fencing clock from which the tokens of a key come.
-    fn clock_of(&self, _full_key: &str) -> ClockIndex {
-        0
-    }
-
-    /// How long a renewal and its reply take, as measured lately; zero if not known.
-    fn round_trip(&self) -> Duration;
-
+    pub(crate) clocks: u16,
+    /// Returns the fencing clock from which the tokens of a full key come.
+    pub(crate) clock_of: fn(&str) -> ClockIndex,
     /// How many batches of renewals may be in flight.
-    fn most_batches(&self) -> usize {
-        MOST_BATCHES
+    pub(crate) batches: usize,
+    /// How long a renewal and its reply take, as measured lately; zero if not known.
+    pub(crate) round_trip: Duration,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Self {
+            only_exclusive: None,
+            clocks: 1,
+            clock_of: |_| 0,
+            batches: MOST_BATCHES,
+            round_trip: Duration::ZERO,
+        }
     }
+}
+
+/// The answer to a request, and the order in which the request was executed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered<T> {
+    pub(crate) outcome: T,
+    /// Everything that was sent earlier on this order was executed, or never will be. `None` if that is not known of any order: only
+    /// a majority of several servers has replied.
+    pub(crate) order: Option<Order>,
 }
 
 /// Where a page of a list begins.
@@ -118,7 +139,7 @@ pub(crate) struct Cursor {
     /// The server's own number; its meaning is known to the server only.
     pub(crate) number: u64,
     /// Another connection may lead to another process, which has its keys in another order.
-    pub(crate) connection: ConnectionId,
+    pub(crate) connection: Order,
 }
 
 #[derive(Clone, Debug)]
@@ -141,8 +162,8 @@ pub(crate) struct Acquire {
     pub(crate) queue_mode: QueueMode,
     /// The ttl of its entry, if a message for the entry may come.
     pub(crate) queued_ttl: Option<Duration>,
-    /// The connection with the release of this key in flight, behind which this request is to be executed.
-    pub(crate) behind: Option<ConnectionId>,
+    /// The order on which a release of this key is in flight, after which this request is to be executed.
+    pub(crate) after: Option<Order>,
 }
 
 impl Acquire {
@@ -174,8 +195,6 @@ pub(crate) struct Release {
     pub(crate) known_fencing: u64,
     /// Whether the entry may be in the queue.
     pub(crate) may_be_queued: bool,
-    /// At one of several servers: what is in flight to it.
-    pub(crate) at_server: Option<Arc<ServerInFlight>>,
 }
 
 impl Renew {
@@ -190,23 +209,9 @@ impl Renew {
     }
 }
 
-impl Release {
-    /// The connections that the tries left on, each noted before the first byte leaves.
-    pub(crate) fn in_flight(&self) -> &InFlight {
-        let at_server = self.at_server.as_ref();
-        at_server.map_or(&self.owner.released_on, |server| &server.released_on)
-    }
-
-    /// The connections that the acquire left on.
-    pub(crate) fn acquire_in_flight(&self) -> &InFlight {
-        let at_server = self.at_server.as_ref();
-        at_server.map_or(&self.owner.in_flight, |server| &server.in_flight)
-    }
-}
-
-/// What a run leaves for later callers.
+/// The result of a run, stored for later callers.
 #[derive(Clone)]
-pub(crate) struct RunResult {
+pub struct RunResult {
     pub(crate) bytes: Arc<[u8]>,
     /// For how long it is kept.
     pub(crate) keep: Duration,
@@ -220,28 +225,4 @@ impl fmt::Debug for RunResult {
             .field("keep", &self.keep)
             .finish()
     }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Acquired {
-    pub(crate) outcome: AcquireOutcome,
-    pub(crate) connection: ConnectionId,
-}
-
-impl Owner {
-    /// Notes what the reply to an acquire says of its copies. Returns whether all of them were executed or never will be.
-    pub(crate) fn note_reply(&self, result: &Result<Acquired, Failure>) -> bool {
-        let is_settled =
-            matches!(result, Ok(acquired) if self.in_flight.is_settled_by(acquired.connection));
-        if is_settled {
-            self.in_flight.note_all_answered();
-        }
-        is_settled
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Released {
-    pub(crate) outcome: ReleaseOutcome,
-    pub(crate) connection: ConnectionId,
 }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use crate::{backend::StoreFuture, failure::Failure, runtime::executor::Executor};
+use crate::{backend::Reply, failure::Failure, runtime::executor::Executor};
 
 /// The failure of a request that outlives its runtime.
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
@@ -11,7 +11,7 @@ pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 pub(crate) fn on_the_manager<T: Send + 'static>(
     executor: &Executor,
     request: impl Future<Output = Result<T, Failure>> + Send + 'static,
-) -> StoreFuture<T> {
+) -> Reply<T> {
     let reply = executor.run(request);
     Box::pin(async move {
         let none = || Err(Failure::no_reply(ENDED));

@@ -1,6 +1,7 @@
 //! One owner token of a key, its entry in a queue, and its records. All are kept as long as a request or a lease has them.
 
 use std::{
+    any::Any,
     collections::HashMap,
     fmt,
     sync::{
@@ -12,7 +13,7 @@ use std::{
 
 use crate::{
     backend::{
-        in_flight::{InFlight, ServerInFlight},
+        in_flight::InFlight,
         owner_token::{OwnerToken, Scheme, random_number},
     },
     engine::reply::Notice,
@@ -50,12 +51,12 @@ pub(crate) struct Owner {
     /// queue.
     joined: OnceLock<Box<Joined>>,
     queued: Arc<QueuedOwners>,
-    /// The connections that its requests for the key left on.
+    /// The orders that its requests for the key left on.
     pub(crate) in_flight: InFlight,
     /// Those that the tries of its release left on.
     pub(crate) released_on: InFlight,
-    /// The records of each of several servers.
-    servers: OnceLock<Box<[Arc<ServerInFlight>]>>,
+    /// What its backend keeps beside these: see [`Owner::kept`].
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// What is kept of an entry that has joined a queue.
@@ -136,7 +137,7 @@ impl Owner {
             queued: queued.clone(),
             in_flight: InFlight::default(),
             released_on: InFlight::default(),
-            servers: OnceLock::new(),
+            kept: OnceLock::new(),
         }
     }
 
@@ -195,10 +196,25 @@ impl Owner {
         joined.is_some_and(|joined| joined.newest[kind].fetch_max(stamp, Ordering::AcqRel) < stamp)
     }
 
-    /// The records of this many servers: always as many.
-    pub(crate) fn servers(&self, count: usize) -> &[Arc<ServerInFlight>] {
-        self.servers
-            .get_or_init(|| (0..count).map(|_| Arc::default()).collect())
+    /// Returns what its backend keeps of it, made by the first call. A backend always asks for the same type.
+    #[cfg(feature = "redis")]
+    pub(crate) fn kept<T: Any + Send + Sync>(&self, new: impl FnOnce() -> T) -> &T {
+        let kept = self.kept.get_or_init(|| Box::new(new()));
+        kept.downcast_ref().expect("its backend keeps one type")
+    }
+
+    /// Returns an owner with the same token, for one of several servers.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at_one_server(&self) -> Self {
+        let (key, full_key) = (&self.key, self.full_key.clone());
+        Self::new(
+            self.token.clone(),
+            &self.queued,
+            self.mode,
+            key,
+            full_key,
+            self.clock,
+        )
     }
 }
 

@@ -11,97 +11,74 @@ use std::{
 };
 
 use crate::{
-    backend::{Acquired, StoreFuture, owner::Owner},
+    backend::{Answered, Reply, owner::Owner},
     driver::context::Context,
-    engine::request::AcquireReply,
+    engine::{reply::AcquireOutcome, request::AcquireReply},
     failure::Failure,
     key::Shown,
     runtime::mutex::Mutex,
 };
 
+/// A request, from the transition that makes it to its reply. The task that polls it has it, and the entry of its key.
 pub(crate) struct AcquireInFlight {
     pub(crate) owner: Arc<Owner>,
-    /// Locked while the reply is polled, but for the first time: then only the task has it. Later the executor may take it.
-    reply: Mutex<Reply>,
+    /// Locked while the reply is polled.
+    stage: Mutex<Stage>,
 }
 
-enum Reply {
-    /// The task has it, and has not polled it.
-    WithTask,
-    /// Polled by the task.
-    Pending(StoreFuture<Acquired>),
+enum Stage {
+    /// The transition has been made, and the request has not.
+    New,
+    Polled(Reply<Answered<AcquireOutcome>>),
     /// The reply has come, or the executor waits for it.
     Elsewhere,
-}
-
-/// The request as the task has it that polls it.
-pub(crate) struct PolledRequest {
-    pub(crate) shared: Arc<AcquireInFlight>,
-    /// Not polled yet. The first poll sends it.
-    first: Option<StoreFuture<Acquired>>,
 }
 
 impl AcquireInFlight {
     pub(crate) fn new(owner: Arc<Owner>) -> Self {
         Self {
             owner,
-            reply: Mutex::new(Reply::WithTask),
+            stage: Mutex::new(Stage::New),
         }
     }
 
-    /// Takes the request from the task, if its reply has not come. A task that has not polled it hands it over with its first poll.
-    pub(crate) fn take(&self) -> Option<StoreFuture<Acquired>> {
-        match mem::replace(&mut *self.reply.lock(), Reply::Elsewhere) {
-            Reply::Pending(reply) => Some(reply),
-            Reply::WithTask | Reply::Elsewhere => None,
-        }
-    }
-}
-
-impl PolledRequest {
-    pub(crate) fn new(shared: Arc<AcquireInFlight>, reply: StoreFuture<Acquired>) -> Self {
-        let first = Some(reply);
-        Self { shared, first }
+    /// Begins the request, whose first poll sends it. Returns it if the executor is to poll it: the process was stopped for a second
+    /// since the transition.
+    pub(crate) fn begin(
+        &self,
+        reply: Reply<Answered<AcquireOutcome>>,
+    ) -> Option<Reply<Answered<AcquireOutcome>>> {
+        let mut stage = self.stage.lock();
+        let Stage::New = *stage else {
+            return Some(reply);
+        };
+        *stage = Stage::Polled(reply);
+        None
     }
 
     /// Polls the request for the task. Stays pending once the executor has the request: the event of its reply then wakes the
     /// waiter.
     pub(crate) fn poll(
-        &mut self,
+        &self,
         context: &mut TaskContext<'_>,
-    ) -> Poll<Result<Acquired, Failure>> {
-        if let Some(first) = &mut self.first {
-            let polled = first.as_mut().poll(context);
-            if polled.is_pending() {
-                let mut state = self.shared.reply.lock();
-                if let Reply::WithTask = *state
-                    && let Some(first) = self.first.take()
-                {
-                    *state = Reply::Pending(first);
-                }
-            }
-            return polled;
-        }
-        let mut state = self.shared.reply.lock();
-        let Reply::Pending(reply) = &mut *state else {
+    ) -> Poll<Result<Answered<AcquireOutcome>, Failure>> {
+        let mut stage = self.stage.lock();
+        let Stage::Polled(reply) = &mut *stage else {
             return Poll::Pending;
         };
         let polled = reply.as_mut().poll(context);
         if polled.is_ready() {
-            *state = Reply::Elsewhere;
+            *stage = Stage::Elsewhere;
         }
         polled
     }
 
-    /// Whether the executor must wait for the reply, although the task has it: the process was stopped for a second before the first
-    /// poll.
-    pub(crate) fn is_left_to_the_executor(&self) -> bool {
-        self.first.is_some()
-    }
-
     /// Takes the request from the task, if its reply has not come.
-    pub(crate) fn take(&mut self) -> Option<StoreFuture<Acquired>> {
-        self.first.take().or_else(|| self.shared.take())
+    pub(crate) fn take(&self) -> Option<Reply<Answered<AcquireOutcome>>> {
+        match mem::replace(&mut *self.stage.lock(), Stage::Elsewhere) {
+            Stage::Polled(reply) => Some(reply),
+            Stage::New | Stage::Elsewhere => None,
+        }
     }
 }
 
@@ -109,15 +86,16 @@ impl PolledRequest {
 pub(crate) fn read_reply(
     context: &Context,
     owner: &Owner,
-    result: Result<Acquired, Failure>,
+    result: Result<Answered<AcquireOutcome>, Failure>,
 ) -> AcquireReply {
     context.outage.note(&result, &context.clock);
-    let is_settled = owner.note_reply(&result);
+    let order = result.as_ref().ok().and_then(|answered| answered.order);
+    let is_settled = owner.in_flight.note_answer(order);
     if let Err(failure) = &result {
         tracing::debug!(key = %Shown(&owner.full_key), ?failure, "an acquire failed");
     }
     AcquireReply {
-        result: result.map(|acquired| acquired.outcome),
+        result: result.map(|answered| answered.outcome),
         is_settled,
         has_not_left: owner.in_flight.is_empty(),
         is_astray: !owner.in_flight.is_on_one_connection(),

@@ -3,17 +3,19 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use crate::{
-    backend::{Store, StoreFuture, grants::Grants, owner_token::OwnerTokens, timing::Timing},
+    backend::{Backend, Reply, grants::Grants, owner_token::OwnerTokens, timing::Timing},
     driver::{outage::Outage, ticking::Ticking},
     error::LockError,
-    fencing::KnownTokens,
+    fencing::{ClockIndex, KnownTokens},
     moment::Moment,
     runtime::{clock::Clock, executor::Executor, tally::Tally},
     telemetry::refusals::Refusals,
 };
 
 pub(crate) struct Context {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) backend: Arc<dyn Backend>,
+    /// Returns the fencing clock of a full key.
+    pub(crate) clock_of: fn(&str) -> ClockIndex,
     pub(crate) executor: Executor,
     pub(crate) clock: Clock,
     pub(crate) grants: Arc<Grants>,
@@ -33,7 +35,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(
-        store: Arc<dyn Store>,
+        backend: Arc<dyn Backend>,
         grants: Arc<Grants>,
         owner_tokens: OwnerTokens,
         executor: Executor,
@@ -41,9 +43,11 @@ impl Context {
         timing: Timing,
         outage: Outage,
     ) -> Self {
+        let traits = backend.traits();
         Self {
-            known_tokens: Arc::new(KnownTokens::of_clocks(store.clocks())),
-            store,
+            clock_of: traits.clock_of,
+            known_tokens: Arc::new(KnownTokens::of_clocks(traits.clocks)),
+            backend,
             grants,
             executor,
             clock,
@@ -75,9 +79,9 @@ impl Context {
     /// Dropping the future does not take the request back.
     pub(crate) async fn request<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn Store) -> StoreFuture<T>,
+        question: impl FnOnce(&dyn Backend) -> Reply<T>,
     ) -> Result<T, LockError> {
-        match self.executor.run(question(&*self.store)).await {
+        match self.executor.run(question(&*self.backend)).await {
             Some(reply) => reply.map_err(LockError::from),
             None => Err(LockError::unavailable(
                 "the runtime that sent the request has ended",
@@ -123,6 +127,6 @@ impl Context {
 
     /// How long a reply may take.
     pub(crate) fn reply_within(&self) -> Duration {
-        self.timing.reply_within(self.store.round_trip())
+        self.timing.reply_within(self.backend.traits().round_trip)
     }
 }

@@ -1,19 +1,20 @@
 //! What follows from a transition: carried out when no mutex is held.
 
-use std::{cell::Cell, marker::PhantomData, sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use crate::{
-    backend::{Acquire, Acquired, Renew, StoreFuture, on_executor::ENDED, owner::Owner},
+    backend::{Acquire, Answered, Renew, Reply, on_executor::ENDED, owner::Owner},
     driver::{
-        acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+        acquire_in_flight::{AcquireInFlight, read_reply},
         context::Context,
         key_map::{KeyEntry, StateAction},
-        release::{OpenRelease, ReleaseInFlight},
+        release_in_flight::{OpenRelease, ReleaseInFlight},
+        releasing::Releasing,
         ticking::{EventListener, LiveEvent, RenewalDue},
     },
     engine::{
         event::Event,
-        reply::Renewed,
+        reply::AcquireOutcome,
         server_lease::RenewalReply,
         transition::{AcquireAction, Action},
     },
@@ -26,6 +27,7 @@ use crate::{
     telemetry::{self, hand_off},
 };
 
+#[derive(Default)]
 pub(super) struct Effects {
     pub(super) actions: Vec<StateAction>,
     /// Whether a request for the key is among the actions.
@@ -66,12 +68,12 @@ impl Effects {
         context: &Arc<Context>,
         key: &LockKey,
         kind: RequestKind,
-    ) -> Option<PolledRequest> {
+    ) -> Option<Arc<AcquireInFlight>> {
         if self.wakes_timers {
             context.ticking.alarm.wake();
             context.ensure_ticking();
         }
-        let (mut actions, mut to_poll, mut polled) = (self.actions, self.to_poll, None);
+        let mut actions = self.actions;
         for action in actions.drain(..) {
             #[cfg(test)]
             crate::runtime::mutex::interleaved::point();
@@ -82,9 +84,12 @@ impl Effects {
                 Action::Acquire(acquire) => {
                     let owner = acquire.owner.clone();
                     let reply = request(context, acquire, self.after.as_ref());
-                    match to_poll.take() {
-                        Some(shared) => polled = Some(PolledRequest::new(shared, reply)),
-                        None => finish_on_executor(context, owner, reply),
+                    let left = match &self.to_poll {
+                        Some(request) => request.begin(reply),
+                        None => Some(reply),
+                    };
+                    if let Some(reply) = left {
+                        finish_on_executor(context, owner, reply);
                     }
                 }
                 Action::Renew {
@@ -97,8 +102,8 @@ impl Effects {
                     queue_renewal(context, due, valid_until);
                 }
                 Action::Release(action) => {
-                    let open = OpenRelease::new(context, &action);
-                    drop(open.begin(action, context.clock.now(), None, None));
+                    let open = OpenRelease::new(context, action, context.clock.now());
+                    drop(Releasing::begin(open, None, None));
                 }
                 Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => {
@@ -137,7 +142,7 @@ impl Effects {
             finish_on_executor(context, request.owner.clone(), reply);
         }
         drop((self.releasing, self.ended));
-        polled
+        self.to_poll
     }
 }
 
@@ -153,7 +158,7 @@ fn request(
     context: &Context,
     action: AcquireAction<Arc<Owner>>,
     after: Option<&Arc<ReleaseInFlight>>,
-) -> StoreFuture<Acquired> {
+) -> Reply<Answered<AcquireOutcome>> {
     let request = Acquire {
         owner: action.owner,
         ttl: action.ttl,
@@ -161,13 +166,13 @@ fn request(
         tokens: action.tokens,
         queue_mode: action.queue_mode,
         queued_ttl: action.queued_ttl,
-        behind: None,
+        after: None,
     };
     match after {
-        Some(release) if !release.has_reply() => {
+        Some(release) if !release.has_outcome() => {
             Box::pin(release.clone().acquire_after_release(request))
         }
-        _ => context.store.acquire(request),
+        _ => context.backend.acquire(request),
     }
 }
 
@@ -175,10 +180,10 @@ fn request(
 pub(super) fn finish_on_executor(
     context: &Arc<Context>,
     owner: Arc<Owner>,
-    reply: StoreFuture<Acquired>,
+    reply: Reply<Answered<AcquireOutcome>>,
 ) {
     let (listener, of_reply) = (context.ticking.listener(), context.clone());
-    send_reply(&context.executor, reply, move |result| {
+    report_reply(&context.executor, reply, move |result| {
         let reply = read_reply(&of_reply, &owner, result);
         if let Some(listener) = listener {
             listener.happened(
@@ -216,9 +221,9 @@ pub(super) fn renew(
         tokens: one.tokens,
     };
     let requests = batch.iter().map(request).collect();
-    let reply = context.store.renew(requests, within);
+    let reply = context.backend.renew(requests, within);
     let of_reply = context.clone();
-    send_reply(&context.executor, reply, move |replies| {
+    report_reply(&context.executor, reply, move |replies| {
         // A renewal that takes tokens does not count among the batches.
         if batch.iter().all(|one| one.tokens == 0) {
             of_reply.ticking.note_reply();
@@ -230,56 +235,60 @@ pub(super) fn renew(
                 Err(failure) => Some(Err(failure.clone())),
             };
             if let Some(result) = reply {
-                note_renewed(&of_reply, &one.owner.key, &result);
                 let reply = RenewalReply {
                     sent,
                     tokens: one.tokens,
                     result: &result,
                     retry_in: within / 2,
                 };
-                let (kind, event) = (one.owner.mode.kind(), Event::Renewed(&one.owner, reply));
-                listener.clone().happened(&one.owner.key, kind, event);
+                report_renewed(&of_reply, listener.clone(), &one.owner, reply);
             }
         }
     });
 }
 
-/// Notes what the reply to a renewal says about the server.
-pub(super) fn note_renewed(context: &Context, key: &LockKey, result: &Result<Renewed, Failure>) {
-    context.outage.note(result, &context.clock);
-    if let Err(failure) = result {
-        tracing::debug!(key = %key.shown(), ?failure, "a renewal failed");
+/// Notes what the reply to a renewal says about the backend, and reports it.
+pub(super) fn report_renewed(
+    context: &Context,
+    listener: Arc<dyn EventListener>,
+    owner: &Arc<Owner>,
+    reply: RenewalReply<'_>,
+) {
+    context.outage.note(reply.result, &context.clock);
+    if let Err(failure) = reply.result {
+        tracing::debug!(key = %owner.key.shown(), ?failure, "a renewal failed");
     }
+    let event = Event::Renewed(owner, reply);
+    listener.happened(&owner.key, owner.mode.kind(), event);
 }
 
-/// Reports the reply once. If the runtime that waits for the reply ends first, reports a failure.
-struct SendOnce<T, F: FnOnce(Result<T, Failure>)> {
-    send: Option<F>,
-    _reply: PhantomData<fn(T)>,
-}
-
-/// Starts a request, and calls `send` with its reply.
-fn send_reply<T, F>(executor: &Executor, reply: StoreFuture<T>, send: F)
-where
-    T: Send + 'static,
-    F: FnOnce(Result<T, Failure>) + Send + 'static,
-{
-    let mut once = SendOnce {
-        send: Some(send),
-        _reply: PhantomData,
-    };
+/// Starts a request, and calls `report` with its reply: once, and with a failure if the runtime that waits for the reply ends first.
+fn report_reply<T: Send + 'static>(
+    executor: &Executor,
+    reply: Reply<T>,
+    report: impl FnOnce(Result<T, Failure>) + Send + 'static,
+) {
+    let mut once = ReportOnce(Some(Box::new(report)));
     executor.start(async move {
         let reply = reply.await;
-        if let Some(send) = once.send.take() {
-            send(reply);
-        }
+        once.report(reply);
     });
 }
 
-impl<T, F: FnOnce(Result<T, Failure>)> Drop for SendOnce<T, F> {
-    fn drop(&mut self) {
-        if let Some(send) = self.send.take() {
-            send(Err(Failure::no_reply(ENDED)));
+type Report<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+
+struct ReportOnce<T>(Option<Report<T>>);
+
+impl<T> ReportOnce<T> {
+    fn report(&mut self, reply: Result<T, Failure>) {
+        if let Some(report) = self.0.take() {
+            report(reply);
         }
+    }
+}
+
+impl<T> Drop for ReportOnce<T> {
+    fn drop(&mut self) {
+        self.report(Err(Failure::no_reply(ENDED)));
     }
 }

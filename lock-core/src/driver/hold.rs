@@ -3,19 +3,19 @@
 use std::{
     future::{Future, poll_fn},
     mem,
-    pin::{Pin, pin},
+    pin::pin,
     slice,
     sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-#[cfg(feature = "once")]
-use crate::backend::RunResult;
 use crate::{
+    backend::RunResult,
     driver::{lease_state::LeaseState, registry::Registry},
     engine::{event::Event, transition::unasked_result},
     error::{LeaseLost, LockError},
+    runtime::together::together,
     telemetry::{self, WatchedWait},
 };
 
@@ -36,13 +36,7 @@ pub(crate) enum Admission {
     /// The lock is held.
     Held(Hold),
     /// The body that was to run once has run: its result.
-    Done(
-        #[cfg_attr(
-            not(feature = "once"),
-            expect(dead_code, reason = "only a call that runs once asks for it")
-        )]
-        Arc<[u8]>,
-    ),
+    Done(Arc<[u8]>),
 }
 
 impl Admission {
@@ -196,29 +190,24 @@ impl Hold {
 
     /// Releases the leases that no other guard shares, all at the same time, and waits for the replies.
     ///
+    /// The `result` of a run is stored by the release. A run has one lease.
+    ///
     /// Dropping the future leaves the releases in flight.
-    pub(crate) async fn release(mut self) -> Result<(), LockError> {
-        if let Leases::One(one) = &self.leases {
-            let releasing = self.registry.release(one, None);
-            self.leases = Leases::None;
-            return match releasing {
-                Some(releasing) => releasing.await,
-                None => Ok(()),
-            };
-        }
-        // In a box, so that the future of one release stays small.
-        let leases = mem::replace(&mut self.leases, Leases::None);
-        Box::pin(release_all(&self.registry, leases)).await
-    }
-
-    /// The same for one lease, and stores the result of a run.
-    #[cfg(feature = "once")]
-    pub(crate) async fn release_with(mut self, result: Option<RunResult>) -> Result<(), LockError> {
-        let releasing = self.registry.release(self.leases.first(), result);
-        self.leases = Leases::None;
-        match releasing {
-            Some(releasing) => releasing.await,
-            None => Ok(()),
+    pub(crate) fn release(
+        mut self,
+        result: Option<RunResult>,
+    ) -> impl Future<Output = Result<(), LockError>> {
+        let one = match mem::replace(&mut self.leases, Leases::None) {
+            Leases::One(lease) => Ok(self.registry.release(&lease, result)),
+            // In a box, so that the future of one release stays small.
+            several => Err(Box::pin(release_all(self.registry.clone(), several))),
+        };
+        async move {
+            match one {
+                Ok(Some(releasing)) => releasing.await,
+                Ok(None) => Ok(()),
+                Err(all) => all.await,
+            }
         }
     }
 }
@@ -239,28 +228,14 @@ impl Drop for Hold {
     }
 }
 
-async fn release_all(registry: &Arc<Registry>, leases: Leases) -> Result<(), LockError> {
+async fn release_all(registry: Arc<Registry>, leases: Leases) -> Result<(), LockError> {
     // Read before the release: the key that was lost is named, and not those that were lost with it.
     let mut result = leases.check();
     let each = leases.all().iter();
-    let mut waiting: Vec<_> = each
-        .filter_map(|lease| registry.release(lease, None))
-        .collect();
-    poll_fn(|context| {
-        waiting.retain_mut(|release| match Pin::new(release).poll(context) {
-            Poll::Pending => true,
-            Poll::Ready(other) => {
-                note(&mut result, other);
-                false
-            }
-        });
-        if waiting.is_empty() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
+    let releasing = each.filter_map(|lease| registry.release(lease, None));
+    for released in together(releasing).await {
+        note(&mut result, released);
+    }
     result
 }
 

@@ -9,9 +9,10 @@ use std::{
 };
 
 use crate::{
-    backend::{grants::HeldNow, owner::Owner},
+    backend::owner::Owner,
     driver::{
-        acquire_in_flight::AcquireInFlight, lease_state::LeaseState, release::ReleaseInFlight,
+        acquire_in_flight::AcquireInFlight, lease_state::LeaseState,
+        release_in_flight::ReleaseInFlight,
     },
     engine::{event::Outcome, key_state::KeyState, transition::Action},
     error::KnownHolder,
@@ -112,13 +113,6 @@ impl Keys {
         })
     }
 
-    /// How many tasks wait for a key in one mode.
-    pub(super) fn waiters_in(&self, key: &LockKey, kind: RequestKind) -> usize {
-        let mut keys = self.of(key);
-        let entry = keys.of(kind).get(key);
-        entry.map_or(0, |entry| entry.state.waiters())
-    }
-
     /// What this process knows of a lock that is busy.
     pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
         let keys = self.of(key);
@@ -143,18 +137,18 @@ impl Keys {
         })
     }
 
-    /// The leases that tasks hold now.
-    pub(super) fn held(&self, now: Moment) -> HeldNow {
-        let mut held = HeldNow::default();
+    /// How many leases tasks hold now, and the time until the first of them ends, unless it is renewed.
+    pub(super) fn held(&self, now: Moment) -> (usize, Option<Duration>) {
+        let (mut held, mut first_ends_in) = (0, None);
         for mut keys in self.each() {
             let ends = keys.all_mut().flat_map(|entry| entry.state.ends());
             for end in ends.filter(|end| *end > now) {
                 let left = end.since(now);
-                held.count += 1;
-                held.first_ends_in = Some(held.first_ends_in.map_or(left, |first| first.min(left)));
+                held += 1;
+                first_ends_in = Some(first_ends_in.map_or(left, |first: Duration| first.min(left)));
             }
         }
-        held
+        (held, first_ends_in)
     }
 
     /// Takes the wakers of all waiters. Also returns all leases that tasks hold.

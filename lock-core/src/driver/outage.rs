@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    backend::StoreFuture,
+    backend::Reply,
     error::LockError,
     failure::{Failure, Source},
     moment::Moment,
@@ -77,7 +77,7 @@ impl Outage {
         wait: Wait,
         clock: &Clock,
         executor: &Executor,
-        look: impl FnOnce() -> StoreFuture<T>,
+        look: impl FnOnce() -> Reply<T>,
     ) -> Result<(), LockError> {
         let since = self.since.load(Ordering::Acquire);
         let Some(fail_fast_after) = self.fail_fast_after else {

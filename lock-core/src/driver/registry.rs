@@ -13,18 +13,15 @@ use std::{
 };
 
 use crate::{
-    backend::{
-        Acquired, RunResult, StoreFuture,
-        grants::{GrantListener, HeldNow},
-        owner::Owner,
-    },
+    backend::{RunResult, Traits, grants::News, owner::Owner},
     driver::{
-        acquire_in_flight::{AcquireInFlight, PolledRequest, read_reply},
+        acquire_in_flight::AcquireInFlight,
         context::Context,
         effects::{self, Effects},
         key_map::{KeyEntry, KeyMap, Keys, LiveOutcome, StateAction, Timers},
         lease_state::LeaseState,
-        release::{OpenRelease, Releasing},
+        release_in_flight::OpenRelease,
+        releasing::Releasing,
         ticking::{EventListener, LiveEvent, RenewalDue},
     },
     engine::{
@@ -45,6 +42,7 @@ use crate::{
         jitter::jittered,
         timer_queue::{self, Due},
     },
+    telemetry,
 };
 
 pub(crate) struct Registry {
@@ -63,11 +61,11 @@ pub(crate) enum Waiting {
     /// It has the lock.
     Acquired(Arc<LeaseState>),
     /// Its id, and the request that it is to poll.
-    InQueue(TaskId, Option<PolledRequest>),
+    InQueue(TaskId, Option<Arc<AcquireInFlight>>),
 }
 
 /// What an event means for the task that caused it, and the request that this task is to poll.
-type Applied = (LiveOutcome, Option<PolledRequest>);
+type Applied = (LiveOutcome, Option<Arc<AcquireInFlight>>);
 
 impl Registry {
     pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
@@ -79,8 +77,13 @@ impl Registry {
             keys: Keys::default(),
             last_task: AtomicU64::new(0),
         });
-        let listener: Weak<dyn GrantListener> = Arc::<Self>::downgrade(&registry);
-        registry.context.grants.listen(listener);
+        let weak = Arc::downgrade(&registry);
+        registry.context.grants.listen(Box::new(move |news| {
+            // When the manager has ended, nothing is left of its keys.
+            if let Some(registry) = weak.upgrade() {
+                registry.hear(news);
+            }
+        }));
         let listener: Weak<dyn EventListener> = Arc::<Self>::downgrade(&registry);
         registry.context.ticking.listen(listener);
         registry
@@ -166,51 +169,29 @@ impl Registry {
             keys.note_hold(template, lease.held_for(now));
         }
         let event = Event::Release(lease.id, &lease.owner);
-        let (action, open, effects) = match self.step(keys, key, kind, now, event) {
-            Some((Outcome::Released(AfterRelease::Passed), effects)) => {
-                effects.carry_out(&self.context, key, kind);
-                self.context.held.close_one();
-                return lost.map(|reason| Releasing::lost(key, reason));
-            }
-            Some((Outcome::Released(AfterRelease::ReturnToServer(action)), mut effects)) => {
-                (action, effects.open_release.take(), Some(effects))
-            }
-            other => (
-                lease.release_action(),
-                None,
-                other.map(|(_, effects)| effects),
-            ),
-        };
-        let open = open.unwrap_or_else(|| OpenRelease::new(&self.context, &action));
-        let mut releasing = open.begin(action, now, lost, result);
-        if let Some(effects) = effects {
+        let stepped = self.step(keys, key, kind, now, event);
+        let (outcome, mut effects) = stepped.unwrap_or((Outcome::Pending, Effects::default()));
+        let releasing = if let Outcome::Released(AfterRelease::Passed) = outcome {
+            lost.map(|reason| Releasing::lost(key, reason))
+        } else {
+            let new = || OpenRelease::new(&self.context, lease.release_action(), now);
+            let open = effects.open_release.take().unwrap_or_else(new);
+            let mut releasing = Releasing::begin(open, lost, result);
             // The release reaches the connection before the next request for the key.
             if effects.acquires {
                 releasing.send();
             }
-            effects.carry_out(&self.context, key, kind);
-        }
+            Some(releasing)
+        };
+        effects.carry_out(&self.context, key, kind);
         self.context.held.close_one();
-        Some(releasing)
+        releasing
     }
 
     /// The task of a request has left, and the executor continues with the request.
-    pub(crate) fn finish_elsewhere(
-        self: &Arc<Self>,
-        owner: &Arc<Owner>,
-        reply: StoreFuture<Acquired>,
-    ) {
-        let (key, kind) = (&owner.key, owner.mode.kind());
-        // The in-memory backend executes a request when it is made. A reply that a test delays need not be waited for.
-        let is_in_memory = !self.context.executor.has_own_thread();
-        if is_in_memory && self.keys.waiters_in(key, kind) == 0 {
-            // No task needs the reply: the owner token is released.
-            drop(reply);
-            let left = Err(Failure::no_reply("its task has left"));
-            let reply = read_reply(&self.context, owner, left);
-            self.event(key, kind, Event::Acquired(owner, reply));
-        } else {
-            effects::finish_on_executor(&self.context, owner.clone(), reply);
+    pub(crate) fn finish_elsewhere(&self, request: &AcquireInFlight) {
+        if let Some(reply) = request.take() {
+            effects::finish_on_executor(&self.context, request.owner.clone(), reply);
         }
     }
 
@@ -222,15 +203,13 @@ impl Registry {
         result: &Result<Renewed, Failure>,
         retry_in: Duration,
     ) {
-        effects::note_renewed(&self.context, &lease.key, result);
         let reply = RenewalReply {
             sent,
             tokens: 0,
             result,
             retry_in,
         };
-        let event = Event::Renewed(&lease.owner, reply);
-        self.event(&lease.key, lease.kind(), event);
+        effects::report_renewed(&self.context, self.clone(), &lease.owner, reply);
     }
 
     /// The error of a refusal. It names the holder in this process, if there is one by now.
@@ -244,10 +223,36 @@ impl Registry {
         key.with_prefix(&self.prefix)
     }
 
+    /// What the backend reports by itself.
+    fn hear(self: &Arc<Self>, news: News<'_>) {
+        match news {
+            News::Notice(owner, notice, now) => {
+                let event = match notice {
+                    Notice::Granted(granted) => Event::Pushed(owner, granted),
+                    Notice::Contended => Event::Contended(owner),
+                    Notice::Hint => Event::Reconnected(now),
+                };
+                self.event(&owner.key, owner.mode.kind(), event);
+            }
+            News::Connected(since) => self.event_of_all(|| Event::Reconnected(since)),
+            News::Disconnected(since) => self.event_of_all(|| Event::Disconnected(since)),
+            News::OutOfReach { server, cause } => {
+                let (held, first_ends_in) = self.keys.held(self.context.clock.now());
+                telemetry::out_of_reach(server, cause, held, first_ends_in);
+            }
+        }
+    }
+
     /// An event of a key that no task waits for.
     pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
         let now = self.context.clock.now();
         self.apply(self.keys.of(key), key, kind, now, event);
+    }
+
+    fn event_of_all(self: &Arc<Self>, event: impl Fn() -> LiveEvent<'static>) {
+        for (key, kind) in self.keys.all() {
+            self.event(&key, kind, event());
+        }
     }
 
     /// No share of this process admits a further task from now on. Returns whether there was a share.
@@ -265,16 +270,12 @@ impl Registry {
         for mut keys in self.keys.each() {
             keys.is_closed = true;
         }
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::Close);
-        }
+        self.event_of_all(|| Event::Close);
     }
 
     /// All leases are lost.
     pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::LoseAll(reason));
-        }
+        self.event_of_all(|| Event::LoseAll(reason));
     }
 
     /// Makes the transition of an event, and carries out what follows. `None`: nothing is known of the key.
@@ -322,7 +323,7 @@ impl Registry {
         // Noted first: a request of the same transition is sent after the release.
         let open_release = match &outcome {
             Outcome::Released(AfterRelease::ReturnToServer(action)) => {
-                Some(OpenRelease::new(&self.context, action))
+                Some(OpenRelease::new(&self.context, action.clone(), now))
             }
             _ => None,
         };
@@ -348,14 +349,8 @@ impl Registry {
     ) -> Effects {
         let mut effects = Effects {
             actions,
-            acquires: false,
-            to_poll: None,
-            after: None,
-            to_finish: None,
-            wakes_timers: false,
-            releasing: None,
             open_release,
-            ended: None,
+            ..Effects::default()
         };
         for action in &effects.actions {
             match action {
@@ -386,7 +381,7 @@ impl Registry {
     }
 }
 
-/// What the state machine of a key has made by the manager.
+/// Makes what the state machine of a key asks for.
 struct OfKey<'a> {
     context: &'a Arc<Context>,
     prefix: &'a str,
@@ -396,7 +391,7 @@ struct OfKey<'a> {
 impl Host<Waker, Arc<LeaseState>, Arc<Owner>> for OfKey<'_> {
     fn new_owner(&self, mode: Mode) -> Arc<Owner> {
         let full_key = self.key.with_prefix(self.prefix);
-        let clock = self.context.store.clock_of(&full_key);
+        let clock = (self.context.clock_of)(&full_key);
         let grants = &self.context.grants;
         Arc::new(Owner::new(
             self.context.owner_tokens.next(grants.owners.scheme()),
@@ -433,7 +428,7 @@ impl EventListener for Registry {
             return;
         };
         match &entry.releasing {
-            Some(last) if *last.owner == *owner => entry.releasing = None,
+            Some(last) if *last.action.owner == *owner => entry.releasing = None,
             // Another release of the key has begun since.
             _ => return,
         }
@@ -459,12 +454,8 @@ impl EventListener for Registry {
         effects::renew(&self.context.clone(), self, batch, within);
     }
 
-    fn round_trip(&self) -> Duration {
-        self.context.store.round_trip()
-    }
-
-    fn most_batches(&self) -> usize {
-        self.context.store.most_batches()
+    fn traits(&self) -> Traits {
+        self.context.backend.traits()
     }
 
     fn rouse_all(&self) {
@@ -475,33 +466,6 @@ impl EventListener for Registry {
         for lease in leases {
             lease.rouse();
         }
-    }
-}
-
-impl GrantListener for Registry {
-    fn notified(self: Arc<Self>, owner: &Arc<Owner>, notice: Notice, now: Moment) {
-        let event = match notice {
-            Notice::Granted(granted) => Event::Pushed(owner, granted),
-            Notice::Contended => Event::Contended(owner),
-            Notice::Hint => Event::Reconnected(now),
-        };
-        self.event(&owner.key, owner.mode.kind(), event);
-    }
-
-    fn reconnected(self: Arc<Self>, since: Moment) {
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::Reconnected(since));
-        }
-    }
-
-    fn disconnected(self: Arc<Self>, since: Moment) {
-        for (key, kind) in self.keys.all() {
-            self.event(&key, kind, Event::Disconnected(since));
-        }
-    }
-
-    fn held(&self) -> HeldNow {
-        self.keys.held(self.context.clock.now())
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    backend::owner::Owner,
+    backend::{Traits, owner::Owner},
     engine::{event::Event, transition::BATCHED_WITHIN},
     key::LockKey,
     mode::RequestKind,
@@ -50,11 +50,9 @@ pub(crate) trait EventListener: Send + Sync {
     /// Sends a batch of renewals. A reply may take so long.
     fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration);
 
-    /// How long a renewal and its reply take, as measured lately.
-    fn round_trip(&self) -> Duration;
-
-    /// How many batches may be in flight. Further renewals wait in `due`.
-    fn most_batches(&self) -> usize;
+    /// Returns the properties of the backend: how long a renewal takes, and how many batches may be in flight. Further renewals wait
+    /// in `due`.
+    fn traits(&self) -> Traits;
 
     /// The task of the timers has ended, with the runtime that it ran on. Waiters and observers of leases look again, which starts
     /// another.
@@ -155,23 +153,22 @@ impl Ticking {
             if self.due.lock().is_empty() {
                 continue;
             }
-            let (round_trip, most) = (listener.round_trip(), listener.most_batches());
-            while let Some((batch, within)) = self.next_batch(round_trip, most) {
+            let traits = listener.traits();
+            while let Some((batch, within)) = self.next_batch(&traits) {
                 listener.clone().renew(batch, within);
             }
         }
     }
 
     /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
-    fn next_batch(&self, round_trip: Duration, most: usize) -> Option<(Vec<RenewalDue>, Duration)> {
+    fn next_batch(&self, traits: &Traits) -> Option<(Vec<RenewalDue>, Duration)> {
         let mut due = self.due.lock();
-        if self.in_flight.load(Ordering::Acquire) >= most {
+        if self.in_flight.load(Ordering::Acquire) >= traits.batches {
             return None;
         }
-        let within = patience(due.first_key_value()?.1.ttl, round_trip);
-        let alike = due
-            .iter()
-            .filter(|(_, one)| patience(one.ttl, round_trip) == within);
+        let patience = |one: &RenewalDue| patience(one.ttl, traits.round_trip);
+        let within = patience(due.first_key_value()?.1);
+        let alike = due.iter().filter(|(_, one)| patience(one) == within);
         let places: Vec<_> = alike.map(|(place, _)| *place).take(LARGEST_BATCH).collect();
         let batch = places
             .iter()

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     driver::{
-        acquire_in_flight::{PolledRequest, read_reply},
+        acquire_in_flight::{AcquireInFlight, read_reply},
         hold::{Admission, Hold},
         lease_state::LeaseState,
         registry::{Registry, Waiting},
@@ -40,7 +40,7 @@ pub(crate) struct WaitFuture {
     kind: RequestKind,
     id: TaskId,
     /// The request that this task polls, if there is one.
-    request: Option<PolledRequest>,
+    request: Option<Arc<AcquireInFlight>>,
     watch: Option<Box<WatchedWait>>,
     stage: Stage,
 }
@@ -67,7 +67,7 @@ impl WaitFuture {
     ) -> Result<Self, LockError> {
         check_limits(registry, key)?;
         let context = &registry.context;
-        let look = || context.store.inspect(registry.full_key(key));
+        let look = || context.backend.inspect(registry.full_key(key));
         context
             .outage
             .check(terms.wait, &context.clock, &context.executor, look)
@@ -102,15 +102,11 @@ impl WaitFuture {
         // Bounded by the replies of the server: each round but the first polls a new request.
         loop {
             let mut reply = None;
-            if let Some(request) = &mut self.request {
-                if let Poll::Ready(result) = request.poll(task) {
-                    let owner = &request.shared.owner;
-                    reply = Some((owner, read_reply(context, owner, result)));
-                } else if request.is_left_to_the_executor()
-                    && let Some(left) = request.take()
-                {
-                    registry.finish_elsewhere(&request.shared.owner, left);
-                }
+            if let Some(request) = &self.request
+                && let Poll::Ready(result) = request.poll(task)
+            {
+                let owner = &request.owner;
+                reply = Some((owner, read_reply(context, owner, result)));
             }
             let now = match (polled_at, &reply) {
                 // The task has left its waker, and every later event wakes it.
@@ -203,10 +199,8 @@ impl Drop for WaitFuture {
             }
             Stage::Over => {}
         }
-        if let Some(request) = &mut self.request
-            && let Some(reply) = request.take()
-        {
-            (self.registry).finish_elsewhere(&request.shared.owner, reply);
+        if let Some(request) = &self.request {
+            self.registry.finish_elsewhere(request);
         }
     }
 }

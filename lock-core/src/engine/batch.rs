@@ -5,6 +5,8 @@
 //! those that poll, so for them the lock is then left alone for a polling pause. So a process with many waiting tasks has two turns
 //! while a process with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair.
 
+use std::time::Duration;
+
 use crate::{
     engine::{
         reply::Contended,
@@ -12,6 +14,9 @@ use crate::{
     },
     moment::Moment,
 };
+
+/// For how long a lock is handed on inside the process while others wait, and how old a reply about them may be.
+const HANDOFF_TIME: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
@@ -52,7 +57,7 @@ impl Batch {
     /// `is_asking`: a request is in flight with a reply that tells whether other processes wait. A reply of the server counts for a
     /// bounded time.
     pub(crate) fn next(&self, is_asking: bool, now: Moment, limits: &Limits) -> Next {
-        let is_within = |most| self.passed < most && now.since(self.since) < limits.handoff_time;
+        let is_within = |most| self.passed < most && now.since(self.since) < HANDOFF_TIME;
         let goes_on = match self.contended {
             Some(Contended::OthersQueued) => is_within(limits.handoffs_before_queue),
             None if is_asking && !is_within(limits.handoffs_before_queue) => {
@@ -60,9 +65,7 @@ impl Batch {
             }
             Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls),
             // Twice the time, since a reply takes some of it.
-            Some(Contended::NoneWaiting) => {
-                now.since(self.replied_at) < limits.handoff_time.saturating_mul(2)
-            }
+            Some(Contended::NoneWaiting) => now.since(self.replied_at) < HANDOFF_TIME * 2,
         };
         if goes_on {
             Next::PassOn
@@ -80,13 +83,13 @@ impl Batch {
     }
 
     /// Counts a hand-off. Returns whether the request to the server is to be repeated.
-    pub(crate) fn pass(&mut self, now: Moment, limits: &Limits) -> bool {
+    pub(crate) fn pass(&mut self, now: Moment) -> bool {
         self.passed = self.passed.saturating_add(1);
         let is_due = self.passed >= self.asks_at;
         if is_due {
             self.asks_at = self.asks_at.saturating_mul(2);
         }
-        is_due || now.since(self.replied_at) >= limits.handoff_time
+        is_due || now.since(self.replied_at) >= HANDOFF_TIME
     }
 
     /// The bound counts from the last reply that no other process waits. `OthersQueued` stays until the lock has been at the
@@ -106,8 +109,6 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn limits(handoffs: u32) -> Limits {
@@ -147,7 +148,7 @@ mod tests {
     fn before_a_queue_a_lock_is_passed_on_once_and_before_polls_64_times() {
         let mut queued = Batch::new(true, at(0));
         assert_eq!(queued.next(false, at(0), &Limits::default()), Next::PassOn);
-        queued.pass(at(0), &Limits::default());
+        queued.pass(at(0));
         assert_eq!(
             queued.next(true, at(0), &Limits::default()),
             Next::ReturnToServer
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn before_the_first_reply_a_lock_is_passed_on_once() {
         let mut batch = Batch::new(false, at(0));
-        assert!(batch.pass(at(0), &Limits::default()));
+        assert!(batch.pass(at(0)));
         assert_eq!(
             batch.next(true, at(0), &Limits::default()),
             Next::AwaitReply
@@ -216,16 +217,15 @@ mod tests {
 
     #[test]
     fn the_server_gets_a_request_after_1_2_4_hand_offs_and_when_its_last_reply_is_old() {
-        let limits = Limits::default();
         let mut batch = Batch::new(false, at(0));
         let mut asked = Vec::new();
         for turn in 1..=100 {
-            if batch.pass(at(0), &limits) {
+            if batch.pass(at(0)) {
                 asked.push(turn);
                 batch.note(Contended::NoneWaiting, at(0));
             }
         }
         assert_eq!(asked, [1, 3, 7, 15, 31, 63]);
-        assert!(!batch.pass(at(19), &limits) && batch.pass(at(20), &limits));
+        assert!(!batch.pass(at(19)) && batch.pass(at(20)));
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         reply::{Contended, Renewed},
         server_lease::{RenewalPlan, RenewalReply, validity},
         terms::HoldBounds,
-        transition::{Action, ReleaseAction, TaskId, Transition},
+        transition::{Action, TaskId, Transition},
     },
     error::LeaseLost,
     mode::RequestKind,
@@ -189,9 +189,7 @@ where
         match self.kind {
             RequestKind::Exclusive => self.pass_on(at, kept_until, cx),
             RequestKind::Shared => self.keep_share(at, kept_until, cx),
-            RequestKind::Permits | RequestKind::Once => {
-                AfterRelease::ReturnToServer(self.return_to_server(at, kept_until))
-            }
+            RequestKind::Permits | RequestKind::Once => self.return_to_server(at, kept_until),
         }
     }
 
@@ -221,12 +219,11 @@ where
                         let pause = cx.host.jitter(cx.polling_pause).min(held.ttl / 4);
                         self.waiting_mut().acquires_from = Some(cx.now.after(pause));
                     }
-                    return AfterRelease::ReturnToServer(self.return_to_server(at, kept_until));
+                    return self.return_to_server(at, kept_until);
                 }
             };
             if let Some(fencing) = fencing {
-                let prefetches =
-                    held.batch.pass(cx.now, &cx.limits) || held.next_tokens.left() == 0;
+                let prefetches = held.batch.pass(cx.now) || held.next_tokens.left() == 0;
                 // After the last task of a batch no more tokens are needed.
                 let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::ReturnToServer;
                 if !is_prefetching && prefetches && !is_last {
@@ -241,17 +238,17 @@ where
                 return AfterRelease::Passed;
             }
         }
-        AfterRelease::ReturnToServer(self.return_to_server(at, kept_until))
+        self.return_to_server(at, kept_until)
     }
 
-    /// Takes a lease out of the list, to be released.
+    /// Removes a lease from the list, to be released.
     pub(super) fn return_to_server(
         &mut self,
         at: usize,
         kept_until: Option<Moment>,
-    ) -> ReleaseAction<O> {
+    ) -> AfterRelease<O> {
         let held = self.leases.swap_remove(at);
-        held.into_release(kept_until)
+        AfterRelease::ReturnToServer(held.into_release(kept_until))
     }
 
     /// One task loses a lease. Other tasks that have the lease keep it.
@@ -269,7 +266,7 @@ where
         if let Some(holder) = held.holders.remove(id) {
             let kept_until = holder.bounds().kept_until;
             if let Some(share) = &mut held.share {
-                share.keep_until(kept_until);
+                share.kept_until = share.kept_until.max(kept_until);
             }
             if let HolderStage::Accepted { lease, .. } = holder.stage {
                 cx.actions.push(Action::End { lease, reason });

@@ -10,7 +10,7 @@
 //!
 //! - exclusive: one lease at most, and no request beside it. The lease is passed from task to task.
 //! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is requested. A closed share may
-//!   stay for its tasks, beside a request for the next share. See `share.rs`.
+//!   stay for its tasks, beside a request for the next share. See `sharing.rs`.
 //! - permits: each task has a lease of its own. The request of the first waiter may be in flight beside them.
 //! - once: as exclusive. But the lease returns to the server, which alone knows whether there is a result. A result is for all
 //!   waiters.
@@ -43,7 +43,6 @@ mod model;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod server_lease;
-mod share;
 mod sharing;
 pub(crate) mod terms;
 pub(crate) mod transition;

@@ -8,12 +8,12 @@ use crate::{
         local_holders::{HolderStage, LocalHolder, LocalHolders},
         reply::{Grant, Renewed},
         request::{AcquireRequest, Rivals},
-        share::Share,
         terms::{HoldBounds, Terms},
         transition::{Action, BATCHED_WITHIN, NewLease, ReleaseAction, TaskId, Transition},
     },
     failure::Failure,
     fencing::{FencingBlock, FencingToken},
+    mode::Mode,
     moment::Moment,
     options::AutoRenew,
 };
@@ -39,6 +39,17 @@ pub(crate) struct ServerLease<W, L, O> {
     /// Whether a copy of its request may still be executed on another connection. Then it is not passed on, and its release also
     /// removes an entry from the queue.
     pub(crate) is_astray: bool,
+}
+
+/// How a shared lease serves its tasks: see `sharing.rs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Whether it admits further tasks. Not once an exclusive request waits, and not if the lease cannot serve further tasks.
+    pub(crate) is_open: bool,
+    /// Until when the share is kept, if no task has it.
+    pub(crate) unused_until: Option<Moment>,
+    /// Until when `min_hold` of one of its tasks keeps it on the server.
+    pub(crate) kept_until: Option<Moment>,
 }
 
 /// A grant, before it has a holder.
@@ -163,7 +174,10 @@ where
             holders: LocalHolders::default(),
             permit: grant.permit,
             // A copy of its request may be granted the key again after its release. So the share is closed from the start.
-            share: Share::new(terms, is_wanted || request.is_astray),
+            share: (terms.mode == Mode::Shared).then_some(Share {
+                is_open: terms.renew == AutoRenew::On && !is_wanted && !request.is_astray,
+                ..Share::default()
+            }),
             is_astray: request.is_astray,
         };
         // If other waiters are to be granted this phase, the renewal stays due now: it grants the phase to the next ones.

@@ -1,18 +1,27 @@
-//! Sharing: the transitions of the shares that tasks of this process have together. See `share.rs`.
+//! A share: a server lease that serves all tasks of this process, and is kept for later ones.
+//!
+//! A task that comes while a share is open gets it without a message. The first exclusive request that waits for the key closes the
+//! share: a message, a grant or a renewal reports that request. A closed share ends with its last task. Tasks that come later ask
+//! for another share, which queues. So an exclusive request waits for the bodies that were admitted before it, and for the message
+//! to the process. If the message is lost, it waits for a renewal instead.
+//!
+//! Clients that do not queue cannot report that they wait: other libraries, and users without scripts. They have no turn while
+//! readers overlap.
+
+use std::time::Duration;
 
 use crate::{
     engine::{
-        event::AfterRelease,
-        key_state::KeyState,
-        server_lease::RenewalPlan,
-        share::KEPT,
-        terms::Terms,
-        transition::{Action, Transition},
+        event::AfterRelease, key_state::KeyState, server_lease::RenewalPlan, terms::Terms,
+        transition::Transition,
     },
     mode::RequestKind,
     moment::Moment,
     options::AutoRenew,
 };
+
+/// For how long a share without a task is kept, at most a third of its ttl.
+pub(crate) const KEPT: Duration = Duration::from_secs(1);
 
 impl<W, L, O> KeyState<W, L, O>
 where
@@ -77,8 +86,7 @@ where
             let share = self.leases[at].share.as_ref();
             let until = share.and_then(|share| share.unused_until);
             if until.is_some_and(|until| until <= cx.now) {
-                let release = self.return_to_server(at, None);
-                cx.actions.push(Action::Release(release));
+                self.close_share(at, cx);
             }
         }
     }
@@ -92,9 +100,9 @@ where
     ) -> AfterRelease<O> {
         let held = &mut self.leases[at];
         let Some(share) = &mut held.share else {
-            return AfterRelease::ReturnToServer(self.return_to_server(at, kept_until));
+            return self.return_to_server(at, kept_until);
         };
-        share.keep_until(kept_until);
+        share.kept_until = share.kept_until.max(kept_until);
         if !held.holders.is_empty() {
             return AfterRelease::Passed;
         }
@@ -102,7 +110,7 @@ where
             share.unused_until = Some(cx.now.after(KEPT.min(held.ttl / 3)));
             return AfterRelease::Passed;
         }
-        AfterRelease::ReturnToServer(self.return_to_server(at, None))
+        self.return_to_server(at, None)
     }
 
     /// Closes a share: it admits no further task. If no task has it, it returns to the server.
@@ -113,8 +121,7 @@ where
         };
         share.is_open = false;
         if held.holders.is_empty() {
-            let release = self.return_to_server(at, None);
-            cx.actions.push(Action::Release(release));
+            self.continue_without_holder(at, None, cx);
         }
     }
 }

@@ -35,9 +35,6 @@ const BEFORE_QUEUE: u32 = 1;
 /// A client that polls comes late, whatever the length of a batch.
 const BEFORE_POLLS: u32 = 64;
 
-/// For how long a lock is handed on inside the process while others wait, and how old a reply about them may be.
-const HANDOFF_TIME: Duration = Duration::from_millis(20);
-
 /// Bounds on what one manager holds in memory, see the setters of the builder, and on how long it keeps a lock from others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -47,7 +44,6 @@ pub(crate) struct Limits {
     pub(crate) handoffs_before_queue: u32,
     /// The same if there is no queue.
     pub(crate) handoffs_before_polls: u32,
-    pub(crate) handoff_time: Duration,
 }
 
 impl Default for Limits {
@@ -57,7 +53,6 @@ impl Default for Limits {
             waiting: 100_000,
             handoffs_before_queue: BEFORE_QUEUE,
             handoffs_before_polls: BEFORE_POLLS,
-            handoff_time: HANDOFF_TIME,
         }
     }
 }

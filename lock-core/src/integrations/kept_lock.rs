@@ -6,39 +6,40 @@ use crate::{
     guard::LockGuard, key::LockKey, manager::run::Finished, options::OnLost, runtime::mutex::Mutex,
 };
 
-/// Warns that a lock is released before the value was sent: once for each template. The set is bounded by the number of templates in
-/// the program.
+/// The templates of which a warning told. Bounded by the number of templates in the program.
+type Warned = Mutex<BTreeSet<&'static str>>;
+
+/// Warns that a lock is released before the value was sent: once for each template.
 pub(super) fn warn_of_release(key: &LockKey) {
-    static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    if WARNED.lock().insert(key.template().unwrap_or_default()) {
-        tracing::warn!(
-            key = %key.shown(),
-            "the lock is released before the body of its response has been sent: set `max_hold`, without \
-             `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
-             `LockGuard::hold_during`"
-        );
-    }
+    static WARNED: Warned = Mutex::new(BTreeSet::new());
+    warn_once(
+        &WARNED,
+        key,
+        "the lock is released before the body of its response has been sent: set `max_hold`, without \
+         `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
+         `LockGuard::hold_during`",
+    );
 }
 
-/// Warns that a lock is released before the upgraded connection is used: once for each template.
-#[cfg(any(feature = "axum", feature = "poem"))]
-fn warn_of_upgrade(key: &LockKey) {
-    static WARNED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    if WARNED.lock().insert(key.template().unwrap_or_default()) {
-        tracing::warn!(
-            key = %key.shown(),
-            "the lock is released with the response that upgrades the connection (101), and does not protect what runs on that \
-             connection: take it inside the upgraded task, by `LockManager::run`"
-        );
+fn warn_once(warned: &Warned, key: &LockKey, warning: &str) {
+    if warned.lock().insert(key.template().unwrap_or_default()) {
+        tracing::warn!(key = %key.shown(), "{warning}");
     }
 }
 
 impl Finished<'_> {
-    /// Returns the guard of a response that upgrades its connection, to be released now, with a warning. The framework runs the
-    /// upgraded connection in a task of its own, which no part of the response reaches. So not even `max_hold` keeps the lock.
+    /// Returns the guard of a response that upgrades its connection, to be released now, with a warning for each template. The
+    /// framework runs the upgraded connection in a task of its own, which no part of the response reaches. So not even `max_hold`
+    /// keeps the lock.
     #[cfg(any(feature = "axum", feature = "poem"))]
     pub(super) fn upgraded(self) -> LockGuard {
-        warn_of_upgrade(self.guard.key());
+        static WARNED: Warned = Mutex::new(BTreeSet::new());
+        warn_once(
+            &WARNED,
+            self.guard.key(),
+            "the lock is released with the response that upgrades the connection (101), and does not protect what runs on that \
+             connection: take it inside the upgraded task, by `LockManager::run`",
+        );
         self.guard
     }
 

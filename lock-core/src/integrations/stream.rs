@@ -123,7 +123,7 @@ impl<S> Held<S> {
 
     /// Checks the clock before each poll of the stream, as for a body.
     fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
-        let leases = self.lease.leases();
+        let leases = &self.lease.leases;
         leases.check()?;
         if self.lost.as_mut().poll(context).is_ready() {
             leases.check()?;

@@ -12,12 +12,17 @@ use tokio::runtime::Handle;
 use tracing::{Instrument as _, Span};
 
 use crate::{
-    driver::reentry::{self, Turns},
+    driver::{
+        hold::Admission,
+        reentry::{self, Turns},
+    },
     error::LockError,
     guard::LockGuard,
     lease::Lease,
     manager::{
-        LockManager, default_manager::with_locks_of_this_task, run::Finished,
+        LockManager,
+        default_manager::with_locks_of_this_task,
+        run::{Finished, Storing},
         wanted_keys::WantedKeys,
     },
 };
@@ -26,31 +31,36 @@ impl LockManager {
     /// `run_wanted`, with a body that continues when the caller is dropped.
     pub(crate) async fn finish_wanted<F: Future<Output: Send + 'static> + Send + 'static>(
         &self,
-        wanted: WantedKeys,
+        WantedKeys { list, terms }: WantedKeys,
         body: impl FnOnce(Lease) -> F + Send + 'static,
+        store: impl Storing<F::Output> + Send + 'static,
         then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>) + Send + 'static,
     ) -> Result<F::Output, LockError> {
         let runtime = runtime()?;
-        for (key, mode) in wanted.list.all() {
+        for (key, mode) in list.all() {
             if reentry::find(&self.inner.registry, key, *mode)?.is_some() {
                 let reason = "this task holds the key, and `on_drop = finish` runs the body as a task of its own, which does not have it: \
                               the call would wait for itself. Give one of the two another key, or write `on_drop = cancel`";
                 return Err(LockError::invalid(reason).about(key));
             }
         }
-        let terms = wanted.terms;
-        let guard = self.acquire_wanted(wanted).await?;
+        let hold = match self.acquire_keys(list, terms).await? {
+            Admission::Held(hold) => hold,
+            Admission::Done(result) => return store.recall(&result),
+        };
         let manager = self.clone();
         finished(&runtime, async move {
             let turns = Turns::default();
-            manager.run_under(guard, turns, terms, body, then).await
+            manager
+                .run_under(hold, turns, terms, body, store, then)
+                .await
         })
         .await
     }
 }
 
 /// The runtime for the task. It is looked up first: without one, nothing may be sent.
-pub(crate) fn runtime() -> Result<Handle, LockError> {
+fn runtime() -> Result<Handle, LockError> {
     Handle::try_current().map_err(|_| {
         LockError::invalid(
             "`on_drop = finish` runs the body as a task of the caller's tokio runtime, and there is none here: call the function inside \
@@ -60,7 +70,7 @@ pub(crate) fn runtime() -> Result<Handle, LockError> {
 }
 
 /// Runs a body to its end, and its release, whether or not the caller is dropped.
-pub(crate) async fn finished<T: Send + 'static>(
+async fn finished<T: Send + 'static>(
     runtime: &Handle,
     body: impl Future<Output = Result<T, LockError>> + Send + 'static,
 ) -> Result<T, LockError> {

@@ -157,7 +157,7 @@ impl Drop for ManagerState {
 impl fmt::Debug for LockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockManager")
-            .field("backend", &self.context().store)
+            .field("backend", &self.context().backend)
             .field("prefix", &self.inner.registry.prefix)
             .finish_non_exhaustive()
     }

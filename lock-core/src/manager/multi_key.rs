@@ -18,7 +18,10 @@ use crate::{
     guard::LockGuard,
     key::LockKey,
     lease::Lease,
-    manager::{LockManager, run::release_now},
+    manager::{
+        LockManager,
+        run::{NOT_STORED, release_now},
+    },
     mode::Mode,
     moment::Moment,
     options::{AutoRenew, KeyInList, LockOptions, Wait},
@@ -99,7 +102,9 @@ impl LockManager {
         keys: impl IntoIterator<Item: KeyInList>,
         options: LockOptions,
     ) -> Result<LockGuard, LockError> {
-        self.acquire_wanted(self.all_wanted(keys, &options)?).await
+        let wanted = self.all_wanted(keys, &options)?;
+        let admission = self.acquire_keys(wanted.list, wanted.terms).await?;
+        admission.into_hold().map(LockGuard::new)
     }
 
     /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
@@ -146,14 +151,14 @@ impl LockManager {
         Fut: Future<Output = T>,
     {
         let wanted = self.all_wanted(keys, &options)?;
-        self.run_wanted(wanted, body, release_now).await
+        self.run_wanted(wanted, body, NOT_STORED, release_now).await
     }
 
     pub(super) async fn acquire_several(
         &self,
         keys: &[(LockKey, Mode)],
         terms: Terms,
-    ) -> Result<LockGuard, LockError> {
+    ) -> Result<Hold, LockError> {
         let is_wanted = |other: &LockKey| keys.iter().any(|(key, _)| key == other);
         self.acquire_together(keys, terms).await.map_err(|error| {
             let beside = |_: &LockKey| reentry::held_beside(&self.inner.registry, is_wanted);
@@ -165,10 +170,10 @@ impl LockManager {
         &self,
         keys: &[(LockKey, Mode)],
         terms: Terms,
-    ) -> Result<LockGuard, LockError> {
+    ) -> Result<Hold, LockError> {
         let deadline = deadline(terms.wait, self.context().clock.now());
         if let Some(held) = self.held_by_this_task(keys)? {
-            return Ok(LockGuard::new(held));
+            return Ok(held);
         }
         self.require_runtime()?;
         for (key, _) in keys {
@@ -191,7 +196,7 @@ impl LockManager {
             }
             if leases.ended().is_none() {
                 hold.begin();
-                return Ok(LockGuard::new(hold));
+                return Ok(hold);
             }
             spend(&mut each, deadline, self.context().clock.now());
         }

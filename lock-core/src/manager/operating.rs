@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    backend::{Store, StoreFuture},
+    backend::{Backend, Reply},
     engine::event::Event,
     error::{LeaseLost, LockError},
     inspect::{Health, Holder, LockInfo, Sighting},
@@ -38,7 +38,7 @@ impl LockManager {
     async fn request_about<T: Send + 'static>(
         &self,
         key: &LockKey,
-        question: impl FnOnce(&dyn Store, Arc<str>) -> StoreFuture<T>,
+        question: impl FnOnce(&dyn Backend, Arc<str>) -> Reply<T>,
     ) -> Result<T, LockError> {
         self.check_key(key)?;
         let registry = &self.inner.registry;
@@ -88,7 +88,10 @@ impl LockManager {
             let registry = &self.inner.registry;
             // A share that is kept here would go on to serve tasks until its next renewal.
             registry.event(&key, RequestKind::Shared, Event::CloseShares);
-            let known = registry.context.known_tokens.of(store.clock_of(&full_key));
+            let known = registry
+                .context
+                .known_tokens
+                .of((registry.context.clock_of)(&full_key));
             store.force_release(full_key, known)
         })
         .await

@@ -1,15 +1,19 @@
 //! Running a body under a lock.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 
 use tracing::Instrument as _;
 
 use crate::{
+    backend::RunResult,
     driver::{
-        hold::while_held,
+        hold::{Admission, Hold, while_held},
         reentry::{self, Turns},
     },
-    engine::terms::{Terms, deadline},
+    engine::{
+        terms::{Terms, deadline},
+        transition::unasked_result,
+    },
     error::LockError,
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
@@ -78,28 +82,41 @@ impl LockManager {
         Fut: Future<Output = T>,
     {
         let wanted = self.wanted(key.into_lock_key(), &options)?;
-        self.run_wanted(wanted, body, release_now).await
+        self.run_wanted(wanted, body, NOT_STORED, release_now).await
     }
 
-    /// `run`, where `then` returns the guard to be released, or keeps it, after the body has returned its value.
-    pub(crate) async fn run_wanted<F: Future>(
+    /// Runs a body under the lock of its keys, or returns the value of an earlier run.
+    ///
+    /// `then` returns the guard to be released, or keeps it, after the body has returned its value.
+    pub(crate) async fn run_wanted<F: Future, S: Storing<F::Output>>(
         &self,
-        wanted: WantedKeys,
+        WantedKeys { list, terms }: WantedKeys,
         body: impl FnOnce(Lease) -> F,
+        store: S,
         then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
     ) -> Result<F::Output, LockError> {
-        let terms = wanted.terms;
-        let turns = self.acquire_turns(wanted.list.all(), terms.wait).await?;
-        let guard = self.acquire_wanted(wanted).await?;
-        self.run_under(guard, turns, terms, body, then).await
+        let turns = self.acquire_turns(list.all(), terms.wait).await?;
+        match self.acquire_keys(list, terms).await? {
+            Admission::Held(hold) => self.run_under(hold, turns, terms, body, store, then).await,
+            Admission::Done(result) => store.recall(&result),
+        }
     }
 
-    pub(super) async fn acquire_wanted(&self, wanted: WantedKeys) -> Result<LockGuard, LockError> {
-        let terms = wanted.terms;
-        match wanted.list {
-            KeyList::One([(key, _)]) => AcquireFuture::new(self, key, Ok(terms)).await,
+    pub(super) async fn acquire_keys(
+        &self,
+        keys: KeyList,
+        terms: Terms,
+    ) -> Result<Admission, LockError> {
+        match keys {
+            KeyList::One([(key, _)]) => {
+                let mut acquire = AcquireFuture::new(self, key, Ok(terms));
+                poll_fn(|context| acquire.poll_admission(context)).await
+            }
             // In a box, so that a call with one key stays small.
-            KeyList::Several(keys) => Box::pin(self.acquire_several(&keys, terms)).await,
+            KeyList::Several(keys) => {
+                let hold = Box::pin(self.acquire_several(&keys, terms)).await?;
+                Ok(Admission::Held(hold))
+            }
         }
     }
 
@@ -121,14 +138,16 @@ impl LockManager {
         Box::pin(reentry::acquire_turns(registry, keys, wait, deadline)).await
     }
 
-    pub(crate) async fn run_under<F: Future>(
+    pub(super) async fn run_under<F: Future, S: Storing<F::Output>>(
         &self,
-        guard: LockGuard,
+        hold: Hold,
         mut turns: Turns,
         terms: Terms,
         body: impl FnOnce(Lease) -> F,
+        store: S,
         then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
     ) -> Result<F::Output, LockError> {
+        let guard = LockGuard::new(hold);
         let body = body(guard.lease());
         // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
         let leases = guard.hold().leases();
@@ -138,6 +157,8 @@ impl LockManager {
             OnLost::Continue => body.await,
         };
         drop(turns);
+        // No await stands between the end of the body and the release: a drop of this future cannot come between the two.
+        let (value, result) = store.result_of(value);
         let terms = &terms;
         let (value, guard) = then(value, Finished { guard, terms });
         let Some(guard) = guard else {
@@ -145,7 +166,7 @@ impl LockManager {
         };
         // The value is returned even if the lease turns out to be lost: an error would make the caller repeat finished work.
         match terms.release {
-            ReleaseMode::Awaited => release(guard).await,
+            ReleaseMode::Awaited => release::<F::Output, S>(guard, result).await,
             ReleaseMode::InBackground => self.release_in_background(guard),
         }
         Ok(value)
@@ -156,9 +177,40 @@ impl LockManager {
         let context = self.context();
         let open = context.in_background.open();
         context.executor.start_patiently(async move {
-            release(guard).await;
+            release::<(), NotStored>(guard, None).await;
             drop(open);
         });
+    }
+}
+
+/// Whether and how the value of a body is stored for later calls.
+pub trait Storing<T> {
+    /// Makes the value from the result of an earlier run.
+    ///
+    /// # Errors
+    ///
+    /// If the result is not for this call, or does not read.
+    fn recall(&self, result: &[u8]) -> Result<T, LockError>;
+
+    /// Returns the result that the release stores, if there is one.
+    fn result_of(&self, value: T) -> (T, Option<RunResult>);
+
+    /// Counts a body that has run. Its result is lost if it could not be stored.
+    fn count(_key: &LockKey, _is_lost: bool) {}
+}
+
+/// Of a plain lock: nothing.
+pub(crate) type NotStored = ((), ());
+
+pub(super) const NOT_STORED: NotStored = ((), ());
+
+impl<T> Storing<T> for NotStored {
+    fn recall(&self, _: &[u8]) -> Result<T, LockError> {
+        Err(unasked_result())
+    }
+
+    fn result_of(&self, value: T) -> (T, Option<RunResult>) {
+        (value, None)
     }
 }
 
@@ -176,9 +228,16 @@ pub fn release_now<T>(value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
 }
 
 /// Releases the lock of a body that has ended. A failure is only logged, so that the caller still gets the body's value.
-async fn release(guard: LockGuard) {
-    let key = guard.key().clone();
-    if let Err(error) = guard.release().await {
-        tracing::warn!(key = %key.shown(), %error, "the body ended, but the release of its lock failed");
+async fn release<T, S: Storing<T>>(guard: LockGuard, result: Option<RunResult>) {
+    let (key, is_stored) = (guard.key().clone(), result.is_some());
+    let released = guard.release_with(result).await;
+    if let Err(error) = &released {
+        let lost = if is_stored {
+            "the body has run, but its result is not kept: a repeat may run it again"
+        } else {
+            "the body ended, but the release of its lock failed"
+        };
+        tracing::warn!(key = %key.shown(), %error, "{lost}");
     }
+    S::count(&key, is_stored && released.is_err());
 }

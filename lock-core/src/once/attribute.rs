@@ -1,22 +1,18 @@
 //! The items that the output of `#[run_once]` calls.
 
-use std::{error::Error, future::Future, pin::pin};
+use std::error::Error;
 
-pub use crate::once::{OnceOptions, Remembering};
+pub use crate::once::{Keeping, OnceOptions, Remembering};
 use crate::{
     error::{FromLockError, LockError},
-    key::{IntoLockKey, LockKey},
+    key::IntoLockKey,
     lease::Lease,
     manager::LockManager,
-    once::{Remember, Remembered, run::OnceCall},
-    private::{Call, CallEntry, GoesOn, Scoped, WithoutCaller},
+    once::{Remember, Remembered},
+    private::CallEntry,
 };
 
-/// The request for a run, or for the result of one.
-#[derive(Debug)]
-pub struct WantedRun(Result<(LockManager, LockKey, OnceOptions), LockError>);
-
-impl CallEntry<WantedRun> {
+impl CallEntry<Keeping> {
     /// Waits until this call is the one that runs the body. What follows in the same future is the body.
     pub async fn acquire_once(
         self,
@@ -25,8 +21,8 @@ impl CallEntry<WantedRun> {
         options: OnceOptions,
     ) -> Lease {
         let key = key.into_lock_key();
-        let wanted = manager.map(|manager| (manager, key, options));
-        self.admission(WantedRun(wanted)).await
+        let wanted = manager.and_then(|manager| Ok((manager.wanted_run(key, &options)?, manager)));
+        self.admission(wanted).await
     }
 }
 
@@ -55,54 +51,6 @@ impl<T: Remember + FromLockError> RememberOrFail for T {}
 #[must_use]
 pub fn remembered_or_failed<T: RememberOrFail>() -> (Remembering<T>, fn(LockError) -> T) {
     (Remembering::NEW, T::from_lock_error)
-}
-
-/// Runs an annotated function once.
-pub fn once<T, F>(
-    entry: CallEntry<WantedRun>,
-    by: Remembering<T>,
-    function: F,
-    on_error: impl FnOnce(LockError) -> T,
-) -> Call<F, impl Future<Output = T>>
-where
-    F: Future<Output = T>,
-{
-    Call::of(async move {
-        let function = Scoped(pin!(Some(function)));
-        entry
-            .drive(on_error, function, |wanted, entry, function| async move {
-                let (manager, key, options) = wanted.0?;
-                match manager.begin_once(&by, key, &options).await? {
-                    OnceCall::Done(value) => Ok(value),
-                    OnceCall::Runs(run) => run.run(&by, |lease| entry.admit(lease, function)).await,
-                }
-            })
-            .await
-    })
-}
-
-/// The same, with a body that continues when the caller is dropped.
-pub fn once_finishing<T, F>(
-    entry: CallEntry<WantedRun>,
-    by: Remembering<T>,
-    function: F,
-    on_error: impl FnOnce(LockError) -> T,
-) -> Call<F, impl Future<Output = T>>
-where
-    T: Send + 'static,
-    F: Future<Output = T>,
-    WithoutCaller<F>: GoesOn<T>,
-{
-    Call::of(async move {
-        let function = WithoutCaller(function).boxed();
-        entry
-            .drive(on_error, function, |wanted, entry, function| async move {
-                let (manager, key, options) = wanted.0?;
-                let enter = move |lease| entry.admit(lease, function);
-                manager.finish_once(by, key, &options, enter).await
-            })
-            .await
-    })
 }
 
 /// A response in a `Result`, which is remembered as the response is. A `Result` itself is remembered by serde.

@@ -37,7 +37,8 @@ const VERSION: &[u8] = b"1";
 /// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. So no cookie is given to
 /// another caller. A replay has the header `Idempotent-Replayed: true`.
 ///
-/// Of a response that is made while it is sent, and of one with more than 64 KiB, only the success is remembered.
+/// Of a response that is made while it is sent, of one that upgrades its connection (101), and of one with more than 64 KiB, only the
+/// success is remembered.
 #[cfg(feature = "axum")]
 #[diagnostic::do_not_recommend]
 impl Remember for axum_core::response::Response {
@@ -58,7 +59,8 @@ impl Remember for axum_core::response::Response {
 /// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. So no cookie is given to
 /// another caller. A replay has the header `Idempotent-Replayed: true`.
 ///
-/// Of a response that is made while it is sent, and of one with more than 64 KiB, only the success is remembered.
+/// Of a response that is made while it is sent, of one that upgrades its connection (101), and of one with more than 64 KiB, only the
+/// success is remembered.
 #[cfg(feature = "poem")]
 #[diagnostic::do_not_recommend]
 impl Remember for poem::Response {
@@ -89,7 +91,9 @@ fn remembered(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>) -> R
     if status.as_u16() >= 400 {
         return Remembered::Nothing;
     }
-    let Some(body) = body.filter(|body| body.len() <= LARGEST) else {
+    // A later caller has another connection, which a stored 101 would promise to upgrade without anything behind it.
+    let is_upgrade = status == StatusCode::SWITCHING_PROTOCOLS;
+    let Some(body) = body.filter(|body| body.len() <= LARGEST && !is_upgrade) else {
         return Remembered::Success;
     };
     let mut bytes = [VERSION, b" ", status.as_str().as_bytes(), b"\n"].concat();
@@ -187,6 +191,14 @@ mod tests {
         assert_eq!(of(None), Remembered::Success);
         assert_eq!(of(Some(&body)), Remembered::Success);
         assert!(matches!(of(Some(&body[1..])), Remembered::Bytes(_)));
+    }
+
+    #[test]
+    fn an_upgrade_of_a_connection_leaves_a_mark() {
+        let of = |status| remembered(status, &HeaderMap::new(), Some(b""));
+        let upgrade = of(StatusCode::SWITCHING_PROTOCOLS);
+        assert_eq!(upgrade, Remembered::Success);
+        assert!(matches!(of(StatusCode::OK), Remembered::Bytes(_)));
     }
 
     #[test]

@@ -6,7 +6,13 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha1_smol::Sha1;
 
-use crate::{error::LockError, mode::Mode, once::fingerprint::json, options::LockOptions};
+use crate::{
+    error::LockError,
+    key::LockKey,
+    mode::Mode,
+    once::fingerprint::json,
+    options::{LockOptions, ReleaseMode},
+};
 
 pub(crate) mod attribute;
 mod fingerprint;
@@ -14,7 +20,6 @@ mod fingerprint;
 pub(crate) mod idempotency_key;
 #[cfg(any(feature = "axum", feature = "poem"))]
 mod kept_response;
-mod outcome;
 pub(crate) mod run;
 
 /// For how long a result may be kept.
@@ -42,7 +47,10 @@ impl OnceOptions {
     /// keeps more results on the server, each with up to 64 KiB.
     pub fn keep(keep: Duration) -> Self {
         Self {
-            lock: LockOptions::default().in_mode(Mode::Once),
+            lock: LockOptions {
+                release: Some(ReleaseMode::Awaited),
+                ..LockOptions::default().in_mode(Mode::Once)
+            },
             keep,
             fingerprint: None,
         }
@@ -94,20 +102,23 @@ impl OnceOptions {
     }
 
     /// Checks what the terms of the lock do not contain.
-    pub(crate) fn check(&self) -> Result<Keeping, LockError> {
+    pub(crate) fn check(&self, key: &LockKey) -> Result<Keeping, LockError> {
         let (least, most) = KEEP_RANGE;
         if self.keep < least || self.keep > most {
             return Err(LockError::invalid(format!(
                 "keep is {:?}, and it may be {least:?} to 365 days: choose for how long a repeat gets the result",
                 self.keep
-            )));
+            ))
+            .about(key));
         }
         let fingerprint = self.fingerprint.clone().transpose().map_err(|error| {
             LockError::invalid(format!(
                 "the fingerprint cannot be written as JSON: {error}"
             ))
+            .about(key)
         })?;
         Ok(Keeping {
+            key: key.clone(),
             keep: self.keep,
             fingerprint,
         })
@@ -115,8 +126,9 @@ impl OnceOptions {
 }
 
 /// Checked options for a result.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeping {
+#[derive(Debug)]
+pub struct Keeping {
+    key: LockKey,
     pub(crate) keep: Duration,
     pub(crate) fingerprint: Option<Fingerprint>,
 }
@@ -269,6 +281,8 @@ impl<'a> Kept<'a> {
 mod tests {
     use std::collections::{BTreeMap, HashMap};
 
+    use crate::key::IntoLockKey as _;
+
     use super::*;
 
     fn fingerprint(of: &impl Serialize) -> Fingerprint {
@@ -327,12 +341,16 @@ mod tests {
     #[test]
     fn a_time_out_of_range_and_a_value_that_is_no_json_are_refused() {
         for keep in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
-            let refused = OnceOptions::keep(keep).check().expect_err("out of range");
-            assert!(refused.to_string().starts_with("keep is"), "{refused}");
+            let refused = OnceOptions::keep(keep)
+                .check(&"k".into_lock_key())
+                .expect_err("out of range");
+            assert!(refused.to_string().contains("keep is"), "{refused}");
         }
         let no_json = HashMap::from([((1, 2), 3)]);
         let options = OnceOptions::keep(Duration::from_secs(1)).fingerprint(&no_json);
-        let refused = options.check().expect_err("a map with such keys");
+        let refused = options
+            .check(&"k".into_lock_key())
+            .expect_err("a map with such keys");
         assert!(refused.to_string().contains("fingerprint"), "{refused}");
     }
 }

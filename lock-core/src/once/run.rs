@@ -4,26 +4,20 @@
 //! there is a result. Rejected: one wait queue for them and for callers of a plain lock. A repeat would wait for the lock then, and a
 //! lease could pass it by. After a failure, a hand-off to the next caller takes a message instead.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 
 use crate::{
     backend::RunResult,
-    driver::{hold::Admission, reentry::Turns},
-    engine::terms::Terms,
     error::{LockError, Repeat},
-    guard::LockGuard,
     key::{IntoLockKey, LockKey},
     lease::Lease,
     manager::{
         LockManager,
-        acquire::AcquireFuture,
-        finishing::{finished, runtime},
-        run::Finished,
+        run::{Storing, release_now},
+        wanted_keys::WantedKeys,
     },
-    once::{
-        Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering,
-        outcome::OnceOutcome,
-    },
+    once::{Keeping, Kept, LARGEST, OnceOptions, Remember, Remembered, Remembering},
+    telemetry,
 };
 
 impl LockManager {
@@ -90,144 +84,66 @@ impl LockManager {
         F: FnOnce(Lease) -> Fut,
         Fut: Future<Output = T>,
     {
-        let (by, key) = (Remembering::NEW, key.into_lock_key());
-        match self.begin_once(&by, key, &options).await? {
-            OnceCall::Done(value) => Ok(value),
-            OnceCall::Runs(run) => run.run(&by, body).await,
-        }
+        let (wanted, keeping) = self.wanted_run(key.into_lock_key(), &options)?;
+        let store = (Remembering::NEW, keeping);
+        self.run_wanted(wanted, body, store, release_now).await
     }
 
-    /// `run_once`, with a body that goes on when the caller is dropped.
-    pub(super) async fn finish_once<F: Future<Output: Send + 'static> + Send + 'static>(
+    /// Checks a call for a body that runs once.
+    pub(super) fn wanted_run(
         &self,
-        by: Remembering<F::Output>,
         key: LockKey,
         options: &OnceOptions,
-        body: impl FnOnce(Lease) -> F + Send + 'static,
-    ) -> Result<F::Output, LockError> {
-        let runtime = runtime()?;
-        match self.begin_once(&by, key, options).await? {
-            OnceCall::Done(value) => Ok(value),
-            OnceCall::Runs(run) => {
-                finished(&runtime, async move { run.run(&by, body).await }).await
-            }
-        }
-    }
-
-    /// Waits until this caller is the one that runs the body, or until there is a result.
-    pub(super) async fn begin_once<T>(
-        &self,
-        by: &Remembering<T>,
-        key: LockKey,
-        options: &OnceOptions,
-    ) -> Result<OnceCall<T>, LockError> {
-        let keeping = options.check().map_err(|error| error.about(&key))?;
-        let terms = self.terms(&key, &options.lock)?;
-        let mut acquire = AcquireFuture::new(self, key.clone(), Ok(terms));
-        match poll_fn(|context| acquire.poll_admission(context)).await? {
-            Admission::Held(hold) => Ok(OnceCall::Runs(OnceRun {
-                manager: self.clone(),
-                guard: LockGuard::new(hold),
-                terms,
-                keeping,
-            })),
-            Admission::Done(bytes) => {
-                let recalled = recalled(by, &key, &keeping, &bytes);
-                let outcome = match recalled {
-                    Ok(_) => OnceOutcome::Replayed,
-                    Err(_) => OnceOutcome::Refused,
-                };
-                outcome.report(&key);
-                recalled.map(OnceCall::Done)
-            }
-        }
+    ) -> Result<(WantedKeys, Keeping), LockError> {
+        let keeping = options.check(&key)?;
+        Ok((self.wanted(key, &options.lock)?, keeping))
     }
 }
 
-/// What a call came to: whether it runs the body.
-pub(super) enum OnceCall<T> {
-    /// It runs the body.
-    Runs(OnceRun),
-    /// The body has run: its value.
-    Done(T),
-}
-
-/// A call that runs the body, and holds the lock.
-pub(super) struct OnceRun {
-    manager: LockManager,
-    guard: LockGuard,
-    terms: Terms,
-    keeping: Keeping,
-}
-
-impl OnceRun {
-    /// Runs the body, and leaves its result to the other callers. Dropping the future drops the body, and then releases the lock.
-    pub(super) async fn run<T, F: Future<Output = T>>(
-        self,
-        by: &Remembering<T>,
-        body: impl FnOnce(Lease) -> F,
-    ) -> Result<T, LockError> {
-        let mut held = None;
-        let keep_guard = |value, lock: Finished<'_>| {
-            held = Some(lock.guard);
-            (value, None)
+impl<T> Storing<T> for (Remembering<T>, Keeping) {
+    fn recall(&self, result: &[u8]) -> Result<T, LockError> {
+        let (by, keeping) = self;
+        let recalled = recalled(by, keeping, result);
+        let outcome = if recalled.is_ok() {
+            "replayed"
+        } else {
+            "refused"
         };
-        let manager = self.manager;
-        let value = manager
-            .run_under(self.guard, Turns::default(), self.terms, body, keep_guard)
-            .await?;
-        // No await stands between the end of the body and the release: a drop of this future cannot come between the two.
+        count(&keeping.key, outcome);
+        recalled
+    }
+
+    fn result_of(&self, value: T) -> (T, Option<RunResult>) {
+        let (by, keeping) = self;
         let (value, remembered) = (by.remember)(value);
-        if let Some(guard) = held {
-            let result = result_of(&remembered, &self.keeping);
-            release_with(guard, result).await;
-        }
-        Ok(value)
+        let stored = match &remembered {
+            // After a failure, the next caller runs the body.
+            Remembered::Nothing => return (value, None),
+            Remembered::Bytes(bytes) if bytes.len() <= LARGEST => Some(&**bytes),
+            Remembered::Bytes(_) | Remembered::Success => None,
+        };
+        let kept = Kept {
+            fingerprint: keeping.fingerprint,
+            value: stored,
+        };
+        let (bytes, keep) = (kept.bytes().into(), keeping.keep);
+        (value, Some(RunResult { bytes, keep }))
+    }
+
+    fn count(key: &LockKey, is_lost: bool) {
+        count(key, if is_lost { "not_stored" } else { "ran" });
     }
 }
 
-/// The bytes to store; nothing after a failure.
-fn result_of(remembered: &Remembered, keeping: &Keeping) -> Option<RunResult> {
-    let value = match remembered {
-        Remembered::Nothing => return None,
-        Remembered::Bytes(bytes) if bytes.len() <= LARGEST => Some(&**bytes),
-        Remembered::Bytes(_) | Remembered::Success => None,
-    };
-    let kept = Kept {
-        fingerprint: keeping.fingerprint,
-        value,
-    };
-    Some(RunResult {
-        bytes: kept.bytes().into(),
-        keep: keeping.keep,
-    })
-}
-
-/// Releases the lock of a body that has ended. The caller gets the value of the body, whatever comes of its result: hiding a success
-/// would make the client repeat it.
-async fn release_with(guard: LockGuard, result: Option<RunResult>) {
-    let (key, is_kept) = (guard.key().clone(), result.is_some());
-    let outcome = match guard.release_with(result).await {
-        Ok(()) => OnceOutcome::Ran,
-        Err(error) if is_kept => {
-            tracing::warn!(key = %key.shown(), %error, "the body has run, but its result is not kept: a repeat may run it again");
-            OnceOutcome::NotStored
-        }
-        Err(error) => {
-            tracing::warn!(key = %key.shown(), %error, "the body ended, but the release of its lock failed");
-            OnceOutcome::Ran
-        }
-    };
-    outcome.report(&key);
+/// Counts a call by how it ended: it ran the body and its result is stored (`ran`) or not (`not_stored`), it got the result of an
+/// earlier run (`replayed`), or that result is not for it (`refused`).
+fn count(key: &LockKey, outcome: &'static str) {
+    telemetry::count("lock_once_total", key, &[("outcome", outcome)]);
 }
 
 /// The value that an earlier run left.
-fn recalled<T>(
-    by: &Remembering<T>,
-    key: &LockKey,
-    keeping: &Keeping,
-    bytes: &[u8],
-) -> Result<T, LockError> {
+fn recalled<T>(by: &Remembering<T>, keeping: &Keeping, bytes: &[u8]) -> Result<T, LockError> {
+    let key = &keeping.key;
     let unreadable = |why: String| {
         LockError::invalid(format!(
             "its result does not read: {why}. If the type of the value has changed, use another key, or delete the result by `forget`"

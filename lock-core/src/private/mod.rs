@@ -31,10 +31,11 @@ pub use answers::*;
 pub use values::*;
 
 pub use crate::{
+    backend::RunResult,
     error::{FromLockError, Skipped},
     integrations::response::SentLater,
     key::Part,
-    manager::run::{Finished, release_now},
+    manager::run::{Finished, Storing, release_now},
     options::{LockOptions, OnLost},
     template::Template,
 };
@@ -45,22 +46,21 @@ pub use crate::{
 /// suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the lease
 /// here, and polls it again. So no part of the function is moved, and inference, lints and drop order stay the same.
 #[derive(Debug)]
-pub struct CallEntry<W>(Arc<Mutex<State<W>>>);
+pub struct CallEntry<K>(Arc<Mutex<State<K>>>);
+
+/// The request for a lock; `K` says how a result is kept.
+type Wanted<K> = Result<((WantedKeys, K), LockManager), LockError>;
 
 #[derive(Debug)]
-struct State<W> {
+struct State<K> {
     /// Written by the function, taken by the driver.
-    wanted: Option<W>,
+    wanted: Option<Wanted<K>>,
     /// Written by the driver, taken by the function, which is then in its body.
     admitted: Option<Lease>,
 }
 
-/// The request for a lock.
-#[derive(Debug)]
-pub struct WantedLock(Result<(WantedKeys, LockManager), LockError>);
-
 /// Makes the two sides of one call: the first for [`locked`], the second for the function.
-pub fn entry<W>() -> (CallEntry<W>, CallEntry<W>) {
+pub fn entry<K>() -> (CallEntry<K>, CallEntry<K>) {
     let state = Arc::new(Mutex::new(State {
         wanted: None,
         admitted: None,
@@ -68,7 +68,7 @@ pub fn entry<W>() -> (CallEntry<W>, CallEntry<W>) {
     (CallEntry(Arc::clone(&state)), CallEntry(state))
 }
 
-impl CallEntry<WantedLock> {
+impl CallEntry<()> {
     /// Waits until the lock is held. What follows in the same future is the body.
     pub async fn acquire(
         self,
@@ -76,8 +76,9 @@ impl CallEntry<WantedLock> {
         key: LockKey,
         options: LockOptions,
     ) -> Lease {
-        let wanted = manager.and_then(|manager| Ok((manager.wanted(key, &options)?, manager)));
-        self.admission(WantedLock(wanted)).await
+        let wanted =
+            manager.and_then(|manager| Ok(((manager.wanted(key, &options)?, ()), manager)));
+        self.admission(wanted).await
     }
 
     /// The same for a list of keys.
@@ -87,13 +88,14 @@ impl CallEntry<WantedLock> {
         keys: [impl KeyInList; N],
         options: LockOptions,
     ) -> Lease {
-        let wanted = manager.and_then(|manager| Ok((manager.all_wanted(keys, &options)?, manager)));
-        self.admission(WantedLock(wanted)).await
+        let wanted =
+            manager.and_then(|manager| Ok(((manager.all_wanted(keys, &options)?, ()), manager)));
+        self.admission(wanted).await
     }
 }
 
-impl<W> CallEntry<W> {
-    pub(crate) async fn admission(self, wanted: W) -> Lease {
+impl<K> CallEntry<K> {
+    pub(crate) async fn admission(self, wanted: Wanted<K>) -> Lease {
         self.0.lock().wanted = Some(wanted);
         // Never wakes: the driver polls again by itself, once it has the lease.
         poll_fn(|_| match self.0.lock().admitted.take() {
@@ -103,12 +105,12 @@ impl<W> CallEntry<W> {
         .await
     }
 
-    /// Runs the function up to its request, and then as the driver of the request does.
-    pub(crate) async fn drive<T, F, R>(
+    /// Runs the function up to its request, and then as `run` does.
+    async fn drive<T, F, R>(
         self,
-        on_error: impl FnOnce(LockError) -> T,
         mut function: F,
-        driver: impl FnOnce(W, Self, F) -> R,
+        on_error: impl FnOnce(LockError) -> T,
+        run: impl FnOnce(Wanted<K>, Self, F) -> R,
     ) -> T
     where
         F: Future<Output = T> + Unpin,
@@ -127,47 +129,47 @@ impl<W> CallEntry<W> {
         });
         match first_step.await {
             Err(value) => value,
-            Ok(wanted) => driver(wanted, self, function)
-                .await
-                .unwrap_or_else(on_error),
+            Ok(wanted) => run(wanted, self, function).await.unwrap_or_else(on_error),
         }
     }
 
     /// The driver's side: returns the function, which is in its body when it is polled again.
-    pub(crate) fn admit<F>(&self, lease: Lease, function: F) -> F {
+    fn admit<F>(&self, lease: Lease, function: F) -> F {
         self.0.lock().admitted = Some(lease);
         function
     }
 }
 
-/// Runs an annotated function: up to its request, then under the lock. `then` is called with its value.
+/// Runs an annotated function: up to its request, then under the lock. `store` says how its value is stored, and `then` is called
+/// with it.
 ///
 /// A call costs one box, which keeps the caller's future small, whatever the size of the body.
-pub fn locked<T, F>(
-    entry: CallEntry<WantedLock>,
+pub fn locked<T, F, S, K>(
+    entry: CallEntry<K>,
+    store: S,
     function: F,
     on_error: impl FnOnce(LockError) -> T,
     then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>),
 ) -> Call<F, impl Future<Output = T>>
 where
     F: Future<Output = T>,
+    (S, K): Storing<T>,
 {
     Call::of(async move {
         let function = Scoped(pin!(Some(function)));
-        entry
-            .drive(on_error, function, |wanted, entry, function| async move {
-                let (keys, manager) = wanted.0?;
-                manager
-                    .run_wanted(keys, |lease| entry.admit(lease, function), then)
-                    .await
-            })
-            .await
+        let run = |wanted: Wanted<_>, entry: CallEntry<_>, function| async move {
+            let ((keys, keeping), manager) = wanted?;
+            let body = |lease| entry.admit(lease, function);
+            manager.run_wanted(keys, body, (store, keeping), then).await
+        };
+        entry.drive(function, on_error, run).await
     })
 }
 
-/// As [`locked`], with a body that goes on when the caller is dropped.
-pub fn finishing<T, F>(
-    entry: CallEntry<WantedLock>,
+/// As [`locked`], with a body that continues when the caller is dropped.
+pub fn finishing<T, F, S, K>(
+    entry: CallEntry<K>,
+    store: S,
     function: F,
     on_error: impl FnOnce(LockError) -> T,
     then: impl FnOnce(T, Finished<'_>) -> (T, Option<LockGuard>) + Send + 'static,
@@ -175,24 +177,26 @@ pub fn finishing<T, F>(
 where
     T: Send + 'static,
     F: Future<Output = T>,
+    K: Send + 'static,
+    (S, K): Storing<T> + Send + 'static,
     WithoutCaller<F>: GoesOn<T>,
 {
     Call::of(async move {
         let function = WithoutCaller(function).boxed();
-        entry
-            .drive(on_error, function, |wanted, entry, function| async move {
-                let (keys, manager) = wanted.0?;
-                manager
-                    .finish_wanted(keys, move |lease| entry.admit(lease, function), then)
-                    .await
-            })
-            .await
+        let run = |wanted: Wanted<_>, entry: CallEntry<_>, function| async move {
+            let ((keys, keeping), manager) = wanted?;
+            let body = move |lease| entry.admit(lease, function);
+            manager
+                .finish_wanted(keys, body, (store, keeping), then)
+                .await
+        };
+        entry.drive(function, on_error, run).await
     })
 }
 
 /// A function that goes on when its caller is dropped.
 #[derive(Debug)]
-pub struct WithoutCaller<F>(pub(crate) F);
+pub struct WithoutCaller<F>(F);
 
 /// What such a function needs: it can move to another thread.
 // A trait of the wrapper, since of a future itself the compiler reports `Send`, without these words.
@@ -227,7 +231,7 @@ pub struct Call<F, D> {
 }
 
 impl<F, D> Call<F, D> {
-    pub(crate) fn of(driver: D) -> Self {
+    fn of(driver: D) -> Self {
         Self {
             function: PhantomData,
             driver: Box::pin(driver),
@@ -284,7 +288,7 @@ impl<T> Deref for SentBy<T> {
 
 /// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the body
 /// must be gone before the caller gets the error.
-pub(crate) struct Scoped<'a, F>(pub(crate) Pin<&'a mut Option<F>>);
+struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
 
 impl<F: Future> Future for Scoped<'_, F> {
     type Output = F::Output;

@@ -15,6 +15,7 @@ pub(crate) mod mutex;
 pub(crate) mod simulation;
 pub(crate) mod tally;
 pub(crate) mod timer_queue;
+pub(crate) mod together;
 
 /// A unit of the manager's work. It outlives the call that started it: dropping a user's future never stops it.
 #[cfg_attr(

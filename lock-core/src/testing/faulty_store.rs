@@ -10,13 +10,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Page, PagePosition, Release, Released, Renew, Store, StoreFuture,
-        at_once,
-        grants::Grants,
-        in_flight::ConnectionId,
-        memory::MemoryStore,
-        owner_token::sighting_of,
-        until_certain::{self, CertainRelease, OneServer},
+        Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
+        at_once, grants::Grants, in_flight::Order, memory::MemoryStore, owner_token::sighting_of,
     },
     engine::reply::{AcquireOutcome, Busy, Expiry, ReleaseOutcome, Renewed, WakeUpMode},
     failure::Failure,
@@ -105,7 +100,7 @@ impl FaultyStore {
         (!left.is_zero()).then_some(left)
     }
 
-    fn try_acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+    fn try_acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         let Some(left) = self.elsewhere(&request.owner.full_key) else {
             return self.memory.acquire(request);
         };
@@ -113,12 +108,12 @@ impl FaultyStore {
         if request.owner.mode == Mode::Once && result.is_some() {
             return self.memory.acquire(request);
         }
-        request.owner.in_flight.note_sent_on(ConnectionId::LOCAL);
+        request.owner.in_flight.note_sent_on(Order::LOCAL);
         // A release by the holder elsewhere sends no message.
         let busy = Busy::without_queue(Expiry::In(left), WakeUpMode::Poll);
-        at_once(Ok(Acquired {
+        at_once(Ok(Answered {
             outcome: AcquireOutcome::Busy(busy),
-            connection: ConnectionId::LOCAL,
+            order: Some(Order::LOCAL),
         }))
     }
 
@@ -126,8 +121,8 @@ impl FaultyStore {
     fn reply<T: Send + 'static>(
         &self,
         within: Duration,
-        send: impl FnOnce() -> StoreFuture<T>,
-    ) -> StoreFuture<T> {
+        send: impl FnOnce() -> Reply<T>,
+    ) -> Reply<T> {
         let now = self.clock.now();
         let plan = self.plan.lock();
         let delay = plan.delay;
@@ -145,11 +140,7 @@ impl FaultyStore {
 }
 
 /// No caller waits for a reply longer than `within`, as with a server.
-fn late<T: Send + 'static>(
-    reply: StoreFuture<T>,
-    delay: Duration,
-    within: Duration,
-) -> StoreFuture<T> {
+fn late<T: Send + 'static>(reply: Reply<T>, delay: Duration, within: Duration) -> Reply<T> {
     Box::pin(async move {
         tokio::time::sleep(delay.min(within)).await;
         if delay >= within {
@@ -159,38 +150,29 @@ fn late<T: Send + 'static>(
     })
 }
 
-impl OneServer for FaultyStore {
-    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
-        let release = || {
-            let outcome = self.memory.release_now(request);
-            let connection = ConnectionId::LOCAL;
-            at_once(Ok(Released {
-                outcome,
-                connection,
-            }))
-        };
-        self.reply(self.command_timeout, release).await
-    }
-}
-
-impl Store for FaultyStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+impl Backend for FaultyStore {
+    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         self.reply(self.command_timeout, || self.try_acquire(request))
     }
 
-    fn renew(
-        &self,
-        batch: Vec<Renew>,
-        within: Duration,
-    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
         self.reply(within, || self.memory.renew(batch, within))
     }
 
-    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        Box::pin(until_certain::release(self.clone(), release))
+    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+        self.reply(self.command_timeout, || self.memory.release(request))
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+    fn traits(&self) -> Traits {
+        Traits {
+            round_trip: self.plan.lock().delay,
+            ..Traits::default()
+        }
+    }
+}
+
+impl Operate for FaultyStore {
+    fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         self.reply(self.command_timeout, || {
             let Some(left) = self.elsewhere(&full_key) else {
                 return self.memory.inspect(full_key);
@@ -204,26 +186,22 @@ impl Store for FaultyStore {
         })
     }
 
-    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> Reply<Page> {
         self.reply(self.command_timeout, || self.memory.list(full_prefix, from))
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
         self.reply(self.command_timeout, || {
             self.plan.lock().elsewhere.remove(&full_key);
             self.memory.force_release(full_key, known_fencing)
         })
     }
 
-    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+    fn forget(&self, full_key: Arc<str>) -> Reply<()> {
         self.reply(self.command_timeout, || self.memory.forget(full_key))
     }
 
-    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> Reply<Health> {
         self.reply(self.command_timeout, || self.memory.check(known_tokens))
-    }
-
-    fn round_trip(&self) -> Duration {
-        self.plan.lock().delay
     }
 }

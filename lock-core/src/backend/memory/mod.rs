@@ -7,14 +7,14 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Page, PagePosition, Release, Renew, Store, StoreFuture, at_once,
+        Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
+        at_once,
         grants::Grants,
-        in_flight::ConnectionId,
+        in_flight::Order,
         memory::lock_table::{LockTable, TableUpdate},
         owner::EntryNumber,
-        until_certain::CertainRelease,
     },
-    engine::reply::{Notice, ReleaseOutcome, Renewed},
+    engine::reply::{AcquireOutcome, Notice, ReleaseOutcome, Renewed},
     failure::Failure,
     fencing::KnownTokens,
     inspect::{Health, NAMED, Sighting},
@@ -90,9 +90,9 @@ impl MemoryStore {
         self.locks.lock().tables.is_empty()
     }
 
-    fn try_acquire(&self, request: &Acquire) -> Result<Acquired, Failure> {
+    fn try_acquire(&self, request: &Acquire) -> Result<Answered<AcquireOutcome>, Failure> {
         let in_flight = &request.owner.in_flight;
-        in_flight.note_sent_on(ConnectionId::LOCAL);
+        in_flight.note_sent_on(Order::LOCAL);
         let known = request.known_fencing;
         let outcome = self.update(&request.owner.full_key, known, |table, update| {
             table.acquire(request, update)
@@ -101,17 +101,9 @@ impl MemoryStore {
             // The request was not executed, and each earlier one has its reply.
             in_flight.note_all_answered();
         }
-        Ok(Acquired {
+        Ok(Answered {
             outcome: outcome?,
-            connection: ConnectionId::LOCAL,
-        })
-    }
-
-    pub(crate) fn release_now(&self, request: &Release) -> ReleaseOutcome {
-        request.in_flight().note_sent_on(ConnectionId::LOCAL);
-        let known = request.known_fencing;
-        self.update(&request.owner.full_key, known, |table, update| {
-            table.release(request, update)
+            order: Some(Order::LOCAL),
         })
     }
 
@@ -178,16 +170,12 @@ impl Locks {
     }
 }
 
-impl Store for MemoryStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+impl Backend for MemoryStore {
+    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         at_once(self.try_acquire(&request))
     }
 
-    fn renew(
-        &self,
-        batch: Vec<Renew>,
-        _within: Duration,
-    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+    fn renew(&self, batch: Vec<Renew>, _within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
         let renewed = batch.iter().map(|request| {
             let known = request.known_fencing;
             Ok(
@@ -199,18 +187,32 @@ impl Store for MemoryStore {
         at_once(Ok(renewed.collect()))
     }
 
-    fn release(&self, mut release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        at_once(Ok(self.release_now(release.next_try())))
+    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+        request.owner.released_on.note_sent_on(Order::LOCAL);
+        let known = request.known_fencing;
+        let outcome = self.update(&request.owner.full_key, known, |table, update| {
+            table.release(&request, update)
+        });
+        at_once(Ok(Answered {
+            outcome,
+            order: Some(Order::LOCAL),
+        }))
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+}
+
+impl Operate for MemoryStore {
+    fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         let now = self.clock.now();
         let locks = self.locks.lock();
         let table = locks.tables.get(&full_key);
         at_once(Ok(table.and_then(|table| table.inspect(now, NAMED))))
     }
 
-    fn list(&self, full_prefix: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
+    fn list(&self, full_prefix: Arc<str>, _: PagePosition) -> Reply<Page> {
         let now = self.clock.now();
         let locks = self.locks.lock();
         let named = locks.tables.iter();
@@ -223,24 +225,20 @@ impl Store for MemoryStore {
         }))
     }
 
-    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+    fn forget(&self, full_key: Arc<str>) -> Reply<()> {
         self.forget_result(&full_key);
         at_once(Ok(()))
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
         self.update(&full_key, known_fencing, LockTable::force_release);
         at_once(Ok(()))
     }
 
-    fn check(&self, _: Arc<KnownTokens>) -> StoreFuture<Health> {
+    fn check(&self, _: Arc<KnownTokens>) -> Reply<Health> {
         at_once(Ok(Health {
             round_trip: Duration::ZERO,
             warnings: Vec::new(),
         }))
-    }
-
-    fn round_trip(&self) -> Duration {
-        Duration::ZERO
     }
 }

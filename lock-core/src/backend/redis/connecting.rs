@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::{
     backend::{
-        StoreFuture,
+        Reply,
         grants::{Grants, MessageKind},
         owner_token::random_name,
         redis::{
@@ -95,7 +95,7 @@ impl RedisStore {
 
     /// The same as [`greet`](Self::greet), and then makes the request connection of the calling task's runtime. Without that
     /// connection, requests use the one of the manager's thread.
-    pub(crate) fn greet_for_caller(&self) -> StoreFuture<()> {
+    pub(crate) fn greet_for_caller(&self) -> Reply<()> {
         let store = self.clone();
         let requests = match &self.0.servers {
             // Its locks are taken on the connection that waits for replicas.

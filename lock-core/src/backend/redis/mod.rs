@@ -4,17 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        Acquire, Acquired, MOST_BATCHES, Page, PagePosition, Renew, Store, StoreFuture,
+        Acquire, Answered, Backend, MOST_BATCHES, Operate, Page, PagePosition, Release, Renew,
+        Reply, Traits,
         redis::{
             protocol::{health, listing, one_message, redis_store::RedisStore, renewals},
             topology::servers::RedisServers,
             transport::capabilities::Capabilities,
         },
-        until_certain::{self, CertainRelease},
     },
-    engine::reply::{Contended, ReleaseOutcome, Renewed},
+    engine::reply::{AcquireOutcome, Contended, ReleaseOutcome, Renewed},
     failure::Failure,
-    fencing::{ClockIndex, KnownTokens},
+    fencing::KnownTokens,
     inspect::{Health, NAMED, Sighting},
 };
 
@@ -24,16 +24,12 @@ pub(crate) mod topology;
 pub(crate) mod transport;
 mod without_scripts;
 
-impl Store for RedisStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+impl Backend for RedisStore {
+    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         one_message::acquire(self, request)
     }
 
-    fn renew(
-        &self,
-        batch: Vec<Renew>,
-        within: Duration,
-    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
         let store = self.clone();
         Box::pin(async move {
             let renewals = renewals::renew(&store.0.servers, &batch, within).await;
@@ -51,51 +47,43 @@ impl Store for RedisStore {
         })
     }
 
-    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        Box::pin(until_certain::release(self.clone(), release))
+    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+        one_message::release(self, request)
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+    fn traits(&self) -> Traits {
+        let (servers, by_transactions) = (&self.0.servers, self.renews_by_transactions());
+        Traits {
+            clocks: servers.clocks(),
+            clock_of: servers.clock_of(),
+            batches: if by_transactions { 1 } else { MOST_BATCHES },
+            round_trip: servers.round_trip() * if by_transactions { 2 } else { 1 },
+            ..Traits::default()
+        }
+    }
+}
+
+impl Operate for RedisStore {
+    fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         self.look_at(full_key, NAMED)
     }
 
-    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> Reply<Page> {
         let store = self.clone();
         Box::pin(async move { listing::page(&store, &full_prefix, from).await })
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
         self.force_release_on_the_manager(full_key, known_fencing)
     }
 
-    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+    fn forget(&self, full_key: Arc<str>) -> Reply<()> {
         self.forget_on_the_manager(full_key)
     }
 
-    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> Reply<Health> {
         let store = self.clone();
         Box::pin(async move { health::check(&store, &known_tokens).await })
-    }
-
-    fn clocks(&self) -> u16 {
-        self.0.servers.clocks()
-    }
-
-    fn clock_of(&self, full_key: &str) -> ClockIndex {
-        self.0.servers.clock_of(full_key)
-    }
-
-    fn round_trip(&self) -> Duration {
-        let trips = if self.renews_by_transactions() { 2 } else { 1 };
-        self.0.servers.round_trip() * trips
-    }
-
-    fn most_batches(&self) -> usize {
-        if self.renews_by_transactions() {
-            1
-        } else {
-            MOST_BATCHES
-        }
     }
 }
 

@@ -1,67 +1,56 @@
 //! The back-off that keeps several servers fair. They send no message when a lock is released: waiters poll. A process that
-//! releases and acquires again at once would always come first. So the servers remember for a moment which process polled. A
-//! process that learns this while it has the lock waits for about one polling pause before it requests the lock again.
+//! releases and asks again at once would always come first. So the servers remember for a moment which process asked. A process
+//! that learns this while it has the lock leaves the lock alone for about one polling pause after its release.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{moment::Moment, runtime::mutex::Mutex};
 
-/// An older mark says nothing about the current waiters.
-const FRESH: Duration = Duration::from_secs(5);
+/// The keys are swept when there are twice as many as after the last sweep, and at least so many.
+const FEWEST_SWEPT: usize = 256;
 
-/// Stale entries are swept when there are this many more than after the last sweep.
-const SWEEP_EACH: usize = 256;
+/// The keys that others are to get first, and until when.
+#[derive(Debug, Default)]
+pub(super) struct BackOff(Mutex<LeftAlone>);
 
 #[derive(Debug, Default)]
-pub(super) struct BackOff(Mutex<PolledKeys>);
-
-#[derive(Debug, Default)]
-struct PolledKeys {
-    last: HashMap<Arc<str>, Moment>,
+struct LeftAlone {
+    until: HashMap<Arc<str>, Moment>,
     sweep_at: usize,
 }
 
 impl BackOff {
-    /// Notes that another process requested a key that this process has.
-    pub(super) fn note(&self, full_key: &Arc<str>, now: Moment) {
-        let mut polled = self.0.lock();
-        if polled.last.len() >= polled.sweep_at {
-            polled.last.retain(|_, at| now.since(*at) < FRESH);
-            polled.sweep_at = polled.last.len() + SWEEP_EACH;
+    /// Notes that a key is left alone until then.
+    pub(super) fn begin(&self, full_key: &Arc<str>, until: Moment, now: Moment) {
+        let mut keys = self.0.lock();
+        if keys.until.len() >= keys.sweep_at {
+            keys.until.retain(|_, until| now < *until);
+            keys.sweep_at = FEWEST_SWEPT.max(keys.until.len() * 2);
         }
-        polled.last.insert(full_key.clone(), now);
+        keys.until.insert(full_key.clone(), until);
     }
 
-    /// Whether another process is to be let in first. True once for each time that one polled.
-    pub(super) fn is_due(&self, full_key: &str, now: Moment) -> bool {
-        let noted = self.0.lock().last.remove(full_key);
-        noted.is_some_and(|at| now.since(at) < FRESH)
+    /// Until when a key is left alone, if it was noted since its last request.
+    pub(super) fn end(&self, full_key: &str) -> Option<Moment> {
+        self.0.lock().until.remove(full_key)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn another_process_is_let_in_once_for_each_of_its_requests() {
-        let back_off = BackOff::default();
-        let start = Moment::from_nanos(0);
-        let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
-        back_off.note(&one, start);
-        assert!(!back_off.is_due(&two, start));
-        assert!(back_off.is_due(&one, start) && !back_off.is_due(&one, start));
-        back_off.note(&one, start);
-        assert!(!back_off.is_due(&one, start.after(FRESH)));
-    }
-
-    #[test]
-    fn what_is_stale_takes_no_room() {
+    fn a_back_off_that_is_over_takes_no_room() {
         let back_off = BackOff::default();
         for number in 0..10_000_u32 {
-            let now = Moment::from_nanos(0).after(Duration::from_millis(100) * number);
-            back_off.note(&number.to_string().into(), now);
+            let now = Moment::from_nanos(0).after(Duration::from_millis(1) * number);
+            let until = now.after(Duration::from_millis(50));
+            back_off.begin(&number.to_string().into(), until, now);
         }
-        assert!(back_off.0.lock().last.len() <= SWEEP_EACH + 50);
+        assert!(back_off.0.lock().until.len() <= FEWEST_SWEPT);
+        assert!(back_off.end("9999").is_some() && back_off.end("9999").is_none());
     }
 }

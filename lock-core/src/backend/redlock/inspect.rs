@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{
-        Store,
+        Operate,
         owner_token::sighting_of,
         redlock::{
             ballot::quorum::{self, reached_by_majority},

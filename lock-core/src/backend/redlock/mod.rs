@@ -16,19 +16,20 @@ use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Page, PagePosition, Renew, Store, StoreFuture, at_once,
+        Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
+        at_once,
         on_executor::on_the_manager,
         redis::{protocol::redis_store::Settings, transport::address::Named},
         redlock::{redlock_server::RedlockServer, redlock_servers::RedlockServers},
-        until_certain::CertainRelease,
     },
-    engine::reply::{ReleaseOutcome, Renewed},
+    engine::reply::{AcquireOutcome, ReleaseOutcome, Renewed},
     error::LockError,
     failure::Failure,
     fencing::KnownTokens,
     inspect::{Health, Sighting},
 };
 
+mod at_servers;
 mod back_off;
 mod ballot;
 mod inspect;
@@ -37,6 +38,10 @@ mod redlock_servers;
 mod requests;
 pub(crate) mod restart_quarantine;
 mod voting_round;
+
+/// The reason why locks on several independent servers are exclusive only.
+const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
+     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
 
 #[derive(Clone)]
 pub(crate) struct RedlockStore(Arc<RedlockServers>);
@@ -64,7 +69,7 @@ impl RedlockStore {
 
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
     /// twice. Servers that may not vote yet are no failure here.
-    pub(crate) fn greet(&self) -> StoreFuture<()> {
+    pub(crate) fn greet(&self) -> Reply<()> {
         let servers = self.0.clone();
         Box::pin(async move {
             let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
@@ -119,17 +124,13 @@ impl fmt::Debug for RedlockStore {
     }
 }
 
-impl Store for RedlockStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
+impl Backend for RedlockStore {
+    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         let acquired = requests::acquire(self.0.clone(), request);
         on_the_manager(&self.0.executor, acquired)
     }
 
-    fn renew(
-        &self,
-        batch: Vec<Renew>,
-        within: Duration,
-    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
         let servers = self.0.clone();
         Box::pin(async move {
             if let [request] = &batch[..]
@@ -141,21 +142,31 @@ impl Store for RedlockStore {
         })
     }
 
-    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
-        let released = requests::release(self.0.clone(), release);
+    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+        let released = requests::release(self.0.clone(), request);
         on_the_manager(&self.0.executor, released)
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+    fn traits(&self) -> Traits {
+        Traits {
+            only_exclusive: Some(EXCLUSIVE_BY_VOTES),
+            round_trip: self.0.round_trip(),
+            ..Traits::default()
+        }
+    }
+}
+
+impl Operate for RedlockStore {
+    fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         Box::pin(inspect::inspect(self.0.clone(), full_key))
     }
 
-    fn list(&self, _: Arc<str>, _: PagePosition) -> StoreFuture<Page> {
+    fn list(&self, _: Arc<str>, _: PagePosition) -> Reply<Page> {
         let reason = "the locks of several independent servers are not listed together: connect to one of them, and list what it has";
         at_once(Err(Failure::Invalid(reason.into())))
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
         let servers = self.0.clone();
         // Waits for all servers, since the caller checks next whether the lock is free.
         let force_release = move |server: Arc<RedlockServer>| {
@@ -165,15 +176,11 @@ impl Store for RedlockStore {
     }
 
     /// No result is kept: with a minority of the servers, there could be two of one key.
-    fn forget(&self, _: Arc<str>) -> StoreFuture<()> {
+    fn forget(&self, _: Arc<str>) -> Reply<()> {
         at_once(Ok(()))
     }
 
-    fn check(&self, _: Arc<KnownTokens>) -> StoreFuture<Health> {
+    fn check(&self, _: Arc<KnownTokens>) -> Reply<Health> {
         Box::pin(inspect::check(self.0.clone()))
-    }
-
-    fn round_trip(&self) -> Duration {
-        self.0.round_trip()
     }
 }

@@ -8,9 +8,11 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::timeout;
+
 use crate::{
     backend::{
-        in_flight::{ConnectionId, UnderWay},
+        in_flight::ConnectionId,
         redis::{
             protocol::{
                 redis_store::{RedisStore, Settings},
@@ -18,7 +20,10 @@ use crate::{
             },
             transport::address::Named,
         },
-        redlock::restart_quarantine::{RunIds, Watch},
+        redlock::{
+            at_servers::AtServer,
+            restart_quarantine::{RunIds, Watch},
+        },
         timing::Timing,
     },
     error::LockError,
@@ -118,7 +123,7 @@ impl RedlockServer {
         proposal: &Proposal,
         number: u64,
         within: Duration,
-        under_way: Option<UnderWay>,
+        at: Option<&AtServer>,
     ) -> Result<Vote, Failure> {
         let until = CLOCK.now().after(within);
         let known = self.voting_right.lock().clone();
@@ -133,17 +138,19 @@ impl RedlockServer {
         if !waits.is_zero() {
             return Err(Failure::not_now(self.forgetful(waits)));
         }
-        if matches!(&under_way, Some(under_way) if !under_way.may_leave()) {
-            let released = "this request was released before it was sent";
-            return Err(Failure::no_reply(released));
+        let mut turn = None;
+        if let Some(at) = at {
+            let no_turn = |_| Err(Failure::no_reply("an earlier request has no reply yet"));
+            let known = timeout(left(until), at.turn()).await;
+            turn = Some(known.unwrap_or_else(no_turn)?);
         }
-        let in_flight = under_way.as_ref().map(|under_way| &under_way.in_flight);
+        let in_flight = turn.as_ref().map(|known| known.in_flight());
         let marker = &voting_right.watch.name;
         let within = left(until);
         let asked = (self.node).propose(proposal, number, marker, within, in_flight);
         let (connection, vote) = asked.await?;
-        if let Some(under_way) = under_way {
-            under_way.answered(connection, matches!(vote, Some(Vote::Accepted { .. })));
+        if let Some(mut known) = turn {
+            known.note_answer(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
         let Some(vote) = vote else {
             // The next vote fetches the right, unless one of another marker was learnt meanwhile.

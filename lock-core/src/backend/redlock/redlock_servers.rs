@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     backend::{
-        Store,
+        Backend,
         on_executor::ENDED,
         redis::protocol::redis_store::{Scope, Settings},
         redlock::{
@@ -129,7 +129,8 @@ impl RedlockServers {
     }
 
     pub(super) fn round_trip(&self) -> Duration {
-        let known = self.servers.iter().map(|server| server.node.round_trip());
+        let known = self.servers.iter();
+        let known = known.map(|server| server.node.traits().round_trip);
         let known = known.filter(|time| !time.is_zero()).collect();
         reached_by_majority(self.servers.len(), known).unwrap_or_default()
     }

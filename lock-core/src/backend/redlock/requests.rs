@@ -8,17 +8,21 @@
 //! reports a loss, if [no other client can have had a majority](excludes_others) since the last renewal. Where another client has the
 //! lock by now, the key is not set, and that server does not count.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Release, Renew, Store,
-        in_flight::ConnectionId,
+        Acquire, Answered, Backend, Release, Renew,
+        in_flight::Order,
         on_executor::ENDED,
         redis::protocol::voting_server::{LockCondition, Proposal},
         redlock::{
+            at_servers::AtServers,
             ballot::{
                 NoMajority,
                 quorum::{Replies, excludes_others, majority},
@@ -27,7 +31,6 @@ use crate::{
             redlock_servers::RedlockServers,
             voting_round::run_voting_round,
         },
-        until_certain::CertainRelease,
     },
     engine::reply::{
         AcquireOutcome, Busy, Contended, QueueMode, ReleaseOutcome, Renewed, WakeUpMode,
@@ -35,21 +38,22 @@ use crate::{
     failure::Failure,
     fencing::FencingBlock,
     moment::Moment,
-    runtime::{executor::spawn_beside, jitter::jittered},
+    runtime::{executor::spawn_beside, jitter::jittered, together::together},
 };
 
 pub(super) async fn acquire(
     servers: Arc<RedlockServers>,
     request: Acquire,
-) -> Result<Acquired, Failure> {
+) -> Result<Answered<AcquireOutcome>, Failure> {
     let (owner, ttl) = (request.owner, request.ttl);
     let waits = request.queue_mode != QueueMode::DoNotQueue;
-    if waits && servers.back_off.is_due(&owner.full_key, CLOCK.now()) {
-        let pause = jittered(servers.timing.polling_pause).min(ttl / 4);
-        CLOCK.sleep_until(CLOCK.now().after(pause)).await;
+    if waits && let Some(until) = servers.back_off.end(&owner.full_key) {
+        CLOCK
+            .sleep_until(until.min(CLOCK.now().after(ttl / 4)))
+            .await;
     }
-    // For the caller, all servers count as one connection. What is in flight to each of them is in the record of that server.
-    owner.in_flight.note_sent_on(ConnectionId::LOCAL);
+    // For the caller, all servers are one order. What is in flight to each of them is in the record of that server.
+    owner.in_flight.note_sent_on(Order::LOCAL);
     let proposal = Proposal {
         owner,
         ttl,
@@ -73,46 +77,44 @@ pub(super) async fn acquire(
             NoMajority::Silence | NoMajority::Overtaken => return Err(lost.failure(&servers)),
         },
     };
-    Ok(Acquired {
+    Ok(Answered {
         outcome,
-        connection: ConnectionId::LOCAL,
+        // Requests to a minority may be in flight.
+        order: None,
     })
 }
 
-/// Releases at all servers that may have the lock, and returns as soon as a majority has replied. Each server has a release of its
-/// own, which continues until it is certain there.
+/// Makes one try of a release at all servers that may have the lock. The first outcome is that of a majority, so that no caller waits
+/// for a server that is away. A try after that ends with the last reply.
 pub(super) async fn release(
     servers: Arc<RedlockServers>,
-    release: CertainRelease,
-) -> Result<ReleaseOutcome, Failure> {
+    request: Release,
+) -> Result<Answered<ReleaseOutcome>, Failure> {
     let count = servers.servers.len();
-    let owner = release.request.owner.clone();
-    let records = owner.servers(count);
+    let lock = AtServers::of(&request.owner, count);
     let mut incoming = servers.request_all(|position, server| {
-        let record = records[position].clone();
-        let release = CertainRelease {
-            request: Release {
-                at_server: Some(record.clone()),
-                ..release.request.clone()
-            },
-            ..release.clone()
-        };
-        async move {
-            if record.close().await {
-                server.node.release(release).await
-            } else {
-                Ok(ReleaseOutcome::NotOurs)
-            }
-        }
+        let (at, request) = (lock.each[position].clone(), request.clone());
+        async move { at.release(&server.node, request).await }
     });
+    let had_outcome = lock.is_released.load(Ordering::Acquire);
     let mut replies = Replies::of(count);
     while let Some((_, reply)) = incoming.recv().await {
         replies.count(reply);
-        if let Some(result) = replies.result() {
-            return result;
+        if !had_outcome && replies.result().is_some() {
+            break;
         }
     }
-    Err(Failure::no_reply(ENDED))
+    let none = || Err(Failure::no_reply(ENDED));
+    let outcome = replies.result().unwrap_or_else(none)?;
+    if !lock.is_released.swap(true, Ordering::AcqRel) && lock.is_wanted.load(Ordering::Acquire) {
+        let (now, pause) = (CLOCK.now(), jittered(servers.timing.polling_pause));
+        let full_key = &request.owner.full_key;
+        servers.back_off.begin(full_key, now.after(pause), now);
+    }
+    Ok(Answered {
+        outcome,
+        order: lock.order(),
+    })
 }
 
 /// Renews leases. In a task of its own: replies after the majority's decision are used, too.
@@ -205,21 +207,16 @@ async fn when_they_lost_data(
 ) -> Vec<Option<Moment>> {
     let longest = batch.iter().map(|request| request.ttl).max();
     let within = servers.patience(longest.unwrap_or_default());
-    let mut incoming = servers.request_all(|position, server| {
+    let asked = servers.servers.iter().enumerate();
+    let asked = asked.map(|(position, server)| async move {
         let is_without = missing.iter().any(|(server, _)| *server == position);
-        async move {
-            if is_without {
-                server.lost_data(within).await
-            } else {
-                None
-            }
+        if is_without {
+            server.lost_data(within).await
+        } else {
+            None
         }
     });
-    let mut lost_data = vec![None; servers.servers.len()];
-    while let Some((server, lost)) = incoming.recv().await {
-        lost_data[server] = lost;
-    }
-    lost_data
+    together(asked).await
 }
 
 /// Renews a lease by a vote, which also decides on its fencing tokens.
@@ -277,18 +274,17 @@ async fn restore_keys(
 /// Restores a key at a server that lost it, or was not reached before. No other client can have the lock by a majority. The server
 /// counts for the lease from then on. Returns whether the key was set.
 async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) -> bool {
-    let records = (request.owner).servers(servers.servers.len());
-    let under_way = records[server].begin();
+    let lock = AtServers::of(&request.owner, servers.servers.len());
     // Not after its release has begun: the restored key would never be released.
-    if !under_way.may_leave() {
+    let Ok(mut known) = lock.each[server].turn().await else {
         return false;
-    }
+    };
     let node = &servers.servers[server].node;
     let within = servers.patience(request.ttl);
-    let restored = node.restore_key(request, within, &under_way.in_flight);
+    let restored = node.restore_key(request, within, known.in_flight());
     match restored.await {
         Ok((connection, is_set)) => {
-            under_way.answered(connection, true);
+            known.note_answer(connection, true);
             is_set
         }
         Err(failure) => {

@@ -4,7 +4,10 @@
 //! minority keep each other out. It tries again after a random pause, with another owner token: a late release of the old vote then
 //! does no harm.
 
-use std::{iter, sync::Arc};
+use std::{
+    iter,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tokio::sync::mpsc;
 
@@ -12,11 +15,11 @@ use crate::{
     backend::{
         redis::protocol::voting_server::{LockCondition, Proposal, Vote},
         redlock::{
+            at_servers::AtServers,
             ballot::{
                 Ballot, BallotStep, NoMajority,
                 quorum::{majority, no_majority_text},
             },
-            redlock_server::CLOCK,
             redlock_servers::RedlockServers,
         },
     },
@@ -50,7 +53,7 @@ pub(super) async fn run_voting_round(
     let owner = proposal.owner.clone();
     // A request about a lock that is ours takes no key.
     let may_take = proposal.lock == LockCondition::FreeOrOurs;
-    let records = may_take.then(|| owner.servers(count));
+    let lock = AtServers::of(&owner, count);
     let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
     let (sender, mut incoming) = mpsc::unbounded_channel();
     let (mut contended, mut failures) = (Contended::NoneWaiting, Vec::new());
@@ -64,9 +67,9 @@ pub(super) async fn run_voting_round(
                 let within = servers.patience(proposal.ttl);
                 servers.send_to_all(&sender, |position, server| {
                     let proposal = proposal.clone();
-                    let under_way = records.map(|records| records[position].begin());
+                    let at = may_take.then(|| lock.each[position].clone());
                     async move {
-                        let vote = server.vote(&proposal, number, within, under_way);
+                        let vote = server.vote(&proposal, number, within, at.as_deref());
                         (place, vote.await)
                     }
                 });
@@ -92,7 +95,7 @@ pub(super) async fn run_voting_round(
             }
             BallotStep::Won { number } => {
                 if contended == Contended::OthersWaiting {
-                    servers.back_off.note(&owner.full_key, CLOCK.now());
+                    lock.is_wanted.store(true, Ordering::Release);
                 }
                 return Ok((block(number, proposal.count), contended));
             }
@@ -102,8 +105,7 @@ pub(super) async fn run_voting_round(
     Err(RoundLost {
         loss,
         is_definitely_not_ours: ballot.is_definitely_held(),
-        leaves_traces: records
-            .is_some_and(|records| records.iter().any(|record| record.may_hold())),
+        leaves_traces: may_take && lock.may_hold(),
         failures,
     })
 }

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     backend::{
-        Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens, timing::Timing,
+        Backend, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens, timing::Timing,
     },
     driver::{
         context::Context,
@@ -63,7 +63,7 @@ impl Contended {
         Self::over(|memory| memory)
     }
 
-    fn over<S: Store + 'static>(store: impl FnOnce(Arc<MemoryStore>) -> Arc<S>) -> Self {
+    fn over<S: Backend + 'static>(store: impl FnOnce(Arc<MemoryStore>) -> Arc<S>) -> Self {
         let clock = Clock::tokio();
         let grants = Arc::<Grants>::default();
         let memory = Arc::new(MemoryStore::new(clock.clone(), grants.clone()));
@@ -139,7 +139,7 @@ impl Contended {
         if let Some(hold) = self.acquire() {
             self.step_inside(&hold);
             // The release of a lost lease fails, which is expected here.
-            drop(shuttle::future::block_on(hold.release()));
+            drop(shuttle::future::block_on(hold.release(None)));
         }
     }
 
@@ -157,7 +157,7 @@ impl Contended {
     fn share_and_release(&self) {
         if let Some(hold) = self.acquire_with(&patient().shared()) {
             self.read(&hold);
-            drop(shuttle::future::block_on(hold.release()));
+            drop(shuttle::future::block_on(hold.release(None)));
         }
     }
 
@@ -306,7 +306,7 @@ fn a_renewal_beside_the_release_of_several_keys_loses_none_of_them() {
             let now = registry.context.clock.now();
             registry.renewed(&lease, now, &extended, Duration::ZERO);
         });
-        let released = shuttle::future::block_on(hold.release());
+        let released = shuttle::future::block_on(hold.release(None));
         released.expect("both were held until then");
         renewing.join().expect("no panic");
         first.nothing_is_left();

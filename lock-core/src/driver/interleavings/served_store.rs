@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Page, PagePosition, Renew, Store, StoreFuture, in_flight::ConnectionId,
-        memory::MemoryStore, until_certain::CertainRelease,
+        Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
+        in_flight, memory::MemoryStore,
     },
-    engine::reply::{ReleaseOutcome, Renewed},
+    engine::reply::{AcquireOutcome, ReleaseOutcome, Renewed},
     failure::Failure,
     fencing::KnownTokens,
     inspect::{Health, Sighting},
@@ -66,8 +66,8 @@ impl ServedStore {
     /// A request leaves with the first poll of its future. If that is dropped later, the request is executed all the same.
     fn send<T: Send + 'static>(
         &self,
-        request: impl FnOnce(&MemoryStore) -> StoreFuture<T> + Send + 'static,
-    ) -> StoreFuture<T> {
+        request: impl FnOnce(&MemoryStore) -> Reply<T> + Send + 'static,
+    ) -> Reply<T> {
         let sent = self.sent.clone();
         Box::pin(async move {
             let (sender, reply) = oneshot::channel();
@@ -92,49 +92,50 @@ impl fmt::Debug for ServedStore {
     }
 }
 
-impl Store for ServedStore {
-    fn acquire(&self, request: Acquire) -> StoreFuture<Acquired> {
-        request.owner.in_flight.note_sent_on(ConnectionId::LOCAL);
+impl Backend for ServedStore {
+    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
+        request
+            .owner
+            .in_flight
+            .note_sent_on(in_flight::Order::LOCAL);
         self.send(move |memory| memory.acquire(request))
     }
 
-    fn renew(
-        &self,
-        batch: Vec<Renew>,
-        within: Duration,
-    ) -> StoreFuture<Vec<Result<Renewed, Failure>>> {
+    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
         self.send(move |memory| memory.renew(batch, within))
     }
 
-    fn release(&self, release: CertainRelease) -> StoreFuture<ReleaseOutcome> {
+    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
         if self.order == Order::First {
-            let in_flight = release.request.in_flight();
-            in_flight.note_sent_on(ConnectionId::LOCAL);
+            let released_on = &request.owner.released_on;
+            released_on.note_sent_on(in_flight::Order::LOCAL);
         }
-        self.send(move |memory| memory.release(release))
+        self.send(move |memory| memory.release(request))
     }
 
-    fn inspect(&self, full_key: Arc<str>) -> StoreFuture<Option<Sighting>> {
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+}
+
+impl Operate for ServedStore {
+    fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         self.send(move |memory| memory.inspect(full_key))
     }
 
-    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> StoreFuture<Page> {
+    fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> Reply<Page> {
         self.send(move |memory| memory.list(full_prefix, from))
     }
 
-    fn forget(&self, full_key: Arc<str>) -> StoreFuture<()> {
+    fn forget(&self, full_key: Arc<str>) -> Reply<()> {
         self.send(move |memory| memory.forget(full_key))
     }
 
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> StoreFuture<()> {
+    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
         self.send(move |memory| memory.force_release(full_key, known_fencing))
     }
 
-    fn check(&self, known_tokens: Arc<KnownTokens>) -> StoreFuture<Health> {
+    fn check(&self, known_tokens: Arc<KnownTokens>) -> Reply<Health> {
         self.send(move |memory| memory.check(known_tokens))
-    }
-
-    fn round_trip(&self) -> Duration {
-        Duration::ZERO
     }
 }

@@ -211,7 +211,6 @@ impl Server {
                     }),
                     known_fencing: known,
                     may_be_queued: true,
-                    at_server: None,
                 };
                 let (_, messages) =
                     self.update(known, now, |table, update| table.release(&release, update));
@@ -236,7 +235,7 @@ impl Server {
             tokens: acquire.tokens.min(3),
             queue_mode: acquire.queue_mode,
             queued_ttl: None,
-            behind: None,
+            after: None,
         };
         let known = acquire.known_fencing;
         let (outcome, messages) =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::{Store, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens},
+    backend::{Backend, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens},
     driver::{context::Context, outage::Outage, registry::Registry},
     error::LockError,
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
@@ -70,15 +70,18 @@ impl LockManagerBuilder {
     /// `clock` is the machine's for a manager with a thread of its own.
     pub(super) fn finish(
         self,
-        store: Arc<dyn Store>,
+        backend: Arc<dyn Backend>,
         grants: Arc<Grants>,
         executor: Executor,
         clock: Clock,
     ) -> LockManager {
-        let defaults = self.check().map(|()| self.defaults);
+        let mut defaults = self.check().map(|()| self.defaults);
+        if let Ok(defaults) = &mut defaults {
+            defaults.only_exclusive = backend.traits().only_exclusive;
+        }
         telemetry::figures::describe();
         let context = Arc::new(Context::new(
-            store,
+            backend,
             grants,
             OwnerTokens::of(self.label.as_deref()),
             executor,

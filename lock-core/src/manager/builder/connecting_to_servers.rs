@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     backend::{
-        Store, StoreFuture,
+        Backend, Reply,
         grants::Grants,
         redis::{protocol::redis_store::RedisStore, transport::address::Named},
         redlock::{RedlockStore, restart_quarantine},
@@ -24,10 +24,6 @@ const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 
 /// The pause between two tries of a first connection.
 const GREETING_PAUSE: Duration = Duration::from_secs(1);
-
-/// Why locks on several independent servers are exclusive only.
-const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
-     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
 
 impl LockManagerBuilder {
     /// Connects to several independent servers; see [`LockManager::redlock`].
@@ -83,7 +79,6 @@ impl LockManagerBuilder {
             .defaults
             .max_ttl
             .get_or_insert(restart_quarantine::DEFAULT_MAX_TTL);
-        self.defaults.only_exclusive = Some(EXCLUSIVE_BY_VOTES);
         self.check_to_connect()?;
         let quarantine = self
             .servers
@@ -108,9 +103,9 @@ impl LockManagerBuilder {
     async fn on_a_thread(
         self,
         executor: Executor,
-        store: Arc<dyn Store>,
+        store: Arc<dyn Backend>,
         grants: Arc<Grants>,
-        greet: impl Fn() -> StoreFuture<()> + Send + Sync + 'static,
+        greet: impl Fn() -> Reply<()> + Send + Sync + 'static,
     ) -> Result<LockManager, LockError> {
         let is_lazy = self.servers.is_lazy;
         let manager = self.finish(store, grants, executor, Clock::Boot);
@@ -128,7 +123,7 @@ impl LockManagerBuilder {
 }
 
 /// Tries the first connection about once a second, as long as the manager exists.
-async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> StoreFuture<()>) {
+async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> Reply<()>) {
     let clock = Clock::Boot;
     while registry.strong_count() > 0 {
         let until = clock.now().after(jittered(GREETING_PAUSE));

@@ -217,7 +217,7 @@ impl World {
             tokens: 1,
             queue_mode,
             queued_ttl: None,
-            behind: None,
+            after: None,
         };
         let (reply, notices) = self.update(|table, update| table.acquire(&request, update));
         let mine = match &reply {
@@ -335,7 +335,6 @@ impl World {
             keep: (keep == Keep::Yes).then_some(TTLS[1]),
             known_fencing: self.largest_token,
             may_be_queued: true,
-            at_server: None,
         };
         let is_held = self.holder(number).is_some();
         self.left(number);

@@ -73,7 +73,10 @@ pub(super) async fn release(
     ready: &Ready,
     request: &Release,
 ) -> Result<Value, Failure> {
-    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
+    let (in_flight, within) = (
+        &request.owner.released_on,
+        ready.reconnecting.reply_within(),
+    );
     let part = MessagePart {
         subject: request.owner.clone(),
         change: Change::Delete,

@@ -11,12 +11,13 @@ use crate::{
         Cursor, Page, PagePosition,
         in_flight::ConnectionId,
         redis::{
-            protocol::{redis_store::RedisStore, rights, together::together},
+            protocol::{redis_store::RedisStore, rights},
             transport::{command::Arg::Text, errors, reconnecting::ReconnectingConnection, reply},
         },
     },
     failure::Failure,
     options::RESERVED,
+    runtime::together::together,
 };
 
 /// About how many keys the server looks at for one page. Between pages it answers other clients.

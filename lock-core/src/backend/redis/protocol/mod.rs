@@ -12,6 +12,5 @@ pub(crate) mod renewals;
 pub(crate) mod replies;
 mod rights;
 pub(crate) mod scripts;
-mod together;
 mod trial;
 pub(crate) mod voting_server;

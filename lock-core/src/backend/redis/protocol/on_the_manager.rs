@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Release, Released, StoreFuture,
+        Acquire, Answered, Release, Reply,
         on_executor::on_the_manager,
         owner_token::sighting_of,
         redis::{
@@ -26,7 +26,7 @@ use crate::{
             },
         },
     },
-    engine::reply::{AcquireOutcome, QueueMode},
+    engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome},
     failure::Failure,
     inspect::Sighting,
     mode::Mode,
@@ -34,40 +34,50 @@ use crate::{
 
 impl RedisStore {
     /// Takes a key by all steps that it needs, on the manager's thread.
-    pub(crate) fn take_on_the_manager(&self, request: Acquire) -> StoreFuture<Acquired> {
+    pub(crate) fn take_on_the_manager(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         let store = self.clone();
         let acquired = async move { store.take(&request, Acked::Must).await };
         on_the_manager(&self.0.executor, acquired)
     }
 
     /// Releases a key by all steps that it needs, on the manager's thread.
-    pub(crate) fn let_go_on_the_manager(&self, request: Release) -> StoreFuture<Released> {
+    pub(crate) fn let_go_on_the_manager(
+        &self,
+        request: Release,
+    ) -> Reply<Answered<ReleaseOutcome>> {
         let store = self.clone();
         let released = async move { store.let_go(&request).await };
         on_the_manager(&self.0.executor, released)
     }
 
     /// Releases, wherever the key is.
-    pub(crate) async fn let_go(&self, request: &Release) -> Result<Released, Failure> {
+    pub(crate) async fn let_go(
+        &self,
+        request: &Release,
+    ) -> Result<Answered<ReleaseOutcome>, Failure> {
         let (mut is_first, mut passed) = (true, None);
         let release = |location: KeyLocation| {
             // Requests that left for the redirecting node on the same connection have been executed or refused there.
             if !is_first {
-                passed = passed.or_else(|| request.in_flight().only_connection());
+                passed = passed.or_else(|| request.owner.released_on.only_connection());
             }
             is_first = false;
             async move { self.release_at(&location, request).await }
         };
         let mut released = self.0.servers.ask(&request.owner.full_key, release).await?;
         if let Some(passed) = passed
-            && request.acquire_in_flight().is_settled_by(passed)
+            && request.owner.in_flight.is_settled_by(passed)
         {
-            released.connection = passed;
+            released.order = Some(passed);
         }
         Ok(released)
     }
 
-    pub(crate) async fn take(&self, request: &Acquire, acked: Acked) -> Result<Acquired, Failure> {
+    pub(crate) async fn take(
+        &self,
+        request: &Acquire,
+        acked: Acked,
+    ) -> Result<Answered<AcquireOutcome>, Failure> {
         let acquire = async |location| self.acquire_at(&location, request, acked).await;
         self.0.servers.ask(&request.owner.full_key, acquire).await
     }
@@ -77,7 +87,7 @@ impl RedisStore {
         location: &KeyLocation,
         request: &Acquire,
         acked: Acked,
-    ) -> Result<Acquired, Failure> {
+    ) -> Result<Answered<AcquireOutcome>, Failure> {
         let acquired = match location.capabilities(self.within()).await? {
             Capabilities::Commands if request.owner.mode != Mode::Exclusive => {
                 return Err(needs_scripts());
@@ -95,7 +105,7 @@ impl RedisStore {
         if let (Some(replica_acks), AcquireOutcome::Granted(_), Acked::Must) =
             (&location.server.replica_acks, &acquired.outcome, acked)
         {
-            replica_acks.gather(acquired.connection).await?;
+            replica_acks.gather(acquired.order).await?;
         }
         Ok(acquired)
     }
@@ -104,7 +114,7 @@ impl RedisStore {
         &self,
         location: &KeyLocation,
         request: &Acquire,
-    ) -> Result<Acquired, Failure> {
+    ) -> Result<Answered<AcquireOutcome>, Failure> {
         // A key without contention needs no subscription.
         if request.queue_mode == QueueMode::JoinQueue
             && location.delivery() == GrantDelivery::NotSubscribedYet
@@ -129,7 +139,7 @@ impl RedisStore {
         location: &KeyLocation,
         request: &Acquire,
         queue_mode: QueueMode,
-    ) -> Result<Acquired, Failure> {
+    ) -> Result<Answered<AcquireOutcome>, Failure> {
         let (arguments, count) =
             location.acquire_arguments(request, queue_mode, self.0.timing.mark());
         let call = Call {
@@ -151,9 +161,9 @@ impl RedisStore {
         &self,
         location: &KeyLocation,
         request: &Release,
-    ) -> Result<Released, Failure> {
+    ) -> Result<Answered<ReleaseOutcome>, Failure> {
         let capabilities = location.capabilities(self.within()).await?;
-        let connection = location.server.releasing(request.acquire_in_flight());
+        let connection = location.server.releasing(&request.owner.in_flight);
         if capabilities == Capabilities::Commands {
             return location.release_by_commands(&connection, request).await;
         }
@@ -163,7 +173,7 @@ impl RedisStore {
                 [..KeyLocation::declared(request.owner.mode)],
             arguments: &arguments[..count],
         };
-        let (within, in_flight) = (connection.reply_within(), Some(request.in_flight()));
+        let (within, in_flight) = (connection.reply_within(), Some(&request.owner.released_on));
         let ran = location.run_on(&connection, &RELEASE, call, within, in_flight);
         let (id, reply) = ran.await?;
         let released = read_released(&of_value(reply)?, id);
@@ -172,11 +182,7 @@ impl RedisStore {
     }
 
     /// Looks at a key, and names so many holders and waiters.
-    pub(crate) fn look_at(
-        &self,
-        full_key: Arc<str>,
-        named: usize,
-    ) -> StoreFuture<Option<Sighting>> {
+    pub(crate) fn look_at(&self, full_key: Arc<str>, named: usize) -> Reply<Option<Sighting>> {
         let store = self.clone();
         Box::pin(async move {
             let inspect = async |location: KeyLocation| {
@@ -195,7 +201,7 @@ impl RedisStore {
         })
     }
 
-    pub(crate) fn forget_on_the_manager(&self, full_key: Arc<str>) -> StoreFuture<()> {
+    pub(crate) fn forget_on_the_manager(&self, full_key: Arc<str>) -> Reply<()> {
         let store = self.clone();
         Box::pin(async move {
             let forget = async |location: KeyLocation| {
@@ -214,7 +220,7 @@ impl RedisStore {
         &self,
         full_key: Arc<str>,
         known_fencing: u64,
-    ) -> StoreFuture<()> {
+    ) -> Reply<()> {
         let store = self.clone();
         Box::pin(async move {
             let force_release = async |location: KeyLocation| {

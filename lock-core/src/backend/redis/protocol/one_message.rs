@@ -5,7 +5,7 @@ use redis::{Pipeline, Value};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Release, Released, StoreFuture,
+        Acquire, Answered, Release, Reply,
         redis::{
             protocol::{
                 calls::set_if_free,
@@ -24,7 +24,6 @@ use crate::{
                 requests::Ready,
             },
         },
-        until_certain::OneServer,
     },
     engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome},
     failure::Failure,
@@ -47,7 +46,7 @@ enum SentAs {
 
 /// Takes a key: at once if a connection is ready and one reply is enough, else by the steps of `on_the_manager.rs`. A second try, after an
 /// error or without a reply, goes by those steps, too.
-pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acquired> {
+pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
     let store = store.clone();
     Box::pin(async move {
         let mut acquired = Ok(None);
@@ -84,21 +83,23 @@ pub(crate) fn acquire(store: &RedisStore, request: Acquire) -> StoreFuture<Acqui
     })
 }
 
-impl OneServer for RedisStore {
-    async fn release_once(&self, request: &Release) -> Result<Released, Failure> {
+/// Makes one try of a release.
+pub(crate) fn release(store: &RedisStore, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+    let store = store.clone();
+    Box::pin(async move {
         let mut released = Ok(None);
-        if let Some(way) = self.way_to_release(request) {
+        if let Some(way) = store.way_to_release(&request) {
             if !matches!(way.form, SentAs::Script) {
-                released = release_alone(&way, request).await;
+                released = release_alone(&way, &request).await;
                 way.ready.expect_its_form(&released);
                 if let Ok(found) = &released {
                     let outcome = found.as_ref().map(|found| &found.outcome);
                     let is_free = matches!(outcome, Some(ReleaseOutcome::Released));
-                    self.note_others(&request.owner.key, !is_free);
+                    store.note_others(&request.owner.key, !is_free);
                 }
             }
             if matches!(released, Ok(None)) {
-                released = release_by_script(&way, request).await;
+                released = release_by_script(&way, &request).await;
                 way.ready.expect_its_form(&released);
             }
         }
@@ -106,9 +107,9 @@ impl OneServer for RedisStore {
             Ok(Some(released)) => Ok(released),
             Err(failure) if !failure.is_definite() => Err(failure),
             // For example, the server does not know the script yet.
-            Ok(None) | Err(_) => self.let_go_on_the_manager(request.clone()).await,
+            Ok(None) | Err(_) => store.let_go_on_the_manager(request).await,
         }
-    }
+    })
 }
 
 impl RedisStore {
@@ -123,7 +124,7 @@ impl RedisStore {
         if server.replica_acks.is_some() {
             return None;
         }
-        let behind = request.owner.in_flight.only_connection().or(request.behind);
+        let behind = request.owner.in_flight.only_connection().or(request.after);
         let ready = server.ready(behind, &self.0.executor)?;
         let is_plain = matches!(request.owner.mode, Mode::Exclusive)
             && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
@@ -153,8 +154,8 @@ impl RedisStore {
             && request.result.is_none()
             && request.keep.is_none()
             && !request.may_be_queued
-            && request.in_flight().is_empty()
-            && request.acquire_in_flight().is_empty()
+            && request.owner.released_on.is_empty()
+            && request.owner.in_flight.is_empty()
             && server.replica_acks.is_none()
             && !self.0.is_one_of_several
             && !self.expects_others(&request.owner.key);
@@ -177,7 +178,10 @@ impl RedisStore {
 /// larger than that of the other client. But then the reply is later than its lease, and such a reply grants nothing.
 ///
 /// These commands are never sent behind `ASKING`, which would make a second clock at the node that is receiving the slot.
-async fn take_plainly(way: &Way, request: &Acquire) -> Result<Option<Acquired>, Failure> {
+async fn take_plainly(
+    way: &Way,
+    request: &Acquire,
+) -> Result<Option<Answered<AcquireOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
@@ -197,7 +201,7 @@ async fn take_by_script(
     store: &RedisStore,
     way: &Way,
     request: &Acquire,
-) -> Result<Option<Acquired>, Failure> {
+) -> Result<Option<Answered<AcquireOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let delivery = location.delivery();
     let queue_mode = delivery.queue_mode(request.queue_mode);
@@ -224,7 +228,10 @@ async fn take_by_script(
 
 /// Releases a lock that is held alone, and for which no request is expected to wait. `None`: one waits, or the lock is not held any
 /// more. Then the script of all releases is to do it.
-async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
+async fn release_alone(
+    way: &Way,
+    request: &Release,
+) -> Result<Option<Answered<ReleaseOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let mut reply = Box::pin(gathered::release(location, ready, request)).await?;
     match reply {
@@ -237,7 +244,10 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
         keys: &[lock, queue],
         arguments: &[Written(&request.owner.token)],
     };
-    let (in_flight, within) = (request.in_flight(), ready.reconnecting.reply_within());
+    let (in_flight, within) = (
+        &request.owner.released_on,
+        ready.reconnecting.reply_within(),
+    );
     // Perhaps another key of the message caused the error.
     if !is_unknown(&reply) {
         let by_hash = RELEASE_UNCONTENDED.call(call);
@@ -255,7 +265,10 @@ async fn release_alone(way: &Way, request: &Release) -> Result<Option<Released>,
 }
 
 /// Releases a lock by the script of all releases, which serves the queue.
-async fn release_by_script(way: &Way, request: &Release) -> Result<Option<Released>, Failure> {
+async fn release_by_script(
+    way: &Way,
+    request: &Release,
+) -> Result<Option<Answered<ReleaseOutcome>>, Failure> {
     let (location, ready) = (&way.location, &way.ready);
     let (arguments, count) = location.release_arguments(request);
     let script = RELEASE.call(Call {
@@ -263,6 +276,6 @@ async fn release_by_script(way: &Way, request: &Release) -> Result<Option<Releas
         arguments: &arguments[..count],
     });
     let within = ready.reconnecting.reply_within();
-    let reply = Box::pin(ready.one(script, request.in_flight(), within)).await?;
+    let reply = Box::pin(ready.one(script, &request.owner.released_on, within)).await?;
     read_released(&of_value(reply)?, ready.id()).map(Some)
 }

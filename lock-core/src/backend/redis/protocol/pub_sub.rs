@@ -10,7 +10,7 @@ use redis::{PushInfo, PushKind, Value};
 
 use crate::{
     backend::{
-        grants::{Grants, Message, MessageKind},
+        grants::{Grants, Message, MessageKind, News},
         owner_token::Scheme,
         redis::{
             topology::{Dispatch, companions::GRANTS, subscribed_channels::SubscribedChannels},
@@ -116,22 +116,17 @@ impl ConnectionEvents for PubSubDispatch {
 
     /// Grants may have been published while there was no subscription.
     fn connected(&self) {
-        if let Some(listener) = self.grants.listener() {
-            listener.reconnected(CLOCK.now());
-        }
+        self.grants.report(News::Connected(CLOCK.now()));
     }
 
     fn disconnected(&self) {
-        if let Some(listener) = self.grants.listener() {
-            listener.disconnected(CLOCK.now());
-        }
+        self.grants.report(News::Disconnected(CLOCK.now()));
     }
 
     fn out_of_reach(&self, server: &str, cause: &str) {
-        let listener = self.grants.listener();
-        let held = listener.map(|listener| listener.held());
-        let held = held.unwrap_or_default();
-        telemetry::out_of_reach(server, cause, held.count, held.first_ends_in);
+        if !self.grants.report(News::OutOfReach { server, cause }) {
+            telemetry::out_of_reach(server, cause, 0, None);
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use crate::{
             protocol::{
                 replies::read_renewed,
                 scripts::{Call, RENEW},
-                together::together,
             },
             topology::{
                 key_location::KeyLocation,
@@ -20,6 +19,7 @@ use crate::{
     },
     engine::reply::Renewed,
     failure::Failure,
+    runtime::together::together,
 };
 
 type Renewals = Vec<Result<Renewed, Failure>>;

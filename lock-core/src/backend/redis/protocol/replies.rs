@@ -6,7 +6,7 @@ use redis::{ServerError, Value};
 
 use crate::{
     backend::{
-        Acquired, OTHER_MODE, Released,
+        Answered, OTHER_MODE,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
         redis::transport::{errors, exchange::PartReply, reply},
@@ -109,7 +109,7 @@ pub(crate) fn read_plain(
     connection: ConnectionId,
     known: u64,
     in_flight: &InFlight,
-) -> Result<Option<Acquired>, Failure> {
+) -> Result<Option<Answered<AcquireOutcome>>, Failure> {
     match reply.value {
         Value::Okay => {}
         Value::Nil => {
@@ -129,9 +129,9 @@ pub(crate) fn read_plain(
         // The next request finds the key, which holds its owner token, and moves the clock on.
         (_, None) => return Err(Failure::no_reply("the fencing clock gave no larger token")),
     };
-    Ok(Some(Acquired {
+    Ok(Some(Answered {
         outcome,
-        connection,
+        order: Some(connection),
     }))
 }
 
@@ -151,16 +151,16 @@ pub(crate) fn read_acquired(
     reply: &Value,
     connection: ConnectionId,
     queue_mode: QueueMode,
-) -> Result<Acquired, Failure> {
+) -> Result<Answered<AcquireOutcome>, Failure> {
     let mut outcome = read_outcome(reply).ok_or_else(|| errors::nonsense("an acquire"))?;
     if let AcquireOutcome::Busy(busy) = &mut outcome
         && queue_mode == QueueMode::DoNotQueue
     {
         busy.wake_up = WakeUpMode::Poll;
     }
-    Ok(Acquired {
+    Ok(Answered {
         outcome,
-        connection,
+        order: Some(connection),
     })
 }
 
@@ -171,16 +171,19 @@ impl AcquireOutcome {
     }
 }
 
-pub(crate) fn read_released(reply: &Value, connection: ConnectionId) -> Result<Released, Failure> {
+pub(crate) fn read_released(
+    reply: &Value,
+    connection: ConnectionId,
+) -> Result<Answered<ReleaseOutcome>, Failure> {
     let outcome = match reply {
         Value::Int(1) => ReleaseOutcome::Released,
         Value::Int(2) => ReleaseOutcome::NotStored,
         Value::Int(0) => ReleaseOutcome::NotOurs,
         _ => return Err(errors::nonsense("a release")),
     };
-    Ok(Released {
+    Ok(Answered {
         outcome,
-        connection,
+        order: Some(connection),
     })
 }
 

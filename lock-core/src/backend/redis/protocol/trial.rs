@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::{
     backend::{
-        Acquire, Release, Renew, Store,
+        Acquire, Backend, Release, Renew,
         owner::Owner,
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
@@ -17,7 +17,6 @@ use crate::{
                 replies::NO_LOCK,
                 rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
-                together::together,
             },
             topology::{
                 companions::{GRANTS, tag_in},
@@ -39,6 +38,7 @@ use crate::{
     mode::Mode,
     moment::Moment,
     options::RESERVED,
+    runtime::together::together,
 };
 
 /// Stands between the prefix and the name of a lock that is only tried.
@@ -133,7 +133,7 @@ pub(super) async fn try_a_lock(
     let key = key_on(store, location);
     let given = store.0.scope.check_key.as_deref();
     let given = given.filter(|given| *given == &*key);
-    let clock = store.clock_of(&key);
+    let clock = store.0.servers.clock_of()(&key);
     let known_fencing = known_tokens.of(clock);
     let label = location.server.connection.address().label();
     // Polling is right for its waiters, whether or not scripts may run here.
@@ -233,7 +233,7 @@ async fn lock_and_unlock(
         tokens: 1,
         queue_mode: QueueMode::DoNotQueue,
         queued_ttl: None,
-        behind: None,
+        after: None,
     };
     let is_ours = match store.take(&request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
@@ -256,7 +256,6 @@ async fn lock_and_unlock(
         keep: None,
         known_fencing: 0,
         may_be_queued: false,
-        at_server: None,
     };
     match store.let_go(&release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),

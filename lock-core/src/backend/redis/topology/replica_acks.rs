@@ -68,7 +68,7 @@ impl ReplicaAcks {
     ///
     /// One `WAIT` at a time serves all callers: with one for each caller, each would take the whole time while a replica is away.
     /// So this takes twice that time at most: for the round that has begun, and for the next one.
-    pub(crate) async fn gather(&self, connection: ConnectionId) -> Result<(), Failure> {
+    pub(crate) async fn gather(&self, order: Option<ConnectionId>) -> Result<(), Failure> {
         // A round that has begun may not cover what was written since.
         let needed = self.begun.load(Ordering::Acquire) + 1;
         let mut last = self.last.lock().await;
@@ -79,7 +79,7 @@ impl ReplicaAcks {
         let acks = last.1.clone();
         drop(last);
         match acks? {
-            (asked, _) if asked != connection => Err(Failure::no_reply(
+            (asked, _) if Some(asked) != order => Err(Failure::no_reply(
                 "the connection broke before replicas were asked",
             )),
             (_, count) if count >= u64::from(self.least) => Ok(()),

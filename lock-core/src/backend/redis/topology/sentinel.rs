@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     backend::{
-        StoreFuture,
+        Reply,
         redis::{
             topology::primary_choice::{Choices, SentinelReply, is_majority},
             transport::{
@@ -161,7 +161,7 @@ impl Sentinels {
 }
 
 impl PrimaryFinder for Sentinels {
-    fn primary(self: Arc<Self>, need: Need) -> StoreFuture<KnownPrimary> {
+    fn primary(self: Arc<Self>, need: Need) -> Reply<KnownPrimary> {
         Box::pin(async move {
             let received = self.query_all().await?;
             let chosen = self.choose(&received.0, need);

@@ -161,10 +161,10 @@ impl RedisServer {
 
     /// The same for a release. While the acquire may be in flight, its connection counts.
     pub(crate) fn ready_to_release(&self, request: &Release, executor: &Executor) -> Option<Ready> {
-        if request.acquire_in_flight().is_empty() && self.replica_acks.is_none() {
-            return self.ready(request.in_flight().only_connection(), executor);
+        if request.owner.in_flight.is_empty() && self.replica_acks.is_none() {
+            return self.ready(request.owner.released_on.only_connection(), executor);
         }
-        self.releasing(request.acquire_in_flight()).ready()
+        self.releasing(&request.owner.in_flight).ready()
     }
 
     /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request

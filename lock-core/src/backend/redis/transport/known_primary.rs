@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use tokio::sync::Notify;
 
-use crate::backend::StoreFuture;
+use crate::backend::Reply;
 
 /// A primary, as a sentinel names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Need {
 /// Knows where the primary is: the sentinels do.
 pub(crate) trait PrimaryFinder: fmt::Debug + Send + Sync {
     /// Where the primary is now. Dropping the future loses only replies.
-    fn primary(self: Arc<Self>, need: Need) -> StoreFuture<KnownPrimary>;
+    fn primary(self: Arc<Self>, need: Need) -> Reply<KnownPrimary>;
 
     /// Whether no later choice than this one was made.
     fn is_still(&self, primary: &KnownPrimary) -> bool;

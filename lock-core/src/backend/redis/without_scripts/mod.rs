@@ -15,7 +15,7 @@ use redis::Value;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Release, Released, Renew,
+        Acquire, Answered, Release, Renew,
         in_flight::ConnectionId,
         owner::Owner,
         redis::{
@@ -55,7 +55,7 @@ impl KeyLocation {
         &self,
         request: &Acquire,
         mark: Duration,
-    ) -> Result<Acquired, Failure> {
+    ) -> Result<Answered<AcquireOutcome>, Failure> {
         let (key, token) = (Text(&request.owner.full_key), &request.owner.token);
         let mut commands = vec![
             command(&[&set_if_free(&*request.owner, request.ttl)]),
@@ -97,9 +97,9 @@ impl KeyLocation {
         // this future is dropped here, the release of the dropped acquire gives the key back.
         let token = self.token(request.known_fencing).await;
         let token = token.map_err(Failure::executed_in_part)?;
-        Ok(Acquired {
+        Ok(Answered {
             outcome: AcquireOutcome::Granted(FencingBlock::new(token, 1).into()),
-            connection,
+            order: Some(connection),
         })
     }
 
@@ -174,12 +174,12 @@ impl KeyLocation {
         &self,
         connection: &Arc<ReconnectingConnection>,
         request: &Release,
-    ) -> Result<Released, Failure> {
+    ) -> Result<Answered<ReleaseOutcome>, Failure> {
         let (key, token) = (&*request.owner.full_key, &request.owner.token);
         // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
         let ping = in_one_message([command(&[&[Text("PING")]])]);
         let within = connection.reply_within();
-        let sent = connection.send_all(ping, within, Some(request.in_flight()));
+        let sent = connection.send_all(ping, within, Some(&request.owner.released_on));
         let (id, replies) = sent.await?;
         if !matches!(
             &replies[..],
@@ -203,13 +203,13 @@ impl KeyLocation {
             unless_it_lasts: u64::MAX,
         };
         let is_released = change(self, release).await?;
-        Ok(Released {
+        Ok(Answered {
             outcome: if is_released {
                 ReleaseOutcome::Released
             } else {
                 ReleaseOutcome::NotOurs
             },
-            connection: id,
+            order: Some(id),
         })
     }
 
@@ -296,7 +296,7 @@ fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
 }
 
 /// Makes the reply that a script would give. `left`: the reply to PTTL, or 0 if the key is free by now.
-fn busy(left: Value, connection: ConnectionId) -> Result<Acquired, Failure> {
+fn busy(left: Value, connection: ConnectionId) -> Result<Answered<AcquireOutcome>, Failure> {
     let left = match left {
         Value::Int(-2) => Value::Int(0),
         left => left,

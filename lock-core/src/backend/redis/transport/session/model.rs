@@ -169,7 +169,11 @@ fn run(home: Home) {
     let woken = Arc::<Woken>::default();
     let waker = Waker::from(woken.clone());
     let mut home = pin!(home);
-    while home.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+    while home
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker))
+        .is_pending()
+    {
         let mut is_woken = woken.is_woken.lock().expect("no panic");
         while !*is_woken {
             is_woken = woken.changed.wait(is_woken).expect("no panic");

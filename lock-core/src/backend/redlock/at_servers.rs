@@ -1,0 +1,238 @@
+//! One lock at each of the servers.
+//!
+//! A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may be granted the key there
+//! later. So the requests about a lock at a server take turns, which end with their replies or time-outs. The release at a server has
+//! the last turn.
+//!
+//! For the driver, all servers together are one order. There is a reply on it as soon as each server has replied on the order that
+//! carried its requests. Until then a release has an outcome, by a majority, and no order. So the driver repeats it, and each try
+//! is sent to those servers only that are not certain yet. Usually the last reply comes before the second try, which then sends
+//! nothing.
+//!
+//! All of it runs on the manager's thread.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::{
+    backend::{
+        Backend, Release,
+        in_flight::{InFlight, Order},
+        owner::Owner,
+    },
+    engine::reply::ReleaseOutcome,
+    failure::Failure,
+};
+
+/// A lock at all servers, in their order.
+pub(super) struct AtServers {
+    pub(super) each: Box<[Arc<AtServer>]>,
+    /// Whether another process has asked for the lock meanwhile.
+    pub(super) is_wanted: AtomicBool,
+    /// Whether its release has had an outcome.
+    pub(super) is_released: AtomicBool,
+}
+
+/// A lock at one of them.
+pub(super) struct AtServer {
+    /// Whether the release has begun.
+    is_closed: AtomicBool,
+    /// Locked for a turn.
+    known: Mutex<KnownAtServer>,
+}
+
+/// What is known of a lock at one of the servers.
+pub(super) struct KnownAtServer {
+    /// Its records are those of requests that had no reply.
+    owner: Arc<Owner>,
+    /// Whether the server took the key.
+    took: bool,
+    /// Whether the key is not ours there, and will not be.
+    is_free: bool,
+    /// The first outcome of its release.
+    outcome: Option<ReleaseOutcome>,
+    /// Whether a try of the release was sent and has no reply.
+    may_have_done_it: bool,
+}
+
+impl AtServers {
+    /// Returns the records of a lock at this many servers: always as many.
+    pub(super) fn of(owner: &Owner, count: usize) -> &Self {
+        owner.kept(|| Self {
+            each: (0..count).map(|_| AtServer::new(owner)).collect(),
+            is_wanted: AtomicBool::new(false),
+            is_released: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether some server has the key, may have it, or may be granted it.
+    pub(super) fn may_hold(&self) -> bool {
+        // Each request that is in flight, or about to leave, has a clone.
+        let is_asked = |at: &Arc<AtServer>| Arc::strong_count(at) > 1;
+        let may_hold = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.may_hold());
+        self.each.iter().any(|at| is_asked(at) || may_hold(at))
+    }
+
+    /// The order of all servers together, if there is a reply on it.
+    pub(super) fn order(&self) -> Option<Order> {
+        let is_free = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.is_free);
+        self.each.iter().all(is_free).then_some(Order::LOCAL)
+    }
+}
+
+impl AtServer {
+    fn new(owner: &Owner) -> Arc<Self> {
+        Arc::new(Self {
+            is_closed: AtomicBool::new(false),
+            known: Mutex::new(KnownAtServer {
+                owner: Arc::new(owner.at_one_server()),
+                took: false,
+                is_free: false,
+                outcome: None,
+                may_have_done_it: false,
+            }),
+        })
+    }
+
+    /// Waits for the turn of a request that may be granted the key. Fails if the release has begun: the request must not leave.
+    pub(super) async fn turn(&self) -> Result<MutexGuard<'_, KnownAtServer>, Failure> {
+        let known = self.known.lock().await;
+        if self.is_closed.load(Ordering::Acquire) {
+            let released = "this request was released before it was sent";
+            return Err(Failure::no_reply(released));
+        }
+        Ok(known)
+    }
+
+    /// Makes a try of the release at this server, unless it is certain there. Returns what the first reply said.
+    ///
+    /// If the key is not held any more, and an earlier try has no reply, that try deleted it.
+    pub(super) async fn release(
+        &self,
+        node: &impl Backend,
+        request: Release,
+    ) -> Result<ReleaseOutcome, Failure> {
+        // From now on no request leaves. One that has left ends with its time-out at the latest.
+        self.is_closed.store(true, Ordering::Release);
+        let mut known = self.known.lock().await;
+        if !known.is_free && known.may_hold() {
+            let owner = known.owner.clone();
+            let answer = node.release(Release { owner, ..request }).await;
+            let answered = answer.inspect_err(|failure| {
+                let was_sent = !known.owner.released_on.is_empty();
+                known.may_have_done_it |= was_sent && !failure.is_definite();
+            })?;
+            let outcome = match answered.outcome {
+                ReleaseOutcome::NotOurs if known.may_have_done_it => ReleaseOutcome::Released,
+                outcome => outcome,
+            };
+            known.outcome.get_or_insert(outcome);
+            known.is_free = known.owner.in_flight.note_answer(answered.order);
+        } else {
+            known.is_free = true;
+        }
+        Ok(known.outcome.unwrap_or(ReleaseOutcome::NotOurs))
+    }
+}
+
+impl KnownAtServer {
+    /// The orders of the requests that may be granted the key.
+    pub(super) fn in_flight(&self) -> &InFlight {
+        &self.owner.in_flight
+    }
+
+    /// Notes the reply to such a request, and whether the server took the key. It also settles earlier requests on the same connection.
+    pub(super) fn note_answer(&mut self, order: Order, took: bool) {
+        self.owner.in_flight.note_answer(Some(order));
+        self.took |= took;
+    }
+
+    fn may_hold(&self) -> bool {
+        self.took || !self.owner.in_flight.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::{
+        backend::{memory::MemoryStore, owner::Entry},
+        mode::Mode,
+        runtime::clock::Clock,
+    };
+
+    fn server() -> (Arc<AtServer>, MemoryStore, Release) {
+        let owner = Owner::of_entry(Entry {
+            number: 1,
+            ttl: Duration::ZERO,
+            mode: Mode::Exclusive,
+        });
+        let server = AtServer::new(&owner);
+        let release = Release {
+            owner,
+            keep: None,
+            result: None,
+            known_fencing: 0,
+            may_be_queued: false,
+        };
+        (
+            server,
+            MemoryStore::new(Clock::tokio(), Arc::default()),
+            release,
+        )
+    }
+
+    #[tokio::test]
+    async fn nothing_is_released_at_a_server_to_which_nothing_left() {
+        let (server, node, release) = server();
+        drop(server.turn().await);
+        let released = server.release(&node, release).await;
+        assert!(matches!(released, Ok(ReleaseOutcome::NotOurs)));
+        assert!(server.turn().await.is_err(), "the release has begun");
+        let known = server.known.lock().await;
+        assert!(known.is_free && known.owner.released_on.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_release_at_a_server_waits_for_the_request_in_flight_there() {
+        let (server, node, release) = server();
+        let mut known = server.turn().await.expect("no release");
+        known.in_flight().note_sent_on(Order::new(2));
+        let mut released = pin!(server.release(&node, release));
+        let mut next = pin!(server.turn());
+        let mut task = Context::from_waker(Waker::noop());
+        assert!(released.as_mut().poll(&mut task).is_pending());
+        assert!(next.as_mut().poll(&mut task).is_pending());
+        known.note_answer(Order::new(2), true);
+        drop(known);
+        assert!(released.await.is_ok());
+        assert!(next.await.is_err(), "it has not left before the release");
+        let known = server.known.lock().await;
+        assert!(known.is_free && !known.owner.released_on.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_reply_is_settled_by_the_next_one_on_its_connection() {
+        let (server, _, _) = server();
+        for (order, is_settled) in [(3, false), (2, true)] {
+            let known = server.turn().await.expect("no release");
+            known.in_flight().note_sent_on(Order::new(2));
+            drop(known);
+            let mut known = server.turn().await.expect("no release");
+            assert!(known.may_hold());
+            known.note_answer(Order::new(order), false);
+            assert_eq!(known.in_flight().is_empty(), is_settled, "{order}");
+        }
+    }
+}

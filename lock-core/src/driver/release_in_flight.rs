@@ -1,0 +1,169 @@
+//! A release of a key while it is in flight, as the driver knows it, until its outcome is known.
+//!
+//! Meanwhile the next acquire of the key in this process is sent after the release. One connection keeps the order of its requests,
+//! so that acquire finds the key free. Sometimes it is not known that both use one connection: several servers, no scripts, no
+//! connection yet. Then the acquire waits for the outcome of the release. The order can still break: a redirect, a broken connection, a
+//! script that the server forgot, replicas that must acknowledge. Then the reply is "busy", and the acquire waits for the outcome as
+//! well and is sent once more.
+//!
+//! Each acquire waits for one command time-out at most: the task that polls the release may have stopped polling it.
+//!
+//! Rejected: a state for a release in flight in the state machine of the key. It would decide nothing: an acquire that is sent
+//! after a release is only a request that takes longer.
+
+use std::sync::Arc;
+
+use crate::{
+    backend::{Acquire, Answered, Release, Reply, RunResult, owner::Owner},
+    driver::context::Context,
+    engine::{
+        reply::{AcquireOutcome, QueueMode, ReleaseOutcome, WakeUpMode},
+        transition::ReleaseAction,
+    },
+    error::{LeaseLost, LockError},
+    failure::Failure,
+    moment::Moment,
+    runtime::{
+        mutex::Mutex,
+        tally::{Open, Tally},
+    },
+    telemetry,
+};
+
+/// A release in flight. The entry of its key keeps it until its outcome is known.
+pub(crate) struct ReleaseInFlight {
+    pub(super) context: Arc<Context>,
+    pub(super) action: ReleaseAction<Arc<Owner>>,
+    pub(super) started: Moment,
+    /// The result of a run, until it is stored or given up.
+    pub(super) result: Mutex<Option<RunResult>>,
+    /// Open until the outcome.
+    outcome: Tally,
+    /// A shutdown waits for it.
+    _in_progress: Open,
+}
+
+/// The release until its outcome is known. Its drop tells the registry, and the acquires that wait for the outcome.
+pub(crate) struct OpenRelease(pub(super) Arc<ReleaseInFlight>);
+
+impl OpenRelease {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        action: ReleaseAction<Arc<Owner>>,
+        now: Moment,
+    ) -> Self {
+        Self(Arc::new(ReleaseInFlight {
+            context: context.clone(),
+            action,
+            started: now,
+            result: Mutex::new(None),
+            outcome: Tally::of_one(),
+            _in_progress: context.in_progress.open(),
+        }))
+    }
+
+    /// What the outcome means for the task. An earlier loss of the lease stays: no reply can change it.
+    pub(super) fn verdict(
+        &self,
+        lost: Option<LeaseLost>,
+        outcome: Result<ReleaseOutcome, Failure>,
+    ) -> Result<(), LockError> {
+        let ReleaseInFlight {
+            context,
+            action,
+            started,
+            ..
+        } = &*self.0;
+        let key = &action.owner.key;
+        context.outage.note(&outcome, &context.clock);
+        let reason = match (lost, outcome) {
+            (Some(reason), _) => {
+                return Err(LockError::lost(key, reason, context.outage.failure()));
+            }
+            (None, Ok(ReleaseOutcome::NotOurs)) if context.clock.now() >= action.valid_until => {
+                LeaseLost::Expired
+            }
+            (None, Ok(ReleaseOutcome::NotOurs)) => LeaseLost::TakenAway,
+            (None, Ok(ReleaseOutcome::Released)) => return Ok(()),
+            (None, Ok(ReleaseOutcome::NotStored | ReleaseOutcome::ReleasedWithoutResult)) => {
+                let full = "the server has no memory left for the result of the run";
+                return Err(LockError::unavailable(full).about(key));
+            }
+            (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
+        };
+        // Without a lease when it began, a request is given up.
+        if *started < action.valid_until {
+            telemetry::lost_at_release(key, action.owner.mode.kind().shown(), reason);
+        }
+        Err(LockError::lost(key, reason, context.outage.failure()))
+    }
+}
+
+impl Drop for OpenRelease {
+    fn drop(&mut self) {
+        let ReleaseInFlight {
+            context, action, ..
+        } = &*self.0;
+        if let Some(listener) = context.ticking.listener() {
+            listener.released(&action.owner);
+        }
+        self.0.outcome.close_one();
+    }
+}
+
+impl ReleaseInFlight {
+    /// Makes one try, which is sent with the first poll of its future.
+    pub(super) fn try_once(&self) -> Reply<Answered<ReleaseOutcome>> {
+        let (context, action) = (&self.context, &self.action);
+        let kept_for = |until: Moment| until.since(context.clock.now());
+        context.backend.release(Release {
+            owner: action.owner.clone(),
+            keep: action
+                .kept_until
+                .map(kept_for)
+                .filter(|keep| !keep.is_zero()),
+            result: self.result.lock().clone(),
+            known_fencing: context.known_tokens.of(action.owner.clock),
+            may_be_queued: action.is_queued,
+        })
+    }
+
+    pub(crate) fn has_outcome(&self) -> bool {
+        self.outcome.count() == 0
+    }
+
+    /// Sends an acquire of the same key after the release.
+    pub(crate) async fn acquire_after_release(
+        self: Arc<Self>,
+        mut request: Acquire,
+    ) -> Result<Answered<AcquireOutcome>, Failure> {
+        let context = &self.context;
+        let until = context.clock.now().after(context.timing.command_timeout);
+        request.after = self.action.owner.released_on.only_connection();
+        if request.after.is_none() {
+            self.await_outcome(until).await;
+        }
+        let answer = context.backend.acquire(request.clone()).await;
+        let Ok(Answered {
+            outcome: AcquireOutcome::Busy(busy),
+            order,
+        }) = &answer
+        else {
+            return answer;
+        };
+        // With an entry in the queue, the release grants the key by a message.
+        let is_queued =
+            request.queue_mode != QueueMode::DoNotQueue && busy.wake_up == WakeUpMode::Push;
+        if is_queued || busy.needs_new_token() || !self.await_outcome(until).await {
+            return answer;
+        }
+        request.owner.in_flight.note_answer(*order);
+        context.backend.acquire(request).await
+    }
+
+    /// Waits for the outcome, and returns whether it came.
+    async fn await_outcome(&self, until: Moment) -> bool {
+        let left = until.since(self.context.clock.now());
+        self.context.within(left, self.outcome.emptied()).await
+    }
+}

@@ -1,0 +1,410 @@
+//! Repeats a release, whatever fails meanwhile, until it is certain.
+//!
+//! The first try is part of the caller's future. The next ones run on the manager's executor, also when the caller has its result
+//! or has gone. The release is repeated until the backend has replied on the very order that carried every acquire with this
+//! token. The tries end at the latest when the lease must have ended by itself.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    backend::Answered, driver::release_in_flight::ReleaseInFlight, engine::reply::ReleaseOutcome,
+    failure::Failure, key::Shown, moment::Moment, runtime::jitter::jittered,
+};
+
+/// The first pause between two tries; it doubles up to the longest one.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest pause once the server has replied.
+const LONGEST_CLEAN_UP_PAUSE: Duration = Duration::from_secs(60);
+
+/// After so many replies that the server has no memory for the result, the lock is released without it.
+const MOST_NOT_STORED: u32 = 3;
+
+/// After so many replies that refuse the release, no further try is of use.
+const MOST_REFUSALS: u32 = 3;
+
+/// A release that continues until it is certain that the key is not ours and will not be, and what came of its tries so far.
+pub(super) struct Tries {
+    release: Arc<ReleaseInFlight>,
+    failed: u32,
+    refused: u32,
+    /// How many found the server without memory for the result.
+    not_stored: u32,
+    /// Whether one of them was sent and has no reply.
+    may_have_done_it: bool,
+    pause: Duration,
+    /// When the backend had replied for the first time.
+    answered: Option<Moment>,
+    is_over: bool,
+}
+
+impl Tries {
+    pub(super) fn new(release: Arc<ReleaseInFlight>) -> Self {
+        Self {
+            release,
+            failed: 0,
+            refused: 0,
+            not_stored: 0,
+            may_have_done_it: false,
+            pause: FIRST_PAUSE,
+            answered: None,
+            is_over: false,
+        }
+    }
+
+    /// Whether there is nothing more to do.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Makes the other tries, and reports the outcome once. Bounded: see `may_continue`.
+    pub(super) async fn repeat(
+        mut self,
+        report: impl FnOnce(Result<ReleaseOutcome, Failure>) + Send,
+    ) {
+        let mut report = Some(report);
+        while !self.is_over && self.may_continue().await {
+            let answer = self.release.try_once().await;
+            if let Some(outcome) = self.read(answer)
+                && let Some(report) = report.take()
+            {
+                report(outcome);
+            }
+        }
+        if let Some(report) = report {
+            let none = "no certain reply before the lease ended by itself";
+            report(Err(Failure::no_reply(none)));
+        }
+    }
+
+    /// Waits until the next try is due. Returns whether there is to be one.
+    ///
+    /// A request may sit in a socket of a server that hangs, and a last renewal as well. The tries end when it can acquire the key no
+    /// more. There is one a second while the server does not reply, and 80 for a ttl of an hour after it has.
+    async fn may_continue(&mut self) -> bool {
+        let ReleaseInFlight {
+            context,
+            action,
+            started,
+            ..
+        } = &*self.release;
+        let now = context.clock.now();
+        let patience = context.timing.command_timeout.saturating_mul(5);
+        let give_up = started.after(action.ttl + patience);
+        if now >= give_up {
+            if self.answered.is_none() {
+                let key = Shown(&action.owner.full_key);
+                tracing::warn!(%key, "the release got no certain reply before the lease ended by itself");
+            }
+            return false;
+        }
+        let longest = self.answered.map_or(LONGEST_PAUSE, |answered| {
+            clean_up_pause(now.since(answered))
+        });
+        self.pause = self.pause.min(longest);
+        // The last try is at the end: a copy of the acquire that arrives just before then would otherwise stay for its ttl.
+        let until = now.after(jittered(self.pause)).min(give_up);
+        context.clock.sleep_until(until).await;
+        self.pause = self.pause.saturating_mul(2);
+        true
+    }
+
+    /// Returns the outcome for the caller, as far as this try shows it, and notes whether there is nothing more to do.
+    ///
+    /// If the key is not held any more, an earlier try deleted it, or it was taken away. A try deleted it if one was sent without a
+    /// reply and the lease cannot have run out.
+    ///
+    /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone. The
+    /// reply is the same if an operator freed the lock while only this process was cut off, or another holder acquired and released
+    /// it.
+    pub(super) fn read(
+        &mut self,
+        answer: Result<Answered<ReleaseOutcome>, Failure>,
+    ) -> Option<Result<ReleaseOutcome, Failure>> {
+        let answered = match answer {
+            Ok(answered) if answered.outcome == ReleaseOutcome::NotStored => {
+                self.note_not_stored();
+                return None;
+            }
+            Ok(answered) => answered,
+            Err(failure) => return self.note_failure(failure).map(Err),
+        };
+        // From here on the result is stored, or the lease was lost. If a late copy of the acquire acquires the key now, the next try
+        // ends that, but must not store the result again: it may have been forgotten, or be out of date.
+        *self.release.result.lock() = None;
+        let ReleaseInFlight {
+            context, action, ..
+        } = &*self.release;
+        self.is_over = action.owner.in_flight.note_answer(answered.order);
+        let now = context.clock.now();
+        if !self.is_over {
+            self.answered.get_or_insert(now);
+        }
+        Some(Ok(match answered.outcome {
+            ReleaseOutcome::NotOurs if self.may_have_done_it && now < action.valid_until => {
+                ReleaseOutcome::Released
+            }
+            ReleaseOutcome::Released if self.not_stored >= MOST_NOT_STORED => {
+                ReleaseOutcome::ReleasedWithoutResult
+            }
+            outcome => outcome,
+        }))
+    }
+
+    /// The lock is held, and its result is not stored. After some tries the result is given up, since others wait for the lock.
+    fn note_not_stored(&mut self) {
+        self.not_stored += 1;
+        if self.not_stored >= MOST_NOT_STORED {
+            *self.release.result.lock() = None;
+        }
+    }
+
+    /// Returns the failure if the caller has waited long enough.
+    fn note_failure(&mut self, failure: Failure) -> Option<Failure> {
+        let ReleaseInFlight {
+            context,
+            action,
+            started,
+            ..
+        } = &*self.release;
+        tracing::debug!(key = %Shown(&action.owner.full_key), ?failure, tries = self.failed, "a release got no reply");
+        self.failed += 1;
+        self.may_have_done_it |= !failure.is_definite() && !action.owner.released_on.is_empty();
+        self.refused += u32::from(!failure.is_transient());
+        self.is_over = self.refused >= MOST_REFUSALS;
+        // A connection that was closed while idle fails at once, and the next try repairs it. A failure that passes by itself (a
+        // slot of a cluster that is being moved) may be over at the next try, too. After a time-out the task has waited long
+        // enough.
+        let may_pass = failure.is_definite() && failure.is_transient();
+        let waited = context.clock.now().since(*started);
+        let was_enough = self.failed > 1 && !may_pass;
+        (was_enough || self.is_over || waited >= context.timing.command_timeout).then_some(failure)
+    }
+}
+
+/// The longest pause before the next try. `since`: the time since the first try that had a reply.
+///
+/// By then the key is not ours. Only a copy of the acquire can still take it, from the socket of a connection that broke. This gets
+/// less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in flight.
+fn clean_up_pause(since: Duration) -> Duration {
+    (since / 4).clamp(LONGEST_PAUSE, LONGEST_CLEAN_UP_PAUSE)
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::{
+        fmt,
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+        },
+    };
+
+    use super::*;
+    use crate::{
+        backend::{
+            Acquire, Backend, Operate, Page, PagePosition, Release, Renew, Reply, RunResult,
+            Traits, at_once,
+            grants::Grants,
+            in_flight::Order,
+            owner::{Entry, Owner},
+            owner_token::OwnerTokens,
+            timing::Timing,
+        },
+        driver::{
+            context::Context, outage::Outage, release_in_flight::OpenRelease, releasing::Releasing,
+        },
+        engine::{
+            reply::{AcquireOutcome, Renewed},
+            transition::ReleaseAction,
+        },
+        fencing::KnownTokens,
+        inspect::{Health, Sighting},
+        mode::Mode,
+        runtime::{clock::Clock, executor::Executor},
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn clean_ups_grow_rarer_up_to_one_a_minute() {
+        for (since, pause) in [(0, 1), (4, 1), (8, 2), (60, 15), (240, 60), (3600, 60)] {
+            let clean_up = clean_up_pause(SECOND * since);
+            assert_eq!(clean_up, SECOND * pause, "after {since} s");
+        }
+    }
+
+    /// A server without memory for results, for so many tries. It replies on one order. Counts the tries without a result and those
+    /// with one.
+    struct Full {
+        tries: u32,
+        order: Order,
+        sent: [AtomicU32; 2],
+    }
+
+    impl Full {
+        fn new(tries: u32, order: u64) -> Arc<Self> {
+            Arc::new(Self {
+                tries,
+                order: Order::new(order),
+                sent: Default::default(),
+            })
+        }
+
+        fn sent(&self) -> [u32; 2] {
+            [0, 1].map(|at| self.sent[at].load(Ordering::Relaxed))
+        }
+    }
+
+    impl fmt::Debug for Full {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("Full").finish_non_exhaustive()
+        }
+    }
+
+    fn unasked<T: Send + 'static>() -> Reply<T> {
+        at_once(Err(Failure::no_reply("it only releases")))
+    }
+
+    impl Operate for Full {
+        fn inspect(&self, _: Arc<str>) -> Reply<Option<Sighting>> {
+            unasked()
+        }
+
+        fn list(&self, _: Arc<str>, _: PagePosition) -> Reply<Page> {
+            unasked()
+        }
+
+        fn forget(&self, _: Arc<str>) -> Reply<()> {
+            unasked()
+        }
+
+        fn force_release(&self, _: Arc<str>, _: u64) -> Reply<()> {
+            unasked()
+        }
+
+        fn check(&self, _: Arc<KnownTokens>) -> Reply<Health> {
+            unasked()
+        }
+    }
+
+    impl Backend for Full {
+        fn acquire(&self, _: Acquire) -> Reply<Answered<AcquireOutcome>> {
+            unasked()
+        }
+
+        fn renew(&self, _: Vec<Renew>, _: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
+            unasked()
+        }
+
+        fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+            let has_result = request.result.is_some();
+            let before = self.sent[usize::from(has_result)].fetch_add(1, Ordering::Relaxed);
+            at_once(Ok(Answered {
+                outcome: if has_result && before < self.tries {
+                    ReleaseOutcome::NotStored
+                } else {
+                    ReleaseOutcome::Released
+                },
+                order: Some(self.order),
+            }))
+        }
+
+        fn traits(&self) -> Traits {
+            Traits::default()
+        }
+    }
+
+    fn context_of(backend: &Arc<Full>) -> Arc<Context> {
+        Arc::new(Context::new(
+            backend.clone(),
+            Arc::<Grants>::default(),
+            OwnerTokens::of(None),
+            Executor::Caller,
+            Clock::tokio(),
+            Timing::default(),
+            Outage::new(None),
+        ))
+    }
+
+    /// A release of a lock that was acquired for an hour on these connections.
+    fn release_of_an_hour(
+        context: &Arc<Context>,
+        acquired_on: &[u64],
+        result: Option<RunResult>,
+    ) -> Releasing {
+        let owner = Owner::of_entry(Entry {
+            number: 0,
+            ttl: HOUR,
+            mode: Mode::Exclusive,
+        });
+        for order in acquired_on {
+            owner.in_flight.note_sent_on(Order::new(*order));
+        }
+        let now = context.clock.now();
+        let action = ReleaseAction {
+            owner,
+            ttl: HOUR,
+            valid_until: now.after(HOUR),
+            kept_until: None,
+            is_queued: false,
+        };
+        Releasing::begin(OpenRelease::new(context, action, now), None, result)
+    }
+
+    fn result() -> RunResult {
+        RunResult {
+            bytes: Arc::from(*b"result"),
+            keep: HOUR,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_is_tried_three_times_and_then_given_up() {
+        let cases = [
+            (0, true, [0, 1]),
+            (2, true, [0, 3]),
+            (3, false, [1, 3]),
+            (9, false, [1, 3]),
+        ];
+        for (tries, is_stored, sent) in cases {
+            let server = Full::new(tries, 1);
+            let context = context_of(&server);
+            let released = release_of_an_hour(&context, &[1], Some(result())).await;
+            assert_eq!(released.is_ok(), is_stored, "{tries}: {released:?}");
+            assert_eq!(server.sent(), sent, "{tries}");
+        }
+    }
+
+    /// A late copy of the acquire may have acquired the key again. By then the result may have been forgotten.
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_is_repeated_after_a_reply_stores_no_result() {
+        let server = Full::new(0, 1);
+        let context = context_of(&server);
+        let released = release_of_an_hour(&context, &[1, 2], Some(result())).await;
+        released.expect("by the first try");
+        context.in_progress.emptied().await;
+        let [without, with] = server.sent();
+        assert_eq!(with, 1);
+        assert!(without > 0, "it is repeated");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_of_an_hour_from_a_connection_that_broke_is_cleaned_up_a_hundred_times_at_most()
+    {
+        let server = Full::new(0, 2);
+        let context = context_of(&server);
+        let started = context.clock.now();
+        let released = release_of_an_hour(&context, &[1, 2], None).await;
+        released.expect("by the first try");
+        let open = &context.in_progress;
+        assert_eq!(open.count(), 1, "a shutdown waits for the others");
+        open.emptied().await;
+        let (sent, took) = (server.sent()[0], context.clock.now().since(started));
+        assert!((60..=100).contains(&sent), "{sent} were sent");
+        assert!(took >= HOUR, "a copy may come until then");
+        assert!(took < HOUR + SECOND * 10, "no copy comes then");
+    }
+}
