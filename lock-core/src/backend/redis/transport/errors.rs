@@ -76,7 +76,7 @@ pub(crate) fn of_a_cluster(address: &Address) -> Failure {
 /// A command has no reply. Unless it never left, it is unknown whether it was executed.
 pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> Failure {
     match none {
-        NoReply::Broken(why) | NoReply::Unacceptable(why) => {
+        NoReply::Broken(why) | NoReply::Cut(why) | NoReply::Unacceptable(why) => {
             Failure::no_reply(format!("the connection to {address} broke: {why}"))
         }
         NoReply::Nonsense => {
@@ -116,7 +116,7 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
 /// No reply during the handshake, when no request has left yet.
 pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     match none {
-        NoReply::Broken(why) => {
+        NoReply::Broken(why) | NoReply::Cut(why) => {
             let hint = match (&address.transport, address.place()) {
                 // A server with TLS closes a connection without TLS.
                 (Transport::Plain, Some(_)) if !address.has_spoken() => {

@@ -48,6 +48,9 @@ impl Incoming {
             }
             Err(_) => match bytes.stopped {
                 Some(Poll::Pending) => Poll::Pending,
+                Some(Poll::Ready(NoReply::Broken(why))) if self.length > 0 => {
+                    Poll::Ready(Err(NoReply::Cut(why)))
+                }
                 Some(Poll::Ready(why)) => Poll::Ready(Err(why)),
                 None => Poll::Ready(Err(NoReply::Nonsense)),
             },

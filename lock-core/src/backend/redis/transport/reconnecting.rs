@@ -130,10 +130,9 @@ impl ReconnectingConnection {
         self: &Arc<Self>,
         within: Duration,
     ) -> Result<Capabilities, Failure> {
-        let current = tokio::time::timeout(within, self.current()).await;
-        let current = current.unwrap_or_else(|_| Err(errors::late(self.address(), within)))?;
+        let ready = self.ready_within(within).await?;
         let none = || Failure::not_now("no locks are kept by this connection");
-        current.capabilities.ok_or_else(none)
+        ready.current.capabilities.ok_or_else(none)
     }
 
     /// The current connection, or a new one.

@@ -1,14 +1,20 @@
 //! Requests to one server: on the connection that there is, or on one that is made if need be.
 
-use std::{slice, sync::Arc, time::Duration};
+use std::{
+    slice,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use redis::{Cmd, Pipeline, Value};
+use tokio::time::timeout;
 
 use crate::{
     backend::{
         in_flight::{ConnectionId, InFlight},
         redis::transport::{
             CLOCK,
+            capabilities::Capabilities,
             command::{Arg, command, in_one_message},
             connection::Connection,
             errors,
@@ -35,6 +41,17 @@ pub(crate) struct Ready {
 impl Ready {
     pub(crate) fn id(&self) -> ConnectionId {
         self.current.connection.id
+    }
+
+    /// Whether scripts can be run.
+    ///
+    /// # Errors
+    ///
+    /// If no locks are kept by this connection.
+    pub(crate) fn has_scripts(&self) -> Result<bool, Failure> {
+        let none = || Failure::not_now("no locks are kept by this connection");
+        let known = self.current.capabilities.ok_or_else(none)?;
+        Ok(known == Capabilities::Scripts)
     }
 
     /// Ends the connection if the reply that was read has the wrong form.
@@ -97,6 +114,16 @@ impl ReconnectingConnection {
         })
     }
 
+    /// The connection that there is, or the next one. Runs on the manager's thread.
+    pub(crate) async fn ready_within(self: &Arc<Self>, within: Duration) -> Result<Ready, Failure> {
+        let current = timeout(within, self.current()).await;
+        let late = || Err(errors::late(self.address(), within));
+        Ok(Ready {
+            reconnecting: self.clone(),
+            current: current.unwrap_or_else(|_| late())?,
+        })
+    }
+
     /// Sends a command and reads its reply, an error of the server included, within a time-out. Connects if need be.
     ///
     /// `in_flight` notes the connection before the first byte leaves.
@@ -147,7 +174,7 @@ impl ReconnectingConnection {
             let replies = self.accept(connection, sent, left, replies, Vec::as_slice)?;
             Ok((id, replies))
         };
-        let timed = tokio::time::timeout(within, exchange).await;
+        let timed = timeout(within, exchange).await;
         timed.unwrap_or_else(|_| {
             if let Some(connection) = used {
                 connection.note_late();
@@ -214,10 +241,7 @@ impl ReconnectingConnection {
 
     /// How long a request and its reply took lately. Zero if not known.
     pub(crate) fn round_trip(&self) -> Duration {
-        let nanos = self
-            .settings
-            .round_trip
-            .load(std::sync::atomic::Ordering::Relaxed);
+        let nanos = self.settings.round_trip.load(Ordering::Relaxed);
         Duration::from_nanos(nanos)
     }
 

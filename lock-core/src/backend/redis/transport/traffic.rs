@@ -22,6 +22,8 @@ const MOST_IN_FLIGHT: usize = 1 << 17;
 pub(crate) enum NoReply {
     /// The connection has ended, and why.
     Broken(Arc<str>),
+    /// It has ended in the middle of a reply, and why.
+    Cut(Arc<str>),
     /// It has ended because the two ends do not accept each other.
     Unacceptable(Arc<str>),
     /// The bytes that arrived are not the Redis protocol.
