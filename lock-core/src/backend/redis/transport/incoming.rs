@@ -41,12 +41,14 @@ impl Incoming {
             length: &mut self.length,
             stopped: None,
         };
-        match self.parser.parse_value(&mut bytes) {
+        let parsed = self.parser.parse_value(&mut bytes);
+        let stopped = bytes.stopped;
+        match parsed {
             Ok(value) => {
                 self.length = 0;
                 Poll::Ready(Ok(value))
             }
-            Err(_) => match bytes.stopped {
+            Err(_) => match stopped {
                 Some(Poll::Pending) => Poll::Pending,
                 Some(Poll::Ready(NoReply::Broken(why))) if self.length > 0 => {
                     Poll::Ready(Err(NoReply::Cut(why)))

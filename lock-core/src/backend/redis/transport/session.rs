@@ -29,7 +29,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     task::{Context, Poll, Waker},
 };
@@ -65,6 +65,8 @@ struct Shared {
     inbox: Mutex<Inbox>,
     /// `None` once the session has ended.
     io: Mutex<Option<Io>>,
+    /// The number of its home. The task of an earlier home ends. Changes under the mutex of `io`.
+    home: AtomicU64,
     /// Whether its home is a runtime of its users. Otherwise it is the manager's thread.
     has_home: AtomicBool,
     /// Whether that runtime has ended.
@@ -91,8 +93,6 @@ struct Io {
     stream: Stream,
     incoming: Incoming,
     exchange: Exchange,
-    /// The number of its home. The task of an earlier home ends.
-    home: u64,
     /// The task at its home, once it was polled.
     task: Option<Waker>,
     /// How often that task was polled.
@@ -131,12 +131,12 @@ impl Session {
                 stream,
                 incoming: Incoming::default(),
                 exchange: Exchange::default(),
-                home: 0,
                 task: None,
                 polls: 0,
                 is_letting_others: false,
                 failed: None,
             })),
+            home: AtomicU64::new(0),
             has_home: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             is_urgent: AtomicBool::new(false),
@@ -228,7 +228,7 @@ impl Session {
 
     /// Whether the session runs on a runtime of its users.
     pub(crate) fn has_home(&self) -> bool {
-        self.0.has_home.load(Ordering::Acquire)
+        self.0.has_home.load(SeqCst)
     }
 
     /// Moves the session to this runtime, unless another thread uses it right now.
@@ -259,12 +259,18 @@ impl Session {
     /// Moves the session to the manager's thread, which is the calling one, if its home has ended, or has not polled it since it had
     /// been polled so often, although there is work. Returns how often it was polled.
     pub(super) fn take_over(&self, polls: Option<u64>) -> Option<u64> {
-        let is_lost = self.0.is_lost.load(Ordering::Acquire);
+        let is_lost = self.0.is_lost.load(SeqCst);
         if !is_lost && !self.has_home() {
             return None;
         }
-        let now = self.0.io.try_lock().and_then(|io| Some(io.as_ref()?.polls));
-        let is_left = now.is_some() && now == polls && self.0.traffic.in_flight() > 0;
+        let slot = self.0.io.try_lock();
+        let io = slot.as_ref().and_then(|slot| slot.as_ref());
+        let now = io.map(|io| io.polls);
+        let is_left = now == polls
+            && io.is_some_and(|io| {
+                io.stream.is_readable() || !self.0.inbox.lock().requests.is_empty()
+            });
+        drop(slot);
         if is_lost || is_left {
             // The manager's runtime has a reactor.
             drop(self.move_home(&Handle::current(), true));
@@ -274,7 +280,7 @@ impl Session {
 
     /// Whether the watch is to look soon.
     pub(super) fn is_urgent(&self) -> bool {
-        self.0.is_urgent.swap(false, Ordering::AcqRel)
+        self.0.is_urgent.swap(false, SeqCst)
     }
 }
 
@@ -295,10 +301,10 @@ impl Shared {
         if !register(&mut io.stream) {
             return None;
         }
-        io.home += 1;
-        let (number, earlier) = (io.home, io.task.take());
-        self.has_home.store(!is_manager, Ordering::Release);
-        self.is_lost.store(false, Ordering::Release);
+        let (number, earlier) = (self.home.load(SeqCst) + 1, io.task.take());
+        self.home.store(number, SeqCst);
+        self.has_home.store(!is_manager, SeqCst);
+        self.is_lost.store(false, SeqCst);
         drop(slot);
         // So that it ends.
         if let Some(earlier) = earlier {
@@ -374,8 +380,8 @@ impl Shared {
 
     /// Has the watch look soon whether the session's task is polled.
     fn hurry(&self) {
-        if self.has_home.load(Ordering::Acquire) {
-            self.is_urgent.store(true, Ordering::Release);
+        if self.has_home.load(SeqCst) {
+            self.is_urgent.store(true, SeqCst);
             self.traffic.changed.notify_one();
         }
     }
@@ -386,13 +392,12 @@ impl Shared {
         inbox.has_ended = true;
         let requests = mem::take(&mut inbox.requests);
         drop(inbox);
-        let Some(mut io) = io else {
-            return;
-        };
-        io.exchange.accept(requests);
         self.traffic
             .end(NoReply::Broken("the connection was given up".into()));
-        io.exchange.end();
+        if let Some(mut io) = io {
+            io.exchange.accept(requests);
+            io.exchange.end();
+        }
     }
 }
 
@@ -496,7 +501,7 @@ impl Future for Home {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let (mut arrivals, shared) = (Vec::new(), &self.shared);
         let mut slot = shared.io.lock();
-        let Some(io) = slot.as_mut().filter(|io| io.home == self.number) else {
+        let Some(io) = slot.as_mut().filter(|_| self.is_current()) else {
             return Poll::Ready(());
         };
         io.polls += 1;
@@ -527,28 +532,36 @@ impl Future for Home {
     }
 }
 
+impl Home {
+    fn is_current(&self) -> bool {
+        self.shared.home.load(SeqCst) == self.number
+    }
+}
+
 impl Drop for Home {
     /// The session has ended or moved, or the runtime has ended: then what is queued is sent at once, since the process may end, too.
     fn drop(&mut self) {
-        let Some(mut slot) = self.shared.io.try_lock() else {
+        if !self.is_current() {
             return;
-        };
-        let Some(io) = slot.as_mut().filter(|io| io.home == self.number) else {
-            return;
-        };
+        }
+        let mut slot = self.shared.io.try_lock();
+        let io = slot.as_mut().and_then(|slot| slot.as_mut());
         if self.is_manager {
-            let io = slot.take();
+            let io = slot.as_mut().and_then(|slot| slot.take());
             drop(slot);
             return self.shared.end(io);
         }
-        io.task = None;
-        io.exchange.accept(self.shared.inbox.lock().take());
-        if let Err(why) = io.write(&mut Context::from_waker(Waker::noop())) {
-            io.failed = Some(why);
+        // Otherwise another thread sends it right now.
+        if let Some(io) = io {
+            io.task = None;
+            io.exchange.accept(self.shared.inbox.lock().take());
+            if let Err(why) = io.write(&mut Context::from_waker(Waker::noop())) {
+                io.failed = Some(why);
+            }
         }
         drop(slot);
-        self.shared.has_home.store(false, Ordering::Release);
-        self.shared.is_lost.store(true, Ordering::Release);
+        self.shared.has_home.store(false, SeqCst);
+        self.shared.is_lost.store(true, SeqCst);
         self.shared.traffic.changed.notify_one();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    mem::MaybeUninit,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -15,6 +16,12 @@ use tokio::{
 
 #[cfg(unix)]
 use tokio::net::UnixStream;
+
+/// `MSG_NOSIGNAL`: a program that does not ignore `SIGPIPE` is not to end with its connection.
+#[cfg(any(target_os = "android", target_os = "linux"))]
+const NO_SIGNAL: std::ffi::c_int = 0x4000;
+#[cfg(not(any(target_os = "android", target_os = "linux")))]
+const NO_SIGNAL: std::ffi::c_int = 0;
 
 /// A socket that is registered with the reactor of one runtime.
 #[derive(Debug)]
@@ -60,6 +67,12 @@ impl Socket {
         Ok(())
     }
 
+    /// Whether there is something to read, or the socket has ended.
+    pub(super) fn is_readable(&self) -> bool {
+        let peeked = self.all().peek(&mut [MaybeUninit::uninit()]);
+        !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// What sockets of all kinds can do.
     fn all(&self) -> SockRef<'_> {
         match self {
@@ -92,7 +105,7 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         // Tokio considers a socket that was just registered not ready before its reactor has run, which may never happen. So the
         // reactor is asked only if the kernel has no room.
-        match self.all().send(bytes) {
+        match self.all().send_with_flags(bytes, NO_SIGNAL) {
             Err(error)
                 if matches!(
                     error.kind(),

@@ -79,6 +79,17 @@ impl Stream {
         }
         Ok(true)
     }
+
+    /// Whether there is something to read that nobody has read.
+    pub(super) fn is_readable(&self) -> bool {
+        match self {
+            Self::Plain(socket) => socket.is_readable(),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.get_ref().0.is_readable(),
+            #[cfg(any(test, feature = "simulation"))]
+            Self::Fixed(_) => false,
+        }
+    }
 }
 
 /// Applies a method of the trait to whatever carries the bytes.
