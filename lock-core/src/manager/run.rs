@@ -178,7 +178,7 @@ pub trait Storing<T> {
     fn count(_key: &LockKey, _is_lost: bool) {}
 }
 
-/// Of a plain lock: nothing.
+/// A plain lock stores nothing. It is a pair, as that of a run, which has the functions of its value and its options.
 pub(crate) type NotStored = ((), ());
 
 pub(super) const NOT_STORED: NotStored = ((), ());
