@@ -54,9 +54,11 @@ pub(crate) fn acquire(
         // Bounded by the redirects, and one more try.
         loop {
             let is_retry = first_try.is_some();
-            let (ready, was_ready) = store
-                .session_to_acquire(&location, &request, is_retry)
-                .await?;
+            let connected = store.session_to_acquire(&location, &request, is_retry);
+            let (mut ready, was_ready) = connected.await?;
+            if is_retry {
+                ready = ready.verifying();
+            }
             let acquired = acquire_at(&store, &location, &ready, &request, acked, is_retry).await;
             let is_free = matches!(&acquired, Ok(acquired) if acquired.outcome.found_it_free());
             store.note_others(&owner.key, !is_free);

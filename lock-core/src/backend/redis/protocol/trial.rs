@@ -237,6 +237,8 @@ async fn lock_and_unlock(
         queued_ttl: None,
         after: None,
     };
+    // By the scripts, which need all rights.
+    store.note_others(&owner.key, true);
     let is_ours = match acquire::acquire(store, request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
         AcquireOutcome::Busy(_) if may_be_busy => false,
@@ -259,6 +261,7 @@ async fn lock_and_unlock(
         known_fencing: 0,
         may_be_queued: false,
     };
+    store.note_others(&release.owner.key, true);
     match release::release(store, release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),
         _ => Ok(None),

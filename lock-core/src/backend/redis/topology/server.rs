@@ -190,10 +190,7 @@ impl RedisServer {
             executor.spawn(async move { drop(reconnecting.current().await) });
             return None;
         }
-        Some(Ready {
-            reconnecting,
-            current: current?,
-        })
+        Some(Ready::new(reconnecting, current?))
     }
 
     /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.

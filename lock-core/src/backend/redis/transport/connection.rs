@@ -206,6 +206,13 @@ impl Connection {
         .await
     }
 
+    /// Verifies that the replies to all earlier requests are in their places. A handle of a user's own client cannot.
+    pub(super) fn probe(&self) {
+        if let Line::Session(session) = &self.line {
+            session.probe();
+        }
+    }
+
     /// Notes that a reply was late. If it is lost, all later ones are taken for those of other requests.
     pub(super) fn note_late(&self) {
         match &self.line {

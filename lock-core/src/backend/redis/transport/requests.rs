@@ -1,6 +1,9 @@
 //! Requests to one server: on the connection that there is, or on one that is made if need be.
 
 use std::{
+    future::poll_fn,
+    mem,
+    pin::pin,
     slice,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -36,11 +39,32 @@ use crate::{
 pub(crate) struct Ready {
     pub(crate) reconnecting: Arc<ReconnectingConnection>,
     pub(crate) current: Arc<CurrentConnection>,
+    /// Whether replies are verified to be in their places, since one was late elsewhere: other replies may have been lost, too.
+    is_verifying: bool,
 }
 
 impl Ready {
+    pub(crate) fn new(
+        reconnecting: Arc<ReconnectingConnection>,
+        current: Arc<CurrentConnection>,
+    ) -> Self {
+        Self {
+            reconnecting,
+            current,
+            is_verifying: false,
+        }
+    }
+
     pub(crate) fn id(&self) -> ConnectionId {
         self.current.connection.id
+    }
+
+    /// Verifies that each reply is in its place.
+    pub(crate) fn verifying(self) -> Self {
+        Self {
+            is_verifying: true,
+            ..self
+        }
     }
 
     /// Whether scripts can be run.
@@ -80,9 +104,18 @@ impl Ready {
     ) -> Result<Vec<Value>, Failure> {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
         let until = Some(sent.after(within));
-        let replies = connection.several(commands, Some(in_flight), until).await;
+        let mut replies = pin!(connection.several(commands, Some(in_flight), until));
+        let mut is_verifying = self.is_verifying;
+        let replies = poll_fn(|context| {
+            let polled = replies.as_mut().poll(context);
+            // After the request, which the first poll has queued.
+            if polled.is_pending() && mem::take(&mut is_verifying) {
+                connection.probe();
+            }
+            polled
+        });
         self.reconnecting
-            .accept(connection, sent, within, replies, Vec::as_slice)
+            .accept(connection, sent, within, replies.await, Vec::as_slice)
     }
 
     /// Sends a request that may share a message with those of other tasks. Its reply is late after `within`.
@@ -106,22 +139,15 @@ impl Ready {
 impl ReconnectingConnection {
     /// The connection that there is now, for a request that is sent at once.
     pub(crate) fn ready(self: &Arc<Self>) -> Option<Ready> {
-        let current = self.snapshot()?;
-        let reconnecting = self.clone();
-        Some(Ready {
-            reconnecting,
-            current,
-        })
+        Some(Ready::new(self.clone(), self.snapshot()?))
     }
 
     /// The connection that there is, or the next one. Runs on the manager's thread.
     pub(crate) async fn ready_within(self: &Arc<Self>, within: Duration) -> Result<Ready, Failure> {
         let current = timeout(within, self.current()).await;
         let late = || Err(errors::late(self.address(), within));
-        Ok(Ready {
-            reconnecting: self.clone(),
-            current: current.unwrap_or_else(|_| late())?,
-        })
+        let current = current.unwrap_or_else(|_| late())?;
+        Ok(Ready::new(self.clone(), current))
     }
 
     /// Sends a command and reads its reply, an error of the server included, within a time-out. Connects if need be.
