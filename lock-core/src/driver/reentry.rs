@@ -29,10 +29,10 @@ use tokio::{
 
 use crate::{
     driver::{hold::Leases, lease_state::LeaseState, registry::Registry},
+    engine::terms::deadline,
     error::{HeldBy, KnownHolder, LockError},
     key::LockKey,
     mode::Mode,
-    moment::Moment,
     options::Wait,
     runtime::mutex::Mutex,
 };
@@ -65,7 +65,7 @@ const PARTS: u32 = u32::MAX >> 3;
 /// The right of a call to have the keys that its body holds already. Other branches of the body wait until it is dropped.
 #[derive(Default)]
 pub(crate) struct Turns {
-    #[expect(dead_code, reason = "their drop lets the next calls run")]
+    /// Their drop lets the next calls run.
     held: Vec<OwnedSemaphorePermit>,
     /// The keys that the call takes shared, for its body.
     shared: Vec<LockKey>,
@@ -151,6 +151,8 @@ async fn scope_in<T>(
 /// not wait for shared ones. Turns are acquired in the order of the bytes of their keys: branches with keys in common then do not
 /// wait for each other in a circle.
 ///
+/// If the body does not hold all of the keys, this does not wait. The keys are then waited for, or refused, as without a body.
+///
 /// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it is to continue.
 ///
 /// # Cancel safety
@@ -160,42 +162,42 @@ pub(crate) async fn acquire_turns(
     registry: &Arc<Registry>,
     keys: &[(LockKey, Mode)],
     wait: Wait,
-    deadline: Option<Moment>,
 ) -> Result<Turns, LockError> {
-    let (mut order, mut shared) = (Vec::with_capacity(keys.len()), Vec::new());
+    let mut order = Vec::new();
     for (key, wanted) in keys {
-        let Some((lease, body)) = find_with_body(registry, key)? else {
-            continue;
+        let Some((lease, body)) = find_with_body(registry, key, *wanted)? else {
+            return Ok(Turns::default());
         };
-        let is_shared = *wanted == Mode::Shared;
-        shared.extend(is_shared.then(|| key.clone()));
-        let parts = if is_shared { 1 } else { PARTS };
-        order.push((key, parts, body.turns_of(key), lease));
+        order.push((key, *wanted == Mode::Shared, body.turns_of(key), lease));
     }
     order.sort_by_key(|(key, ..)| *key);
-    let mut held = Vec::with_capacity(order.len());
-    for (key, parts, turns, lease) in order {
-        let permit = match turns.clone().try_acquire_many_owned(parts) {
-            Err(_) if wait != Wait::No => {
-                let turn = turns.acquire_many_owned(parts);
-                registry
-                    .context
-                    .by(deadline, turn)
-                    .await
-                    .and_then(Result::ok)
-            }
-            at_once => at_once.ok(),
-        };
-        let Some(permit) = permit else {
-            let details = KnownHolder {
-                held_by: Some(HeldBy::ThisBody),
-                ..registry.keys.busy(key, registry.context.clock.now())
+    // In a box, so that a call outside of a body stays small.
+    Box::pin(async move {
+        let deadline = deadline(wait, registry.context.clock.now());
+        let mut acquired = Turns::default();
+        for (key, is_shared, turns, lease) in order {
+            let parts = if is_shared { 1 } else { PARTS };
+            let permit = match turns.clone().try_acquire_many_owned(parts) {
+                Err(_) if wait != Wait::No => {
+                    let turn = turns.acquire_many_owned(parts);
+                    let turn = registry.context.by(deadline, turn).await;
+                    turn.and_then(Result::ok)
+                }
+                at_once => at_once.ok(),
             };
-            return Err(LockError::busy(key, Some(lease.remaining()), details));
-        };
-        held.push(permit);
-    }
-    Ok(Turns { held, shared })
+            let Some(permit) = permit else {
+                let details = KnownHolder {
+                    held_by: Some(HeldBy::ThisBody),
+                    ..registry.keys.busy(key, registry.context.clock.now())
+                };
+                return Err(LockError::busy(key, Some(lease.remaining()), details));
+            };
+            acquired.held.push(permit);
+            acquired.shared.extend(is_shared.then(|| key.clone()));
+        }
+        Ok(acquired)
+    })
+    .await
 }
 
 /// The lease by which the running task holds this key, for a call that asks for the key in this mode. Another manager's lease on the
@@ -205,14 +207,47 @@ pub(crate) fn find(
     key: &LockKey,
     wanted: Mode,
 ) -> Result<Option<Arc<LeaseState>>, LockError> {
-    let Some((lease, body)) = find_with_body(registry, key)? else {
-        return Ok(None);
-    };
-    let held = body.mode_of(&lease);
+    let found = find_with_body(registry, key, wanted)?;
+    Ok(found.map(|(lease, _)| lease))
+}
+
+/// A lease, and the innermost body that holds it.
+type Found = (Arc<LeaseState>, Arc<HeldByBody>);
+
+/// The lease and the innermost body by which the running task holds this key, for a call that asks for the key in this mode. Fails if
+/// the mode does not allow it, or if the key is held by the caller of the task.
+fn find_with_body(
+    registry: &Arc<Registry>,
+    key: &LockKey,
+    wanted: Mode,
+) -> Result<Option<Found>, LockError> {
+    let mut is_callers = false;
+    for held in chain() {
+        is_callers |= held.is_boundary();
+        let lease = held.lease_of(key).cloned();
+        let Some(lease) = lease.filter(|lease| Arc::ptr_eq(&lease.context, &registry.context))
+        else {
+            continue;
+        };
+        if !is_callers {
+            check_mode(held.mode_of(&lease), wanted).map_err(|error| error.about(key))?;
+            return Ok(Some((lease, held)));
+        }
+        if lease.ended().is_none() {
+            let reason = "a caller holds the key, and waits for this body, which `on_drop = finish` runs as a task of its own: each would \
+                          wait for the other. Give one of the two another key, or write `on_drop = cancel`";
+            return Err(LockError::invalid(reason).about(key));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a task that holds a key in one mode may acquire it again in another.
+fn check_mode(held: Mode, wanted: Mode) -> Result<(), LockError> {
     let reason = match (held, wanted) {
         (Mode::Exclusive | Mode::Once, Mode::Exclusive | Mode::Shared)
         | (Mode::Shared, Mode::Shared)
-        | (Mode::Permits(_), Mode::Permits(_)) => return Ok(Some(lease)),
+        | (Mode::Permits(_), Mode::Permits(_)) => return Ok(()),
         (Mode::Shared, Mode::Exclusive) => {
             "this task holds the key shared, and asks for it exclusively: it would wait for its own share without end. Take it \
              exclusively in the outer call, or end the outer call before this one"
@@ -228,32 +263,7 @@ pub(crate) fn find(
              same mode in both calls, or use another key for one of them"
         ),
     };
-    Err(LockError::invalid(reason).about(key))
-}
-
-/// A lease, and the innermost body that holds it.
-type Found = Option<(Arc<LeaseState>, Arc<HeldByBody>)>;
-
-/// The lease and the innermost body by which the running task holds this key. Fails if it is held by the caller of the task.
-fn find_with_body(registry: &Arc<Registry>, key: &LockKey) -> Result<Found, LockError> {
-    let mut is_callers = false;
-    for held in chain() {
-        is_callers |= held.is_boundary();
-        let lease = held.lease_of(key).cloned();
-        let Some(lease) = lease.filter(|lease| Arc::ptr_eq(&lease.context, &registry.context))
-        else {
-            continue;
-        };
-        if !is_callers {
-            return Ok(Some((lease, held)));
-        }
-        if lease.ended().is_none() {
-            let reason = "a caller holds the key, and waits for this body, which `on_drop = finish` runs as a task of its own: each would \
-                          wait for the other. Give one of the two another key, or write `on_drop = cancel`";
-            return Err(LockError::invalid(reason).about(key));
-        }
-    }
-    Ok(None)
+    Err(LockError::invalid(reason))
 }
 
 /// A key that the running task holds by this registry, by a body or a guard, other than those that it wants now. The error of a busy

@@ -10,10 +10,7 @@ use crate::{
         hold::{Admission, Hold, while_held},
         reentry::{self, Turns},
     },
-    engine::{
-        terms::{Terms, deadline},
-        transition::unasked_result,
-    },
+    engine::{terms::Terms, transition::unasked_result},
     error::LockError,
     guard::LockGuard,
     key::{IntoLockKey, LockKey},
@@ -23,8 +20,7 @@ use crate::{
         acquire::AcquireFuture,
         wanted_keys::{KeyList, WantedKeys},
     },
-    mode::Mode,
-    options::{LockOptions, OnLost, ReleaseMode, Wait},
+    options::{LockOptions, OnLost, ReleaseMode},
 };
 
 impl LockManager {
@@ -95,7 +91,8 @@ impl LockManager {
         store: S,
         then: impl FnOnce(F::Output, Finished<'_>) -> (F::Output, Option<LockGuard>),
     ) -> Result<F::Output, LockError> {
-        let turns = self.acquire_turns(list.all(), terms.wait).await?;
+        let registry = &self.inner.registry;
+        let turns = reentry::acquire_turns(registry, list.all(), terms.wait).await?;
         match self.acquire_keys(list, terms).await? {
             Admission::Held(hold) => self.run_under(hold, turns, terms, body, store, then).await,
             Admission::Done(result) => store.recall(&result),
@@ -118,24 +115,6 @@ impl LockManager {
                 Ok(Admission::Held(hold))
             }
         }
-    }
-
-    /// Waits until no other branch of the running body is in a call with one of these keys. If the body does not hold all of the
-    /// keys, this neither waits nor allocates. The keys are then waited for, or refused, as without a body.
-    pub(super) async fn acquire_turns(
-        &self,
-        keys: &[(LockKey, Mode)],
-        wait: Wait,
-    ) -> Result<Turns, LockError> {
-        let registry = &self.inner.registry;
-        for (key, mode) in keys {
-            if reentry::find(registry, key, *mode)?.is_none() {
-                return Ok(Turns::default());
-            }
-        }
-        let deadline = deadline(wait, self.context().clock.now());
-        // In a box, so that a call outside of a body stays small.
-        Box::pin(reentry::acquire_turns(registry, keys, wait, deadline)).await
     }
 
     pub(super) async fn run_under<F: Future, S: Storing<F::Output>>(
@@ -199,7 +178,7 @@ pub trait Storing<T> {
     fn count(_key: &LockKey, _is_lost: bool) {}
 }
 
-/// Of a plain lock: nothing.
+/// A plain lock stores nothing. It is a pair, as that of a run, which has the functions of its value and its options.
 pub(crate) type NotStored = ((), ());
 
 pub(super) const NOT_STORED: NotStored = ((), ());

@@ -281,9 +281,11 @@ impl<'a> Kept<'a> {
 mod tests {
     use std::collections::{BTreeMap, HashMap};
 
-    use crate::key::IntoLockKey as _;
-
     use super::*;
+    use crate::{
+        engine::terms::{Defaults, Terms},
+        key::IntoLockKey as _,
+    };
 
     fn fingerprint(of: &impl Serialize) -> Fingerprint {
         Fingerprint::of(json(of).expect("JSON"))
@@ -336,6 +338,18 @@ mod tests {
         for (at, one) in all.iter().enumerate() {
             assert!(!all[at + 1..].contains(one), "{at}");
         }
+    }
+
+    /// In the background, a result that was not stored would be found out after the caller has gone on.
+    #[test]
+    fn the_release_of_a_run_is_awaited_whatever_the_managers_default() {
+        let defaults = Defaults {
+            release: ReleaseMode::InBackground,
+            ..Defaults::default()
+        };
+        let options = OnceOptions::keep(Duration::from_secs(1));
+        let terms = Terms::new(&options.lock, defaults).expect("valid");
+        assert_eq!(terms.release, ReleaseMode::Awaited);
     }
 
     #[test]

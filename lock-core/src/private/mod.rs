@@ -179,7 +179,7 @@ where
     F: Future<Output = T>,
     K: Send + 'static,
     (S, K): Storing<T> + Send + 'static,
-    WithoutCaller<F>: GoesOn<T>,
+    WithoutCaller<F>: MayContinue<T>,
 {
     Call::of(async move {
         let function = WithoutCaller(function).boxed();
@@ -194,7 +194,7 @@ where
     })
 }
 
-/// A function that goes on when its caller is dropped.
+/// A function that continues when its caller is dropped.
 #[derive(Debug)]
 pub struct WithoutCaller<F>(F);
 
@@ -206,13 +206,13 @@ pub struct WithoutCaller<F>(F);
     note = "write `on_drop = cancel`: then the body is dropped with its caller, and may have such values",
     note = "to see which value it is, write `on_drop = cancel`, and pass a call of the function to `tokio::spawn`"
 )]
-pub trait GoesOn<T> {
+pub trait MayContinue<T> {
     /// Puts the function in a box, since it moves into its task in the midst of its run.
     fn boxed(self) -> Pin<Box<dyn Future<Output = T> + Send>>;
 }
 
 #[diagnostic::do_not_recommend]
-impl<T, F: Future<Output = T> + Send + 'static> GoesOn<T> for WithoutCaller<F> {
+impl<T, F: Future<Output = T> + Send + 'static> MayContinue<T> for WithoutCaller<F> {
     fn boxed(self) -> Pin<Box<dyn Future<Output = T> + Send>> {
         Box::pin(self.0)
     }
