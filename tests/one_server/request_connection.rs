@@ -264,19 +264,3 @@ fn a_thread_that_stands_still_while_it_polls_costs_its_connection_nothing() {
     block_on(held.release()).expect("held");
     nothing_is_left(&server);
 }
-
-#[test]
-fn the_connection_of_a_thread_that_stands_still_for_too_long_is_ended() {
-    let server = RedisServer::start();
-    let locks = runtime().block_on(with_time_out(SECOND / 5, &server.url()));
-    let stopped = Stopped::start(&locks, &server);
-    for other in others(&locks, 20) {
-        other.join().expect("by another connection");
-    }
-    eventually_blocking(HANG, "it is closed", || !stopped.is_connected(&server));
-    for other in others(&locks, 20) {
-        other.join().expect("by another connection");
-    }
-    stopped.go_on();
-    nothing_is_left(&server);
-}

@@ -3,7 +3,7 @@
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
 /// Ignores poisoning. No code of this crate panics between two writes that belong together, so the data of a poisoned mutex is
-/// consistent. Code of the user runs under one mutex only: the driver of a connection wakes tasks, and each panic of a waker is caught.
+/// consistent. No code of the user runs under one.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -38,18 +38,6 @@ pub(crate) fn may_switch() {
     interleaved::point();
 }
 
-/// A number of the calling thread, which no other one has now.
-pub(crate) fn this_thread() -> usize {
-    thread_local! {
-        static MARK: u8 = const { 0 };
-    }
-    #[cfg(test)]
-    if let Some(number) = interleaved::thread() {
-        return number;
-    }
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
-}
-
 /// Tests in which another thread may run before each call that locks a mutex.
 #[cfg(test)]
 pub(crate) mod interleaved {
@@ -76,13 +64,6 @@ pub(crate) mod interleaved {
         if EXPLORES.get() {
             shuttle::thread::yield_now();
         }
-    }
-
-    /// The number of a thread of the explorer: all of them run on one thread of the system.
-    pub(crate) fn thread() -> Option<usize> {
-        EXPLORES
-            .get()
-            .then(|| usize::from(shuttle::thread::current().id()) + 1)
     }
 
     /// Locks it in the explorer; `None` elsewhere.

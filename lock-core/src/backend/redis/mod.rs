@@ -7,7 +7,11 @@ use crate::{
         Acquire, Answered, Backend, MOST_BATCHES, Operate, Page, PagePosition, Release, Renew,
         Reply, Traits,
         redis::{
-            protocol::{health, listing, one_message, redis_store::RedisStore, renewals},
+            protocol::{
+                acquire, health, listing,
+                redis_store::{Acked, RedisStore},
+                release, renewals,
+            },
             topology::servers::RedisServers,
             transport::capabilities::Capabilities,
         },
@@ -26,7 +30,7 @@ mod without_scripts;
 
 impl Backend for RedisStore {
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
-        one_message::acquire(self, request)
+        acquire::acquire(self, request, Acked::Must)
     }
 
     fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
@@ -48,7 +52,7 @@ impl Backend for RedisStore {
     }
 
     fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
-        one_message::release(self, request)
+        release::release(self, request)
     }
 
     fn traits(&self) -> Traits {
@@ -74,11 +78,11 @@ impl Operate for RedisStore {
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
-        self.force_release_on_the_manager(full_key, known_fencing)
+        self.force_release_key(full_key, known_fencing)
     }
 
     fn forget(&self, full_key: Arc<str>) -> Reply<()> {
-        self.forget_on_the_manager(full_key)
+        self.forget_result(full_key)
     }
 
     fn check(&self, known_tokens: Arc<KnownTokens>) -> Reply<Health> {

@@ -20,11 +20,13 @@ use crate::{
                 CLOCK,
                 command::{
                     Arg::{self, Bytes, Number, Spaced, Text, Written},
-                    Last, WriteWord, millis,
+                    Last, WriteWord, in_one_message, millis,
                 },
+                errors,
+                exchange::Subject,
                 reconnecting::ReconnectingConnection,
                 redirect::NodeRole,
-                shared_driver::gathering::Subject,
+                requests::Ready,
             },
         },
     },
@@ -143,6 +145,34 @@ impl KeyLocation {
         };
         let numbers = [entry.number, millis(entry.ttl)];
         Spaced(&self.names.channel, numbers, mode)
+    }
+
+    /// Calls a script on a connection that is ready. An error reply of the server is a value.
+    pub(crate) async fn call(
+        &self,
+        ready: &Ready,
+        script: &Lua,
+        call: Call<'_>,
+        in_flight: &InFlight,
+        within: Duration,
+    ) -> Result<Value, Failure> {
+        // A node that is about to get a slot mostly does not know the scripts yet.
+        let mut by_text = self.node_role != NodeRole::ServesSlot;
+        // Twice at most: a server that does not know the script is sent its text.
+        loop {
+            let command = if by_text {
+                script.call_by_text(call)
+            } else {
+                script.call(call)
+            };
+            let commands = in_one_message(self.asking([command]));
+            let mut replies = ready.several(&commands, in_flight, within).await?;
+            let reply = replies.pop().ok_or_else(|| errors::nonsense("a script"))?;
+            if by_text || !is_unknown(&reply) {
+                return Ok(reply);
+            }
+            by_text = true;
+        }
     }
 
     /// Runs a script; an error reply of the server is a failure.

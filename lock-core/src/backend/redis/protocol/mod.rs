@@ -1,13 +1,14 @@
 //! What a lock says to a server: requests, scripts, replies, grants, and the health of a server.
 
+pub(crate) mod acquire;
 pub(crate) mod calls;
-mod gathered;
 pub(crate) mod health;
 pub(crate) mod listing;
-mod on_the_manager;
-pub(crate) mod one_message;
+mod messages;
+mod operate;
 pub(crate) mod pub_sub;
 pub(crate) mod redis_store;
+pub(crate) mod release;
 pub(crate) mod renewals;
 pub(crate) mod replies;
 mod rights;

@@ -9,7 +9,7 @@ use crate::{
         Answered, OTHER_MODE,
         in_flight::{ConnectionId, InFlight},
         owner_token::sighting_of,
-        redis::transport::{errors, reply, shared_driver::gathering::PartReply},
+        redis::transport::{errors, exchange::PartReply, reply},
     },
     engine::reply::{
         AcquireOutcome, Busy, Contended, Expiry, Grant, QueueMode, ReleaseOutcome, Renewed,

@@ -13,7 +13,9 @@ use crate::{
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
             protocol::{
+                acquire,
                 redis_store::{Acked, RedisStore},
+                release,
                 replies::NO_LOCK,
                 rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
@@ -235,7 +237,7 @@ async fn lock_and_unlock(
         queued_ttl: None,
         after: None,
     };
-    let is_ours = match store.take(&request, acked).await?.outcome {
+    let is_ours = match acquire::acquire(store, request, acked).await?.outcome {
         AcquireOutcome::Granted(_) => true,
         AcquireOutcome::Busy(_) if may_be_busy => false,
         AcquireOutcome::Busy(_) | AcquireOutcome::Undo | AcquireOutcome::Done(_) => {
@@ -257,7 +259,7 @@ async fn lock_and_unlock(
         known_fencing: 0,
         may_be_queued: false,
     };
-    match store.let_go(&release).await?.outcome {
+    match release::release(store, release).await?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),
         _ => Ok(None),
     }

@@ -98,16 +98,22 @@ impl KeyLocation {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        let commands = in_one_message(self.asking(commands));
+        let (id, replies) = connection.send_all(commands, within, in_flight).await?;
+        if self.node_role == NodeRole::ServesSlot {
+            return Ok((id, replies));
+        }
+        Ok((id, replies.into_iter().skip(1).step_by(2).collect()))
+    }
+
+    /// The commands as they are sent here: a node to which the slot is being moved needs an `ASKING` before each.
+    pub(crate) fn asking(&self, commands: impl IntoIterator<Item = Cmd>) -> Vec<Cmd> {
         let commands = commands.into_iter();
         if self.node_role == NodeRole::ServesSlot {
-            let commands = in_one_message(commands);
-            return connection.send_all(commands, within, in_flight).await;
+            return commands.collect();
         }
-        // Each ASKING applies to the command after it.
         let asking = || command(&[&[Text("ASKING")]]);
-        let commands = in_one_message(commands.flat_map(|command| [asking(), command]));
-        let (id, replies) = connection.send_all(commands, within, in_flight).await?;
-        Ok((id, replies.into_iter().skip(1).step_by(2).collect()))
+        commands.flat_map(|command| [asking(), command]).collect()
     }
 
     /// The commands by which locks are kept here; connects if need be.

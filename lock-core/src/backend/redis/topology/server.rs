@@ -22,8 +22,9 @@ use crate::{
             transport::{
                 handshake::{CurrentConnection, Purpose},
                 known_primary::Need,
-                ready::Ready,
                 reconnecting::ReconnectingConnection,
+                requests::Ready,
+                session::Session,
             },
         },
     },
@@ -64,6 +65,31 @@ struct RequestConnection {
     current: Option<Arc<CurrentConnection>>,
     /// How many connections the manager's thread had lost when this one was used last.
     losses: u64,
+    /// Whether its runtime cannot be the home of a session.
+    has_no_reactor: bool,
+}
+
+impl RequestConnection {
+    fn session(&self) -> Option<&Session> {
+        self.current.as_ref()?.connection.session()
+    }
+
+    /// Whether its session runs on a runtime of its users.
+    fn has_home(&self) -> bool {
+        self.session().is_some_and(Session::has_home)
+    }
+
+    /// Moves the session to the calling task's runtime, if it runs on the manager's thread: it is new, or that thread has taken it over.
+    fn bring_home(&mut self) {
+        let Some(session) = self.session().filter(|session| !session.has_home()) else {
+            return;
+        };
+        if !self.has_no_reactor
+            && let Some(home) = io_thread::caller()
+        {
+            self.has_no_reactor = session.move_to(&home).is_err();
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +183,7 @@ impl RedisServer {
         if !matches!(&found.current, Some(current) if current.connection.traffic.is_usable()) {
             found.current = found.connection.snapshot();
         }
+        found.bring_home();
         let (reconnecting, current) = (found.connection.clone(), found.current.clone());
         drop(requests);
         if current.is_none() && reconnecting.is_to_be_made(PAUSE) {
@@ -183,8 +210,8 @@ impl RedisServer {
         runtime: CallerRuntime,
     ) -> &'a mut RequestConnection {
         let own = each.iter().position(|one| one.runtime == runtime);
-        // One without a reader serves the next runtime: the runtime of its reader has ended, or it has not been used yet.
-        let left = || each.iter().position(|one| !one.connection.has_reader());
+        // One without a home serves the next runtime: its runtime has ended, or it has not been used yet.
+        let left = || each.iter().position(|one| !one.has_home());
         let at = match own.or_else(left) {
             Some(at) => at,
             None if each.len() < MOST => {
@@ -194,17 +221,21 @@ impl RedisServer {
                     connection: Arc::new(main.another(Purpose::Requests, main.timing())),
                     current: None,
                     losses: main.losses.load(Ordering::Acquire),
+                    has_no_reactor: false,
                 });
                 each.len() - 1
             }
-            // Any of them: its reader serves all.
+            // Any of them: its session serves all.
             None => {
                 each.rotate_left(1);
                 0
             }
         };
         let found = &mut each[at];
-        found.runtime = runtime;
+        if own.is_none() {
+            found.runtime = runtime;
+            found.has_no_reactor = false;
+        }
         found
     }
 

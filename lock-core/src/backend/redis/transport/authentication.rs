@@ -1,6 +1,6 @@
 //! The credentials of a connection: asked for when it is made, and again before they end.
 //!
-//! The open connection is authenticated anew by a timer in the task of its driver, and so ends with it. Rejected: the
+//! The open connection is authenticated anew by a timer in the task that watches it, and so ends with it. Rejected: the
 //! re-authentication of the crate `redis`, which ends for good after one failure.
 
 use std::{convert::Infallible, future::pending, time::Duration};
@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    backend::redis::transport::{Connection, address::Address, command::Arg, errors},
+    backend::redis::transport::{address::Address, command::Arg, connection::Connection, errors},
     credentials::Credentials,
     failure::Failure,
 };
@@ -51,7 +51,7 @@ pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
 }
 
 /// Authenticates an open connection anew whenever its credentials are about to end. A failure changes nothing while the server still
-/// accepts the connection. Never ends, so that it can run beside the driver until that ends.
+/// accepts the connection. Never ends, so that it can run beside the watch until that ends.
 pub(super) async fn keep_authenticated(
     connection: &Connection,
     address: &Address,
@@ -135,14 +135,15 @@ pub(super) fn due(credentials: &Credentials) -> Option<Duration> {
 mod tests {
     use std::sync::Arc;
 
-    use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
     use crate::backend::redis::transport::{
         address::{security::Security, url::ServerUrl},
-        stream::Watched,
-        traffic::Traffic,
+        connection_events::RepliesOnly,
+        session::Session,
+        stream::Stream,
+        traffic::{NoReply, Traffic},
     };
 
     /// Reads until the password has come, then sends these replies.
@@ -161,13 +162,9 @@ mod tests {
     async fn authenticated(replies: &[&str]) -> (Result<(), Failure>, String) {
         let (ours, mut server) = duplex(1 << 10);
         let traffic = Arc::<Traffic>::default();
-        let stream = Watched::new(Box::new(ours), traffic.clone());
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let info = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
-        let (handle, driver) = made.expect("nothing is sent in a greeting");
-        let driver = tokio::spawn(driver);
-        let connection = Connection::new(handle, traffic);
+        let stream = Stream::Fixed(Box::new(ours));
+        let session = Session::start(stream, traffic.clone(), Arc::new(RepliesOnly));
+        let connection = Connection::of_session(session, traffic);
         let url = ServerUrl::parse("redis://host").expect("whole");
         let address = Address::of(&url, &Security::default()).expect("whole");
         let credentials = Credentials::new("user", "word");
@@ -179,7 +176,7 @@ mod tests {
             last
         };
         let both = tokio::join!(authenticate(&connection, &address, &credentials), replies);
-        driver.abort();
+        connection.end(NoReply::Nonsense);
         both
     }
 

@@ -76,7 +76,7 @@ pub(crate) fn of_a_cluster(address: &Address) -> Failure {
 /// A command has no reply. Unless it never left, it is unknown whether it was executed.
 pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> Failure {
     match none {
-        NoReply::Broken(why) | NoReply::Unacceptable(why) => {
+        NoReply::Broken(why) | NoReply::Cut(why) | NoReply::Unacceptable(why) => {
             Failure::no_reply(format!("the connection to {address} broke: {why}"))
         }
         NoReply::Nonsense => {
@@ -116,7 +116,7 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
 /// No reply during the handshake, when no request has left yet.
 pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     match none {
-        NoReply::Broken(why) => {
+        NoReply::Broken(why) | NoReply::Cut(why) => {
             let hint = match (&address.transport, address.place()) {
                 // A server with TLS closes a connection without TLS.
                 (Transport::Plain, Some(_)) if !address.has_spoken() => {
@@ -141,16 +141,14 @@ pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
     refused_for(error.code(), details_of(error), address)
 }
 
-/// The same for the greeting, which the crate `redis` sends. `ended`: why the connection has ended, if it has.
-pub(crate) fn ungreeted(error: &RedisError, ended: Option<NoReply>, address: &Address) -> Failure {
-    let none = match (error.kind(), error.code(), ended) {
-        (_, Some(code), _) => {
+/// The same for the greeting that a user's own client sends.
+pub(crate) fn ungreeted(error: &RedisError, address: &Address) -> Failure {
+    let none = match (error.kind(), error.code()) {
+        (_, Some(code)) => {
             return refused_for(code, error.detail().unwrap_or_default(), address);
         }
-        // The end of the connection in the middle of a reply is no wrong reply.
-        (_, None, Some(ended)) => ended,
-        (ErrorKind::Parse, None, None) => NoReply::Nonsense,
-        (_, None, None) => NoReply::Broken(error.to_string().into()),
+        (ErrorKind::Parse, None) => NoReply::Nonsense,
+        (_, None) => NoReply::Broken(error.to_string().into()),
     };
     handshake(&none, address)
 }

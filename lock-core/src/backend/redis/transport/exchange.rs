@@ -1,199 +1,619 @@
-//! Requests that connect if need be, on the manager's thread, and what a missing reply shows about the connection.
+//! Which requests leave in which message, and which reply belongs to whom. Pure: `session.rs` moves the bytes.
 //!
-//! Messages do not keep a connection alive: they also come where only requests are lost. So the PING that decides is waited for
-//! four times as long as a reply, and no longer. Rejected: to compare the number of reads with that of messages, and so find
-//! replies to dropped requests. A message may take two reads.
+//! Messages leave in the order in which their requests were queued, and replies arrive in the order of the messages. Two rules make
+//! this fast under load:
+//!
+//! - Neighbours that may share a message do: most of what a request costs, beside a few others, is being a message.
+//! - At most half of the requests that are in flight leave together, so that the server works on one half while the other is made.
+//!
+//! A peer that loses a reply, and keeps the connection, shifts all later ones: the `OK` to one `SET` is taken for that to another. Only a
+//! time-out shows it. So after one, a PING with a text of its own follows, and replies are withheld until its reply is in its place. That
+//! is right after those of a server that was only slow.
 
-use std::{
-    pin::pin,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use redis::{Pipeline, Value};
-use tokio::time::timeout;
+use redis::{Cmd, Pipeline, PushInfo, PushKind, Value};
+use tokio::sync::oneshot;
 
 use crate::{
-    backend::{
-        in_flight::{ConnectionId, InFlight},
-        redis::transport::{
-            CLOCK, Connection,
-            command::{Arg, command, in_one_message},
-            errors,
-            reconnecting::ReconnectingConnection,
-        },
-        timing::LONGEST,
+    backend::redis::transport::{
+        command::{Arg, WriteWord, command},
+        traffic::NoReply,
     },
-    failure::Failure,
-    runtime::{catch_panic::catch_panic, executor::spawn_beside},
+    moment::Moment,
+    runtime::catch_panic::catch_panic,
 };
 
-/// A server that is only slow for this long keeps its connection.
-const SHORTEST_PROBE: Duration = Duration::from_millis(250);
+/// How many requests a message has at most. The server does nothing else while it executes them: 0.2 ms.
+pub(crate) const MOST_IN_A_MESSAGE: usize = 64;
 
-/// How many times its usual wait a PING may take while messages come.
-const PROLONGED: u32 = 4;
+/// With fewer requests in flight, none waits for another one to share a message with.
+pub(super) const CROWD: usize = 4;
 
-/// How many replies may have been lost, so that the first further replies show it.
-const FILLERS: usize = 64;
+/// What is to be sent, and where the replies go.
+pub(super) enum Request {
+    /// Commands in a message of their own.
+    Alone {
+        packed: Vec<u8>,
+        replies: usize,
+        answer: oneshot::Sender<Vec<Value>>,
+    },
+    /// A part of a message.
+    Part {
+        part: MessagePart,
+        composer: Arc<dyn Compose>,
+        answer: oneshot::Sender<PartReply>,
+    },
+    /// Verifies that replies are in their places.
+    Probe,
+}
 
-impl ReconnectingConnection {
-    /// Sends a command and reads its reply, an error of the server included, within a time-out.
-    ///
-    /// `in_flight` notes the connection before the first byte leaves.
-    pub(crate) async fn send(
-        self: &Arc<Self>,
-        words: &[&[Arg<'_>]],
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Value), Failure> {
-        let one = in_one_message([command(words)]);
-        let (id, mut replies) = self.send_all(one, within, in_flight).await?;
-        let reply = replies.pop();
-        Ok((id, reply.ok_or_else(|| errors::nonsense("a command"))?))
+/// A request that may share a message with others of its kind.
+pub(crate) struct MessagePart {
+    pub(crate) subject: Arc<dyn Subject>,
+    pub(crate) change: Change,
+}
+
+/// A key, and the value that it has or is to have.
+pub(crate) trait Subject: Send + Sync {
+    fn key(&self) -> &str;
+
+    fn value(&self) -> &dyn WriteWord;
+}
+
+/// A change of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is set for this long, if it does not exist.
+    Set(Duration),
+    /// It is deleted, if it has the value.
+    Delete,
+}
+
+/// The server's reply to one part.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PartReply {
+    /// The reply to `SET`. For a deletion: 1 if the key is deleted, 0 if not, or an error.
+    pub(crate) value: Value,
+    /// The id that a stream gave afterwards.
+    pub(crate) id: Option<(u64, u64)>,
+    /// Whether there is a queue, as far as the request looked.
+    pub(crate) has_queue: Option<bool>,
+}
+
+/// Composes messages of neighbouring parts. Parts with the same composer may share one.
+pub(crate) trait Compose: Send + Sync {
+    /// The commands of a message, which has at least one part.
+    fn commands(&self, parts: &[MessagePart]) -> Pipeline;
+
+    /// What the replies to a message mean for each of its parts, in their order.
+    fn distribute(&self, parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply>;
+}
+
+/// The requests of one session, from when they are taken from its inbox until they are answered.
+#[derive(Default)]
+pub(super) struct Exchange {
+    waiting: VecDeque<Request>,
+    /// How many requests may leave together.
+    at_a_time: usize,
+    /// The bytes that are to be sent, and how many of them have been.
+    output: Vec<u8>,
+    written: usize,
+    sent: VecDeque<Message>,
+    /// How many requests have not been answered.
+    in_flight: usize,
+    /// How many probes are in flight.
+    probes: usize,
+    last_probe: u64,
+    /// Messages with all replies, until no probe is in flight.
+    withheld: Vec<Message>,
+}
+
+/// A message, and the replies to it so far.
+pub(super) struct Message {
+    expects: usize,
+    replies: Vec<Value>,
+    sent: Moment,
+    answers: Answers,
+}
+
+enum Answers {
+    Alone(oneshot::Sender<Vec<Value>>),
+    Parts(Parts),
+    /// The number in the text of the PING.
+    Probe(u64),
+}
+
+struct Parts {
+    composer: Arc<dyn Compose>,
+    parts: Vec<MessagePart>,
+    answers: Vec<oneshot::Sender<PartReply>>,
+}
+
+/// Something that arrived.
+pub(super) enum Arrival {
+    Push(PushInfo),
+    Answers(Message),
+}
+
+impl Exchange {
+    /// How many requests have not been answered.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
-    /// Sends several commands in one message, with one time-out; one reply each.
-    pub(crate) async fn send_all(
-        self: &Arc<Self>,
-        commands: Pipeline,
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        self.send_all_on(None, commands, within, in_flight).await
+    pub(super) fn accept(&mut self, requests: Vec<Request>) {
+        let is_probe = |request: &Request| matches!(request, Request::Probe);
+        self.in_flight += requests.iter().filter(|request| !is_probe(request)).count();
+        self.waiting.extend(requests);
+        self.at_a_time = self.in_flight.div_ceil(2).clamp(CROWD, MOST_IN_A_MESSAGE);
     }
 
-    /// The same on one connection only, if it is given: for the rest of a transaction, which does not exist on another connection.
-    pub(crate) async fn send_all_on(
-        self: &Arc<Self>,
-        only_on: Option<ConnectionId>,
-        commands: Pipeline,
-        within: Duration,
-        in_flight: Option<&InFlight>,
-    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        let (mut used, mut has_replied) = (None, false);
-        let exchange = async {
-            let connection = self.current().await?.connection.clone();
-            if only_on.is_some_and(|id| id != connection.id) {
-                return Err(Failure::not_now(
-                    "the connection ended in the middle of a transaction",
-                ));
-            }
-            let (id, sent) = (connection.id, CLOCK.now());
-            let connection = used.insert(connection);
-            // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
-            let replies = Box::pin(connection.several(&commands, in_flight, sent, None)).await;
-            has_replied = true;
-            let replies = connection.in_its_place(replies, None).await;
-            let replies = self.take_in(connection, sent, within, replies, Vec::as_slice)?;
-            Ok((id, replies))
-        };
-        let timed = tokio::time::timeout(within, exchange).await;
-        timed.unwrap_or_else(|_| {
-            if let Some(connection) = used {
-                if !has_replied {
-                    connection.traffic.doubt();
+    /// The bytes that are to be sent next. Composes further messages when all earlier ones have left.
+    pub(super) fn output(&mut self, now: Moment) -> &[u8] {
+        if self.written == self.output.len() && !self.waiting.is_empty() {
+            self.output.clear();
+            self.written = 0;
+            self.compose(now);
+        }
+        &self.output[self.written..]
+    }
+
+    /// Notes that so many bytes of the output have left.
+    pub(super) fn note_written(&mut self, count: usize) {
+        self.written += count;
+    }
+
+    fn compose(&mut self, now: Moment) {
+        let mut gathered: Option<Parts> = None;
+        for _ in 0..self.waiting.len().min(self.at_a_time) {
+            let Some(request) = self.waiting.pop_front() else {
+                break;
+            };
+            match request {
+                Request::Part {
+                    part,
+                    composer,
+                    answer,
+                } => {
+                    let joins = |open: &Parts| Arc::ptr_eq(&open.composer, &composer);
+                    if !gathered.as_ref().is_some_and(joins) {
+                        self.send_parts(gathered.take(), now);
+                    }
+                    let open = gathered.get_or_insert_with(|| Parts {
+                        composer,
+                        parts: Vec::new(),
+                        answers: Vec::new(),
+                    });
+                    open.parts.push(part);
+                    open.answers.push(answer);
                 }
-                self.suspect(&connection, within);
+                Request::Alone {
+                    packed,
+                    replies,
+                    answer,
+                } => {
+                    self.send_parts(gathered.take(), now);
+                    self.send(&packed, replies, Answers::Alone(answer), now);
+                }
+                Request::Probe => {
+                    self.send_parts(gathered.take(), now);
+                    self.send_probe(now);
+                }
             }
-            Err(errors::late(self.address(), within))
-        })
+        }
+        self.send_parts(gathered, now);
     }
 
-    /// A reply did not come within `waited`: finds out whether the connection is dead, or how slow it is.
-    ///
-    /// The late reply itself does not show it, since its request may be dropped before the reply comes.
-    ///
-    /// It may also have lost replies, and then continue with the next ones. The reply to the PING shows that, too.
-    pub(crate) fn suspect(self: &Arc<Self>, connection: &Arc<Connection>, waited: Duration) {
-        if connection.probed.swap(true, Ordering::AcqRel) {
+    fn send_parts(&mut self, parts: Option<Parts>, now: Moment) {
+        if let Some(parts) = parts {
+            let commands = parts.composer.commands(&parts.parts);
+            let packed = commands.get_packed_pipeline();
+            self.send(&packed, commands.len(), Answers::Parts(parts), now);
+        }
+    }
+
+    /// One probe serves all requests that left before it.
+    fn send_probe(&mut self, now: Moment) {
+        let last = self.sent.back().map(|message| &message.answers);
+        if matches!(last, Some(Answers::Probe(_))) {
             return;
         }
-        connection.traffic.doubt();
-        let (reconnecting, connection) = (Arc::downgrade(self), connection.clone());
-        // The PING has as long as the reply had: a renewal of a short lease cannot wait for another whole time-out.
-        let patience = waited
-            .max(SHORTEST_PROBE)
-            .min(self.timing().command_timeout);
-        spawn_beside(async move {
-            let asked = CLOCK.now();
-            let messages = connection.traffic.messages();
-            let doubts = connection.traffic.open_doubts().unwrap_or_default();
-            // Its own text, so that the reply to another PING is not taken for its reply.
-            let text = format!("lock-core:{doubts}");
-            let words = [Arg::Text("PING"), Arg::Text(&text)];
-            let words = [&words[..]];
-            let mut ping = pin!(connection.ask_all(&words));
-            // Ends with the reply, with a silence, or after a minute in which only other replies come. Messages come even if
-            // requests are lost on the way. They cannot be distinguished from replies to dropped requests. So while messages come, the wait
-            // is prolonged to `PROLONGED` times its length at most.
-            loop {
-                let since = CLOCK.now();
-                let reply = timeout(patience, ping.as_mut()).await;
-                let (waited, Some(reconnecting)) =
-                    (CLOCK.now().since(asked), reconnecting.upgrade())
-                else {
-                    break;
-                };
-                // Everything that came on the connection counts, not only the reply to the PING.
-                let has_bytes = connection.traffic.last_bytes() >= since;
-                let has_messages = connection.traffic.messages() != messages;
-                let most = if has_messages {
-                    patience * PROLONGED
-                } else {
-                    LONGEST
-                };
-                match reply {
-                    Ok(Ok(replies)) if !is_echo(&replies, &text) => {
-                        reconnecting.end_misplaced(connection.id);
-                    }
-                    Ok(Ok(_)) => {
-                        if waited > patience {
-                            reconnecting.note_late_round_trip(waited);
-                        }
-                        connection.traffic.settle(doubts);
-                        catch_panic(|| connection.traffic.tick.notify_waiters());
-                    }
-                    // It did not leave: too many requests are in flight, so the next one waits.
-                    Ok(Err(_)) if connection.traffic.is_usable() => {
-                        tokio::time::sleep(patience).await;
-                    }
-                    Ok(Err(_)) => {}
-                    Err(_) if has_bytes && waited < most => {
-                        // If replies were lost, the next ones are taken for theirs, and one of these for that to the PING: soon, and not
-                        // after as many further requests.
-                        let fillers = [&[Arg::Text("TIME")][..]; FILLERS];
-                        drop(timeout(Duration::ZERO, connection.ask_all(&fillers)).await);
-                        continue;
-                    }
-                    Err(_) if has_bytes && !has_messages => {}
-                    Err(_) => {
-                        tracing::warn!(
-                            server = reconnecting.address().shown(),
-                            "the connection is dead; making a new one"
-                        );
-                        reconnecting.forget(connection.id);
-                    }
-                }
-                // A server that was stopped says that it is the primary when it goes on, even if it was replaced meanwhile.
-                if let Some(sentinels) = reconnecting.sentinels() {
-                    sentinels.doubted().notify_one();
-                }
-                break;
-            }
-            connection.probed.store(false, Ordering::Release);
-            // A request that left after the PING was late, too.
-            if connection.traffic.is_usable()
-                && connection.traffic.open_doubts().is_some()
-                && let Some(reconnecting) = reconnecting.upgrade()
-            {
-                reconnecting.suspect(&connection, patience);
-            }
+        self.probes += 1;
+        self.last_probe += 1;
+        let packed = ping(self.last_probe).get_packed_command();
+        self.send(&packed, 1, Answers::Probe(self.last_probe), now);
+    }
+
+    fn send(&mut self, packed: &[u8], expects: usize, answers: Answers, sent: Moment) {
+        self.output.extend_from_slice(packed);
+        self.sent.push_back(Message {
+            expects,
+            replies: Vec::with_capacity(expects),
+            sent,
+            answers,
         });
+    }
+
+    /// Assigns a value that arrived, and appends what is complete now. Returns how long a probe took, if it is the reply to one.
+    ///
+    /// # Errors
+    ///
+    /// If replies are not in their places.
+    pub(super) fn read(
+        &mut self,
+        value: Value,
+        now: Moment,
+        arrivals: &mut Vec<Arrival>,
+    ) -> Result<Option<Duration>, NoReply> {
+        let value = match value {
+            // A server ends a subscription by itself when its slot moves. The confirmation of a subscription is a reply.
+            Value::Push { kind, data }
+                if !matches!(kind, PushKind::Subscribe | PushKind::SSubscribe) =>
+            {
+                arrivals.push(Arrival::Push(PushInfo { kind, data }));
+                return Ok(None);
+            }
+            value => value,
+        };
+        let Some(message) = self.sent.front_mut() else {
+            return Err(NoReply::Nonsense);
+        };
+        message.replies.push(value);
+        if message.replies.len() < message.expects {
+            return Ok(None);
+        }
+        let Some(message) = self.sent.pop_front() else {
+            return Ok(None);
+        };
+        self.in_flight -= message.requests();
+        let Answers::Probe(number) = message.answers else {
+            self.withheld.push(message);
+            if self.probes == 0 {
+                arrivals.extend(self.withheld.drain(..).map(Arrival::Answers));
+            }
+            return Ok(None);
+        };
+        let text = probe_text(number);
+        if !matches!(&message.replies[..], [Value::BulkString(echo)] if *echo == text.as_bytes()) {
+            return Err(NoReply::misplaced());
+        }
+        self.probes -= 1;
+        if self.probes == 0 {
+            arrivals.extend(self.withheld.drain(..).map(Arrival::Answers));
+        }
+        Ok(Some(now.since(message.sent)))
+    }
+
+    /// Drops all requests. Each drop wakes a task of the user.
+    pub(super) fn end(self) {
+        let messages = self.withheld.into_iter().chain(self.sent);
+        for message in messages {
+            message.drop_answers();
+        }
+        for request in self.waiting {
+            catch_panic(|| drop(request));
+        }
     }
 }
 
-/// Whether it is the reply to the PING with this text, and not to another request.
-fn is_echo(replies: &[Value], text: &str) -> bool {
-    matches!(replies, [Value::BulkString(echo)] if echo == text.as_bytes())
+impl Message {
+    fn requests(&self) -> usize {
+        match &self.answers {
+            Answers::Alone(_) => 1,
+            Answers::Parts(parts) => parts.parts.len(),
+            Answers::Probe(_) => 0,
+        }
+    }
+
+    /// Gives each request its replies. Wakes tasks of the user.
+    pub(super) fn answer(self) {
+        match self.answers {
+            Answers::Alone(answer) => catch_panic(|| drop(answer.send(self.replies))),
+            Answers::Parts(of) => {
+                let replies = of.composer.distribute(&of.parts, self.replies);
+                for (answer, reply) in of.answers.into_iter().zip(replies) {
+                    catch_panic(|| drop(answer.send(reply)));
+                }
+                // Each may be the last owner of something of the user's.
+                catch_panic(|| drop(of.parts));
+            }
+            Answers::Probe(_) => {}
+        }
+    }
+
+    fn drop_answers(self) {
+        match self.answers {
+            Answers::Alone(answer) => catch_panic(|| drop(answer)),
+            Answers::Parts(of) => {
+                for answer in of.answers {
+                    catch_panic(|| drop(answer));
+                }
+            }
+            Answers::Probe(_) => {}
+        }
+    }
+}
+
+fn ping(number: u64) -> Cmd {
+    command(&[&[Arg::Text("PING"), Arg::Text(&probe_text(number))]])
+}
+
+fn probe_text(number: u64) -> String {
+    format!("lock-core:{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens to an exchange.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Step {
+        Alone,
+        Part,
+        /// A part with another composer.
+        OtherPart,
+        Probe,
+        Write,
+        /// The server sends the next reply.
+        Reply,
+        /// The next reply is lost on the way.
+        Lose,
+    }
+
+    const STEPS: [Step; 7] = [
+        Step::Alone,
+        Step::Part,
+        Step::OtherPart,
+        Step::Probe,
+        Step::Write,
+        Step::Reply,
+        Step::Lose,
+    ];
+
+    struct Number(u64);
+
+    impl Subject for Number {
+        fn key(&self) -> &'static str {
+            ""
+        }
+
+        fn value(&self) -> &dyn WriteWord {
+            self
+        }
+    }
+
+    impl WriteWord for Number {
+        fn write_to(&self, word: &mut dyn std::io::Write) {
+            drop(write!(word, "{}", self.0));
+        }
+    }
+
+    struct Each;
+
+    impl Compose for Each {
+        fn commands(&self, parts: &[MessagePart]) -> Pipeline {
+            let mut pipeline = Pipeline::new();
+            for part in parts {
+                pipeline.add_command(command(&[&[Arg::Written(part.subject.value())]]));
+            }
+            pipeline
+        }
+
+        fn distribute(&self, _: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
+            let reply = |value| PartReply {
+                value,
+                ..PartReply::default()
+            };
+            replies.into_iter().map(reply).collect()
+        }
+    }
+
+    enum Answer {
+        Alone(oneshot::Receiver<Vec<Value>>),
+        Part(oneshot::Receiver<PartReply>),
+    }
+
+    impl Answer {
+        fn value(&mut self) -> Option<Value> {
+            match self {
+                Self::Alone(reply) => reply.try_recv().ok()?.pop(),
+                Self::Part(reply) => Some(reply.try_recv().ok()?.value),
+            }
+        }
+    }
+
+    /// An exchange, its requests by their numbers, and the server.
+    struct World {
+        exchange: Exchange,
+        composers: [Arc<dyn Compose>; 2],
+        answers: Vec<Answer>,
+        /// The replies that the server has to send.
+        owed: VecDeque<Value>,
+        /// The numbers of the requests that arrived.
+        arrived: Vec<u64>,
+        /// Whether a reply was lost, and whether a probe left since.
+        lost: Option<bool>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self {
+                exchange: Exchange::default(),
+                composers: [Arc::new(Each), Arc::new(Each)],
+                answers: Vec::new(),
+                owed: VecDeque::new(),
+                arrived: Vec::new(),
+                lost: None,
+            }
+        }
+
+        fn queue_part(&mut self, composer: usize) {
+            let (answer, reply) = oneshot::channel();
+            let subject = Arc::new(Number(self.answers.len() as u64));
+            let part = MessagePart {
+                subject,
+                change: Change::Delete,
+            };
+            self.answers.push(Answer::Part(reply));
+            self.exchange.accept(vec![Request::Part {
+                part,
+                composer: self.composers[composer].clone(),
+                answer,
+            }]);
+        }
+
+        /// Returns whether the session goes on.
+        fn step(&mut self, step: Step) -> bool {
+            match step {
+                Step::Alone => {
+                    let (answer, reply) = oneshot::channel();
+                    let number = Number(self.answers.len() as u64);
+                    self.answers.push(Answer::Alone(reply));
+                    self.exchange.accept(vec![Request::Alone {
+                        packed: command(&[&[Arg::Written(&number)]]).get_packed_command(),
+                        replies: 1,
+                        answer,
+                    }]);
+                }
+                Step::Part => self.queue_part(0),
+                Step::OtherPart => self.queue_part(1),
+                Step::Probe => self.exchange.accept(vec![Request::Probe]),
+                Step::Write => self.write(),
+                Step::Lose => {
+                    if self.lost.is_none() && self.owed.pop_front().is_some() {
+                        self.lost = Some(false);
+                    }
+                }
+                Step::Reply => {
+                    let Some(value) = self.owed.pop_front() else {
+                        return true;
+                    };
+                    return self.read(value);
+                }
+            }
+            true
+        }
+
+        fn write(&mut self) {
+            // Bounded by the requests.
+            loop {
+                let output = self.exchange.output(Moment::from_nanos(0)).to_vec();
+                if output.is_empty() {
+                    return;
+                }
+                self.exchange.note_written(output.len());
+                let sent = String::from_utf8(output).expect("text");
+                let mut words = sent.lines().filter(|line| !line.starts_with(['*', '$']));
+                while let Some(word) = words.next() {
+                    if word == "PING" {
+                        let text = words.next().expect("its text").into();
+                        self.owed.push_back(Value::BulkString(text));
+                        self.lost = self.lost.map(|_| true);
+                    } else {
+                        let number = word.parse().expect("a number");
+                        self.arrived.push(number);
+                        self.owed
+                            .push_back(Value::Int(word.parse().expect("small")));
+                    }
+                }
+            }
+        }
+
+        fn read(&mut self, value: Value) -> bool {
+            let mut arrivals = Vec::new();
+            let read = self
+                .exchange
+                .read(value, Moment::from_nanos(0), &mut arrivals);
+            for arrival in arrivals {
+                if let Arrival::Answers(message) = arrival {
+                    message.answer();
+                }
+            }
+            for (number, answer) in self.answers.iter_mut().enumerate() {
+                let own = Value::Int(number.try_into().expect("small"));
+                let is_own = answer.value().is_none_or(|value| value == own);
+                assert!(is_own || self.lost == Some(false), "{number}");
+            }
+            read.is_ok()
+        }
+    }
+
+    /// All sequences of steps of this length.
+    fn sequences(length: u32) -> impl Iterator<Item = Vec<Step>> {
+        (0..STEPS.len().pow(length)).map(move |mut number| {
+            let step = |_| {
+                let step = STEPS[number % STEPS.len()];
+                number /= STEPS.len();
+                step
+            };
+            (0..length).map(step).collect()
+        })
+    }
+
+    #[test]
+    fn each_request_has_its_own_reply_or_none_whatever_happens() {
+        for steps in sequences(6) {
+            let mut world = World::new();
+            let goes_on = steps.iter().all(|step| world.step(*step));
+            world.write();
+            let queued: Vec<u64> = (0..world.answers.len() as u64).collect();
+            assert_eq!(world.arrived, queued, "{steps:?}");
+            if !goes_on {
+                assert!(
+                    world.lost.is_some(),
+                    "{steps:?}: replies were in their places"
+                );
+                continue;
+            }
+            while let Some(value) = world.owed.pop_front() {
+                if !world.read(value) {
+                    assert!(
+                        world.lost.is_some(),
+                        "{steps:?}: replies were in their places"
+                    );
+                    break;
+                }
+            }
+            if world.lost.is_none() {
+                assert_eq!(world.exchange.in_flight(), 0, "{steps:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_share_a_message_up_to_half_of_those_in_flight() {
+        let mut world = World::new();
+        (0..100).for_each(|_| world.queue_part(0));
+        let mut messages = Vec::new();
+        loop {
+            let length = world.exchange.output(Moment::from_nanos(0)).len();
+            if length == 0 {
+                break;
+            }
+            world.exchange.note_written(length);
+            messages = world.exchange.sent.iter().map(Message::requests).collect();
+        }
+        assert_eq!(messages, [50, 50]);
+    }
+
+    #[test]
+    fn a_message_that_nobody_asked_for_ends_the_session_and_a_push_does_not() {
+        let (mut exchange, mut arrivals) = (Exchange::default(), Vec::new());
+        let now = Moment::from_nanos(0);
+        let push = |kind| Value::Push {
+            kind,
+            data: Vec::new(),
+        };
+        for kind in [PushKind::Message, PushKind::SUnsubscribe] {
+            let read = exchange.read(push(kind), now, &mut arrivals);
+            assert!(read.is_ok());
+        }
+        assert!(matches!(arrivals[..], [Arrival::Push(_), Arrival::Push(_)]));
+        for value in [push(PushKind::SSubscribe), Value::Int(1)] {
+            let read = exchange.read(value, now, &mut arrivals);
+            assert!(matches!(read, Err(NoReply::Nonsense)));
+        }
+    }
 }

@@ -6,9 +6,10 @@ use redis::{RedisError, Value};
 
 use crate::{
     backend::redis::transport::{
-        Connection, address::Address, capabilities::Capabilities, command::Arg, errors,
-        known_primary::KnownPrimary, reply,
+        address::Address, capabilities::Capabilities, command::Arg, connection::Connection, errors,
+        known_primary::KnownPrimary, reply, traffic::NoReply,
     },
+    credentials::Credentials,
     failure::Failure,
     options::RESERVED,
 };
@@ -64,21 +65,74 @@ impl CurrentConnection {
         }
     }
 
-    /// Asks what the server reports about itself. The crate `redis` sends a `HELLO`, too, but does not give out the reply.
+    /// Asks for the third version of the protocol, and for what the server reports about itself.
+    ///
+    /// A server or proxy that refuses this, in whatever words, or that closes the connection, is spoken to in the second version. A wrong
+    /// password then shows once more.
+    pub(super) async fn hello(
+        &mut self,
+        purpose: Purpose,
+        credentials: Option<&Credentials>,
+    ) -> Result<Hello, Failure> {
+        let mut words = vec![Arg::Text("HELLO"), Arg::Number(3)];
+        if let Some(credentials) = credentials {
+            let user = credentials.user.as_deref().unwrap_or("default");
+            words.extend(["AUTH", user, &credentials.password].map(Arg::Text));
+        }
+        match self.connection.ask_all(&[&words]).await {
+            Err(NoReply::Broken(_)) => return Ok(Hello::Closed),
+            Err(none) => return Err(errors::handshake(&none, &self.address)),
+            Ok(replies) => match &replies[..] {
+                [Value::ServerError(error)] => match errors::refused(error, &self.address) {
+                    failure @ Failure::NotNow(_) => return Err(failure),
+                    _ => return Ok(Hello::Replied),
+                },
+                [reply @ (Value::Map(_) | Value::Array(_))] => {
+                    self.note_greeting(reply, purpose)?
+                }
+                _ => return Err(errors::no_redis(&self.address)),
+            },
+        }
+        self.address.note_spoke();
+        Ok(Hello::Replied)
+    }
+
+    /// Asks what the server reports about itself, on a connection that speaks the third version of the protocol.
     pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
-        let name = connection_name(self.address.label());
-        let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
-        // The second reply is ignored: locks work without the name of the connection, which a user may lack the right to set.
-        let replies = self.ask_all(&[&[Arg::Text("HELLO")], &set_name]).await?;
-        let reply = replies.into_iter().next();
-        let reply = reply.ok_or_else(|| errors::no_redis(&self.address))?;
-        let mode = reply::field(&reply, "mode").and_then(reply::bytes);
+        self.address.note_spoke();
+        let reply = self.ask(&[Arg::Text("HELLO")]).await?;
+        self.note_greeting(&reply, purpose)?;
+        self.set_name().await
+    }
+
+    fn note_greeting(&mut self, reply: &Value, purpose: Purpose) -> Result<(), Failure> {
+        let mode = reply::field(reply, "mode").and_then(reply::bytes);
         // A node of a cluster has only some of the keys, and companion keys may be on different nodes.
         if purpose == Purpose::Locks && mode == Some(b"cluster") {
             return Err(errors::of_a_cluster(&self.address));
         }
-        self.greeting = Some(Greeting::read(&reply));
+        self.greeting = Some(Greeting::read(reply));
         Ok(())
+    }
+
+    /// Names the connection, and selects the database.
+    pub(super) async fn set_up(&self) -> Result<(), Failure> {
+        if self.greeting.is_some() {
+            self.set_name().await?;
+        }
+        if self.address.database() != 0 {
+            let database = Arg::Number(self.address.database().unsigned_abs());
+            let select = [Arg::Text("SELECT"), database];
+            self.expect_okay(&select).await?;
+        }
+        Ok(())
+    }
+
+    /// Any reply will do: locks work without the name of the connection, which a user may lack the right to set.
+    async fn set_name(&self) -> Result<(), Failure> {
+        let name = connection_name(self.address.label());
+        let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
+        self.ask(&set_name).await.map(drop)
     }
 
     /// Asks whether scripts can be run here, by their text and by their hash: some providers take away one of the two commands. Each
@@ -127,6 +181,15 @@ impl Drop for CurrentConnection {
     }
 }
 
+/// How a server took the greeting of the third version of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hello {
+    /// There is a greeting, unless the server refused.
+    Replied,
+    /// It closed the connection.
+    Closed,
+}
+
 /// What the connections to a server are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -134,7 +197,7 @@ pub(crate) enum Purpose {
     Locks,
     /// Locks, with push messages arriving on another connection.
     LocksOnly,
-    /// Locks, for the tasks of one runtime: see `shared_driver/mod.rs`.
+    /// Locks, for the tasks of one runtime.
     Requests,
     /// Push messages, and nothing else.
     Pushes,

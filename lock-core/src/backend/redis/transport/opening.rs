@@ -1,30 +1,31 @@
 //! From an address to a connection that is ready for use: log in, select the database, and subscribe to push messages.
 
-use std::{sync::Arc, time::Duration};
-
-use redis::{
-    AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisResult,
-    Value, aio::MultiplexedConnection,
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
+
+use redis::{ProtocolVersion, PushInfo, PushKind, Value};
 use tokio::{
-    sync::{Mutex, Notify},
+    sync::Mutex,
     time::{sleep, timeout},
 };
 
 use crate::{
     backend::{
         redis::transport::{
-            CLOCK, Connection,
-            address::{Address, security::authenticated},
+            CLOCK,
+            address::Address,
             authentication::{auth, credentials_for, due, keep_authenticated},
             capabilities::Capabilities,
             command::Arg,
+            connection::Connection,
             connection_events::ConnectionEvents,
             errors,
-            handshake::{CurrentConnection, Purpose, knows_no_resp3},
-            shared_driver::{Driver, SharedDriver},
-            stream::{self, Watched},
-            traffic::Traffic,
+            handshake::{CurrentConnection, Hello, Purpose, knows_no_resp3},
+            session::Session,
+            stream,
+            traffic::{NoReply, Traffic},
         },
         timing::Timing,
     },
@@ -34,7 +35,7 @@ use crate::{
     runtime::executor::spawn_beside,
 };
 
-/// How many requests may wait for the driver. Further requests wait for room.
+/// How many requests may wait for the driver of a user's own client. Further requests wait for room.
 const LONGEST_QUEUE: usize = 1 << 12;
 
 /// The pauses before a provider is asked again for credentials, where the server refused those that it returned.
@@ -56,19 +57,12 @@ pub(crate) struct ConnectionSettings {
     pub(super) events: Arc<dyn ConnectionEvents>,
     /// Locked during a transaction, and while the connection is authenticated anew: an AUTH in a transaction would only be queued.
     pub(super) transaction: Arc<Mutex<()>>,
+    /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
+    pub(super) round_trip: Arc<AtomicU64>,
 }
 
-/// What a connection reports while it is in use.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ConnectionEvent {
-    /// Nothing has come for too long, or a reply was late.
-    Silent,
-    /// Nothing more is sent on the connection. Reported once.
-    Left,
-}
-
-/// Takes what a connection reports.
-pub(super) type Listener = Arc<dyn Fn(&Arc<Connection>, ConnectionEvent) + Send + Sync>;
+/// Called once when nothing more is sent on a connection.
+pub(super) type Listener = Arc<dyn Fn(&Arc<Connection>) + Send + Sync>;
 
 /// A connection that is being made.
 struct Opening<'a> {
@@ -151,27 +145,21 @@ impl Opening<'_> {
         let address = self.address;
         let credentials = credentials_for(address).await?;
         let credentials = credentials.as_ref();
-        let mut pushing = None;
+        if address.client().is_some() {
+            return self.open_by_client(credentials).await;
+        }
+        let mut current = self.connect(credentials).await?;
         if address.pushes() {
-            pushing = self.start(credentials, ProtocolVersion::RESP3).await?;
-        }
-        let current = if let Some(mut current) = pushing {
-            current.greet(self.settings.purpose).await?;
-            current
-        } else {
-            let current = self.start(credentials, ProtocolVersion::RESP2).await?;
-            let current = current.ok_or_else(|| errors::no_redis(address))?;
-            // A user's own client has logged in already.
-            if let (Some(credentials), None) = (credentials, address.client()) {
-                current.expect_okay(&auth(credentials)).await?;
+            let replied = current.hello(self.settings.purpose, credentials).await;
+            // Some servers and proxies close a connection that speaks RESP3.
+            if replied? == Hello::Closed {
+                current = self.connect(credentials).await?;
             }
-            current
-        };
-        if address.database() != 0 && address.client().is_none() {
-            let database = Arg::Number(address.database().unsigned_abs());
-            let select = [Arg::Text("SELECT"), database];
-            current.expect_okay(&select).await?;
         }
+        if let (None, Some(credentials)) = (&current.greeting, credentials) {
+            current.expect_okay(&auth(credentials)).await?;
+        }
+        current.set_up().await?;
         Ok(current)
     }
 
@@ -191,93 +179,86 @@ impl Opening<'_> {
         Ok(Some(format!("no reply to SUBSCRIBE within {patience:?}")))
     }
 
-    /// Connects, greets the server, and starts the driver. `None`: the server does not speak this version of the protocol.
-    async fn start(
+    /// Connects, and starts a session.
+    async fn connect(
+        &self,
+        credentials: Option<&Credentials>,
+    ) -> Result<CurrentConnection, Failure> {
+        let (address, patience) = (self.address, self.settings.timing.command_timeout);
+        let connected = stream::connect(address, patience).await;
+        let stream = connected.map_err(|error| errors::unreachable(&error, address))?;
+        let traffic = Arc::new(Traffic::new(self.settings.round_trip.clone()));
+        let events = self.settings.events.clone();
+        let session = Session::start(stream, traffic.clone(), events);
+        let connection = Connection::of_session(session, traffic);
+        Ok(self.watched(connection, credentials))
+    }
+
+    /// Has the user's own client connect and log in. It drives the connection.
+    async fn open_by_client(
+        &self,
+        credentials: Option<&Credentials>,
+    ) -> Result<CurrentConnection, Failure> {
+        let resp3 = ProtocolVersion::RESP3;
+        let opened = match self.open_client(credentials, resp3).await {
+            Err(error) if knows_no_resp3(&error) => {
+                self.open_client(credentials, ProtocolVersion::RESP2).await
+            }
+            opened => opened,
+        };
+        let (connection, protocol) =
+            opened.map_err(|error| errors::ungreeted(&error, self.address))?;
+        let mut current = self.watched(connection, credentials);
+        if protocol == resp3 {
+            current.greet(self.settings.purpose).await?;
+        }
+        Ok(current)
+    }
+
+    async fn open_client(
         &self,
         credentials: Option<&Credentials>,
         protocol: ProtocolVersion,
-    ) -> Result<Option<CurrentConnection>, Failure> {
-        let address = self.address;
-        let (traffic, gone) = (Arc::<Traffic>::default(), Arc::<Notify>::default());
-        let config = self.config(protocol, &traffic, &gone);
-        let mut registrations = None;
-        let made = if address.client().is_some() {
-            let opened = address.open(credentials, protocol, &config).await;
-            // The client's driver runs already. In the second version of the protocol, the next request notices the end of the
-            // connection.
-            let driver: Driver = Box::pin(async move { gone.notified().await });
-            opened.map(|handle| (handle, driver))
-        } else {
-            let patience = self.settings.timing.command_timeout;
-            let is_shared = shares_driver(self.settings.purpose);
-            let connected = stream::connect(address, patience, is_shared).await;
-            let (stream, shared) =
-                connected.map_err(|error| errors::unreachable(&error, address))?;
-            registrations = shared;
-            let stream = Watched::new(stream, traffic.clone());
-            greet(stream, credentials, protocol, config).await
-        };
-        let (handle, mut driver) = match made {
-            Ok(made) => made,
-            Err(error) if knows_no_resp3(&error) => return Ok(None),
-            Err(error) => return Err(errors::ungreeted(&error, traffic.ended(), address)),
-        };
-        if protocol == ProtocolVersion::RESP3 {
-            address.note_spoke();
-        }
-        let mut connection = Connection::new(handle, traffic.clone());
-        if let Some(socket) = registrations {
-            let shared = SharedDriver::new(driver, socket, traffic);
-            driver = shared.clone().watched();
-            connection = connection.sharing(shared);
-        }
-        let current = CurrentConnection::new(Arc::new(connection), address.clone());
-        self.drive(&current, driver, credentials.and_then(due));
-        Ok(Some(current))
-    }
-
-    /// The settings of a connection for the crate `redis`. `gone` is notified when a connection with messages has ended.
-    fn config(
-        &self,
-        protocol: ProtocolVersion,
-        traffic: &Arc<Traffic>,
-        gone: &Arc<Notify>,
-    ) -> AsyncConnectionConfig {
+    ) -> redis::RedisResult<(Connection, ProtocolVersion)> {
+        let traffic = Arc::new(Traffic::new(self.settings.round_trip.clone()));
         let given = self.address.client().cloned().unwrap_or_default();
-        let config = given
+        let mut config = given
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(LONGEST_QUEUE);
-        // In the second version of the protocol there are no messages.
-        if protocol == ProtocolVersion::RESP2 {
-            return config;
+        // In the second version of the protocol there are no messages, and the next request notices the end of the connection.
+        if protocol == ProtocolVersion::RESP3 {
+            let (events, traffic) = (self.settings.events.clone(), traffic.clone());
+            config = config.set_push_sender(move |message: PushInfo| {
+                if message.kind == PushKind::Disconnection {
+                    traffic.end(NoReply::Broken("the connection has ended".into()));
+                }
+                events.pushed(&message);
+                Ok::<(), ()>(())
+            });
         }
-        let events = self.settings.events.clone();
-        let (traffic, gone) = (traffic.clone(), gone.clone());
-        config.set_push_sender(move |message: PushInfo| {
-            traffic.note_message();
-            if message.kind == PushKind::Disconnection {
-                gone.notify_one();
-            }
-            events.pushed(&message);
-            Ok::<(), ()>(())
-        })
+        let handle = self.address.open(credentials, protocol, &config).await?;
+        Ok((Connection::of_client(handle, traffic), protocol))
     }
 
-    /// Spawns a task that polls the driver until the connection is over, and authenticates it anew after `due`.
-    fn drive(&self, current: &CurrentConnection, driver: Driver, due: Option<Duration>) {
-        let (connection, address) = (current.connection.clone(), current.address.clone());
+    /// Spawns a task that watches the connection until it is over, and authenticates it anew before its credentials end.
+    fn watched(
+        &self,
+        connection: Connection,
+        credentials: Option<&Credentials>,
+    ) -> CurrentConnection {
+        let (connection, address) = (Arc::new(connection), self.address.clone());
+        let current = CurrentConnection::new(connection.clone(), address.clone());
         let (transaction, timing) = (self.settings.transaction.clone(), self.settings.timing);
-        // On a connection for push messages alone, usually no request is in flight.
-        if self.settings.purpose == Purpose::Pushes {
-            connection.traffic.always_notice_silence();
-        }
-        let listener = self.listener.clone();
+        let (listener, due) = (self.listener.clone(), credentials.and_then(due));
         spawn_beside(async move {
-            let silent = || listener(&connection, ConnectionEvent::Silent);
-            let left = || listener(&connection, ConnectionEvent::Left);
-            let until_its_end = connection.drive(driver, timing.command_timeout, silent, left);
-            // Dropped with the driver: its pause may be a day long.
+            let silent = || {
+                let server = address.shown();
+                tracing::warn!(server, "the connection is dead; making a new one");
+            };
+            let left = || listener(&connection);
+            let until_its_end = connection.watch(timing.command_timeout, silent, left);
+            // Dropped with the watch: its pause may be a day long.
             let within = timing.connect_timeout;
             let authenticated =
                 keep_authenticated(&connection, &address, &transaction, due, within);
@@ -287,6 +268,7 @@ impl Opening<'_> {
                 never = authenticated => match never {},
             }
         });
+        current
     }
 }
 
@@ -307,33 +289,6 @@ async fn subscribe(current: &CurrentConnection, channel: &str) -> Result<Option<
     }))
 }
 
-/// Whether requests poll the driver of such a connection themselves. Where a socket cannot be registered with two reactors, and in a
-/// simulation, the manager's thread does.
-fn shares_driver(purpose: Purpose) -> bool {
-    #[cfg(feature = "simulation")]
-    if crate::runtime::simulation::ask(|_| ()).is_some() {
-        return false;
-    }
-    cfg!(unix) && purpose == Purpose::Requests
-}
-
-/// Greets the server. In the second version of the protocol, nothing is sent for that.
-async fn greet(
-    stream: Watched,
-    credentials: Option<&Credentials>,
-    protocol: ProtocolVersion,
-    config: AsyncConnectionConfig,
-) -> RedisResult<(MultiplexedConnection, Driver)> {
-    let info = RedisConnectionInfo::default()
-        .set_protocol(protocol)
-        .set_skip_set_lib_name();
-    let credentials = credentials.filter(|_| protocol == ProtocolVersion::RESP3);
-    let info = authenticated(info, credentials);
-    let (handle, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-    // Boxed, since its type is tied to that of `info`.
-    Ok((handle, Box::pin(driver)))
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::time::Instant;
@@ -342,6 +297,7 @@ mod tests {
     use crate::backend::redis::transport::{
         address::{security::Security, url::ServerUrl},
         connection_events::RepliesOnly,
+        stream::Stream,
     };
 
     fn to(url: &str) -> ConnectionSettings {
@@ -352,6 +308,7 @@ mod tests {
             timing: Timing::default(),
             events: Arc::new(RepliesOnly),
             transaction: Arc::default(),
+            round_trip: Arc::default(),
         }
     }
 
@@ -359,21 +316,19 @@ mod tests {
     async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_end() {
         let (ours, theirs) = tokio::io::duplex(64);
         let traffic = Arc::<Traffic>::default();
-        let stream = Watched::new(Box::new(ours), traffic.clone());
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let made = greet(stream, None, ProtocolVersion::RESP2, config).await;
-        let (handle, driver) = made.expect("nothing is sent in a greeting");
-        let connection = Arc::new(Connection::new(handle, traffic));
-        let kept = Arc::downgrade(&connection);
+        let stream = Stream::Fixed(Box::new(ours));
+        let session = Session::start(stream, traffic.clone(), Arc::new(RepliesOnly));
         let settings = to("redis://user:password@host");
-        let current = CurrentConnection::new(connection, settings.address.clone());
-        let day = Duration::from_secs(24 * 60 * 60);
         let opening = Opening {
             settings: &settings,
             address: &settings.address,
-            listener: Arc::new(|_, _| ()),
+            listener: Arc::new(|_| ()),
         };
-        opening.drive(&current, driver, Some(day));
+        let day = Duration::from_secs(24 * 60 * 60);
+        let credentials = Credentials::new("user", "password").valid_for(day);
+        let connection = Connection::of_session(session, traffic);
+        let current = opening.watched(connection, Some(&credentials));
+        let kept = Arc::downgrade(&current.connection);
         drop((current, theirs));
         let started = Instant::now();
         while kept.upgrade().is_some() {

@@ -1,7 +1,7 @@
 //! The connection to one server, watched and replaced.
 //!
-//! A half-open connection looks like an idle one. So each command has a time-out, after which a PING is sent. If nothing at all
-//! comes back within a second time-out, the connection is replaced. See `exchange.rs`.
+//! A half-open connection looks like an idle one. The kernel finds it by keepalive and the user time-out. A connection on which requests
+//! are in flight, and no reply arrives for two command time-outs, is replaced, too.
 
 use std::{
     sync::{
@@ -17,17 +17,19 @@ use crate::{
     backend::{
         in_flight::ConnectionId,
         redis::transport::{
-            CLOCK, Connection,
+            CLOCK,
             address::Address,
             capabilities::Capabilities,
             command::Arg,
+            connection::Connection,
             connection_events::{ConnectionEvents, RepliesOnly},
             errors,
             handshake::{CurrentConnection, Greeting, Purpose},
             known_primary::{Need, PrimaryFinder},
-            opening::{self, ConnectionEvent, ConnectionSettings},
+            lifecycle::{Attempt, Lifecycle, Wanted, since_then},
+            opening::{self, ConnectionSettings},
             reply,
-            session::{Attempt, Session, Wanted, since_then},
+            traffic::NoReply,
         },
         timing::Timing,
     },
@@ -36,15 +38,13 @@ use crate::{
     telemetry,
 };
 
-/// Connects, and reconnects, to one server. What is decided is in `session.rs`, and how a connection is made in `opening.rs`.
+/// Connects, and reconnects, to one server. What is decided is in `lifecycle.rs`, and how a connection is made in `opening.rs`.
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
     pub(super) settings: ConnectionSettings,
     /// The sentinels that know where the server is.
     sentinels: Option<Arc<dyn PrimaryFinder>>,
-    pub(super) session: Mutex<Session<Arc<CurrentConnection>>>,
-    /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
-    pub(super) round_trip: AtomicU64,
+    pub(super) lifecycle: Mutex<Lifecycle<Arc<CurrentConnection>>>,
     /// How many connections have ended or were given up.
     pub(crate) losses: AtomicU64,
 }
@@ -66,10 +66,10 @@ impl ReconnectingConnection {
                 timing,
                 events,
                 transaction: Arc::default(),
+                round_trip: Arc::default(),
             },
             sentinels,
-            session: Mutex::default(),
-            round_trip: AtomicU64::new(0),
+            lifecycle: Mutex::default(),
             losses: AtomicU64::new(0),
         }
     }
@@ -130,10 +130,9 @@ impl ReconnectingConnection {
         self: &Arc<Self>,
         within: Duration,
     ) -> Result<Capabilities, Failure> {
-        let current = tokio::time::timeout(within, self.current()).await;
-        let current = current.unwrap_or_else(|_| Err(errors::late(self.address(), within)))?;
+        let ready = self.ready_within(within).await?;
         let none = || Failure::not_now("no locks are kept by this connection");
-        current.capabilities.ok_or_else(none)
+        ready.current.capabilities.ok_or_else(none)
     }
 
     /// The current connection, or a new one.
@@ -146,7 +145,7 @@ impl ReconnectingConnection {
             return Ok(current);
         }
         // The mutex is free after this line: a runtime that ends drops the task below at once, and its drop locks it.
-        let wanted = self.session.lock().wanted(CLOCK.now());
+        let wanted = self.lifecycle.lock().wanted(CLOCK.now());
         let attempt = match wanted {
             Wanted::Known(opened) => return opened,
             Wanted::Wait(attempt) => attempt,
@@ -168,9 +167,9 @@ impl ReconnectingConnection {
         let primary = found.as_ref();
         let primary = primary.map(|found| self.address().at(&found.host, found.port));
         let weak = Arc::downgrade(self);
-        let listener = Arc::new(move |connection: &Arc<Connection>, event| {
+        let listener = Arc::new(move |connection: &Arc<Connection>| {
             if let Some(reconnecting) = weak.upgrade() {
-                reconnecting.take(connection, event);
+                reconnecting.note_left(connection);
             }
         });
         let mut current = opening::open(&self.settings, primary.as_ref(), listener).await?;
@@ -197,10 +196,10 @@ impl ReconnectingConnection {
                 self.address()
             )));
         }
-        let mut session = self.session.lock();
-        session.made(current.clone(), CLOCK.now());
+        let mut lifecycle = self.lifecycle.lock();
+        lifecycle.made(current.clone(), CLOCK.now());
         current.connection.in_use.store(true, Ordering::Release);
-        drop(session);
+        drop(lifecycle);
         current.address.note_spoke();
         tracing::debug!(server = self.address().shown(), "connected");
         if self.keeps_locks() {
@@ -212,8 +211,8 @@ impl ReconnectingConnection {
 
     /// Whether push messages arrive. Without a connection, they are assumed to arrive on the next one.
     pub(crate) fn is_subscribed(&self) -> bool {
-        let session = self.session.lock();
-        session
+        let lifecycle = self.lifecycle.lock();
+        lifecycle
             .current()
             .is_none_or(|current| current.is_subscribed)
     }
@@ -222,17 +221,14 @@ impl ReconnectingConnection {
         &*self.settings.events
     }
 
-    /// Takes what a connection reports.
-    fn take(self: &Arc<Self>, connection: &Arc<Connection>, event: ConnectionEvent) {
-        if let ConnectionEvent::Silent = event {
-            return self.suspect(connection, self.timing().command_timeout);
-        }
+    /// Nothing more is sent on a connection.
+    fn note_left(self: &Arc<Self>, connection: &Arc<Connection>) {
         self.forget(connection.id);
         if !connection.in_use.load(Ordering::Acquire) {
             return;
         }
         self.settings.events.disconnected();
-        if self.keeps_locks() && self.session.lock().reachability.broke(CLOCK.now()) {
+        if self.keeps_locks() && self.lifecycle.lock().reachability.broke(CLOCK.now()) {
             spawn_beside(make_the_next(Arc::downgrade(self)));
         }
     }
@@ -243,7 +239,7 @@ impl ReconnectingConnection {
     }
 
     fn note_out_of_reach(&self, cause: &Failure) {
-        if !self.session.lock().reachability.failed() {
+        if !self.lifecycle.lock().reachability.failed() {
             return;
         }
         let server = self.address().shown();
@@ -251,7 +247,7 @@ impl ReconnectingConnection {
     }
 
     fn note_reached(self: &Arc<Self>) {
-        let away = self.session.lock().reachability.returned(CLOCK.now());
+        let away = self.lifecycle.lock().reachability.returned(CLOCK.now());
         let server = self.address().shown();
         let Some(away) = away else {
             return telemetry::reached(server);
@@ -273,21 +269,17 @@ impl ReconnectingConnection {
     /// Ends a connection on which a reply has a form that its request cannot have: replies were lost, and all later ones are taken for
     /// those of other requests.
     pub(crate) fn expect_its_form<T>(&self, id: ConnectionId, read: &Result<T, Failure>) {
-        if read.as_ref().is_err_and(errors::is_nonsense) {
-            self.end_misplaced(id);
+        if !read.as_ref().is_err_and(errors::is_nonsense) {
+            return;
         }
-    }
-
-    /// Ends a connection, and all requests on it, since its replies are not in their places.
-    pub(super) fn end_misplaced(&self, id: ConnectionId) {
-        let current = self.session.lock().current().cloned();
+        let current = self.lifecycle.lock().current().cloned();
         if let Some(current) = current.filter(|current| current.connection.id == id) {
             let server = self.address().shown();
             tracing::warn!(
                 server,
                 "replies were lost on the connection; making a new one"
             );
-            current.connection.end_misplaced();
+            current.connection.end(NoReply::misplaced());
             self.forget(id);
         }
     }
@@ -313,12 +305,12 @@ impl ReconnectingConnection {
                 "connections to {server} break as soon as they are made"
             ))
         };
-        let taken = self.session.lock().take_if(is_meant, CLOCK.now(), broken);
+        let taken = self.lifecycle.lock().take_if(is_meant, CLOCK.now(), broken);
         let Some(current) = taken else {
             return false;
         };
         self.losses.fetch_add(1, Ordering::AcqRel);
-        // Its driver reports the end: this may be a thread of the user, in the middle of a request.
+        // Its watch reports the end: this may be a thread of the user, in the middle of a request.
         current.connection.traffic.retire();
         true
     }
@@ -330,38 +322,24 @@ impl ReconnectingConnection {
 
     /// The connection that there is now, and what is known of it.
     pub(crate) fn snapshot(&self) -> Option<Arc<CurrentConnection>> {
-        let current = self.session.lock().current()?.clone();
+        let current = self.lifecycle.lock().current()?.clone();
         if !current.connection.traffic.has_ended() {
             return Some(current);
         }
-        // Its driver has not reported the end yet.
+        // Its watch has not reported the end yet.
         self.forget(current.connection.id);
         None
     }
 
-    /// Doubts the connection, since another one to the same server has ended. It is made anew if no request is in flight. Else this
-    /// finds out whether it is dead. Runs on the manager's thread.
-    pub(crate) fn doubt(self: &Arc<Self>) {
-        let is_idle =
-            |current: &Arc<CurrentConnection>| current.connection.traffic.in_flight() == 0;
-        if !self.forget_if(is_idle)
-            && let Some(current) = self.snapshot()
-        {
-            self.suspect(&current.connection, self.reply_within());
-        }
-    }
-
-    /// Whether a task of a runtime reads the connection, or it needs none, or there is none yet.
-    pub(crate) fn has_reader(&self) -> bool {
-        let shared = self
-            .snapshot()
-            .and_then(|now| now.connection.shared.clone());
-        shared.is_none_or(|shared| shared.has_reader())
+    /// Makes the connection anew if no request is in flight, since another one to the same server has ended. Requests that are in flight
+    /// will show whether it is dead.
+    pub(crate) fn doubt(&self) {
+        self.forget_if(|current| current.connection.traffic.in_flight() == 0);
     }
 
     /// Whether there is no connection, none is being made, and none was tried in this time.
     pub(crate) fn is_to_be_made(&self, pause: Duration) -> bool {
-        self.session.lock().is_to_be_made(pause, CLOCK.now())
+        self.lifecycle.lock().is_to_be_made(pause, CLOCK.now())
     }
 }
 
@@ -374,7 +352,7 @@ async fn make_the_next(weak: Weak<ReconnectingConnection>) {
     while let Some(reconnecting) = weak.upgrade() {
         // It may have ended again before this task was polled. Then its end has started no other task.
         if reconnecting.current().await.is_ok() && reconnecting.is_up() {
-            return reconnecting.session.lock().reachability.returns_no_more();
+            return reconnecting.lifecycle.lock().reachability.returns_no_more();
         }
         drop(reconnecting);
         tokio::time::sleep(jittered(RETURN_PAUSE)).await;
@@ -399,7 +377,7 @@ impl Unfinished {
             .and_then(|current| reconnecting.install(current));
         self.end(installed.map_err(|failure| match failure {
             // The settings worked before and are wrong now: a password was replaced, or a certificate expired.
-            Failure::Invalid(reason) if reconnecting.session.lock().has_connected() => {
+            Failure::Invalid(reason) if reconnecting.lifecycle.lock().has_connected() => {
                 Failure::refused(reason.to_string())
             }
             failure => failure,
@@ -412,7 +390,7 @@ impl Unfinished {
             reconnecting.note_out_of_reach(failure);
         }
         let failure = result.as_ref().err().cloned();
-        reconnecting.session.lock().ended(failure, CLOCK.now());
+        reconnecting.lifecycle.lock().ended(failure, CLOCK.now());
         // The mutex is free: this wakes those that wait.
         drop(attempt.set(result));
     }
@@ -431,7 +409,7 @@ impl Drop for ReconnectingConnection {
     /// Closes the connection: a node that left its cluster needs none. Its gauge would otherwise say for ever that it is not reached.
     fn drop(&mut self) {
         self.forget_if(|_| true);
-        let is_out_of_reach = self.session.lock().reachability.is_out_of_reach();
+        let is_out_of_reach = self.lifecycle.lock().reachability.is_out_of_reach();
         if is_out_of_reach {
             telemetry::out_of_reach_no_more(self.address().shown());
         }

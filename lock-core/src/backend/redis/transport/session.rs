@@ -1,322 +1,570 @@
-//! The connections to one server over time, as a state machine without a socket: which one there is, and when the next one is made.
+//! A session: one socket, and the task that owns it. Whatever thread queues a request, it leaves and is answered first in, first out.
 //!
-//! At most one is being made at a time, and all callers wait for that one. After a failure, the next one waits for a moment, so that
-//! many callers do not flood a server that is down. Connections that end as soon as they are made count as a failure.
+//! A request goes into the *inbox*. With few requests in flight, the thread that queued it also sends it, so that no other task has to
+//! run first. In a crowd, it wakes the session's task, which runs once after all tasks that are ready, and then sends what they queued
+//! in shared messages. The task alone reads, and gives each request its replies.
 //!
-//! An operator reads one line when a server is out of reach, and one when it is back. A connection that breaks is made anew at once.
-//! Only if that fails, the server counts as out of reach: servers and proxies close idle connections, and that is no outage.
+//! The task runs on the runtime of those who use the session, its *home*: then no other thread stands between a task and its reply. A
+//! runtime may end, or may be kept without being driven, or be blocked by a handler. So the watch on the manager's thread looks
+//! whether the task is polled while there is work for it. If not, the session moves to the manager's thread, and back with the next
+//! request from a runtime. Nothing is lost or sent twice, since the socket, the bytes and the requests move together.
+//!
+//! What holds, whichever threads run:
+//!
+//! 1. Bytes are composed and written under the mutex of `Io` only, in the order of the inbox. So no request overtakes another one.
+//! 2. A thread that finds that mutex locked wakes the task instead. A task registers its waker with the inbox before it looks there.
+//!    So no request is left in the inbox without somebody who looks, with one exception: a release in the background.
+//! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker that no other one can steal. So a
+//!    release that no task waits for wakes nothing. The next request takes it along, or the manager's thread sends it within 2 ms.
+//! 4. Wakers of users run while no mutex of this file is locked, and each of their panics is caught.
+//!
+//! Rejected: tokio's `yield_now` to run after the other tasks. A worker keeps a task that yields, and first runs others, one of which
+//! may block the thread.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::poll_fn,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Waker},
+};
 
-use tokio::sync::SetOnce;
+use redis::{Pipeline, Value};
+use tokio::{io::AsyncWrite, runtime::Handle, sync::oneshot};
 
-use crate::{failure::Failure, moment::Moment};
+use crate::{
+    backend::redis::transport::{
+        CLOCK,
+        connection_events::ConnectionEvents,
+        exchange::{Arrival, CROWD, Compose, Exchange, MessagePart, PartReply, Request},
+        incoming::Incoming,
+        stream::Stream,
+        traffic::{NoReply, Traffic},
+    },
+    runtime::{
+        executor::spawn_beside,
+        io_thread,
+        mutex::{Mutex, may_switch},
+    },
+};
 
-/// After a failed connect the next one waits this long.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// How many values are read before there is a turn for writing. A server that sends without end would otherwise keep renewals from
+/// leaving.
+const MOST_AT_A_TIME: usize = 256;
 
-/// This many connections in a row may end within `RECONNECT_PAUSE`; the next one counts as a failure, too. Each new connection
-/// causes renewals of the held locks. A server or proxy that closes connections because of them would be flooded.
-const MOST_SHORT_LIVED: u32 = 3;
+/// A handle of a session. The session ends when it is told to, or with its socket.
+#[derive(Clone)]
+pub(crate) struct Session(Arc<Shared>);
 
-/// A connection that is being made; each caller that needs it waits within its own time-out. They are woken in the order in which
-/// they came.
-pub(super) type Attempt<C> = SetOnce<Result<C, Failure>>;
-
-/// What a caller that needs a connection does.
-#[derive(Debug)]
-pub(super) enum Wanted<C> {
-    /// There is a connection by now, or none is to be made yet.
-    Known(Result<C, Failure>),
-    /// It waits for this one.
-    Wait(Arc<Attempt<C>>),
-    /// It waits for this one, and begins it.
-    Begin(Arc<Attempt<C>>),
+struct Shared {
+    inbox: Mutex<Inbox>,
+    /// `None` once the session has ended.
+    io: Mutex<Option<Io>>,
+    /// The number of its home. The task of an earlier home ends. Changes under the mutex of `io`.
+    home: AtomicU64,
+    /// Whether its home is a runtime of its users. Otherwise it is the manager's thread.
+    has_home: AtomicBool,
+    /// Whether that runtime has ended.
+    is_lost: AtomicBool,
+    /// Whether a request is waited for on the manager's thread.
+    is_urgent: AtomicBool,
+    traffic: Arc<Traffic>,
+    events: Arc<dyn ConnectionEvents>,
 }
 
-#[derive(Debug)]
-pub(super) struct Session<C> {
-    current: Option<C>,
-    /// When the last connection was made.
-    since: Option<Moment>,
-    /// How many connections in a row broke as soon as they were made.
-    short_lived: u32,
-    last_failure: Option<(Moment, Failure)>,
-    attempt: Option<Arc<Attempt<C>>>,
-    pub(super) reachability: Reachability,
+/// What has been queued, and who is to look.
+#[derive(Default)]
+struct Inbox {
+    requests: Vec<Request>,
+    /// The task at the session's home.
+    task: Option<Waker>,
+    /// Whether it was woken since it last looked.
+    is_woken: bool,
+    has_ended: bool,
 }
 
-impl<C> Default for Session<C> {
-    fn default() -> Self {
-        Self {
-            current: None,
-            since: None,
-            short_lived: 0,
-            last_failure: None,
-            attempt: None,
-            reachability: Reachability::default(),
-        }
+/// What moves from home to home.
+struct Io {
+    stream: Stream,
+    incoming: Incoming,
+    exchange: Exchange,
+    /// The task at its home, once it was polled.
+    task: Option<Waker>,
+    /// How often that task was polled.
+    polls: u64,
+    /// Whether the task lets others run first.
+    is_letting_others: bool,
+    /// Why a thread that sent a request could not write.
+    failed: Option<NoReply>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
     }
 }
 
-impl<C: Clone> Session<C> {
-    pub(super) fn current(&self) -> Option<&C> {
-        self.current.as_ref()
-    }
-
-    /// A caller needs a connection, and saw none. It looks again here: a connection that carries requests is not to be replaced.
-    pub(super) fn wanted(&mut self, now: Moment) -> Wanted<C> {
-        if let Some(current) = &self.current {
-            return Wanted::Known(Ok(current.clone()));
+impl Session {
+    /// Begins on the manager's thread, which is the calling one.
+    pub(super) fn start(
+        stream: Stream,
+        traffic: Arc<Traffic>,
+        events: Arc<dyn ConnectionEvents>,
+    ) -> Self {
+        let session = Self::unstarted(stream, traffic, events);
+        // It is registered there.
+        if let Some(home) = session.0.rehome(true, |_| true) {
+            spawn_beside(home);
         }
-        if let Some((at, failure)) = &self.last_failure
-            && now.since(*at) < RECONNECT_PAUSE
-        {
-            return Wanted::Known(Err(failure.clone()));
-        }
-        if let Some(attempt) = &self.attempt {
-            return Wanted::Wait(attempt.clone());
-        }
-        let attempt = self.attempt.insert(Arc::default());
-        Wanted::Begin(attempt.clone())
+        session
     }
 
-    /// A connection was made. There was none when its attempt began, and there is one attempt at a time.
-    pub(super) fn made(&mut self, connection: C, now: Moment) {
-        self.current = Some(connection);
-        self.since = Some(now);
+    fn unstarted(stream: Stream, traffic: Arc<Traffic>, events: Arc<dyn ConnectionEvents>) -> Self {
+        Self(Arc::new(Shared {
+            inbox: Mutex::default(),
+            io: Mutex::new(Some(Io {
+                stream,
+                incoming: Incoming::default(),
+                exchange: Exchange::default(),
+                task: None,
+                polls: 0,
+                is_letting_others: false,
+                failed: None,
+            })),
+            home: AtomicU64::new(0),
+            has_home: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            is_urgent: AtomicBool::new(false),
+            traffic,
+            events,
+        }))
     }
 
-    /// The attempt is over. `failure`: why it made no connection.
-    pub(super) fn ended(&mut self, failure: Option<Failure>, now: Moment) {
-        self.attempt = None;
-        self.last_failure = failure.map(|failure| (now, failure));
-    }
-
-    /// Takes the connection away if it is meant. Returns it. `broken`: the failure of connections that break at once.
-    pub(super) fn take_if(
-        &mut self,
-        is_meant: impl FnOnce(&C) -> bool,
-        now: Moment,
-        broken: impl FnOnce() -> Failure,
-    ) -> Option<C> {
-        let taken = self.current.take_if(|current| is_meant(current))?;
-        let is_short = |since| now.since(since) < RECONNECT_PAUSE;
-        self.short_lived = if self.since.is_some_and(is_short) {
-            self.short_lived + 1
-        } else {
-            0
+    /// Sends commands in a message of their own. `None`: the session has ended. See [`reply`](Self::reply).
+    pub(super) fn alone(
+        &self,
+        commands: &Pipeline,
+        in_flight: usize,
+    ) -> impl Future<Output = Option<Vec<Value>>> + Send + use<> {
+        let (answer, reply) = oneshot::channel();
+        let request = Request::Alone {
+            packed: commands.get_packed_pipeline(),
+            replies: commands.len(),
+            answer,
         };
-        if self.short_lived > MOST_SHORT_LIVED {
-            self.last_failure = Some((now, broken()));
+        self.reply(request, reply, in_flight)
+    }
+
+    /// Sends a request that may share a message with others. `None`: the session has ended. See [`reply`](Self::reply).
+    pub(super) fn part(
+        &self,
+        part: MessagePart,
+        composer: Arc<dyn Compose>,
+        in_flight: usize,
+    ) -> impl Future<Output = Option<PartReply>> + Send + use<> {
+        let (answer, reply) = oneshot::channel();
+        let request = Request::Part {
+            part,
+            composer,
+            answer,
+        };
+        self.reply(request, reply, in_flight)
+    }
+
+    /// Queues a request with the first poll, and waits for its reply. `in_flight`: how many requests there are, this one included.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the request leaves all the same, and
+    /// what is queued afterwards arrives after it.
+    fn reply<T: Send + 'static>(
+        &self,
+        request: Request,
+        mut reply: oneshot::Receiver<T>,
+        in_flight: usize,
+    ) -> impl Future<Output = Option<T>> + Send + use<T> {
+        let shared = self.0.clone();
+        let (mut request, mut is_left) = (Some(request), false);
+        poll_fn(move |context| {
+            if let Some(request) = request.take() {
+                shared.queue(request);
+                // A task of a runtime may be followed by one that blocks its worker. Another thread has no worker.
+                is_left = io_thread::is_polled_for_another() && tokio::task::try_id().is_some();
+                if !is_left {
+                    shared.send(in_flight);
+                }
+            } else if mem::take(&mut is_left) {
+                shared.send(1);
+                shared.hurry();
+            }
+            Pin::new(&mut reply).poll(context).map(Result::ok)
+        })
+    }
+
+    /// Verifies that replies are in their places, after one did not arrive in time.
+    pub(super) fn probe(&self) {
+        self.0.queue(Request::Probe);
+        self.0.send(1);
+    }
+
+    /// Ends the session, and all requests on it.
+    pub(super) fn end(&self) {
+        self.0.inbox.lock().has_ended = true;
+        let io = self.0.io.try_lock().map(|mut io| io.take());
+        match io {
+            // A task polls it, and will look again.
+            None => self.0.wake_task(),
+            Some(io) => {
+                self.0.end(io);
+                self.0.wake_task();
+            }
         }
-        Some(taken)
     }
 
-    /// The server replied that it is of no use now.
-    pub(super) fn failed(&mut self, failure: Failure, now: Moment) {
-        self.last_failure = Some((now, failure));
+    /// Whether the session runs on a runtime of its users.
+    pub(crate) fn has_home(&self) -> bool {
+        self.0.has_home.load(SeqCst)
     }
 
-    /// Whether there ever was a connection.
-    pub(super) fn has_connected(&self) -> bool {
-        self.since.is_some()
+    /// Moves the session to this runtime, unless another thread uses it right now.
+    ///
+    /// # Errors
+    ///
+    /// If the runtime has no reactor, which can only be tried.
+    pub(crate) fn move_to(&self, home: &Handle) -> Result<(), NoReactor> {
+        self.move_home(home, false)
     }
 
-    /// Whether there is no connection, none is being made, and none was tried in this time.
-    pub(super) fn is_to_be_made(&self, pause: Duration, now: Moment) -> bool {
-        let failed = self.last_failure.as_ref().map(|(at, _)| *at);
-        let mut tried = failed.into_iter().chain(self.since);
-        let is_early = tried.any(|at| now.since(at) < pause);
-        self.current.is_none() && self.attempt.is_none() && !is_early
+    fn move_home(&self, home: &Handle, is_manager: bool) -> Result<(), NoReactor> {
+        let mut has_reactor = true;
+        let task = self.0.rehome(is_manager, |stream| {
+            let _inside = home.enter();
+            // This panics if the runtime has none.
+            let registered = catch_unwind(AssertUnwindSafe(|| stream.register_here()));
+            has_reactor = registered.is_ok();
+            matches!(registered, Ok(Ok(true)))
+        });
+        if let Some(task) = task {
+            // On a runtime that is shutting down, the task is dropped at once.
+            drop(home.spawn(task));
+        }
+        has_reactor.then_some(()).ok_or(NoReactor)
+    }
+
+    /// Moves the session to the manager's thread, which is the calling one, if its home has ended, or has not polled it since it had
+    /// been polled so often, although there is work. Returns how often it was polled.
+    pub(super) fn take_over(&self, polls: Option<u64>) -> Option<u64> {
+        let is_lost = self.0.is_lost.load(SeqCst);
+        if !is_lost && !self.has_home() {
+            return None;
+        }
+        let slot = self.0.io.try_lock();
+        let io = slot.as_ref().and_then(|slot| slot.as_ref());
+        let now = io.map(|io| io.polls);
+        let is_left = now == polls
+            && io.is_some_and(|io| {
+                io.stream.is_readable() || !self.0.inbox.lock().requests.is_empty()
+            });
+        drop(slot);
+        if is_lost || is_left {
+            // The manager's runtime has a reactor.
+            drop(self.move_home(&Handle::current(), true));
+        }
+        now
+    }
+
+    /// Whether the watch is to look soon.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.0.is_urgent.swap(false, SeqCst)
     }
 }
 
-/// What is known of one server. Its events come from the only connection on the manager's thread to that server.
-#[derive(Debug, Default)]
-pub(super) struct Reachability {
-    /// When the last connection ended, and whether the log says so.
-    lost: Option<(Moment, bool)>,
-    /// Whether a task makes the next connection.
-    is_returning: bool,
+/// A runtime without a reactor.
+#[derive(Debug)]
+pub(crate) struct NoReactor;
+
+impl Shared {
+    /// Returns the task for the next home. `None`: another thread uses the session right now, or it cannot move.
+    fn rehome(
+        self: &Arc<Self>,
+        is_manager: bool,
+        register: impl FnOnce(&mut Stream) -> bool,
+    ) -> Option<Home> {
+        may_switch();
+        let mut slot = self.io.try_lock()?;
+        let io = slot.as_mut()?;
+        if !register(&mut io.stream) {
+            return None;
+        }
+        let (number, earlier) = (self.home.load(SeqCst) + 1, io.task.take());
+        self.home.store(number, SeqCst);
+        self.has_home.store(!is_manager, SeqCst);
+        self.is_lost.store(false, SeqCst);
+        drop(slot);
+        // So that it ends.
+        if let Some(earlier) = earlier {
+            earlier.wake();
+        }
+        Some(Home {
+            shared: self.clone(),
+            number,
+            is_manager,
+        })
+    }
+
+    fn queue(&self, request: Request) {
+        let mut inbox = self.inbox.lock();
+        let refused = if inbox.has_ended {
+            Some(request)
+        } else {
+            inbox.requests.push(request);
+            None
+        };
+        drop(inbox);
+        // Drops a sender of a channel, of which the receiver is not polled yet.
+        drop(refused);
+    }
+
+    /// Sends what is queued, or has the session's task do so.
+    fn send(&self, in_flight: usize) {
+        if in_flight > CROWD || !self.send_here() {
+            self.wake();
+        }
+    }
+
+    /// Sends all that is queued on this thread. Returns `false` if the session's task has to.
+    fn send_here(&self) -> bool {
+        may_switch();
+        let Some(mut slot) = self.io.try_lock() else {
+            return false;
+        };
+        let Some(io) = &mut *slot else {
+            return true;
+        };
+        let Some(task) = io.task.clone() else {
+            return false;
+        };
+        io.exchange.accept(self.inbox.lock().take());
+        let written = io.write(&mut Context::from_waker(&task));
+        if let Err(why) = written {
+            io.failed = Some(why);
+            return false;
+        }
+        true
+    }
+
+    /// Wakes the session's task for what is queued.
+    fn wake(&self) {
+        let mut inbox = self.inbox.lock();
+        if mem::replace(&mut inbox.is_woken, true) {
+            return;
+        }
+        let task = inbox.task.clone();
+        drop(inbox);
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    fn wake_task(&self) {
+        let task = self.inbox.lock().task.clone();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    /// Has the watch look soon whether the session's task is polled.
+    fn hurry(&self) {
+        if self.has_home.load(SeqCst) {
+            self.is_urgent.store(true, SeqCst);
+            self.traffic.changed.notify_one();
+        }
+    }
+
+    /// Drops what was left. Called without a mutex.
+    fn end(&self, io: Option<Io>) {
+        let mut inbox = self.inbox.lock();
+        inbox.has_ended = true;
+        let requests = mem::take(&mut inbox.requests);
+        drop(inbox);
+        self.traffic
+            .end(NoReply::Broken("the connection was given up".into()));
+        if let Some(mut io) = io {
+            io.exchange.accept(requests);
+            io.exchange.end();
+        }
+    }
 }
 
-impl Reachability {
-    /// A connection that was in use has ended. Returns whether a task is to make the next one: one does at a time.
-    pub(super) fn broke(&mut self, now: Moment) -> bool {
-        self.lost.get_or_insert((now, false));
-        !mem::replace(&mut self.is_returning, true)
-    }
-
-    /// That task has ended.
-    pub(super) fn returns_no_more(&mut self) {
-        self.is_returning = false;
-    }
-
-    /// No new connection could be made. Returns whether the log is to say so: once for each outage.
-    pub(super) fn failed(&mut self) -> bool {
-        let is_said = self.lost.as_mut().map(|(_, is_said)| is_said);
-        is_said.is_some_and(|is_said| !mem::replace(is_said, true))
-    }
-
-    /// A connection was made. Returns for how long the server was out of reach, if the log said that it was.
-    pub(super) fn returned(&mut self, now: Moment) -> Option<Duration> {
-        let (since, is_said) = self.lost.take()?;
-        is_said.then(|| now.since(since))
-    }
-
-    /// Whether the log said that the server is out of reach, and not yet that it is back.
-    pub(super) fn is_out_of_reach(&self) -> bool {
-        self.lost.is_some_and(|(_, is_said)| is_said)
+impl Inbox {
+    fn take(&mut self) -> Vec<Request> {
+        self.is_woken = false;
+        mem::take(&mut self.requests)
     }
 }
 
-/// What the reply to `INFO server` says of the time in which a server was out of reach. `uptime`: the field of that reply, if it is not
-/// refused.
-pub(super) fn since_then(uptime: Option<&str>, away: Duration) -> &'static str {
-    match uptime.and_then(|seconds| seconds.parse().ok()) {
-        None => {
-            "the server is reached again. Whether it was restarted, and has forgotten locks, is not known: `INFO` is refused"
+impl Io {
+    /// Writes all that there is room for.
+    fn write(&mut self, context: &mut Context<'_>) -> Result<(), NoReply> {
+        loop {
+            let output = self.exchange.output(CLOCK.now());
+            if output.is_empty() {
+                return match Pin::new(&mut self.stream).poll_flush(context) {
+                    Poll::Ready(Err(error)) => Err(NoReply::of(&error)),
+                    _ => Ok(()),
+                };
+            }
+            match Pin::new(&mut self.stream).poll_write(context, output) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => {
+                    return Err(NoReply::Broken("the server accepts no more bytes".into()));
+                }
+                Poll::Ready(Ok(count)) => self.exchange.note_written(count),
+                Poll::Ready(Err(error)) => return Err(NoReply::of(&error)),
+            }
         }
-        // Rounded down by the server. A server that is older than the outage was there before it.
-        Some(seconds) if Duration::from_secs(seconds) > away => {
-            "the server is reached again: it was not restarted"
+    }
+
+    /// Sends, and reads what has arrived. Returns whether there may be more.
+    fn poll(
+        &mut self,
+        shared: &Shared,
+        context: &mut Context<'_>,
+        arrivals: &mut Vec<Arrival>,
+    ) -> Result<bool, NoReply> {
+        if let Some(why) = self.failed.take() {
+            return Err(why);
         }
-        Some(_) => {
-            "the server is reached again: it was restarted, or another one has its place. What it had not saved is forgotten, \
-             locks too"
+        self.accept(shared, context)?;
+        self.write(context)?;
+        for _ in 0..MOST_AT_A_TIME {
+            let Poll::Ready(value) = self
+                .incoming
+                .poll_value(Pin::new(&mut self.stream), context)
+            else {
+                return Ok(false);
+            };
+            let now = CLOCK.now();
+            let before = self.exchange.in_flight();
+            let probed = self.exchange.read(value?, now, arrivals)?;
+            if let Some(took) = probed {
+                shared.traffic.note_late_round_trip(took);
+            }
+            let answered = before - self.exchange.in_flight();
+            if answered > 0 {
+                shared.traffic.note_reply(now);
+                shared.traffic.note_answered(answered);
+            }
         }
+        Ok(true)
+    }
+
+    /// Takes what is queued. In a crowd, other tasks run first, and queue their requests, too.
+    fn accept(&mut self, shared: &Shared, context: &Context<'_>) -> Result<(), NoReply> {
+        let mut inbox = shared.inbox.lock();
+        if inbox.has_ended {
+            return Err(NoReply::Broken("the connection was given up".into()));
+        }
+        if !matches!(&inbox.task, Some(known) if known.will_wake(context.waker())) {
+            inbox.task = Some(context.waker().clone());
+        }
+        let count = inbox.requests.len();
+        let is_crowd = count > 0 && self.exchange.in_flight() + count >= CROWD;
+        if is_crowd && !mem::replace(&mut self.is_letting_others, true) {
+            drop(inbox);
+            context.waker().wake_by_ref();
+            return Ok(());
+        }
+        self.is_letting_others = false;
+        let requests = inbox.take();
+        drop(inbox);
+        self.exchange.accept(requests);
+        Ok(())
+    }
+}
+
+/// The task of a session at one home.
+struct Home {
+    shared: Arc<Shared>,
+    number: u64,
+    is_manager: bool,
+}
+
+impl Future for Home {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let (mut arrivals, shared) = (Vec::new(), &self.shared);
+        let mut slot = shared.io.lock();
+        let Some(io) = slot.as_mut().filter(|_| self.is_current()) else {
+            return Poll::Ready(());
+        };
+        io.polls += 1;
+        if !matches!(&io.task, Some(known) if known.will_wake(context.waker())) {
+            io.task = Some(context.waker().clone());
+        }
+        let polled = io.poll(shared, context, &mut arrivals);
+        let ended = polled.as_ref().is_err().then(|| slot.take());
+        drop(slot);
+        for arrival in arrivals {
+            match arrival {
+                Arrival::Answers(message) => message.answer(),
+                Arrival::Push(message) => shared.events.pushed(&message),
+            }
+        }
+        match polled {
+            Ok(false) => Poll::Pending,
+            Ok(true) => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Err(why) => {
+                shared.traffic.end(why);
+                shared.end(ended.flatten());
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Home {
+    fn is_current(&self) -> bool {
+        self.shared.home.load(SeqCst) == self.number
+    }
+}
+
+impl Drop for Home {
+    /// The session has ended or moved, or the runtime has ended: then what is queued is sent at once, since the process may end, too.
+    fn drop(&mut self) {
+        if !self.is_current() {
+            return;
+        }
+        let mut slot = self.shared.io.try_lock();
+        let io = slot.as_mut().and_then(|slot| slot.as_mut());
+        if self.is_manager {
+            let io = slot.as_mut().and_then(|slot| slot.take());
+            drop(slot);
+            return self.shared.end(io);
+        }
+        // Otherwise another thread sends it right now.
+        if let Some(io) = io {
+            io.task = None;
+            io.exchange.accept(self.shared.inbox.lock().take());
+            if let Err(why) = io.write(&mut Context::from_waker(Waker::noop())) {
+                io.failed = Some(why);
+            }
+        }
+        drop(slot);
+        self.shared.has_home.store(false, SeqCst);
+        self.shared.is_lost.store(true, SeqCst);
+        self.shared.traffic.changed.notify_one();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A connection with a number.
-    #[derive(Clone, Debug)]
-    struct Fake(u32);
-
-    fn at(millis: u64) -> Moment {
-        Moment::from_nanos(0).after(Duration::from_millis(millis))
-    }
-
-    fn broken() -> Failure {
-        Failure::not_now("they break")
-    }
-
-    fn begun(session: &mut Session<Fake>, now: Moment) -> Arc<Attempt<Fake>> {
-        match session.wanted(now) {
-            Wanted::Begin(attempt) => attempt,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn all_callers_wait_for_one_attempt() {
-        let mut session = Session::default();
-        let first = begun(&mut session, at(0));
-        let Wanted::Wait(second) = session.wanted(at(1)) else {
-            panic!("a second attempt");
-        };
-        assert!(Arc::ptr_eq(&first, &second));
-        assert!(first.set(Ok(Fake(1))).is_ok(), "the first result");
-        assert!(second.set(Err(broken())).is_err(), "which stays");
-    }
-
-    #[test]
-    fn after_a_failure_the_next_attempt_waits_for_a_moment() {
-        let mut session = Session::<Fake>::default();
-        begun(&mut session, at(0));
-        session.ended(Some(broken()), at(10));
-        let refused = session.wanted(at(59));
-        assert!(matches!(refused, Wanted::Known(Err(_))), "{refused:?}");
-        assert!(!session.is_to_be_made(Duration::from_secs(1), at(1009)));
-        assert!(session.is_to_be_made(Duration::from_secs(1), at(1010)));
-        begun(&mut session, at(60));
-        assert!(!session.is_to_be_made(Duration::from_secs(1), at(5000)));
-    }
-
-    #[test]
-    fn connections_that_end_as_soon_as_they_are_made_count_as_a_failure() {
-        let mut session = Session::default();
-        for number in 1..=MOST_SHORT_LIVED + 1 {
-            begun(&mut session, at(0));
-            session.made(Fake(number), at(0));
-            session.ended(None, at(0));
-            let taken = session.take_if(|current| current.0 == number, at(1), broken);
-            assert_eq!(taken.map(|taken| taken.0), Some(number));
-        }
-        let refused = session.wanted(at(2));
-        assert!(matches!(refused, Wanted::Known(Err(_))), "{refused:?}");
-        begun(&mut session, at(51));
-        session.made(Fake(9), at(51));
-        session.ended(None, at(51));
-        session.take_if(|_| true, at(51 + 50), broken);
-        begun(&mut session, at(51 + 50));
-    }
-
-    #[test]
-    fn a_connection_that_lives_is_not_replaced_by_a_later_one() {
-        let mut session = Session::default();
-        begun(&mut session, at(0));
-        session.made(Fake(1), at(0));
-        let known = session.wanted(at(0));
-        assert!(matches!(known, Wanted::Known(Ok(Fake(1)))), "{known:?}");
-        session.ended(None, at(0));
-        let known = session.wanted(at(1));
-        assert!(matches!(known, Wanted::Known(Ok(Fake(1)))), "{known:?}");
-        let other = session.take_if(|current| current.0 == 2, at(60), broken);
-        assert!(other.is_none(), "it is another one");
-        assert!(
-            session
-                .take_if(|current| current.0 == 1, at(60), broken)
-                .is_some()
-        );
-        begun(&mut session, at(60));
-    }
-
-    #[test]
-    fn one_task_at_a_time_makes_the_next_connection() {
-        let mut reachability = Reachability::default();
-        assert!(reachability.broke(at(0)));
-        assert!(!reachability.broke(at(1)));
-        reachability.returns_no_more();
-        assert!(reachability.broke(at(40)));
-    }
-
-    #[test]
-    fn an_outage_has_one_line_at_each_end() {
-        let mut reachability = Reachability::default();
-        assert!(!reachability.failed(), "it was never reached");
-        reachability.broke(at(1_000));
-        assert!(reachability.failed() && !reachability.failed());
-        reachability.broke(at(5_000));
-        assert_eq!(
-            reachability.returned(at(21_000)),
-            Some(Duration::from_secs(20))
-        );
-        assert_eq!(reachability.returned(at(22_000)), None);
-    }
-
-    #[test]
-    fn a_connection_that_is_made_anew_at_once_is_no_outage() {
-        let mut reachability = Reachability::default();
-        reachability.broke(at(1_000));
-        assert_eq!(reachability.returned(at(1_000)), None);
-        assert!(!reachability.failed());
-    }
-
-    #[test]
-    fn a_server_that_is_younger_than_the_outage_was_restarted() {
-        let away = Duration::from_secs(20);
-        for (uptime, says) in [
-            (Some("20"), "it was restarted, or another one has its place"),
-            (Some("21"), "it was not restarted"),
-            (None, "is not known"),
-        ] {
-            let said = since_then(uptime, away);
-            assert!(said.contains(says), "{uptime:?}: {said}");
-        }
-    }
-}
+mod model;

@@ -8,7 +8,7 @@ use std::io;
 use rustls::{AlertDescription, CertificateError, Error};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{backend::redis::transport::byte_stream::Stream, tls::Trust};
+use crate::{backend::redis::transport::socket::Socket, tls::Trust};
 
 /// Does the TLS handshake on a new stream. Its caller bounds the time.
 ///
@@ -20,10 +20,10 @@ use crate::{backend::redis::transport::byte_stream::Stream, tls::Trust};
 ///
 /// Dropping the future closes the stream.
 pub(crate) async fn shake_hands(
-    stream: Box<dyn Stream>,
+    stream: Socket,
     trust: &Trust,
     host: &str,
-) -> io::Result<TlsStream<Box<dyn Stream>>> {
+) -> io::Result<TlsStream<Socket>> {
     let expected = trust
         .expected_at(host)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;

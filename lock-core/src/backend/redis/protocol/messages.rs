@@ -1,30 +1,28 @@
-//! What a message says that takes and releases several free locks, and what its replies mean for each of them.
+//! The message that acquires and releases free locks, those of one task or of several, and what its replies mean for each of them.
 //!
-//! It costs the server half of what as many single requests do. Each lock is taken by a command of its own. Behind them, one command
-//! gives one fencing token for all, and another one looks at all queues. Tokens grow for each key, and two keys may have the same
-//! one. One call of a script releases all that are to be released.
+//! For many tasks it costs the server half of what as many single requests do. Each lock is taken by a command of its own. After them,
+//! one command gives one fencing token for all, and another one looks at all queues. Tokens grow for each key, and two keys may have the
+//! same one. One call of a script releases all that are to be released.
 //!
 //! - If any queue exists, each request that got its lock looks at its own queue. The lock is held meanwhile, so a queue can only have
-//!   come since. If there is one, the lock is given back by a script, as behind a single request.
-//! - A lock that the script does not release is released alone: a request waits for it, or its lease has run out.
-//! - All keys of a command must be in one slot. So in a cluster each request leaves alone.
+//!   come since. If there is one, the lock is given back by a script.
+//! - A lock that the script does not release is released by the script of all releases: a request waits for it, or its lease has run out.
 //!
 //! Releases come first: the next acquire of a key may be in the same message as its release.
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Pipeline, Value, aio::MultiplexedConnection};
-use tokio::task::coop::unconstrained;
+use redis::{Pipeline, Value};
 
 use crate::{
     backend::{
-        Acquire, Release,
+        Acquire, Answered, Release,
         owner::Owner,
         redis::{
             protocol::{
                 calls::set_if_free,
-                replies::read_id,
-                scripts::{Call, RELEASE_UNCONTENDED},
+                replies::{of_value, read_id, read_released},
+                scripts::{Call, RELEASE_UNCONTENDED, is_unknown},
             },
             topology::{companions::Names, key_location::KeyLocation},
             transport::{
@@ -32,19 +30,16 @@ use crate::{
                     Arg::{Joined, Text, Written},
                     WriteWord, command,
                 },
-                ready::Ready,
-                shared_driver::gathering::{Change, Compose, MessagePart, PartReply, Subject},
+                exchange::{Change, Compose, MessagePart, PartReply, Subject},
+                requests::Ready,
             },
         },
     },
+    engine::reply::ReleaseOutcome,
     failure::Failure,
 };
 
-/// Takes a lock in a message with the requests of other tasks.
-///
-/// # Cancel safety
-///
-/// As behind a single request: from the first poll on, the lock may be taken. The look at the queue changes nothing.
+/// Acquires a free lock in a message that other tasks may share.
 pub(super) async fn acquire(
     location: &KeyLocation,
     ready: &Ready,
@@ -56,8 +51,8 @@ pub(super) async fn acquire(
         subject: request.owner.clone(),
         change: Change::Set(request.ttl),
     };
-    let compose = |handle| compose(handle, location.names.clone());
-    let mut reply = ready.gathered(part, compose, in_flight, within).await?;
+    let composer: Arc<dyn Compose> = location.names.clone();
+    let mut reply = Box::pin(ready.part(part, &composer, in_flight, within)).await?;
     if reply.value == Value::Okay && reply.has_queue == Some(true) {
         let [_, _, queue, ..] = location.keys(&request.owner.full_key);
         let look = command(&[&[Text("EXISTS"), queue]]);
@@ -68,12 +63,13 @@ pub(super) async fn acquire(
     Ok(reply)
 }
 
-/// Releases a lock in a message with the requests of other tasks. Returns 1 if it is released, 0 if not, or an error.
+/// Releases a lock that no request waits for, in a message that other tasks may share. `None`: one waits, or the lock is not held any
+/// more.
 pub(super) async fn release(
     location: &KeyLocation,
     ready: &Ready,
     request: &Release,
-) -> Result<Value, Failure> {
+) -> Result<Option<Answered<ReleaseOutcome>>, Failure> {
     let (in_flight, within) = (
         &request.owner.released_on,
         ready.reconnecting.reply_within(),
@@ -82,9 +78,28 @@ pub(super) async fn release(
         subject: request.owner.clone(),
         change: Change::Delete,
     };
-    let compose = |handle| compose(handle, location.names.clone());
-    let reply = ready.gathered(part, compose, in_flight, within).await?;
-    Ok(reply.value)
+    let composer: Arc<dyn Compose> = location.names.clone();
+    let mut reply = Box::pin(ready.part(part, &composer, in_flight, within))
+        .await?
+        .value;
+    if let Value::ServerError(_) = reply {
+        // Perhaps another key of the message caused the error, or the server has forgotten the script. The next message finds it again.
+        let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
+        let call = Call {
+            keys: &[lock, queue],
+            arguments: &[Written(&request.owner.token)],
+        };
+        let script = if is_unknown(&reply) {
+            RELEASE_UNCONTENDED.call_by_text(call)
+        } else {
+            RELEASE_UNCONTENDED.call(call)
+        };
+        reply = Box::pin(ready.one(script, in_flight, within)).await?;
+    }
+    match reply {
+        Value::Int(0) | Value::Array(_) => Ok(None),
+        reply => read_released(&of_value(reply)?, ready.id()).map(Some),
+    }
 }
 
 /// The key of a lock has its owner token as its value.
@@ -98,17 +113,15 @@ impl Subject for Owner {
     }
 }
 
-/// Composes a message on this connection.
-fn compose(mut handle: MultiplexedConnection, names: Arc<Names>) -> Compose {
-    Box::new(move |parts| {
-        let commands = commands(&parts, &names);
-        // The message leaves even if the task that polls it has used up its budget of tokio.
-        Box::pin(unconstrained(async move {
-            let count = commands.len();
-            let replies = handle.send_packed_commands(&commands, 0, count).await?;
-            Ok(distributed(&parts, replies))
-        }))
-    })
+/// Requests for locks that have the same companions may share a message: those on one server, or in one slot of a cluster.
+impl Compose for Names {
+    fn commands(&self, parts: &[MessagePart]) -> Pipeline {
+        commands(parts, self)
+    }
+
+    fn distribute(&self, parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
+        distributed(parts, replies)
+    }
 }
 
 fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {

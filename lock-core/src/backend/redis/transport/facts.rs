@@ -1,5 +1,5 @@
-//! What the crate `redis` does without documenting it, and what this crate relies on. If one of these tests fails after an upgrade
-//! of that crate, the promises of the connection must be examined again.
+//! What the rest of this crate relies on, of a session and of a handle of the crate `redis`, which does not document it. If one of these
+//! tests fails after an upgrade of that crate, locks through a user's own client are not safe.
 
 use std::{
     future::{Future, poll_fn},
@@ -16,20 +16,23 @@ use redis::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    sync::mpsc,
     task::{JoinHandle, coop},
     time::timeout,
 };
 
 use crate::{
     backend::redis::transport::{
-        CLOCK, Connection,
+        CLOCK,
         command::{Arg, command, in_one_message},
-        shared_driver::Driver,
-        stream::Watched,
+        connection::Connection,
+        connection_events::{ConnectionEvents, RepliesOnly},
+        session::Session,
+        socket::Socket,
+        stream::Stream,
         traffic::{NoReply, Traffic},
     },
     moment::Moment,
+    runtime::mutex::Mutex,
 };
 
 /// Far longer than any step here takes.
@@ -46,40 +49,49 @@ impl Connection {
         until: Option<Moment>,
     ) -> Request {
         let connection = self.clone();
-        Box::pin(async move {
-            connection
-                .several(&commands, None, CLOCK.now(), until)
-                .await
-        })
+        Box::pin(async move { connection.several(&commands, None, until).await })
     }
 }
 
-/// A connection, its driver, which does not run yet, and the server's end.
-async fn pair() -> (Arc<Connection>, Driver, UnixStream) {
+/// A session that is watched, and the server's end.
+fn session_with(events: Arc<dyn ConnectionEvents>) -> (Arc<Connection>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let traffic = Arc::<Traffic>::default();
-    let stream = Watched::new(Box::new(ours), traffic.clone());
+    let stream = Stream::Plain(Socket::Unix(ours));
+    let session = Session::start(stream, traffic.clone(), events);
+    (watched(Connection::of_session(session, traffic)), theirs)
+}
+
+/// A handle of the crate `redis` that is watched, and the server's end.
+async fn client() -> (Arc<Connection>, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
         .set_pipeline_buffer_size(1 << 12);
     let info = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP2)
         .set_skip_set_lib_name();
-    let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
+    let made = MultiplexedConnection::new_with_config(&info, ours, config).await;
     let (handle, driver) = made.expect("nothing is sent in a greeting");
-    let connection = Arc::new(Connection::new(handle, traffic));
-    (connection, Box::pin(driver), theirs)
+    drop(tokio::spawn(driver));
+    (
+        watched(Connection::of_client(handle, Arc::default())),
+        theirs,
+    )
 }
 
-/// The same, with the driver running.
-async fn driven() -> (Arc<Connection>, UnixStream) {
-    let (connection, driver, server) = pair().await;
+fn watched(connection: Connection) -> Arc<Connection> {
+    let connection = Arc::new(connection);
     let own = connection.clone();
     drop(tokio::spawn(async move {
-        own.drive(driver, Duration::from_secs(10), || {}, || {})
-            .await;
+        own.watch(Duration::from_secs(10), || {}, || {}).await;
     }));
-    (connection, server)
+    connection
+}
+
+/// One of each kind.
+async fn each() -> [(Arc<Connection>, UnixStream); 2] {
+    [session_with(Arc::new(RepliesOnly)), client().await]
 }
 
 fn get(key: &str) -> redis::Pipeline {
@@ -111,29 +123,35 @@ fn poll_once(future: Pin<&mut (impl Future + ?Sized)>) {
 
 #[tokio::test]
 async fn requests_leave_in_the_order_of_their_first_polls() {
-    let (connection, mut server) = driven().await;
-    let mut later = Box::pin(connection.request(get("later"), None));
-    let mut first = Box::pin(connection.request(get("first"), None));
-    poll_once(first.as_mut());
-    poll_once(later.as_mut());
-    expect(&mut server, &(sent("first") + &sent("later"))).await;
-    server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
-    let later = timeout(HANG, later)
-        .await
-        .expect("a reply")
-        .expect("a reply");
-    let first = timeout(HANG, first)
-        .await
-        .expect("a reply")
-        .expect("a reply");
-    assert_eq!((first, later), (vec![Value::Int(1)], vec![Value::Int(2)]));
+    for (connection, mut server) in each().await {
+        let mut later = Box::pin(connection.request(get("later"), None));
+        let mut first = Box::pin(connection.request(get("first"), None));
+        poll_once(first.as_mut());
+        poll_once(later.as_mut());
+        expect(&mut server, &(sent("first") + &sent("later"))).await;
+        server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
+        let later = timeout(HANG, later)
+            .await
+            .expect("a reply")
+            .expect("a reply");
+        let first = timeout(HANG, first)
+            .await
+            .expect("a reply")
+            .expect("a reply");
+        assert_eq!((first, later), (vec![Value::Int(1)], vec![Value::Int(2)]));
+    }
 }
 
 #[tokio::test]
 async fn commands_of_many_threads_are_whole_and_in_order() {
+    for (connection, server) in each().await {
+        many_threads(connection, server).await;
+    }
+}
+
+async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
     const THREADS: usize = 4;
     const EACH: usize = 500;
-    let (connection, mut server) = driven().await;
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let connection = connection.clone();
@@ -176,63 +194,54 @@ async fn commands_of_many_threads_are_whole_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_before_the_driver_took_it_never_leaves() {
-    let (connection, driver, mut server) = pair().await;
-    let mut dropped = Box::pin(connection.request(get("dropped"), None));
-    poll_once(dropped.as_mut());
-    drop(dropped);
-    let kept = connection.request(get("kept"), None);
-    drop(tokio::spawn(driver));
-    let kept = tokio::spawn(kept);
-    expect(&mut server, &sent("kept")).await;
-    server.write_all(b":1\r\n").await.expect("it is open");
-    let reply = returned(kept).await;
-    assert_eq!(reply.expect("a reply"), [Value::Int(1)]);
-}
-
-#[tokio::test]
 async fn a_request_that_is_dropped_later_runs_and_what_follows_arrives_behind_it() {
-    let (connection, mut server) = driven().await;
-    let mut dropped = Box::pin(connection.request(get("dropped"), None));
-    poll_once(dropped.as_mut());
-    expect(&mut server, &sent("dropped")).await;
-    drop(dropped);
-    let next = tokio::spawn(connection.request(get("next"), None));
-    expect(&mut server, &sent("next")).await;
-    server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
-    let reply = returned(next).await;
-    assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
+    for (connection, mut server) in each().await {
+        let mut dropped = Box::pin(connection.request(get("dropped"), None));
+        poll_once(dropped.as_mut());
+        expect(&mut server, &sent("dropped")).await;
+        drop(dropped);
+        let next = tokio::spawn(connection.request(get("next"), None));
+        expect(&mut server, &sent("next")).await;
+        server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
+        let reply = returned(next).await;
+        assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
+    }
 }
 
 #[tokio::test]
 async fn nothing_is_sent_twice_and_the_socket_is_never_replaced() {
-    let (connection, mut server) = driven().await;
-    let request = tokio::spawn(connection.request(get("once"), None));
-    expect(&mut server, &sent("once")).await;
-    drop(server);
-    let reply = returned(request).await;
-    assert!(matches!(reply, Err(NoReply::Broken(_))), "{reply:?}");
-    let reply = timeout(HANG, connection.request(get("again"), None)).await;
-    let reply = reply.expect("an end");
-    assert!(matches!(reply, Err(NoReply::Broken(_))), "{reply:?}");
-    assert!(connection.traffic.has_ended());
+    for (connection, mut server) in each().await {
+        let request = tokio::spawn(connection.request(get("once"), None));
+        expect(&mut server, &sent("once")).await;
+        drop(server);
+        let reply = returned(request).await;
+        assert!(matches!(reply, Err(NoReply::Broken(_))), "{reply:?}");
+        let reply = timeout(HANG, connection.request(get("again"), None)).await;
+        let reply = reply.expect("an end");
+        assert!(
+            matches!(reply, Err(NoReply::Broken(_) | NoReply::NotSent)),
+            "{reply:?}"
+        );
+        assert!(connection.traffic.has_ended());
+    }
 }
 
 #[tokio::test]
 async fn a_request_leaves_with_its_first_poll_however_long_its_task_has_run() {
-    let (connection, mut server) = driven().await;
-    let until = CLOCK.now().after(HANG);
-    let mut request = Box::pin(connection.request(get("a"), Some(until)));
-    poll_fn(|context| {
-        // Uses up the budget that tokio gives a task before other tasks run.
-        while let Poll::Ready(budget) = coop::poll_proceed(context) {
-            budget.made_progress();
-        }
-        assert!(request.as_mut().poll(context).is_pending());
-        Poll::Ready(())
-    })
-    .await;
-    expect(&mut server, &sent("a")).await;
+    for (connection, mut server) in each().await {
+        let until = CLOCK.now().after(HANG);
+        let mut request = Box::pin(connection.request(get("a"), Some(until)));
+        poll_fn(|context| {
+            // Uses up the budget that tokio gives a task before other tasks run.
+            while let Poll::Ready(budget) = coop::poll_proceed(context) {
+                budget.made_progress();
+            }
+            assert!(request.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        expect(&mut server, &sent("a")).await;
+    }
 }
 
 struct Broken;
@@ -245,7 +254,7 @@ impl std::task::Wake for Broken {
 
 #[tokio::test]
 async fn a_waker_that_panics_costs_no_other_request_its_reply() {
-    let (connection, mut server) = driven().await;
+    let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let mut broken = Box::pin(connection.request(get("broken"), None));
     let waker = std::task::Waker::from(Arc::new(Broken));
     let polled = broken.as_mut().poll(&mut Context::from_waker(&waker));
@@ -261,40 +270,28 @@ async fn a_waker_that_panics_costs_no_other_request_its_reply() {
 
 #[tokio::test]
 async fn an_error_among_several_replies_is_one_of_them() {
-    let (connection, mut server) = driven().await;
-    let both = in_one_message([
-        command(&[&[Arg::Text("ONE")]]),
-        command(&[&[Arg::Text("TWO")]]),
-    ]);
-    let both = tokio::spawn(connection.request(both, None));
-    server
-        .write_all(b"-NOSCRIPT no\r\n:2\r\n")
-        .await
-        .expect("it is open");
-    let replies = returned(both).await;
-    let replies = replies.expect("replies");
-    assert!(
-        matches!(&replies[..], [Value::ServerError(error), Value::Int(2)] if error.code() == "NOSCRIPT"),
-        "{replies:?}"
-    );
-}
-
-#[tokio::test]
-async fn a_late_reply_is_not_given_to_another_request() {
-    let (connection, mut server) = driven().await;
-    let late = connection.request(get("late"), Some(CLOCK.now()));
-    let late = timeout(HANG, late).await.expect("an end");
-    assert!(matches!(late, Err(NoReply::Late)), "{late:?}");
-    let next = tokio::spawn(connection.request(get("next"), None));
-    expect(&mut server, &(sent("late") + &sent("next"))).await;
-    server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
-    let reply = returned(next).await;
-    assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
+    for (connection, mut server) in each().await {
+        let both = in_one_message([
+            command(&[&[Arg::Text("ONE")]]),
+            command(&[&[Arg::Text("TWO")]]),
+        ]);
+        let both = tokio::spawn(connection.request(both, None));
+        server
+            .write_all(b"-NOSCRIPT no\r\n:2\r\n")
+            .await
+            .expect("it is open");
+        let replies = returned(both).await;
+        let replies = replies.expect("replies");
+        assert!(
+            matches!(&replies[..], [Value::ServerError(error), Value::Int(2)] if error.code() == "NOSCRIPT"),
+            "{replies:?}"
+        );
+    }
 }
 
 #[tokio::test]
 async fn a_retired_connection_ends_after_the_replies_in_flight() {
-    let (connection, mut server) = driven().await;
+    let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let request = tokio::spawn(connection.request(get("last"), None));
     expect(&mut server, &sent("last")).await;
     connection.traffic.retire();
@@ -309,7 +306,7 @@ async fn a_retired_connection_ends_after_the_replies_in_flight() {
 
 #[tokio::test]
 async fn a_reply_without_an_end_ends_the_connection() {
-    let (connection, mut server) = driven().await;
+    let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let request = tokio::spawn(connection.request(get("a"), None));
     expect(&mut server, &sent("a")).await;
     let flood = tokio::spawn(async move {
@@ -347,7 +344,7 @@ async fn hostile_replies_end_the_connection_and_nothing_else() {
         &deep,
     ];
     for bytes in hostile {
-        let (connection, mut server) = driven().await;
+        let (connection, mut server) = session_with(Arc::new(RepliesOnly));
         let request = tokio::spawn(connection.request(get("a"), None));
         expect(&mut server, &sent("a")).await;
         // The driver may be gone before all is written.
@@ -362,67 +359,56 @@ async fn hostile_replies_end_the_connection_and_nothing_else() {
     }
 }
 
+#[derive(Debug, Default)]
+struct Pushes(Mutex<Vec<PushKind>>);
+
+impl ConnectionEvents for Pushes {
+    fn pushed(&self, message: &PushInfo) {
+        self.0.lock().push(message.kind.clone());
+    }
+}
+
 #[tokio::test]
-async fn a_subscription_that_the_server_ends_is_taken_for_a_reply() {
-    let (ours, mut server) = UnixStream::pair().expect("a pair of sockets");
-    let greeted = tokio::spawn(async move {
-        let (sender, messages) = mpsc::unbounded_channel::<PushInfo>();
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(None)
-            .set_push_sender(sender);
-        let info = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_skip_set_lib_name();
-        let made = MultiplexedConnection::new_with_config(&info, ours, config).await;
-        let (handle, driver) = made.expect("greeted");
-        let driver: Driver = Box::pin(driver);
-        drop(tokio::spawn(driver));
-        (handle, messages)
-    });
-    expect(&mut server, "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n").await;
-    server
-        .write_all(b"%1\r\n+server\r\n+redis\r\n")
-        .await
-        .expect("it is open");
-    let (mut handle, mut messages) = greeted.await.expect("no panic");
-    let mut other = handle.clone();
-    let one = tokio::spawn(async move {
-        let get = command(&[&[Arg::Text("GET"), Arg::Text("one")]]);
-        handle.send_packed_command(&get).await
-    });
+async fn a_subscription_that_the_server_ends_is_not_taken_for_a_reply() {
+    let pushes = Arc::<Pushes>::default();
+    let (connection, mut server) = session_with(pushes.clone());
+    let one = tokio::spawn(connection.request(get("one"), None));
     expect(&mut server, &sent("one")).await;
     let ended = ">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n";
+    let replies = format!("{ended}+ONE\r\n");
     server
-        .write_all(format!("{ended}+ONE\r\n").as_bytes())
+        .write_all(replies.as_bytes())
         .await
         .expect("it is open");
-    // If the message is no longer taken for a reply, sharded subscriptions may share a connection with commands.
-    let reply = returned(one).await;
-    assert!(
-        matches!(
-            &reply,
-            Ok(Value::Push {
-                kind: PushKind::SUnsubscribe,
-                ..
-            })
-        ),
-        "{reply:?}"
-    );
-    let message = timeout(HANG, messages.recv()).await.expect("a message");
-    assert_eq!(
-        message.map(|message| message.kind),
-        Some(PushKind::SUnsubscribe)
-    );
-    // The driver ignores a reply without a request.
-    let two = tokio::spawn(async move {
-        let get = command(&[&[Arg::Text("GET"), Arg::Text("two")]]);
-        other.send_packed_command(&get).await
-    });
-    expect(&mut server, &sent("two")).await;
-    server.write_all(b"+TWO\r\n").await.expect("it is open");
-    let reply = returned(two).await;
-    assert_eq!(
-        reply.expect("a reply"),
-        Value::SimpleString("TWO".to_owned())
-    );
+    let reply = returned(one).await.expect("a reply");
+    assert_eq!(reply, [Value::SimpleString("ONE".to_owned())]);
+    assert_eq!(*pushes.0.lock(), [PushKind::SUnsubscribe]);
+}
+
+/// After a reply that was late, none counts before that to a probe is in its place.
+#[tokio::test]
+async fn a_lost_reply_is_found_by_a_probe_after_a_time_out() {
+    let probe = "*2\r\n$4\r\nPING\r\n$11\r\nlock-core:1\r\n";
+    for (replies, is_in_place) in [
+        (":1\r\n$11\r\nlock-core:1\r\n:2\r\n", true),
+        // The first one is lost.
+        ("$11\r\nlock-core:1\r\n:2\r\n:3\r\n", false),
+    ] {
+        let (connection, mut server) = session_with(Arc::new(RepliesOnly));
+        let late = connection.request(get("late"), Some(CLOCK.now()));
+        let late = timeout(HANG, late).await.expect("an end");
+        assert!(matches!(late, Err(NoReply::Late)), "{late:?}");
+        let next = tokio::spawn(connection.request(get("next"), None));
+        expect(&mut server, &(sent("late") + probe + &sent("next"))).await;
+        server
+            .write_all(replies.as_bytes())
+            .await
+            .expect("it is open");
+        let reply = returned(next).await;
+        match reply {
+            Ok(reply) => assert!(is_in_place && reply == [Value::Int(2)], "{reply:?}"),
+            Err(NoReply::Broken(_)) => assert!(!is_in_place),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -1,0 +1,249 @@
+//! The acquire: one function for every kind of lock, server and connection.
+//!
+//! It is polled by the task that wants the lock, on any thread. Steps that need timers or a new connection run on the manager's thread
+//! and are awaited: connecting, subscribing, waiting for replicas, following a redirect.
+//!
+//! # Cancel safety
+//!
+//! Each request notes its connection with the owner before the first byte leaves. If this future is dropped, its caller releases the
+//! owner token on that connection, or on later ones until the lease must have ended. If a reply never arrives, or is late, the result is
+//! a failure that is not definite, with the same consequence. If this process is stopped in between, the lease still counts from before
+//! the request was sent.
+
+use redis::{Pipeline, Value};
+
+use crate::{
+    backend::{
+        Acquire, Answered, Reply,
+        on_executor::on_the_manager,
+        redis::{
+            protocol::{
+                calls::set_if_free,
+                messages,
+                redis_store::{Acked, RedisStore},
+                replies::{note_answered, of_plain, of_reply, read_acquired, read_plain},
+                scripts::{ACQUIRE, Call},
+            },
+            topology::{
+                key_location::KeyLocation, servers::MOST_HOPS, sharded_subscription::GrantDelivery,
+            },
+            transport::{
+                capabilities::Capabilities, command::command, redirect::NodeRole, requests::Ready,
+            },
+        },
+    },
+    engine::reply::{AcquireOutcome, QueueMode},
+    failure::Failure,
+    mode::Mode,
+};
+
+/// Acquires a key, wherever it is.
+///
+/// After a failure on a connection that was ready, a second try goes through the manager's connection and by script: the connection may
+/// have been closed while it was idle, and the reply to a script says more. A retry is safe, since the owner token makes it idempotent.
+pub(crate) fn acquire(
+    store: &RedisStore,
+    request: Acquire,
+    acked: Acked,
+) -> Reply<Answered<AcquireOutcome>> {
+    let store = store.clone();
+    Box::pin(async move {
+        let owner = request.owner.clone();
+        let mut location = store.0.servers.location(&owner.full_key);
+        let (mut hops, mut first_try) = (0, None);
+        // Bounded by the redirects, and one more try.
+        loop {
+            let is_retry = first_try.is_some();
+            let (ready, was_ready) = store
+                .session_to_acquire(&location, &request, is_retry)
+                .await?;
+            let acquired = acquire_at(&store, &location, &ready, &request, acked, is_retry).await;
+            let is_free = matches!(&acquired, Ok(acquired) if acquired.outcome.found_it_free());
+            store.note_others(&owner.key, !is_free);
+            let failure = match acquired {
+                Ok(acquired) => return Ok(acquired),
+                Err(failure) => failure,
+            };
+            if hops < MOST_HOPS
+                && let Some(next) = store.redirected(&location, &failure).await
+            {
+                location = next;
+                hops += 1;
+            } else if was_ready && !is_retry {
+                first_try = Some((!failure.is_definite()).then_some(ready.id()));
+            } else {
+                // The refusal of the second try says nothing about the first one, which may have acquired the key.
+                return Err(match first_try.flatten() {
+                    None => failure,
+                    Some(connection) => {
+                        if owner.in_flight.is_empty() {
+                            owner.in_flight.note_sent_on(connection);
+                        }
+                        failure.executed_in_part()
+                    }
+                });
+            }
+        }
+    })
+}
+
+impl RedisStore {
+    /// The connection for an acquire, and whether it was ready. After a release of the key that is in flight, it is the same one.
+    async fn session_to_acquire(
+        &self,
+        location: &KeyLocation,
+        request: &Acquire,
+        is_retry: bool,
+    ) -> Result<(Ready, bool), Failure> {
+        let server = &location.server;
+        // A lock that replicas must acknowledge is acquired on a connection of its own, so none is made for the caller's runtime.
+        if server.replica_acks.is_none() && !is_retry {
+            let earlier = request.owner.in_flight.only_connection();
+            if let Some(ready) = server.ready(earlier.or(request.after), &self.0.executor) {
+                return Ok((ready, true));
+            }
+        }
+        let ready = self.connect(server.holding().clone()).await?;
+        Ok((ready, false))
+    }
+}
+
+/// Acquires a key at its server, on one connection.
+async fn acquire_at(
+    store: &RedisStore,
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Acquire,
+    acked: Acked,
+    is_retry: bool,
+) -> Result<Answered<AcquireOutcome>, Failure> {
+    let has_scripts = ready.has_scripts()?;
+    if !has_scripts && request.owner.mode != Mode::Exclusive {
+        return Err(needs_scripts());
+    }
+    let mut acquired = None;
+    let is_contended = is_retry || store.expects_others(&request.owner.key);
+    let mut goes_by_script = is_contended || !goes_plainly(location, request);
+    if !goes_by_script {
+        let plain = plainly(location, ready, request).await;
+        ready.expect_its_form(&plain);
+        acquired = plain?;
+        goes_by_script = acquired.is_none();
+    }
+    if goes_by_script {
+        acquired = Some(if has_scripts {
+            by_script(store, location, ready, request, is_contended).await?
+        } else {
+            let (location, request) = (location.clone(), request.clone());
+            let mark = store.0.timing.mark();
+            let by_commands = async move { location.acquire_by_commands(&request, mark).await };
+            on_the_manager(&store.0.executor, by_commands).await?
+        });
+    }
+    let acquired = acquired.ok_or_else(|| Failure::not_now("the key is busy"))?;
+    if let (Some(_), AcquireOutcome::Granted(_), Acked::Must) =
+        (&location.server.replica_acks, &acquired.outcome, acked)
+    {
+        let (server, order) = (location.server.clone(), acquired.order);
+        let gathered = async move {
+            match &server.replica_acks {
+                Some(replica_acks) => replica_acks.gather(order).await,
+                None => Ok(()),
+            }
+        };
+        on_the_manager(&store.0.executor, gathered).await?;
+    }
+    Ok(acquired)
+}
+
+/// Whether plain commands can acquire the key if it is free. They cost the server half of what the script does, but cannot join the
+/// queue. So where contention is expected, the script is sent at once.
+///
+/// They never follow `ASKING`, which would make a second clock at the node that is receiving the slot.
+fn goes_plainly(location: &KeyLocation, request: &Acquire) -> bool {
+    request.owner.mode == Mode::Exclusive
+        && !matches!(request.queue_mode, QueueMode::CheckPosition(_))
+        && location.server.replica_acks.is_none()
+        && location.node_role == NodeRole::ServesSlot
+}
+
+/// Acquires a free key by plain commands. `None`: it is busy.
+///
+/// The lock comes first, and then its fencing token: another order could give tokens that decrease. The queue is looked at last: no
+/// acquire may overtake a waiter. Without scripts there is no queue.
+///
+/// Other clients' commands may be executed in between. If the lease ends meanwhile, and another client takes the lock, the token is
+/// larger than that of the other client. But then the reply is later than its lease, and such a reply grants nothing.
+async fn plainly(
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Acquire,
+) -> Result<Option<Answered<AcquireOutcome>>, Failure> {
+    let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
+    let within = ready.reconnecting.acquire_within(request.ttl);
+    let reply = if ready.current.capabilities == Some(Capabilities::Scripts) {
+        messages::acquire(location, ready, request, within).await?
+    } else {
+        let mut commands = Pipeline::with_capacity(2);
+        commands.add_command(command(&[&set_if_free(&*request.owner, request.ttl)]));
+        commands.add_command(location.names.next_id.clone());
+        of_plain(&mut ready.several(&commands, in_flight, within).await?)?
+    };
+    read_plain(reply, ready.id(), known, in_flight)
+}
+
+/// Acquires a key by the script, or joins its queue, which needs a subscription to grants first.
+async fn by_script(
+    store: &RedisStore,
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Acquire,
+    is_contended: bool,
+) -> Result<Answered<AcquireOutcome>, Failure> {
+    let mut delivery = location.delivery();
+    let wants_queue = request.queue_mode != QueueMode::DoNotQueue;
+    if wants_queue && delivery == GrantDelivery::NotSubscribedYet {
+        // A key without contention needs no subscription.
+        if !is_contended {
+            let acquired = run(store, location, ready, request, QueueMode::DoNotQueue).await?;
+            if !matches!(acquired.outcome, AcquireOutcome::Busy(_)) {
+                return Ok(acquired);
+            }
+            note_answered(&request.owner.in_flight, ready.id());
+        }
+        let (listening, within) = (location.clone(), store.within());
+        let listened = async move { listening.listen(within).await };
+        delivery = on_the_manager(&store.0.executor, listened).await?;
+    }
+    let queue_mode = delivery.queue_mode(request.queue_mode);
+    run(store, location, ready, request, queue_mode).await
+}
+
+/// Runs the script.
+async fn run(
+    store: &RedisStore,
+    location: &KeyLocation,
+    ready: &Ready,
+    request: &Acquire,
+    queue_mode: QueueMode,
+) -> Result<Answered<AcquireOutcome>, Failure> {
+    let (arguments, count) = location.acquire_arguments(request, queue_mode, store.0.timing.mark());
+    let call = Call {
+        keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
+        arguments: &arguments[..count],
+    };
+    let (in_flight, id) = (&request.owner.in_flight, ready.id());
+    let within = ready.reconnecting.acquire_within(request.ttl);
+    let reply: Value = Box::pin(location.call(ready, &ACQUIRE, call, in_flight, within)).await?;
+    let acquired = read_acquired(&of_reply(reply, id, in_flight)?, id, queue_mode);
+    ready.expect_its_form(&acquired);
+    acquired
+}
+
+/// For a lock that is not exclusive, and a body that is to run once, where scripts may not run.
+fn needs_scripts() -> Failure {
+    Failure::invalid(
+        "shared locks, permits and `run_once` need scripts, which this user or server does not run: grant `+eval +evalsha`, or take \
+         the key exclusively",
+    )
+}

@@ -1,0 +1,118 @@
+//! The requests of operators, and the steps of all requests that run on the manager's thread: connecting, and following redirects.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use crate::{
+    backend::{
+        Reply,
+        on_executor::on_the_manager,
+        owner_token::sighting_of,
+        redis::{
+            protocol::{
+                redis_store::RedisStore,
+                replies::{of_value, read_sighting},
+                scripts::{Call, FORCE_RELEASE, INSPECT},
+            },
+            topology::key_location::KeyLocation,
+            transport::{
+                capabilities::Capabilities,
+                command::{
+                    Arg::{Number, Text},
+                    command,
+                },
+                errors,
+                reconnecting::ReconnectingConnection,
+                requests::Ready,
+            },
+        },
+    },
+    failure::Failure,
+    inspect::Sighting,
+    mode::Mode,
+};
+
+impl RedisStore {
+    /// Connects if need be, on the manager's thread.
+    pub(super) async fn connect(
+        &self,
+        connection: Arc<ReconnectingConnection>,
+    ) -> Result<Ready, Failure> {
+        if let Some(ready) = connection.ready() {
+            return Ok(ready);
+        }
+        let within = self.within();
+        let connected = async move { connection.ready_within(within).await };
+        on_the_manager(&self.0.executor, connected).await
+    }
+
+    /// The location to try instead, if the failure is a redirect.
+    pub(super) async fn redirected(
+        &self,
+        location: &KeyLocation,
+        failure: &Failure,
+    ) -> Option<KeyLocation> {
+        if !self.0.servers.are_several() {
+            return None;
+        }
+        let (store, location, failure) = (self.clone(), location.clone(), failure.clone());
+        let followed = async move { store.0.servers.follow(&location, &failure) };
+        self.0.executor.run(followed).await.flatten()
+    }
+
+    /// Looks at a key, and names so many holders and waiters.
+    pub(crate) fn look_at(&self, full_key: Arc<str>, named: usize) -> Reply<Option<Sighting>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let inspect = async |location: KeyLocation| {
+                if location.capabilities(store.within()).await? == Capabilities::Commands {
+                    let seen = location.look(&full_key).await?;
+                    // There is no queue, one holder, and no result of a run.
+                    return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
+                }
+                let call = Call {
+                    keys: &location.keys(&full_key)[..KeyLocation::declared(Mode::Exclusive)],
+                    arguments: &[Number(named as u64)],
+                };
+                read_sighting(&location.run(&INSPECT, call).await?)
+            };
+            store.0.servers.ask(&full_key, inspect).await
+        })
+    }
+
+    pub(crate) fn forget_result(&self, full_key: Arc<str>) -> Reply<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            let forget = async |location: KeyLocation| {
+                let [.., result] = location.keys(&full_key);
+                let delete = [command(&[&[Text("DEL"), result]])];
+                let connection = &location.server.connection;
+                let sent = location.send(connection, delete, store.within(), None);
+                let (_, mut replies) = sent.await?;
+                of_value(replies.pop().unwrap_or(Value::Nil)).map(drop)
+            };
+            store.0.servers.ask(&full_key, forget).await
+        })
+    }
+
+    pub(crate) fn force_release_key(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            let force_release = async |location: KeyLocation| {
+                if location.capabilities(store.within()).await? == Capabilities::Commands {
+                    return location.force_release_by_commands(&full_key).await;
+                }
+                let call = Call {
+                    keys: &location.keys(&full_key)[..KeyLocation::declared(Mode::Exclusive)],
+                    arguments: &[Number(known_fencing)],
+                };
+                match location.run(&FORCE_RELEASE, call).await? {
+                    Value::Int(_) => Ok(()),
+                    _ => Err(errors::nonsense("a forced release")),
+                }
+            };
+            store.0.servers.ask(&full_key, force_release).await
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! One connection: a session of ours, or a handle of a user's own client.
+//!
+//! Both have one socket for their whole life, and execute requests first in, first out. On a handle of the crate `redis`, that rests on
+//! facts that the crate does not document: the tests in `facts.rs` hold them. Its replies cannot be verified after one was late,
+//! so a late reply ends such a connection.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, atomic::AtomicBool},
+    task::{Poll, ready},
+    time::Duration,
+};
+
+use redis::{Pipeline, Value, aio::MultiplexedConnection};
+use tokio::{
+    task::coop::unconstrained,
+    time::{MissedTickBehavior, interval, sleep},
+};
+
+use crate::{
+    backend::{
+        in_flight::{ConnectionId, InFlight},
+        redis::transport::{
+            CLOCK,
+            command::{Arg, command, in_one_message},
+            exchange::{Compose, MessagePart, PartReply},
+            session::Session,
+            traffic::{NoReply, Traffic},
+        },
+    },
+    moment::Moment,
+    runtime::catch_panic::catch_panic,
+};
+
+/// How often requests look whether they are late, at least.
+const LONGEST_TICK: Duration = Duration::from_millis(100);
+
+/// How long the task of a session has to run, before the manager's thread takes over what it waits for.
+const SHORT_WAIT: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    line: Line,
+    pub(crate) traffic: Arc<Traffic>,
+    /// Whether requests may use the connection. The end of an unused connection is not reported.
+    pub(super) in_use: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Line {
+    Session(Session),
+    /// Of a user's own client, which drives it.
+    Client(MultiplexedConnection),
+}
+
+impl Drop for Connection {
+    /// The manager's thread may have ended, and its watch with it.
+    fn drop(&mut self) {
+        if let Line::Session(session) = &self.line {
+            session.end();
+        }
+    }
+}
+
+/// A request on a user's own client. Its drop counts it as answered.
+struct InClient<'a>(&'a Traffic);
+
+impl Drop for InClient<'_> {
+    fn drop(&mut self) {
+        self.0.note_answered(1);
+    }
+}
+
+impl Connection {
+    pub(super) fn of_session(session: Session, traffic: Arc<Traffic>) -> Self {
+        Self::new(Line::Session(session), traffic)
+    }
+
+    pub(super) fn of_client(handle: MultiplexedConnection, traffic: Arc<Traffic>) -> Self {
+        Self::new(Line::Client(handle), traffic)
+    }
+
+    fn new(line: Line, traffic: Arc<Traffic>) -> Self {
+        Self {
+            id: ConnectionId::next(),
+            line,
+            traffic,
+            in_use: AtomicBool::new(false),
+        }
+    }
+
+    /// The session, unless a user's own client has the connection.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        match &self.line {
+            Line::Session(session) => Some(session),
+            Line::Client(_) => None,
+        }
+    }
+
+    /// Sends commands in one message, and waits for their replies, one for each: see [`reply`](Self::reply).
+    pub(super) async fn several(
+        &self,
+        commands: &Pipeline,
+        in_flight: Option<&InFlight>,
+        until: Option<Moment>,
+    ) -> Result<Vec<Value>, NoReply> {
+        let count = self.begin(in_flight)?;
+        match &self.line {
+            Line::Session(session) => self.reply(session.alone(commands, count), until).await,
+            Line::Client(handle) => {
+                let _counted = InClient(&self.traffic);
+                let mut handle = handle.clone();
+                let replies = handle.send_packed_commands(commands, 0, commands.len());
+                let replies = self.reply(async { replies.await.ok() }, until).await;
+                match &replies {
+                    Ok(_) => self.traffic.note_reply(CLOCK.now()),
+                    // It had ended, or ends now: see `note_late`.
+                    Err(why) => self.traffic.end(why.clone()),
+                }
+                replies
+            }
+        }
+    }
+
+    /// Sends a request that may share a message with others, and waits for its reply: see [`reply`](Self::reply).
+    pub(super) async fn part(
+        &self,
+        part: MessagePart,
+        composer: &Arc<dyn Compose>,
+        in_flight: &InFlight,
+        until: Option<Moment>,
+    ) -> Result<PartReply, NoReply> {
+        if let Line::Session(session) = &self.line {
+            let count = self.begin(Some(in_flight))?;
+            let reply = session.part(part, composer.clone(), count);
+            return self.reply(reply, until).await;
+        }
+        let parts = [part];
+        let commands = composer.commands(&parts);
+        let replies = self.several(&commands, Some(in_flight), until);
+        let mut replies = composer.distribute(&parts, Box::pin(replies).await?);
+        Ok(replies.pop().unwrap_or_default())
+    }
+
+    /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
+    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
+        let commands = in_one_message(commands.iter().map(|words| command(&[words])));
+        self.several(&commands, None, None).await
+    }
+
+    /// Counts a request, and notes its connection before the first byte leaves.
+    fn begin(&self, in_flight: Option<&InFlight>) -> Result<usize, NoReply> {
+        let count = self.traffic.begin().ok_or(NoReply::NotSent)?;
+        if let Some(in_flight) = in_flight {
+            in_flight.note_sent_on(self.id);
+        }
+        Ok(count)
+    }
+
+    /// Waits for the reply to a request, which leaves when this future is first polled, on any thread.
+    ///
+    /// If no reply has arrived at `until`, the result is [`NoReply::Late`] with the next tick of the watch. So the future contains
+    /// nothing of the caller's runtime.
+    ///
+    /// The end of the connection does not always end the future of the crate `redis`: the driver of a user's own client may run for
+    /// ever.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may be executed.
+    async fn reply<T>(
+        &self,
+        reply: impl Future<Output = Option<T>>,
+        until: Option<Moment>,
+    ) -> Result<T, NoReply> {
+        let traffic = &*self.traffic;
+        let mut reply = pin!(reply);
+        // Each is made before the connection is checked: the tick that follows its end wakes those that exist by then.
+        let mut tick = pin!(traffic.tick.notified());
+        let broken = || NoReply::Broken("the connection has ended".into());
+        // The request leaves even if the task has used up its budget of tokio.
+        unconstrained(poll_fn(|context| {
+            if let Poll::Ready(reply) = reply.as_mut().poll(context) {
+                let ended = || traffic.ended().unwrap_or_else(broken);
+                return Poll::Ready(reply.ok_or_else(ended));
+            }
+            // Bounded by the end of the connection, and by `until`.
+            loop {
+                if let Some(why) = traffic.ended() {
+                    // The last thing that arrived may be this reply.
+                    return Poll::Ready(match reply.as_mut().poll(context) {
+                        Poll::Ready(Some(reply)) => Ok(reply),
+                        _ => Err(why),
+                    });
+                }
+                ready!(tick.as_mut().poll(context));
+                tick.set(traffic.tick.notified());
+                if until.is_some_and(|until| CLOCK.now() >= until) {
+                    self.note_late();
+                    return Poll::Ready(Err(NoReply::Late));
+                }
+            }
+        }))
+        .await
+    }
+
+    /// Notes that a reply was late. If it is lost, all later ones are taken for those of other requests.
+    pub(super) fn note_late(&self) {
+        match &self.line {
+            Line::Session(session) => session.probe(),
+            Line::Client(_) => self.end(NoReply::Broken("a reply was late".into())),
+        }
+    }
+
+    /// Ends the connection, and all requests on it.
+    pub(super) fn end(&self, why: NoReply) {
+        self.traffic.end(why);
+        self.traffic.retire();
+        if let Line::Session(session) = &self.line {
+            session.end();
+        }
+        catch_panic(|| self.traffic.tick.notify_waiters());
+    }
+
+    /// Watches the connection until it is over, on the manager's thread.
+    ///
+    /// `silent` is called if no reply has arrived for two command time-outs, with requests in flight all the time: then the connection
+    /// is dead. `left` is called once, as soon as nothing more is sent on this connection.
+    pub(super) async fn watch(
+        &self,
+        command_timeout: Duration,
+        silent: impl Fn() + Send,
+        left: impl Fn() + Send,
+    ) {
+        let traffic = &*self.traffic;
+        let pause = (command_timeout / 8).min(LONGEST_TICK);
+        let mut tick = interval(pause);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut retired, mut polls) = (None::<Moment>, None);
+        // Ticks are counted, and not time: if this process is stopped, the server is not silent.
+        let (mut last, mut quiet) = (traffic.last_reply(), 0);
+        while !traffic.has_ended() {
+            tokio::select! {
+                biased;
+                () = traffic.changed.notified() => {}
+                _ = tick.tick() => {
+                    catch_panic(|| traffic.tick.notify_waiters());
+                    let replied = traffic.last_reply();
+                    let is_quiet = traffic.in_flight() > 0 && replied == last;
+                    (last, quiet) = (replied, if is_quiet { quiet + 1 } else { 0 });
+                    if pause * quiet >= command_timeout * 2 {
+                        silent();
+                        let why = format!("no reply within {:?}", command_timeout * 2);
+                        traffic.end(NoReply::Broken(why.into()));
+                    }
+                    polls = self.session().and_then(|session| session.take_over(polls));
+                }
+            }
+            if let Some(session) = self.session() {
+                let is_urgent = session.is_urgent();
+                let polled = session.take_over(None);
+                if is_urgent {
+                    sleep(SHORT_WAIT.min(pause)).await;
+                    session.take_over(polled);
+                }
+            }
+            if traffic.is_retired() {
+                let since = *retired.get_or_insert_with(|| {
+                    left();
+                    CLOCK.now()
+                });
+                if traffic.in_flight() == 0 || CLOCK.now() >= since.after(command_timeout) {
+                    break;
+                }
+            }
+        }
+        if retired.is_none() {
+            left();
+        }
+        self.end(NoReply::Broken("the connection was given up".into()));
+    }
+}

@@ -1,0 +1,257 @@
+//! Requests to one server: on the connection that there is, or on one that is made if need be.
+
+use std::{
+    slice,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::timeout;
+
+use crate::{
+    backend::{
+        in_flight::{ConnectionId, InFlight},
+        redis::transport::{
+            CLOCK,
+            capabilities::Capabilities,
+            command::{Arg, command, in_one_message},
+            connection::Connection,
+            errors,
+            exchange::{Compose, MessagePart, PartReply},
+            handshake::CurrentConnection,
+            reconnecting::ReconnectingConnection,
+            traffic::NoReply,
+        },
+    },
+    failure::Failure,
+    moment::Moment,
+};
+
+/// The connection that there is now. The futures of its requests may be polled on any thread, and are sent by their first poll.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a request after its first poll does not take the commands back.
+pub(crate) struct Ready {
+    pub(crate) reconnecting: Arc<ReconnectingConnection>,
+    pub(crate) current: Arc<CurrentConnection>,
+}
+
+impl Ready {
+    pub(crate) fn id(&self) -> ConnectionId {
+        self.current.connection.id
+    }
+
+    /// Whether scripts can be run.
+    ///
+    /// # Errors
+    ///
+    /// If no locks are kept by this connection.
+    pub(crate) fn has_scripts(&self) -> Result<bool, Failure> {
+        let none = || Failure::not_now("no locks are kept by this connection");
+        let known = self.current.capabilities.ok_or_else(none)?;
+        Ok(known == Capabilities::Scripts)
+    }
+
+    /// Ends the connection if the reply that was read has the wrong form.
+    pub(crate) fn expect_its_form<T>(&self, read: &Result<T, Failure>) {
+        self.reconnecting.expect_its_form(self.id(), read);
+    }
+
+    /// Sends a command, of which the reply is late after `within`.
+    pub(crate) async fn one(
+        &self,
+        command: Cmd,
+        in_flight: &InFlight,
+        within: Duration,
+    ) -> Result<Value, Failure> {
+        let one = in_one_message([command]);
+        let mut replies = self.several(&one, in_flight, within).await?;
+        replies.pop().ok_or_else(|| errors::nonsense("a command"))
+    }
+
+    /// Sends commands in one message, of which the replies are late after `within`.
+    pub(crate) async fn several(
+        &self,
+        commands: &Pipeline,
+        in_flight: &InFlight,
+        within: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        let (connection, sent) = (&*self.current.connection, CLOCK.now());
+        let until = Some(sent.after(within));
+        let replies = connection.several(commands, Some(in_flight), until).await;
+        self.reconnecting
+            .accept(connection, sent, within, replies, Vec::as_slice)
+    }
+
+    /// Sends a request that may share a message with those of other tasks. Its reply is late after `within`.
+    pub(crate) async fn part(
+        &self,
+        part: MessagePart,
+        composer: &Arc<dyn Compose>,
+        in_flight: &InFlight,
+        within: Duration,
+    ) -> Result<PartReply, Failure> {
+        let (connection, sent) = (&*self.current.connection, CLOCK.now());
+        let until = Some(sent.after(within));
+        let reply = connection.part(part, composer, in_flight, until).await;
+        self.reconnecting
+            .accept(connection, sent, within, reply, |reply| {
+                slice::from_ref(&reply.value)
+            })
+    }
+}
+
+impl ReconnectingConnection {
+    /// The connection that there is now, for a request that is sent at once.
+    pub(crate) fn ready(self: &Arc<Self>) -> Option<Ready> {
+        let current = self.snapshot()?;
+        let reconnecting = self.clone();
+        Some(Ready {
+            reconnecting,
+            current,
+        })
+    }
+
+    /// The connection that there is, or the next one. Runs on the manager's thread.
+    pub(crate) async fn ready_within(self: &Arc<Self>, within: Duration) -> Result<Ready, Failure> {
+        let current = timeout(within, self.current()).await;
+        let late = || Err(errors::late(self.address(), within));
+        Ok(Ready {
+            reconnecting: self.clone(),
+            current: current.unwrap_or_else(|_| late())?,
+        })
+    }
+
+    /// Sends a command and reads its reply, an error of the server included, within a time-out. Connects if need be.
+    ///
+    /// `in_flight` notes the connection before the first byte leaves.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        words: &[&[Arg<'_>]],
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Value), Failure> {
+        let one = in_one_message([command(words)]);
+        let (id, mut replies) = self.send_all(one, within, in_flight).await?;
+        let reply = replies.pop();
+        Ok((id, reply.ok_or_else(|| errors::nonsense("a command"))?))
+    }
+
+    /// Sends several commands in one message, with one time-out; one reply each.
+    pub(crate) async fn send_all(
+        self: &Arc<Self>,
+        commands: Pipeline,
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        self.send_all_on(None, commands, within, in_flight).await
+    }
+
+    /// Like [`send_all`](Self::send_all), but on one connection only, if it is given: for the rest of a transaction, which does not exist
+    /// on another connection.
+    pub(crate) async fn send_all_on(
+        self: &Arc<Self>,
+        only_on: Option<ConnectionId>,
+        commands: Pipeline,
+        within: Duration,
+        in_flight: Option<&InFlight>,
+    ) -> Result<(ConnectionId, Vec<Value>), Failure> {
+        let (mut used, started) = (None, CLOCK.now());
+        let exchange = async {
+            let connection = self.current().await?.connection.clone();
+            if only_on.is_some_and(|id| id != connection.id) {
+                return Err(Failure::not_now(
+                    "the connection ended in the middle of a transaction",
+                ));
+            }
+            let (id, sent) = (connection.id, CLOCK.now());
+            let connection = used.insert(connection);
+            // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
+            let replies = Box::pin(connection.several(&commands, in_flight, None)).await;
+            let left = within.saturating_sub(sent.since(started));
+            let replies = self.accept(connection, sent, left, replies, Vec::as_slice)?;
+            Ok((id, replies))
+        };
+        let timed = timeout(within, exchange).await;
+        timed.unwrap_or_else(|_| {
+            if let Some(connection) = used {
+                connection.note_late();
+                self.note_late(&connection);
+            }
+            Err(errors::late(self.address(), within))
+        })
+    }
+
+    /// Takes the replies to a request, and notes what they show about the connection.
+    fn accept<T>(
+        &self,
+        connection: &Connection,
+        sent: Moment,
+        within: Duration,
+        replies: Result<T, NoReply>,
+        values: impl FnOnce(&T) -> &[Value],
+    ) -> Result<T, Failure> {
+        let id = connection.id;
+        let replies = match replies {
+            Ok(replies) => replies,
+            Err(none) => {
+                if let NoReply::Late = none {
+                    self.note_late(connection);
+                }
+                if !matches!(none, NoReply::Late | NoReply::NotSent)
+                    || !connection.traffic.is_usable()
+                {
+                    // Its watch does the same, but perhaps only after the caller has tried again.
+                    self.forget(id);
+                }
+                return Err(errors::no_value(&none, self.address(), within));
+            }
+        };
+        let traffic = &connection.traffic;
+        traffic.note_round_trip(traffic.last_reply().since(sent));
+        for reply in values(&replies) {
+            // Leaves a server that was demoted to a replica, since it stays one. After a pause, as after a failed connect, the next
+            // command looks for the primary again.
+            if let Value::ServerError(error) = reply
+                && errors::code_of(error) == "READONLY"
+            {
+                self.forget(id);
+                let failure = errors::answered(error);
+                self.lifecycle.lock().failed(failure, CLOCK.now());
+                break;
+            }
+        }
+        Ok(replies)
+    }
+
+    /// A reply was late on this connection.
+    fn note_late(&self, connection: &Connection) {
+        if connection.session().is_none() {
+            // Nothing else shows how slow the server is.
+            let least = self.timing().command_timeout;
+            connection.traffic.note_late_round_trip(least);
+        }
+        // A server that was stopped says that it is the primary when it goes on, even if it was replaced meanwhile.
+        if let Some(sentinels) = self.sentinels() {
+            sentinels.doubted().notify_one();
+        }
+    }
+
+    /// How long a request and its reply took lately. Zero if not known.
+    pub(crate) fn round_trip(&self) -> Duration {
+        let nanos = self.settings.round_trip.load(Ordering::Relaxed);
+        Duration::from_nanos(nanos)
+    }
+
+    /// How long a reply may take.
+    pub(crate) fn reply_within(&self) -> Duration {
+        self.settings.timing.reply_within(self.round_trip())
+    }
+
+    /// How long the reply to an acquire may take.
+    pub(crate) fn acquire_within(&self, ttl: Duration) -> Duration {
+        self.settings.timing.acquire_within(self.round_trip(), ttl)
+    }
+}
