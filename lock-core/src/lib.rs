@@ -152,6 +152,7 @@ pub mod __private {
 pub mod __simulation {
     pub use crate::{
         lease::certain_for,
+        manager::waist::{Claim, Tried},
         runtime::{
             Work,
             simulation::{Connecting, Entered, SimulatedStream, Thread, World, enter},

@@ -12,4 +12,5 @@ mod sentinel;
 mod servers;
 mod slots;
 mod split_brain;
+mod waist;
 mod without_scripts;

@@ -17,6 +17,8 @@ use lock_tests::{
 };
 use tokio::{task::JoinSet, time::timeout};
 
+use crate::waist::every_claim_holds;
+
 /// Makes a test of each claim on the servers that `start` starts.
 macro_rules! the_suite_on {
     ($module:ident: $start:expr) => {
@@ -35,6 +37,7 @@ macro_rules! the_suite_on {
             as_many_hold_as_there_are_permits
             a_body_runs_once_for_all_calls_that_wait_or_come_later
             a_label_is_shown_instead_of_host_and_process
+            its_backend_keeps_its_promises_to_the_driver
         }
     };
     (@claims $module:ident $start:expr => $($claim:ident)*) => {
@@ -451,6 +454,10 @@ async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
         first.expect("free").release_held().await;
         second.expect("free").release_held().await;
     }
+}
+
+async fn its_backend_keeps_its_promises_to_the_driver(servers: &Deployment) {
+    every_claim_holds(&connect(servers).await).await;
 }
 
 async fn a_lease_is_renewed_beyond_its_ttl(servers: &Deployment) {

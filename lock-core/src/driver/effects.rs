@@ -10,7 +10,7 @@ use crate::{
         key_map::{KeyEntry, StateAction},
         release_in_flight::{OpenRelease, ReleaseInFlight},
         releasing::Releasing,
-        ticking::{EventListener, LiveEvent, RenewalDue},
+        ticking::{EventListener, LiveEvent},
     },
     engine::{
         event::Event,
@@ -98,7 +98,13 @@ impl Effects {
                     valid_until,
                     tokens,
                 } => {
-                    let due = RenewalDue { owner, ttl, tokens };
+                    let due = Renew {
+                        owner,
+                        ttl,
+                        // Known when it is sent.
+                        known_fencing: 0,
+                        tokens,
+                    };
                     queue_renewal(context, due, valid_until);
                 }
                 Action::Release(action) => {
@@ -196,7 +202,7 @@ pub(super) fn finish_on_executor(
 }
 
 /// Queues a renewal for the next batch. One that takes tokens is sent at once, since the next task may need them soon.
-fn queue_renewal(context: &Arc<Context>, due: RenewalDue, valid_until: Moment) {
+fn queue_renewal(context: &Arc<Context>, due: Renew, valid_until: Moment) {
     if due.tokens == 0 {
         context.ticking.push(due, valid_until);
     } else if let Some(listener) = context.ticking.listener() {
@@ -209,19 +215,15 @@ fn queue_renewal(context: &Arc<Context>, due: RenewalDue, valid_until: Moment) {
 pub(super) fn renew(
     context: &Arc<Context>,
     listener: Arc<dyn EventListener>,
-    batch: Vec<RenewalDue>,
+    mut batch: Vec<Renew>,
     within: Duration,
 ) {
     // Read before the request is handed over: the server's time starts later than this, never earlier.
     let sent = context.clock.now();
-    let request = |one: &RenewalDue| Renew {
-        owner: one.owner.clone(),
-        ttl: one.ttl,
-        known_fencing: context.known_tokens.of(one.owner.clock),
-        tokens: one.tokens,
-    };
-    let requests = batch.iter().map(request).collect();
-    let reply = context.backend.renew(requests, within);
+    for one in &mut batch {
+        one.known_fencing = context.known_tokens.of(one.owner.clock);
+    }
+    let reply = context.backend.renew(batch.clone(), within);
     let of_reply = context.clone();
     report_reply(&context.executor, reply, move |replies| {
         // A renewal that takes tokens does not count among the batches.

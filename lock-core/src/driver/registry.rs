@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    backend::{RunResult, Traits, grants::News, owner::Owner},
+    backend::{Renew, RunResult, Traits, grants::News, owner::Owner},
     driver::{
         acquire_in_flight::AcquireInFlight,
         context::Context,
@@ -22,7 +22,7 @@ use crate::{
         lease_state::LeaseState,
         release_in_flight::OpenRelease,
         releasing::Releasing,
-        ticking::{EventListener, LiveEvent, RenewalDue},
+        ticking::{EventListener, LiveEvent},
     },
     engine::{
         event::{AfterRelease, Event, Outcome},
@@ -56,16 +56,8 @@ pub(crate) struct Registry {
     last_task: AtomicU64,
 }
 
-/// What became of a task that began to wait.
-pub(crate) enum Waiting {
-    /// It has the lock.
-    Acquired(Arc<LeaseState>),
-    /// Its id, and the request that it is to poll.
-    InQueue(TaskId, Option<Arc<AcquireInFlight>>),
-}
-
 /// What an event means for the task that caused it, and the request that this task is to poll.
-type Applied = (LiveOutcome, Option<Arc<AcquireInFlight>>);
+pub(super) type Applied = (LiveOutcome, Option<Arc<AcquireInFlight>>);
 
 impl Registry {
     pub(crate) fn new(context: Arc<Context>, prefix: String, limits: Limits) -> Arc<Self> {
@@ -89,7 +81,7 @@ impl Registry {
         registry
     }
 
-    /// A task acquires the key at once, or begins to wait, until the deadline at most.
+    /// A task acquires the key at once, or begins to wait, until the deadline at most. Returns its id, and what became of it.
     pub(crate) fn wait(
         self: &Arc<Self>,
         key: &LockKey,
@@ -97,7 +89,7 @@ impl Registry {
         now: Moment,
         deadline: Option<Moment>,
         waker: &Waker,
-    ) -> Result<Waiting, LockError> {
+    ) -> Result<(TaskId, Applied), LockError> {
         let kind = terms.mode.kind();
         let mut waker = SpareWaker::new(waker);
         let id = TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1);
@@ -120,10 +112,8 @@ impl Registry {
         };
         keys.begin(key, kind, &self.context.in_progress);
         match self.apply(keys, key, kind, now, event) {
-            Some((Outcome::Acquired(lease), _)) => Ok(Waiting::Acquired(lease)),
             Some((Outcome::Refused(refusal), _)) => Err(self.refused(key, refusal)),
-            Some((_, request)) => Ok(Waiting::InQueue(id, request)),
-            None => Ok(Waiting::InQueue(id, None)),
+            applied => Ok((id, applied.unwrap_or((Outcome::Pending, None)))),
         }
     }
 
@@ -450,7 +440,7 @@ impl EventListener for Registry {
         timer_queue::remove_due(each, now, ahead)
     }
 
-    fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration) {
+    fn renew(self: Arc<Self>, batch: Vec<Renew>, within: Duration) {
         effects::renew(&self.context.clone(), self, batch, within);
     }
 

@@ -18,7 +18,7 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{Traits, owner::Owner},
+    backend::{Renew, Traits, owner::Owner},
     engine::{event::Event, transition::BATCHED_WITHIN},
     key::LockKey,
     mode::RequestKind,
@@ -48,7 +48,7 @@ pub(crate) trait EventListener: Send + Sync {
     fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)>;
 
     /// Sends a batch of renewals. A reply may take so long.
-    fn renew(self: Arc<Self>, batch: Vec<RenewalDue>, within: Duration);
+    fn renew(self: Arc<Self>, batch: Vec<Renew>, within: Duration);
 
     /// Returns the properties of the backend: how long a renewal takes, and how many batches may be in flight. Further renewals wait
     /// in `due`.
@@ -59,20 +59,11 @@ pub(crate) trait EventListener: Send + Sync {
     fn rouse_all(&self);
 }
 
-/// A lease that is to be renewed.
-#[derive(Clone)]
-pub(crate) struct RenewalDue {
-    pub(crate) owner: Arc<Owner>,
-    pub(crate) ttl: Duration,
-    /// How many fencing tokens are wanted.
-    pub(crate) tokens: u32,
-}
-
 pub(crate) struct Ticking {
     /// Wakes the task for the hints of the states, which are kept beside the states.
     pub(crate) alarm: Alarm,
     /// In the order in which their leases end.
-    due: Mutex<BTreeMap<(Moment, u64), RenewalDue>>,
+    due: Mutex<BTreeMap<(Moment, u64), Renew>>,
     in_flight: AtomicUsize,
     /// Signalled when a renewal is due, and when a batch has its reply.
     changed: Notify,
@@ -104,7 +95,7 @@ impl Ticking {
     }
 
     /// Queues the renewal of a lease that ends at `valid_until`.
-    pub(crate) fn push(&self, due: RenewalDue, valid_until: Moment) {
+    pub(crate) fn push(&self, due: Renew, valid_until: Moment) {
         let place = (valid_until, due.owner.number());
         self.due.lock().insert(place, due);
         self.changed.notify_one();
@@ -161,12 +152,12 @@ impl Ticking {
     }
 
     /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
-    fn next_batch(&self, traits: &Traits) -> Option<(Vec<RenewalDue>, Duration)> {
+    fn next_batch(&self, traits: &Traits) -> Option<(Vec<Renew>, Duration)> {
         let mut due = self.due.lock();
         if self.in_flight.load(Ordering::Acquire) >= traits.batches {
             return None;
         }
-        let patience = |one: &RenewalDue| patience(one.ttl, traits.round_trip);
+        let patience = |one: &Renew| patience(one.ttl, traits.round_trip);
         let within = patience(due.first_key_value()?.1);
         let alike = due.iter().filter(|(_, one)| patience(one) == within);
         let places: Vec<_> = alike.map(|(place, _)| *place).take(LARGEST_BATCH).collect();

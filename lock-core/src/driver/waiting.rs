@@ -13,7 +13,7 @@ use crate::{
         acquire_in_flight::{AcquireInFlight, read_reply},
         hold::{Admission, Hold},
         lease_state::LeaseState,
-        registry::{Registry, Waiting},
+        registry::Registry,
     },
     engine::{
         event::{Event, Outcome},
@@ -72,9 +72,10 @@ impl WaitFuture {
             .outage
             .check(terms.wait, &context.clock, &context.executor, look)
             .map_err(|error| error.about(key))?;
-        let (id, request, stage) = match registry.wait(key, &terms, now, deadline, waker)? {
-            Waiting::InQueue(id, request) => (id, request, Stage::Joined),
-            Waiting::Acquired(lease) => (lease.id, None, Stage::Acquired(lease)),
+        let (id, (outcome, request)) = registry.wait(key, &terms, now, deadline, waker)?;
+        let stage = match outcome {
+            Outcome::Acquired(lease) => Stage::Acquired(lease),
+            _ => Stage::Joined,
         };
         registry.waiting.fetch_add(1, Ordering::Relaxed);
         let mut wait = Self {

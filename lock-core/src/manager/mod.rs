@@ -26,6 +26,8 @@ mod operating;
 pub(crate) mod run;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "simulation")]
+pub(crate) mod waist;
 pub(crate) mod wanted_keys;
 
 // The documentation shows methods in the order of the modules, and these are what most programs call.

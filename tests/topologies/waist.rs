@@ -1,0 +1,97 @@
+//! What every backend promises to the driver, tried past the driver.
+
+use std::{
+    future::Future as _,
+    pin::pin,
+    task::{Context, Waker},
+    thread,
+    time::Duration,
+};
+
+use futures_executor::block_on;
+use lock_core::{__simulation::Claim, LockManager};
+use lock_tests::{HANG, RedisServer, eventually};
+
+const TTL: Duration = Duration::from_secs(600);
+
+/// All of the claims, each with a key of its own.
+pub(crate) async fn every_claim_holds(locks: &LockManager) {
+    one_owner_token_has_the_key(locks).await;
+    an_acquire_may_be_polled_anywhere(locks).await;
+    a_renewal_neither_shortens_nor_recreates(locks).await;
+}
+
+#[tokio::test]
+async fn in_memory() {
+    every_claim_holds(&LockManager::in_memory()).await;
+}
+
+#[tokio::test]
+async fn on_several_servers() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    for server in &servers {
+        server.cli(&["SET", "__lock_core__:fence", "1"]);
+    }
+    let locks = LockManager::builder().quarantine(Duration::ZERO);
+    let locks = locks.redlock(servers.each_ref().map(RedisServer::url));
+    every_claim_holds(&locks.await.expect("they are up")).await;
+}
+
+/// Repeats the release as the driver does. Returns whether the first try found the key.
+async fn released(claim: &Claim) -> bool {
+    let first = claim.release().await.expect("a reply");
+    if !first.is_certain {
+        eventually(HANG, "the release is certain", async || {
+            claim.release().await.expect("a reply").is_certain
+        })
+        .await;
+    }
+    first.was_ours
+}
+
+async fn one_owner_token_has_the_key(locks: &LockManager) {
+    let [first, second, third] = [(); 3].map(|()| Claim::new(locks, "one"));
+    let token = first.acquire(TTL).await.expect("a reply");
+    assert!(token.is_some(), "it is free");
+    assert_eq!(second.acquire(TTL).await.expect("a reply"), None);
+    assert!(!released(&second).await, "the key is not its own");
+    let again = first.acquire(TTL).await.expect("a reply");
+    assert!(again > token, "an acquire may be repeated: {again:?}");
+    assert!(released(&first).await);
+    let next = third.acquire(TTL).await.expect("a reply");
+    assert!(next > again, "{next:?} after {again:?}");
+    assert!(released(&third).await);
+}
+
+/// A task begins the request, and a thread without a runtime finishes it.
+async fn an_acquire_may_be_polled_anywhere(locks: &LockManager) {
+    let claim = Claim::new(locks, "anywhere");
+    let mut acquire = Box::pin(claim.acquire(TTL));
+    let mut task = Context::from_waker(Waker::noop());
+    let acquired = match pin!(&mut acquire).poll(&mut task) {
+        std::task::Poll::Ready(acquired) => acquired,
+        std::task::Poll::Pending => {
+            let elsewhere = thread::spawn(move || block_on(acquire));
+            let joined = tokio::task::spawn_blocking(|| elsewhere.join());
+            joined.await.expect("no panic").expect("no panic")
+        }
+    };
+    assert!(acquired.expect("a reply").is_some());
+    assert!(released(&claim).await);
+}
+
+async fn a_renewal_neither_shortens_nor_recreates(locks: &LockManager) {
+    let [first, second] = [(); 2].map(|()| Claim::new(locks, "renewed"));
+    let acquired = first.acquire(TTL).await.expect("a reply");
+    assert!(acquired.is_some(), "it is free");
+    let renewed = first.renew(Duration::from_secs(1)).await;
+    assert!(renewed.expect("a reply"), "it is ours");
+    let seen = locks.inspect("renewed").await.expect("a reply");
+    let left = seen.expect("it is held").remaining;
+    assert!(left > Some(TTL / 2), "{left:?}");
+    assert!(released(&first).await);
+    assert!(!first.renew(TTL).await.expect("a reply"), "it is released");
+    let acquired = second.acquire(TTL).await.expect("a reply");
+    assert!(acquired.is_some(), "it is free");
+    assert!(released(&second).await);
+}
