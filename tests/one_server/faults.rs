@@ -990,7 +990,10 @@ async fn replies_that_have_lost_their_place_grant_nothing_and_the_next_connectio
         proxy.pass();
         for free in free {
             let guard = timeout(HANG, free).await.expect("no hang");
-            let guard = guard.expect("no panic").expect("free");
+            let guard = guard.expect("no panic");
+            let guard = guard.unwrap_or_else(|error| {
+                panic!("{user} {parameters}, own client {is_own_client}: {error:?}")
+            });
             guard.lease().verify().await.expect("it is held");
             guard.release_held().await;
         }

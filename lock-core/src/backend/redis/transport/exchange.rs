@@ -259,6 +259,14 @@ impl Exchange {
         let Some(message) = self.sent.front_mut() else {
             return Err(NoReply::Nonsense);
         };
+        let expected = match message.answers {
+            Answers::Probe(number) => Some(number),
+            _ => None,
+        };
+        // The reply to a probe shows at once that others were lost, whichever slot it is in.
+        if self.probes > 0 && echoed(&value) != expected {
+            return Err(NoReply::misplaced());
+        }
         message.replies.push(value);
         if message.replies.len() < message.expects {
             return Ok(None);
@@ -267,22 +275,17 @@ impl Exchange {
             return Ok(None);
         };
         self.in_flight -= message.requests();
-        let Answers::Probe(number) = message.answers else {
+        let mut probed = None;
+        if expected.is_some() {
+            self.probes -= 1;
+            probed = Some(now.since(message.sent));
+        } else {
             self.withheld.push(message);
-            if self.probes == 0 {
-                arrivals.extend(self.withheld.drain(..).map(Arrival::Answers));
-            }
-            return Ok(None);
-        };
-        let text = probe_text(number);
-        if !matches!(&message.replies[..], [Value::BulkString(echo)] if *echo == text.as_bytes()) {
-            return Err(NoReply::misplaced());
         }
-        self.probes -= 1;
         if self.probes == 0 {
             arrivals.extend(self.withheld.drain(..).map(Arrival::Answers));
         }
-        Ok(Some(now.since(message.sent)))
+        Ok(probed)
     }
 
     /// Drops all requests. Each drop wakes a task of the user.
@@ -339,8 +342,21 @@ fn ping(number: u64) -> Cmd {
     command(&[&[Arg::Text("PING"), Arg::Text(&probe_text(number))]])
 }
 
+const PROBE: &str = "lock-core:probe:";
+
 fn probe_text(number: u64) -> String {
-    format!("lock-core:{number}")
+    format!("{PROBE}{number}")
+}
+
+/// The number of the probe to which this is the reply.
+fn echoed(value: &Value) -> Option<u64> {
+    let Value::BulkString(text) = value else {
+        return None;
+    };
+    std::str::from_utf8(text.strip_prefix(PROBE.as_bytes())?)
+        .ok()?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]

@@ -388,11 +388,11 @@ async fn a_subscription_that_the_server_ends_is_not_taken_for_a_reply() {
 /// After a reply that was late, none counts before that to a probe is in its place.
 #[tokio::test]
 async fn a_lost_reply_is_found_by_a_probe_after_a_time_out() {
-    let probe = "*2\r\n$4\r\nPING\r\n$11\r\nlock-core:1\r\n";
+    let probe = "*2\r\n$4\r\nPING\r\n$17\r\nlock-core:probe:1\r\n";
     for (replies, is_in_place) in [
-        (":1\r\n$11\r\nlock-core:1\r\n:2\r\n", true),
+        (":1\r\n$17\r\nlock-core:probe:1\r\n:2\r\n", true),
         // The first one is lost.
-        ("$11\r\nlock-core:1\r\n:2\r\n:3\r\n", false),
+        ("$17\r\nlock-core:probe:1\r\n:2\r\n:3\r\n", false),
     ] {
         let (connection, mut server) = session_with(Arc::new(RepliesOnly));
         let late = connection.request(get("late"), Some(CLOCK.now()));
