@@ -136,9 +136,10 @@ async fn acquire_at(
         acquired = Some(if has_scripts {
             by_script(store, location, ready, request, is_contended).await?
         } else {
-            let (location, request) = (location.clone(), request.clone());
+            let (location, ready, request) = (location.clone(), ready.clone(), request.clone());
             let mark = store.0.timing.mark();
-            let by_commands = async move { location.acquire_by_commands(&request, mark).await };
+            let by_commands =
+                async move { location.acquire_by_commands(&ready, &request, mark).await };
             on_the_manager(&store.0.executor, by_commands).await?
         });
     }

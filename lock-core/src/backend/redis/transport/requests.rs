@@ -36,6 +36,7 @@ use crate::{
 /// # Cancel safety
 ///
 /// Dropping the future of a request after its first poll does not take the commands back.
+#[derive(Clone)]
 pub(crate) struct Ready {
     pub(crate) reconnecting: Arc<ReconnectingConnection>,
     pub(crate) current: Arc<CurrentConnection>,

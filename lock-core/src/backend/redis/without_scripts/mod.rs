@@ -35,6 +35,7 @@ use crate::{
                 },
                 errors,
                 reconnecting::ReconnectingConnection,
+                requests::Ready,
             },
             without_scripts::transactions::{Change, MOST_TRIES, change, change_all},
         },
@@ -53,6 +54,7 @@ const LARGEST_LEAD: u64 = 3_600_000 * PER_MILLI;
 impl KeyLocation {
     pub(super) async fn acquire_by_commands(
         &self,
+        ready: &Ready,
         request: &Acquire,
         mark: Duration,
     ) -> Result<Answered<AcquireOutcome>, Failure> {
@@ -69,10 +71,9 @@ impl KeyLocation {
             commands.push(command(&[&[Text("SET"), mark, name, Text("PX"), lasts]]));
         }
         let commands = in_one_message(commands);
-        let (holding, in_flight) = (self.server.holding(), &request.owner.in_flight);
-        let within = holding.acquire_within(request.ttl);
-        let sent = holding.send_all(commands, within, Some(in_flight));
-        let (connection, mut replies) = sent.await?;
+        let (connection, in_flight) = (ready.id(), &request.owner.in_flight);
+        let within = ready.reconnecting.acquire_within(request.ttl);
+        let mut replies = ready.several(&commands, in_flight, within).await?;
         // That of the mark is of no interest: without a mark, the lock is only less fair.
         replies.truncate(3);
         let [entered, holder, left] =
