@@ -21,15 +21,18 @@ use tokio::{
 };
 
 use crate::{
-    backend::redis::transport::{
-        CLOCK,
-        command::{Arg, command, in_one_message},
-        connection::Connection,
-        connection_events::{ConnectionEvents, RepliesOnly},
-        session::Session,
-        socket::Socket,
-        stream::Stream,
-        traffic::{NoReply, Traffic},
+    backend::{
+        in_flight::InFlight,
+        redis::transport::{
+            CLOCK,
+            command::{Arg, command, in_one_message},
+            connection::Connection,
+            connection_events::{ConnectionEvents, RepliesOnly},
+            session::Session,
+            socket::Socket,
+            stream::Stream,
+            traffic::{NoReply, Traffic},
+        },
     },
     moment::Moment,
     runtime::mutex::Mutex,
@@ -87,6 +90,21 @@ fn watched(connection: Connection) -> Arc<Connection> {
         own.watch(Duration::from_secs(10), || {}, || {}).await;
     }));
     connection
+}
+
+/// A connection of each kind on which nobody reads: the future of the crate `redis` does not end with it.
+async fn undriven() -> [Arc<Connection>; 2] {
+    let session = session_with(Arc::new(RepliesOnly)).0;
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let (ours, _) = UnixStream::pair().expect("a pair of sockets");
+    let made = MultiplexedConnection::new_with_config(&info, ours, config).await;
+    let (handle, driver) = made.expect("nothing is sent in a greeting");
+    std::mem::forget(driver);
+    [
+        session,
+        Arc::new(Connection::of_client(handle, Arc::default())),
+    ]
 }
 
 /// One of each kind.
@@ -410,5 +428,32 @@ async fn a_lost_reply_is_found_by_a_probe_after_a_time_out() {
             Err(NoReply::Broken(_)) => assert!(!is_in_place),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_request_ends_with_its_connection_whenever_that_ends() {
+    for is_early in [true, false] {
+        for connection in undriven().await {
+            let mut request = Box::pin(connection.request(get("a"), None));
+            if !is_early {
+                poll_once(request.as_mut());
+            }
+            connection.end(NoReply::Nonsense);
+            let ended = timeout(HANG, request).await.expect("no hang");
+            let is_sane = matches!(ended, Err(NoReply::Nonsense | NoReply::NotSent));
+            assert!(is_sane, "{ended:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_leave_is_not_noted_as_sent() {
+    for (connection, _server) in each().await {
+        connection.traffic.retire();
+        let in_flight = InFlight::default();
+        let refused = connection.several(&get("a"), Some(&in_flight), None).await;
+        assert!(matches!(refused, Err(NoReply::NotSent)), "{refused:?}");
+        assert!(in_flight.is_empty());
     }
 }
