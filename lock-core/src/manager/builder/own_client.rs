@@ -15,9 +15,9 @@ impl LockManagerBuilder {
     /// connections of their own. A handle of a connection that is shared with other commands is not accepted, since those commands
     /// would delay renewals.
     ///
-    /// Two things differ from a url. A connection is watched by PING alone, and not by the bytes that come, so a half-open
-    /// connection is noticed when a reply is late. The crate `redis` reads whatever length a server announces, so the server must
-    /// be trusted not to send replies without an end. If the client's url ends with `#insecure`, the server's certificate is not
+    /// Two things differ from a url. A connection on which a reply is late is replaced, since its later replies cannot be verified
+    /// to belong to their requests. And the crate `redis` reads whatever length a server announces, so the server must be trusted
+    /// not to send replies without an end. If the client's url ends with `#insecure`, the server's certificate is not
     /// verified, as the client says.
     ///
     /// The builder's `tls` has no effect on a client. [`credentials`](Self::credentials) take precedence over the client's.
@@ -66,7 +66,7 @@ impl LockManagerBuilder {
     /// other settings at their defaults, except for the DNS resolver. A cache answers from memory what only the server knows. A
     /// limit of concurrent requests makes renewals wait behind waiters.
     ///
-    /// Defaults to none: connections are made by this crate. With a client, a half-open connection is noticed by PING alone.
+    /// Defaults to none: connections are made by this crate. With a client, a connection on which a reply is late is replaced.
     ///
     /// # Examples
     ///
