@@ -4,6 +4,7 @@
 
 mod beliefs;
 mod clocks;
+mod ending;
 mod exclusion;
 mod forking;
 mod neighbours;
