@@ -82,7 +82,7 @@ impl Grants {
         self.report(News::Notice(&owner, notice, now));
     }
 
-    /// Notifies an entry, for a store that needs no proof: see [`deliver`](Self::deliver) for an entry that is gone.
+    /// Notifies an entry, for a backend that needs no proof: see [`deliver`](Self::deliver) for an entry that is gone.
     pub(crate) fn notify_entry(&self, number: EntryNumber, notice: Notice, now: Moment) {
         if let Some(owner) = self.owners.find(number) {
             self.report(News::Notice(&owner, notice, now));

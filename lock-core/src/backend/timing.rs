@@ -1,4 +1,4 @@
-//! Bounds on how long a store may take.
+//! Bounds on how long a backend may take.
 //!
 //! A reply that comes after its time-out is measured, too, and counts in full at once. Round trips of more than two command
 //! time-outs are not supported: such a connection counts as dead.

@@ -185,8 +185,9 @@ impl Tries {
 
 /// The longest pause before the next try. `since`: the time since the first try that had a reply.
 ///
-/// By then the key is not ours. Only a copy of the acquire can still take it, from the socket of a connection that broke. This gets
-/// less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in flight.
+/// By then the key is not ours. Only a copy of the acquire can still get it, from the socket of a connection that broke. This gets
+/// less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in flight. Of
+/// several servers, one of a minority that was away has the key for about a quarter of that time longer.
 fn clean_up_pause(since: Duration) -> Duration {
     (since / 4).clamp(LONGEST_PAUSE, LONGEST_CLEAN_UP_PAUSE)
 }

@@ -66,7 +66,7 @@ pub(crate) struct AcquireRequest<O> {
 
 #[derive(Clone, Debug)]
 pub(crate) enum RequestStep {
-    /// In flight: it ends with a reply, within the store's time-outs.
+    /// In flight: it ends with a reply, within the backend's time-outs.
     InFlight {
         sent: Moment,
         ttl: Duration,
@@ -200,7 +200,7 @@ impl<O> AcquireRequest<O> {
                 polled_by: Some(_),
                 ..
             } => Some(sent.after(POLL_WITHIN)),
-            // The reply comes within the store's time-outs.
+            // The reply comes within the backend's time-outs.
             RequestStep::InFlight { .. } => None,
         }
     }

@@ -71,7 +71,7 @@ impl Granted {
 pub(crate) enum RenewalPlan {
     Off,
     At(Moment),
-    /// Not sent again before its reply. The store bounds the time of the reply.
+    /// Not sent again before its reply. The backend bounds the time of the reply.
     InFlight,
 }
 

@@ -205,7 +205,7 @@ impl LockManager {
     /// Stops the renewals that kept the leases during the wait for the other keys. A last renewal gives each lease its whole ttl
     /// from now. If this renewal has no reply, the lease lasts as long as it did before.
     ///
-    /// If the reply is late or never comes, the store's time-out ends the wait. If the process was paused, the caller finds lost
+    /// If the reply is late or never comes, the backend's time-out ends the wait. If the process was paused, the caller finds lost
     /// leases by its check after this call. Dropping the future releases all leases, since the caller owns the hold.
     async fn renew_once(&self, leases: &Leases) {
         let context = self.context();

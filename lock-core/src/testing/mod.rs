@@ -9,10 +9,10 @@ use crate::{
     key::{IntoLockKey, LockKey},
     mode::RequestKind,
     telemetry,
-    testing::faulty_store::FaultyStore,
+    testing::faulty_backend::FaultyBackend,
 };
 
-pub(crate) mod faulty_store;
+pub(crate) mod faulty_backend;
 
 /// Injects faults into one in-memory manager: for your tests.
 ///
@@ -137,12 +137,12 @@ pub(crate) mod faulty_store;
 #[derive(Clone)]
 pub struct Faults {
     registry: Arc<Registry>,
-    store: Arc<FaultyStore>,
+    backend: Arc<FaultyBackend>,
 }
 
 impl Faults {
-    pub(crate) fn new(registry: Arc<Registry>, store: Arc<FaultyStore>) -> Self {
-        Self { registry, store }
+    pub(crate) fn new(registry: Arc<Registry>, backend: Arc<FaultyBackend>) -> Self {
+        Self { registry, backend }
     }
 
     /// Takes a lock away from its holder, as when an operator deletes the key.
@@ -190,12 +190,12 @@ impl Faults {
     /// Acquires try again until their wait is over. Leases that are held last until their ttl, and are renewed if the fault ends
     /// in time.
     pub fn unavailable(&self) {
-        self.store.go_away(None);
+        self.backend.go_away(None);
     }
 
     /// Has every request refused for this long; see [`unavailable`](Self::unavailable).
     pub fn unavailable_for(&self, span: Duration) {
-        self.store.go_away(Some(span));
+        self.backend.go_away(Some(span));
     }
 
     /// Delays every reply by this much, until [`heal`](Self::heal).
@@ -204,7 +204,7 @@ impl Faults {
     /// [`command_timeout`](crate::manager::builder::LockManagerBuilder::command_timeout)) counts as missing, although the request was executed. If
     /// replies are slow, a renewal waits longer for them, up to a third of the ttl. With a longer delay, leases expire.
     pub fn delay(&self, by: Duration) {
-        self.store.delay(by);
+        self.backend.delay(by);
     }
 
     /// Deletes the result of a body that ran once, as when the server evicts it. The next caller runs the body again.
@@ -212,14 +212,14 @@ impl Faults {
         let key = key.into_lock_key();
         telemetry::check_literal(&key);
         let full_key = self.registry.full_key(&key);
-        self.store.memory.forget_result(&full_key);
+        self.backend.memory.forget_result(&full_key);
     }
 
     /// Ends all faults at once: holders elsewhere release their locks, and the backend replies again.
     ///
     /// A lease that was lost stays lost.
     pub fn heal(&self) {
-        self.store.heal();
+        self.backend.heal();
     }
 
     #[track_caller]
@@ -232,15 +232,15 @@ impl Faults {
         let full_key = self.registry.full_key(key);
         // The lock is freed before the holder is notified, so that the next acquire finds it free. The waiters in the queue get it
         // only after the loss, which would else take it from them, too.
-        self.store.take_away(&full_key);
+        self.backend.take_away(&full_key);
         self.end_leases(key, reason);
-        self.store.memory.serve(&full_key);
+        self.backend.memory.serve(&full_key);
     }
 
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
         telemetry::check_literal(key);
-        self.store.occupy(&self.registry.full_key(key), span);
-        // After the store: a task that acquired the lock between the two calls loses it, too.
+        self.backend.occupy(&self.registry.full_key(key), span);
+        // After the backend: a task that acquired the lock between the two calls loses it, too.
         self.end_leases(key, LeaseLost::TakenAway);
     }
 

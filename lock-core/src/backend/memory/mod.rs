@@ -27,7 +27,7 @@ use crate::{
 
 pub(crate) mod lock_table;
 
-pub(crate) struct MemoryStore {
+pub(crate) struct MemoryBackend {
     clock: Clock,
     grants: Arc<Grants>,
     locks: Mutex<Locks>,
@@ -43,13 +43,13 @@ struct Locks {
 const SMALLEST_SWEEP: usize = 64;
 
 /// Never shows what is locked: the entries hold owner tokens.
-impl fmt::Debug for MemoryStore {
+impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").finish_non_exhaustive()
+        f.debug_struct("MemoryBackend").finish_non_exhaustive()
     }
 }
 
-impl MemoryStore {
+impl MemoryBackend {
     pub(crate) fn new(clock: Clock, grants: Arc<Grants>) -> Self {
         Self {
             clock,
@@ -170,7 +170,7 @@ impl Locks {
     }
 }
 
-impl Backend for MemoryStore {
+impl Backend for MemoryBackend {
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         at_once(self.try_acquire(&request))
     }
@@ -204,7 +204,7 @@ impl Backend for MemoryStore {
     }
 }
 
-impl Operate for MemoryStore {
+impl Operate for MemoryBackend {
     fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         let now = self.clock.now();
         let locks = self.locks.lock();

@@ -167,12 +167,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        backend::{memory::MemoryStore, owner::Entry},
+        backend::{memory::MemoryBackend, owner::Entry},
         mode::Mode,
         runtime::clock::Clock,
     };
 
-    fn server() -> (Arc<AtServer>, MemoryStore, Release) {
+    fn server() -> (Arc<AtServer>, MemoryBackend, Release) {
         let owner = Owner::of_entry(Entry {
             number: 1,
             ttl: Duration::ZERO,
@@ -188,7 +188,7 @@ mod tests {
         };
         (
             server,
-            MemoryStore::new(Clock::tokio(), Arc::default()),
+            MemoryBackend::new(Clock::tokio(), Arc::default()),
             release,
         )
     }

@@ -44,9 +44,9 @@ const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on
      exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
 
 #[derive(Clone)]
-pub(crate) struct RedlockStore(Arc<RedlockServers>);
+pub(crate) struct RedlockBackend(Arc<RedlockServers>);
 
-impl RedlockStore {
+impl RedlockBackend {
     /// Connects with the first request. `quarantine` is for how long a server must have been watched before it votes.
     pub(crate) fn new(
         named: &[Named],
@@ -116,7 +116,7 @@ fn check_list(named: &[Named]) -> Result<(), LockError> {
     Ok(())
 }
 
-impl fmt::Debug for RedlockStore {
+impl fmt::Debug for RedlockBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
             .entries(self.0.servers.iter().map(|server| &server.node))
@@ -124,7 +124,7 @@ impl fmt::Debug for RedlockStore {
     }
 }
 
-impl Backend for RedlockStore {
+impl Backend for RedlockBackend {
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         let acquired = requests::acquire(self.0.clone(), request);
         on_the_manager(&self.0.executor, acquired)
@@ -156,7 +156,7 @@ impl Backend for RedlockStore {
     }
 }
 
-impl Operate for RedlockStore {
+impl Operate for RedlockBackend {
     fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         Box::pin(inspect::inspect(self.0.clone(), full_key))
     }

@@ -14,12 +14,12 @@ use std::{
 
 use crate::{
     backend::{
-        Backend, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens, timing::Timing,
+        Backend, grants::Grants, memory::MemoryBackend, owner_token::OwnerTokens, timing::Timing,
     },
     driver::{
         context::Context,
         hold::{Admission, Hold},
-        interleavings::served_store::{Order, ServedStore},
+        interleavings::served_backend::{Order, ServedBackend},
         outage::Outage,
         registry::Registry,
         ticking::LiveEvent,
@@ -43,7 +43,7 @@ use crate::{
     },
 };
 
-mod served_store;
+mod served_backend;
 
 const SCHEDULES: usize = 1500;
 
@@ -51,7 +51,7 @@ const SCHEDULES: usize = 1500;
 #[derive(Clone)]
 struct Contended {
     registry: Arc<Registry>,
-    store: Arc<MemoryStore>,
+    backend: Arc<MemoryBackend>,
     key: LockKey,
     inside: Arc<AtomicUsize>,
     readers: Arc<AtomicUsize>,
@@ -63,12 +63,12 @@ impl Contended {
         Self::over(|memory| memory)
     }
 
-    fn over<S: Backend + 'static>(store: impl FnOnce(Arc<MemoryStore>) -> Arc<S>) -> Self {
+    fn over<S: Backend + 'static>(backend: impl FnOnce(Arc<MemoryBackend>) -> Arc<S>) -> Self {
         let clock = Clock::tokio();
         let grants = Arc::<Grants>::default();
-        let memory = Arc::new(MemoryStore::new(clock.clone(), grants.clone()));
+        let memory = Arc::new(MemoryBackend::new(clock.clone(), grants.clone()));
         let context = Context::new(
-            store(memory.clone()),
+            backend(memory.clone()),
             grants,
             OwnerTokens::of(None),
             Executor::Caller,
@@ -78,7 +78,7 @@ impl Contended {
         );
         Self {
             registry: Registry::new(Arc::new(context), "lock:".to_owned(), Limits::default()),
-            store: memory,
+            backend: memory,
             key: LockKey::new("k"),
             inside: Arc::default(),
             readers: Arc::default(),
@@ -166,7 +166,7 @@ impl Contended {
         assert!(self.registry.keys.is_empty(), "a state is left");
         assert_eq!(self.registry.context.held.count(), 0, "a lease is left");
         assert_eq!(self.registry.context.in_progress.count(), 0);
-        assert!(self.store.is_empty(), "a lock is left");
+        assert!(self.backend.is_empty(), "a lock is left");
     }
 }
 
@@ -235,7 +235,7 @@ fn a_shutdown_finds_each_waiter_and_each_holder() {
                     while context.held.count() + context.in_progress.count() > 0 {
                         point();
                     }
-                    assert!(all.store.is_empty(), "a shutdown returned too early");
+                    assert!(all.backend.is_empty(), "a shutdown returned too early");
                 },
             ],
         );
@@ -327,17 +327,17 @@ fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
     let inside = runtime.enter();
     let mut made = None;
     let contended = Contended::over(|memory| {
-        let store = ServedStore::new(memory, order);
-        made = Some(store.clone());
-        Arc::new(store)
+        let backend = ServedBackend::new(memory, order);
+        made = Some(backend.clone());
+        Arc::new(backend)
     });
-    let store = made.expect("it was made");
+    let backend = made.expect("it was made");
     let is_over = Arc::new(AtomicBool::new(false));
     let server = shuttle::thread::spawn({
-        let (store, is_over) = (store.clone(), is_over.clone());
+        let (backend, is_over) = (backend.clone(), is_over.clone());
         move || {
             while !is_over.load(Ordering::SeqCst) {
-                store.serve();
+                backend.serve();
                 point();
             }
         }
@@ -360,7 +360,7 @@ fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
     server.join().expect("no panic");
     executor.join().expect("no panic");
     contended.nothing_is_left();
-    drop((contended, store, inside));
+    drop((contended, backend, inside));
 }
 
 /// The task that polls the request stops polling it. The executor continues with the request, for the other tasks.

@@ -308,7 +308,7 @@ impl Server {
         (result, messages)
     }
 
-    /// As the store does.
+    /// As the backend does.
     fn forget_if_empty(&mut self) {
         if self.table.is_empty() {
             self.table = LockTable::default();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::{Backend, grants::Grants, memory::MemoryStore, owner_token::OwnerTokens},
+    backend::{Backend, grants::Grants, memory::MemoryBackend, owner_token::OwnerTokens},
     driver::{context::Context, outage::Outage, registry::Registry},
     error::LockError,
     manager::{LockManager, ManagerState, builder::LockManagerBuilder},
@@ -47,8 +47,8 @@ impl LockManagerBuilder {
     pub fn in_memory(self) -> LockManager {
         let clock = Clock::tokio();
         let grants = Arc::<Grants>::default();
-        let store = Arc::new(MemoryStore::new(clock.clone(), grants.clone()));
-        self.finish(store, grants, Executor::Caller, clock)
+        let backend = Arc::new(MemoryBackend::new(clock.clone(), grants.clone()));
+        self.finish(backend, grants, Executor::Caller, clock)
     }
 
     /// Makes a manager for locks inside this process, and a handle that injects faults; see
@@ -56,14 +56,14 @@ impl LockManagerBuilder {
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn in_memory_with_faults(self) -> (LockManager, crate::testing::Faults) {
-        use crate::testing::{Faults, faulty_store::FaultyStore};
+        use crate::testing::{Faults, faulty_backend::FaultyBackend};
 
         let clock = Clock::tokio();
         let grants = Arc::<Grants>::default();
         let timeout = self.timing.command_timeout;
-        let store = Arc::new(FaultyStore::new(clock.clone(), timeout, grants.clone()));
-        let manager = self.finish(store.clone(), grants, Executor::Caller, clock);
-        let faults = Faults::new(manager.inner.registry.clone(), store);
+        let backend = Arc::new(FaultyBackend::new(clock.clone(), timeout, grants.clone()));
+        let manager = self.finish(backend.clone(), grants, Executor::Caller, clock);
+        let faults = Faults::new(manager.inner.registry.clone(), backend);
         (manager, faults)
     }
 

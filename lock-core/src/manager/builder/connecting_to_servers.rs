@@ -1,4 +1,4 @@
-//! From a builder to a manager of servers: the store, the thread, and the first connection.
+//! From a builder to a manager of servers: the backend, the thread, and the first connection.
 
 use std::{
     error::Error as _,
@@ -11,7 +11,7 @@ use crate::{
         Backend, Reply,
         grants::Grants,
         redis::{protocol::redis_store::RedisStore, transport::address::Named},
-        redlock::{RedlockStore, restart_quarantine},
+        redlock::{RedlockBackend, restart_quarantine},
     },
     driver::registry::Registry,
     error::LockError,
@@ -61,15 +61,15 @@ impl LockManagerBuilder {
     ) -> Result<LockManager, LockError> {
         let grants = Arc::<Grants>::default();
         let executor = start_thread()?;
-        let store = RedisStore::new(&server, &self.settings(&executor)?, Some(grants.clone()))?;
-        if store.is_one_server() {
+        let backend = RedisStore::new(&server, &self.settings(&executor)?, Some(grants.clone()))?;
+        if backend.is_one_server() {
             self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
         }
         let greet = {
-            let store = store.clone();
-            move || store.greet_for_caller()
+            let backend = backend.clone();
+            move || backend.greet_for_caller()
         };
-        self.on_a_thread(executor, Arc::new(store), grants, greet)
+        self.on_a_thread(executor, Arc::new(backend), grants, greet)
             .await
     }
 
@@ -90,12 +90,12 @@ impl LockManagerBuilder {
             ));
         }
         let executor = start_thread()?;
-        let store = RedlockStore::new(&servers, &self.settings(&executor)?, quarantine)?;
+        let backend = RedlockBackend::new(&servers, &self.settings(&executor)?, quarantine)?;
         let greet = {
-            let store = store.clone();
-            move || store.greet()
+            let backend = backend.clone();
+            move || backend.greet()
         };
-        self.on_a_thread(executor, Arc::new(store), Arc::default(), greet)
+        self.on_a_thread(executor, Arc::new(backend), Arc::default(), greet)
             .await
     }
 
@@ -103,12 +103,12 @@ impl LockManagerBuilder {
     async fn on_a_thread(
         self,
         executor: Executor,
-        store: Arc<dyn Backend>,
+        backend: Arc<dyn Backend>,
         grants: Arc<Grants>,
         greet: impl Fn() -> Reply<()> + Send + Sync + 'static,
     ) -> Result<LockManager, LockError> {
         let is_lazy = self.servers.is_lazy;
-        let manager = self.finish(store, grants, executor, Clock::Boot);
+        let manager = self.finish(backend, grants, executor, Clock::Boot);
         match manager.context().request(|_| greet()).await {
             Err(LockError::Unavailable { source, .. }) if is_lazy => {
                 tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");

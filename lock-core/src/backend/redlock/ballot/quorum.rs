@@ -58,11 +58,19 @@ impl<T: Copy + PartialEq> Replies<T> {
     }
 }
 
-/// The failure if too few servers replied. What one of them finds wrong with the request itself is more to the point.
+/// The failure if too few servers replied. What one of them finds wrong with the request itself is more to the point. If each of them
+/// said that it has not executed the request and may soon do so, a retry may succeed.
 pub(crate) fn no_majority(servers: usize, failures: &[Failure]) -> Failure {
     let invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
-    let found = failures.iter().find(invalid).cloned();
-    found.unwrap_or_else(|| Failure::no_reply(no_majority_text(servers, failures)))
+    if let Some(invalid) = failures.iter().find(invalid) {
+        return invalid.clone();
+    }
+    let text = no_majority_text(servers, failures);
+    let is_not_now = |failure: &Failure| matches!(failure, Failure::NotNow(_));
+    if !failures.is_empty() && failures.iter().all(is_not_now) {
+        return Failure::not_now(text);
+    }
+    Failure::no_reply(text)
 }
 
 pub(crate) fn no_majority_text(servers: usize, failures: &[Failure]) -> String {
@@ -158,6 +166,17 @@ mod tests {
         assert_eq!(result(2, 2, 1), Some(Err(())));
         assert_eq!(result(0, 0, 3), Some(Err(())));
         assert_eq!(result(2, 0, 3), Some(Err(())));
+    }
+
+    #[test]
+    fn no_majority_may_pass_if_no_server_has_executed_the_request() {
+        let is_definite = |failures: &[fn(&'static str) -> Failure]| {
+            let failures: Vec<_> = failures.iter().map(|failure| failure("why")).collect();
+            no_majority(3, &failures).is_definite()
+        };
+        let (late, away) = (Failure::no_reply, Failure::not_now);
+        assert!(is_definite(&[away, away]));
+        assert!(!is_definite(&[late, away]) && !is_definite(&[]));
     }
 
     #[test]

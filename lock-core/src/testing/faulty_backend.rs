@@ -11,7 +11,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use crate::{
     backend::{
         Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
-        at_once, grants::Grants, in_flight::Order, memory::MemoryStore, owner_token::sighting_of,
+        at_once, grants::Grants, in_flight::Order, memory::MemoryBackend, owner_token::sighting_of,
     },
     engine::reply::{AcquireOutcome, Busy, Expiry, ReleaseOutcome, Renewed, WakeUpMode},
     failure::Failure,
@@ -26,8 +26,8 @@ use crate::{
 const LEASE_ELSEWHERE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
-pub(crate) struct FaultyStore {
-    pub(super) memory: Arc<MemoryStore>,
+pub(crate) struct FaultyBackend {
+    pub(super) memory: Arc<MemoryBackend>,
     clock: Clock,
     command_timeout: Duration,
     plan: Arc<Mutex<Plan>>,
@@ -42,17 +42,17 @@ struct Plan {
     elsewhere: HashMap<Arc<str>, Moment>,
 }
 
-impl FaultyStore {
+impl FaultyBackend {
     pub(crate) fn new(clock: Clock, command_timeout: Duration, grants: Arc<Grants>) -> Self {
         Self {
-            memory: Arc::new(MemoryStore::new(clock.clone(), grants)),
+            memory: Arc::new(MemoryBackend::new(clock.clone(), grants)),
             clock,
             command_timeout,
             plan: Arc::default(),
         }
     }
 
-    /// Ends the lease of the key's holder. The waiters of the key get it when the store serves them, or with their next request.
+    /// Ends the lease of the key's holder. The waiters of the key get it when the backend serves them, or with their next request.
     pub(crate) fn take_away(&self, full_key: &Arc<str>) {
         self.plan.lock().elsewhere.remove(full_key);
         self.memory.evict(full_key, None);
@@ -62,7 +62,7 @@ impl FaultyStore {
     pub(crate) fn occupy(&self, full_key: &Arc<str>, span: Option<Duration>) {
         let until = self.end_of(span);
         self.plan.lock().elsewhere.insert(full_key.clone(), until);
-        // The store has to know of that holder, too: it then grants a lock that is released meanwhile to none of its waiters.
+        // The backend has to know of that holder, too: it then grants a lock that is released meanwhile to none of its waiters.
         self.memory.evict(full_key, Some(until));
     }
 
@@ -150,7 +150,7 @@ fn late<T: Send + 'static>(reply: Reply<T>, delay: Duration, within: Duration) -
     })
 }
 
-impl Backend for FaultyStore {
+impl Backend for FaultyBackend {
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         self.reply(self.command_timeout, || self.try_acquire(request))
     }
@@ -171,7 +171,7 @@ impl Backend for FaultyStore {
     }
 }
 
-impl Operate for FaultyStore {
+impl Operate for FaultyBackend {
     fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         self.reply(self.command_timeout, || {
             let Some(left) = self.elsewhere(&full_key) else {

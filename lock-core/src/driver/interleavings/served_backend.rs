@@ -1,4 +1,4 @@
-//! A store with a server thread: requests are executed some time after they left, and then have their replies.
+//! A backend with a server thread: requests are executed some time after they left, and then have their replies.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::{
     backend::{
         Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
-        in_flight, memory::MemoryStore,
+        in_flight, memory::MemoryBackend,
     },
     engine::reply::{AcquireOutcome, ReleaseOutcome, Renewed},
     failure::Failure,
@@ -22,7 +22,7 @@ use crate::{
     runtime::mutex::Mutex,
 };
 
-type Request = Box<dyn FnOnce(&MemoryStore) + Send>;
+type Request = Box<dyn FnOnce(&MemoryBackend) + Send>;
 
 /// In which order requests are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +34,15 @@ pub(super) enum Order {
 }
 
 #[derive(Clone)]
-pub(super) struct ServedStore {
-    memory: Arc<MemoryStore>,
+pub(super) struct ServedBackend {
+    memory: Arc<MemoryBackend>,
     order: Order,
     /// What has left and was not executed yet.
     sent: Arc<Mutex<VecDeque<Request>>>,
 }
 
-impl ServedStore {
-    pub(super) fn new(memory: Arc<MemoryStore>, order: Order) -> Self {
+impl ServedBackend {
+    pub(super) fn new(memory: Arc<MemoryBackend>, order: Order) -> Self {
         Self {
             memory,
             order,
@@ -66,7 +66,7 @@ impl ServedStore {
     /// A request leaves with the first poll of its future. If that is dropped later, the request is executed all the same.
     fn send<T: Send + 'static>(
         &self,
-        request: impl FnOnce(&MemoryStore) -> Reply<T> + Send + 'static,
+        request: impl FnOnce(&MemoryBackend) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         let sent = self.sent.clone();
         Box::pin(async move {
@@ -86,13 +86,13 @@ impl ServedStore {
     }
 }
 
-impl fmt::Debug for ServedStore {
+impl fmt::Debug for ServedBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServedStore").finish_non_exhaustive()
+        f.debug_struct("ServedBackend").finish_non_exhaustive()
     }
 }
 
-impl Backend for ServedStore {
+impl Backend for ServedBackend {
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
         request
             .owner
@@ -118,7 +118,7 @@ impl Backend for ServedStore {
     }
 }
 
-impl Operate for ServedStore {
+impl Operate for ServedBackend {
     fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
         self.send(move |memory| memory.inspect(full_key))
     }
