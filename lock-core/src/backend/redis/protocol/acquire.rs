@@ -55,24 +55,28 @@ pub(crate) fn acquire(
         loop {
             let is_retry = first_try.is_some();
             let connected = store.session_to_acquire(&location, &request, is_retry);
-            let (mut ready, was_ready) = connected.await?;
-            if is_retry {
-                ready = ready.verifying();
-            }
-            let acquired = acquire_at(&store, &location, &ready, &request, acked, is_retry).await;
-            let is_free = matches!(&acquired, Ok(acquired) if acquired.outcome.found_it_free());
-            store.note_others(&owner.key, !is_free);
-            let failure = match acquired {
-                Ok(acquired) => return Ok(acquired),
-                Err(failure) => failure,
+            let (failure, left_on) = match connected.await {
+                Err(failure) => (failure, None),
+                Ok((ready, was_ready)) => {
+                    let ready = if is_retry { ready.verifying() } else { ready };
+                    let acquired = acquire_at(&store, &location, &ready, &request, acked, is_retry);
+                    let acquired = acquired.await;
+                    let is_free =
+                        |acquired: &Answered<AcquireOutcome>| acquired.outcome.found_it_free();
+                    store.note_others(&owner.key, !acquired.as_ref().is_ok_and(is_free));
+                    match acquired {
+                        Ok(acquired) => return Ok(acquired),
+                        Err(failure) => (failure, was_ready.then(|| ready.id())),
+                    }
+                }
             };
             if hops < MOST_HOPS
                 && let Some(next) = store.redirected(&location, &failure).await
             {
                 location = next;
                 hops += 1;
-            } else if was_ready && !is_retry {
-                first_try = Some((!failure.is_definite()).then_some(ready.id()));
+            } else if let (Some(left_on), false) = (left_on, is_retry) {
+                first_try = Some((!failure.is_definite()).then_some(left_on));
             } else {
                 // The refusal of the second try says nothing about the first one, which may have acquired the key.
                 return Err(match first_try.flatten() {

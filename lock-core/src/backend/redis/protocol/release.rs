@@ -33,8 +33,11 @@ pub(crate) fn release(store: &RedisStore, request: Release) -> Reply<Answered<Re
         let (mut hops, mut redirecting) = (0, None);
         // Bounded by the redirects.
         loop {
-            let ready = store.session_to_release(&location, &request).await?;
-            let failure = match release_at(&store, &location, &ready, &request).await {
+            let released = match store.session_to_release(&location, &request).await {
+                Ok(ready) => release_at(&store, &location, &ready, &request).await,
+                Err(failure) => Err(failure),
+            };
+            let failure = match released {
                 Ok(mut released) => {
                     // Requests that left earlier for the node that redirects have been executed or refused there.
                     let settles = |order: &_| owner.in_flight.is_settled_by(*order);
