@@ -8,7 +8,8 @@
 //!   come since. If there is one, the lock is given back by a script.
 //! - A lock that the script does not release is released by the script of all releases: a request waits for it, or its lease has run out.
 //!
-//! Releases come first: the next acquire of a key may be in the same message as its release.
+//! Releases come first: the next acquire of a key may be in the same message as its release. No clean-up overtakes its acquire thereby,
+//! since a lock is released in such a message only if none of its acquires is in flight.
 
 use std::{sync::Arc, time::Duration};
 

@@ -116,7 +116,11 @@ pub(crate) fn read_plain(
             note_answered(in_flight, connection);
             return Ok(None);
         }
-        other => drop(of_reply(other, connection, in_flight)?),
+        Value::ServerError(error) => {
+            drop(of_reply(Value::ServerError(error), connection, in_flight)?);
+        }
+        // It is the reply to another request.
+        _ => return Err(errors::nonsense("an acquire")),
     }
     let outcome = match (reply.id.and_then(token), reply.has_queue) {
         (Some(token), None | Some(false)) if token > known => AcquireOutcome::Granted(Grant {

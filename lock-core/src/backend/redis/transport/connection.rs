@@ -251,7 +251,7 @@ impl Connection {
         while !traffic.has_ended() {
             tokio::select! {
                 biased;
-                () = traffic.changed.notified() => {}
+                // First: it is ready seldom, and changes may be frequent.
                 _ = tick.tick() => {
                     catch_panic(|| traffic.tick.notify_waiters());
                     let replied = traffic.last_reply();
@@ -264,6 +264,7 @@ impl Connection {
                     }
                     polls = self.session().and_then(|session| session.take_over(polls));
                 }
+                () = traffic.changed.notified() => {}
             }
             if let Some(session) = self.session() {
                 let is_urgent = session.is_urgent();

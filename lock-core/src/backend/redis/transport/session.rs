@@ -13,9 +13,10 @@
 //!
 //! 1. Bytes are composed and written under the mutex of `Io` only, in the order of the inbox. So no request overtakes another one.
 //! 2. A thread that finds that mutex locked wakes the task instead. A task registers its waker with the inbox before it looks there.
-//!    So no request is left in the inbox without somebody who looks, with one exception: a release in the background.
-//! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker that no other one can steal. So a
-//!    release that no task waits for wakes nothing. The next request takes it along, or the manager's thread sends it within 2 ms.
+//!    So a task always takes a queued request from the inbox, with one exception: work that no task waits for.
+//! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker from which no other worker can
+//!    steal it. So a release that no task waits for wakes nothing. The next request takes it along, or the manager's thread sends it
+//!    within 2 ms.
 //! 4. Wakers of users run while no mutex of this file is locked, and each of their panics is caught.
 //!
 //! Rejected: tokio's `yield_now` to run after the other tasks. A worker keeps a task that yields, and first runs others, one of which
@@ -47,6 +48,7 @@ use crate::{
         traffic::{NoReply, Traffic},
     },
     runtime::{
+        catch_panic::catch_panic,
         executor::spawn_beside,
         io_thread,
         mutex::{Mutex, may_switch},
@@ -71,7 +73,7 @@ struct Shared {
     has_home: AtomicBool,
     /// Whether that runtime has ended.
     is_lost: AtomicBool,
-    /// Whether a request is waited for on the manager's thread.
+    /// Whether the watch is to check soon that the home polls the session.
     is_urgent: AtomicBool,
     traffic: Arc<Traffic>,
     events: Arc<dyn ConnectionEvents>,
@@ -101,6 +103,8 @@ struct Io {
     is_letting_others: bool,
     /// Why a thread that sent a request could not write.
     failed: Option<NoReply>,
+    /// Whether more may have been read already than was used.
+    has_more: bool,
 }
 
 impl fmt::Debug for Session {
@@ -135,6 +139,7 @@ impl Session {
                 polls: 0,
                 is_letting_others: false,
                 failed: None,
+                has_more: false,
             })),
             home: AtomicU64::new(0),
             has_home: AtomicBool::new(false),
@@ -191,6 +196,7 @@ impl Session {
         let shared = self.0.clone();
         let (mut request, mut is_left) = (Some(request), false);
         poll_fn(move |context| {
+            let is_new = request.is_some();
             if let Some(request) = request.take() {
                 shared.queue(request);
                 // A task of a runtime may be followed by one that blocks its worker. Another thread has no worker.
@@ -198,11 +204,13 @@ impl Session {
                 if !is_left {
                     shared.send(in_flight);
                 }
-            } else if mem::take(&mut is_left) {
+            }
+            let polled = Pin::new(&mut reply).poll(context).map(Result::ok);
+            if polled.is_pending() && !is_new && mem::take(&mut is_left) {
                 shared.send(1);
                 shared.hurry();
             }
-            Pin::new(&mut reply).poll(context).map(Result::ok)
+            polled
         })
     }
 
@@ -256,8 +264,8 @@ impl Session {
         has_reactor.then_some(()).ok_or(NoReactor)
     }
 
-    /// Moves the session to the manager's thread, which is the calling one, if its home has ended, or has not polled it since it had
-    /// been polled so often, although there is work. Returns how often it was polled.
+    /// Moves the session to the manager's thread, which is the calling one, if its home has ended, or has not polled it since the count
+    /// of polls was `polls`, although there is work. Returns the count.
     pub(super) fn take_over(&self, polls: Option<u64>) -> Option<u64> {
         let is_lost = self.0.is_lost.load(SeqCst);
         if !is_lost && !self.has_home() {
@@ -267,9 +275,7 @@ impl Session {
         let io = slot.as_ref().and_then(|slot| slot.as_ref());
         let now = io.map(|io| io.polls);
         let is_left = now == polls
-            && io.is_some_and(|io| {
-                io.stream.is_readable() || !self.0.inbox.lock().requests.is_empty()
-            });
+            && io.is_some_and(|io| io.has_work() || !self.0.inbox.lock().requests.is_empty());
         drop(slot);
         if is_lost || is_left {
             // The manager's runtime has a reactor.
@@ -349,7 +355,17 @@ impl Shared {
         let Some(task) = io.task.clone() else {
             return false;
         };
-        io.exchange.accept(self.inbox.lock().take());
+        let mut inbox = self.inbox.lock();
+        if inbox.has_ended {
+            drop(inbox);
+            let io = slot.take();
+            drop(slot);
+            self.end(io);
+            return true;
+        }
+        let requests = inbox.take();
+        drop(inbox);
+        io.exchange.accept(requests);
         let written = io.write(&mut Context::from_waker(&task));
         if let Err(why) = written {
             io.failed = Some(why);
@@ -394,8 +410,10 @@ impl Shared {
         drop(inbox);
         self.traffic
             .end(NoReply::Broken("the connection was given up".into()));
-        if let Some(mut io) = io {
-            io.exchange.accept(requests);
+        for request in requests {
+            catch_panic(|| drop(request));
+        }
+        if let Some(io) = io {
             io.exchange.end();
         }
     }
@@ -409,6 +427,14 @@ impl Inbox {
 }
 
 impl Io {
+    /// Whether the task at its home has something to do.
+    fn has_work(&self) -> bool {
+        self.failed.is_some()
+            || self.has_more
+            || self.exchange.has_unsent()
+            || self.stream.is_readable()
+    }
+
     /// Writes all that there is room for.
     fn write(&mut self, context: &mut Context<'_>) -> Result<(), NoReply> {
         loop {
@@ -443,6 +469,7 @@ impl Io {
         self.accept(shared, context)?;
         self.write(context)?;
         for _ in 0..MOST_AT_A_TIME {
+            self.has_more = false;
             let Poll::Ready(value) = self
                 .incoming
                 .poll_value(Pin::new(&mut self.stream), context)
@@ -451,16 +478,20 @@ impl Io {
             };
             let now = CLOCK.now();
             let before = self.exchange.in_flight();
-            let probed = self.exchange.read(value?, now, arrivals)?;
+            let value = value?;
+            if !matches!(value, Value::Push { .. }) {
+                shared.traffic.note_reply(now);
+            }
+            let probed = self.exchange.read(value, now, arrivals)?;
             if let Some(took) = probed {
                 shared.traffic.note_late_round_trip(took);
             }
             let answered = before - self.exchange.in_flight();
             if answered > 0 {
-                shared.traffic.note_reply(now);
                 shared.traffic.note_answered(answered);
             }
         }
+        self.has_more = true;
         Ok(true)
     }
 
@@ -545,13 +576,17 @@ impl Drop for Home {
             return;
         }
         let mut slot = self.shared.io.try_lock();
+        // It may have moved meanwhile.
+        if !self.is_current() {
+            return;
+        }
         let io = slot.as_mut().and_then(|slot| slot.as_mut());
         if self.is_manager {
             let io = slot.as_mut().and_then(|slot| slot.take());
             drop(slot);
             return self.shared.end(io);
         }
-        // Otherwise another thread sends it right now.
+        // Without the mutex, another thread is sending right now.
         if let Some(io) = io {
             io.task = None;
             io.exchange.accept(self.shared.inbox.lock().take());
@@ -559,9 +594,9 @@ impl Drop for Home {
                 io.failed = Some(why);
             }
         }
-        drop(slot);
         self.shared.has_home.store(false, SeqCst);
         self.shared.is_lost.store(true, SeqCst);
+        drop(slot);
         self.shared.traffic.changed.notify_one();
     }
 }
