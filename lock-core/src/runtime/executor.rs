@@ -50,9 +50,14 @@ impl Executor {
     /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so a request is queued at once.
     /// The work needs no runtime of the calling thread.
     pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if let Some(work) = self.poll_here(Box::pin(work)) {
-            self.hand_over(work);
-        }
+        let Some(work) = self.poll_here(Box::pin(work)) else {
+            return;
+        };
+        #[cfg(test)]
+        let Some(work) = crate::runtime::mutex::interleaved::spawn(work) else {
+            return;
+        };
+        self.hand_over(work);
     }
 
     /// The same for work that no caller waits for: a reply to it is looked at a little later.
@@ -143,9 +148,10 @@ fn run_with_caller(work: Work) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return run_on_a_thread(work);
     };
-    if let Some(work) = polled_once(work) {
-        drop(runtime.spawn(work));
-    }
+    let Some(work) = polled_once(work) else {
+        return;
+    };
+    drop(runtime.spawn(work));
 }
 
 /// Runs work that was started outside a runtime, such as the release by a guard that is dropped on a plain thread. That is rare.

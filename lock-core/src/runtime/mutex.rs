@@ -66,6 +66,15 @@ pub(crate) mod interleaved {
         }
     }
 
+    /// Starts a task in the explorer. Elsewhere it is returned.
+    pub(crate) fn spawn(work: crate::runtime::Work) -> Option<crate::runtime::Work> {
+        if !EXPLORES.get() {
+            return Some(work);
+        }
+        drop(shuttle::future::spawn(work));
+        None
+    }
+
     /// Locks it in the explorer; `None` elsewhere.
     pub(super) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         while EXPLORES.get() {

@@ -94,7 +94,7 @@ pub(crate) fn acquire(
 }
 
 impl RedisStore {
-    /// The connection for an acquire, and whether it was ready. After a release of the key that is in flight, it is the same one.
+    /// The connection for an acquire, and whether it was ready. If a release of the key is in flight, it is the connection of that release.
     async fn session_to_acquire(
         &self,
         location: &KeyLocation,
@@ -247,7 +247,7 @@ async fn run(
     acquired
 }
 
-/// For a lock that is not exclusive, and a body that is to run once, where scripts may not run.
+/// The failure of a request that needs scripts where none may run.
 fn needs_scripts() -> Failure {
     Failure::invalid(
         "shared locks, permits and `run_once` need scripts, which this user or server does not run: grant `+eval +evalsha`, or take \

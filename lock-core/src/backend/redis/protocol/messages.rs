@@ -5,7 +5,7 @@
 //! same one. One call of a script releases all that are to be released.
 //!
 //! - If any queue exists, each request that got its lock looks at its own queue. The lock is held meanwhile, so a queue can only have
-//!   come since. If there is one, the lock is given back by a script.
+//!   formed since. If there is one, the lock is given back by a script.
 //! - A lock that the script does not release is released by the script of all releases: a request waits for it, or its lease has run out.
 //!
 //! Releases come first: the next acquire of a key may be in the same message as its release. No clean-up overtakes its acquire thereby,

@@ -1,7 +1,7 @@
 //! The release: one try, for every kind of lock, server and connection. The driver repeats it until it is certain.
 //!
 //! It is polled like the acquire. If its future is dropped, or its reply never arrives, the driver tries again: a release compares the
-//! owner token, so any number of them is one.
+//! owner token, so any number of them has the effect of one.
 
 use redis::Value;
 

@@ -116,7 +116,7 @@ impl Connection {
                 let replies = self.reply(async { replies.await.ok() }, until).await;
                 match &replies {
                     Ok(_) => self.traffic.note_reply(CLOCK.now()),
-                    // It had ended, or ends now: see `note_late`.
+                    // The handle has failed, or a late reply ends it.
                     Err(why) => self.traffic.end(why.clone()),
                 }
                 replies
@@ -177,7 +177,7 @@ impl Connection {
     ) -> Result<T, NoReply> {
         let traffic = &*self.traffic;
         let mut reply = pin!(reply);
-        // Each is made before the connection is checked: the tick that follows its end wakes those that exist by then.
+        // Created before the connection is checked, so that the tick that follows the connection's end is not missed.
         let mut tick = pin!(traffic.tick.notified());
         let broken = || NoReply::Broken("the connection has ended".into());
         // The request leaves even if the task has used up its budget of tokio.

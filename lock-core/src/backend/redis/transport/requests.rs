@@ -84,7 +84,7 @@ impl Ready {
         self.reconnecting.expect_its_form(self.id(), read);
     }
 
-    /// Sends a command, of which the reply is late after `within`.
+    /// Sends a command, whose reply counts as late after `within`.
     pub(crate) async fn one(
         &self,
         command: Cmd,
@@ -96,7 +96,7 @@ impl Ready {
         replies.pop().ok_or_else(|| errors::nonsense("a command"))
     }
 
-    /// Sends commands in one message, of which the replies are late after `within`.
+    /// Sends commands in one message, whose replies count as late after `within`.
     pub(crate) async fn several(
         &self,
         commands: &Pipeline,
@@ -119,7 +119,7 @@ impl Ready {
             .accept(connection, sent, within, replies.await, Vec::as_slice)
     }
 
-    /// Sends a request that may share a message with those of other tasks. Its reply is late after `within`.
+    /// Sends a request that may share a message with those of other tasks, and whose reply counts as late after `within`.
     pub(crate) async fn part(
         &self,
         part: MessagePart,
@@ -239,8 +239,8 @@ impl ReconnectingConnection {
         let traffic = &connection.traffic;
         traffic.note_round_trip(traffic.last_reply().since(sent));
         for reply in values(&replies) {
-            // Leaves a server that was demoted to a replica, since it stays one. After a pause, as after a failed connect, the next
-            // command looks for the primary again.
+            // Leaves a server that was demoted to a replica, since the connection would lead to a replica from now on. After a pause,
+            // as after a failed connect, the next command looks for the primary again.
             if let Value::ServerError(error) = reply
                 && errors::code_of(error) == "READONLY"
             {

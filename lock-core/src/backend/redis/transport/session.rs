@@ -1,11 +1,11 @@
 //! A session: one socket, and the task that owns it. Whatever thread queues a request, it leaves and is answered first in, first out.
 //!
-//! A request goes into the *inbox*. With few requests in flight, the thread that queued it also sends it, so that no other task has to
-//! run first. In a crowd, it wakes the session's task, which runs once after all tasks that are ready, and then sends what they queued
+//! A request goes into the *inbox*. With few requests in flight, the thread that queued the request also sends it, so that no other task
+//! has to run first. In a crowd, that thread only wakes the session's task, which runs once after all tasks that are ready, and then sends what they queued
 //! in shared messages. The task alone reads, and gives each request its replies.
 //!
 //! The task runs on the runtime of those who use the session, its *home*: then no other thread stands between a task and its reply. A
-//! runtime may end, or may be kept without being driven, or be blocked by a handler. So the watch on the manager's thread looks
+//! runtime may end, or exist without anyone polling it, or be blocked by a handler. So the watch on the manager's thread looks
 //! whether the task is polled while there is work for it. If not, the session moves to the manager's thread, and back with the next
 //! request from a runtime. Nothing is lost or sent twice, since the socket, the bytes and the requests move together.
 //!
