@@ -210,6 +210,21 @@ impl Address {
         self.spoke.lock().insert(self.shown.clone());
     }
 
+    /// Notes that a server here spoke the third version of the protocol.
+    pub(crate) fn note_greeting(&self) {
+        self.note_spoke();
+        self.spoke.lock().insert(self.greeting_of());
+    }
+
+    /// Whether a server here ever spoke the third version of the protocol.
+    pub(crate) fn has_greeted(&self) -> bool {
+        self.spoke.lock().contains(&self.greeting_of())
+    }
+
+    fn greeting_of(&self) -> String {
+        format!("{} in RESP3", self.shown)
+    }
+
     /// Whether a server here ever spoke the Redis protocol.
     pub(crate) fn has_spoken(&self) -> bool {
         self.spoke.lock().contains(&self.shown)
