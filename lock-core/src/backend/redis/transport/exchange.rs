@@ -122,12 +122,12 @@ pub(super) struct Message {
 
 enum Answers {
     Alone(oneshot::Sender<Vec<Value>>),
-    Parts(Parts),
+    Gathered(Gathered),
     /// The number in the text of the PING.
     Probe(u64),
 }
 
-struct Parts {
+struct Gathered {
     composer: Arc<dyn Compose>,
     parts: Vec<MessagePart>,
     answers: Vec<oneshot::Sender<PartReply>>,
@@ -172,7 +172,7 @@ impl Exchange {
     }
 
     fn compose(&mut self, now: Moment) {
-        let mut gathered: Option<Parts> = None;
+        let mut gathered: Option<Gathered> = None;
         for _ in 0..self.waiting.len().min(self.at_a_time) {
             let Some(request) = self.waiting.pop_front() else {
                 break;
@@ -183,11 +183,11 @@ impl Exchange {
                     composer,
                     answer,
                 } => {
-                    let joins = |open: &Parts| Arc::ptr_eq(&open.composer, &composer);
+                    let joins = |open: &Gathered| Arc::ptr_eq(&open.composer, &composer);
                     if !gathered.as_ref().is_some_and(joins) {
                         self.send_parts(gathered.take(), now);
                     }
-                    let open = gathered.get_or_insert_with(|| Parts {
+                    let open = gathered.get_or_insert_with(|| Gathered {
                         composer,
                         parts: Vec::new(),
                         answers: Vec::new(),
@@ -212,11 +212,11 @@ impl Exchange {
         self.send_parts(gathered, now);
     }
 
-    fn send_parts(&mut self, parts: Option<Parts>, now: Moment) {
+    fn send_parts(&mut self, parts: Option<Gathered>, now: Moment) {
         if let Some(parts) = parts {
             let commands = parts.composer.commands(&parts.parts);
             let packed = commands.get_packed_pipeline();
-            self.send(&packed, commands.len(), Answers::Parts(parts), now);
+            self.send(&packed, commands.len(), Answers::Gathered(parts), now);
         }
     }
 
@@ -319,7 +319,7 @@ impl Message {
     fn requests(&self) -> usize {
         match &self.answers {
             Answers::Alone(_) => 1,
-            Answers::Parts(parts) => parts.parts.len(),
+            Answers::Gathered(parts) => parts.parts.len(),
             Answers::Probe(_) => 0,
         }
     }
@@ -328,7 +328,7 @@ impl Message {
     pub(super) fn answer(self) {
         match self.answers {
             Answers::Alone(answer) => catch_panic(|| drop(answer.send(self.replies))),
-            Answers::Parts(of) => {
+            Answers::Gathered(of) => {
                 let replies = of.composer.distribute(&of.parts, self.replies);
                 for (answer, reply) in of.answers.into_iter().zip(replies) {
                     catch_panic(|| drop(answer.send(reply)));
@@ -345,7 +345,7 @@ impl Message {
     fn drop_answers(self) {
         match self.answers {
             Answers::Alone(answer) => catch_panic(|| drop(answer)),
-            Answers::Parts(of) => {
+            Answers::Gathered(of) => {
                 for answer in of.answers {
                     catch_panic(|| drop(answer));
                 }

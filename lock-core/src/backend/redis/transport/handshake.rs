@@ -89,7 +89,7 @@ impl CurrentConnection {
                     _ => return Ok(Hello::Replied),
                 },
                 [reply @ (Value::Map(_) | Value::Array(_))] => {
-                    self.note_greeting(reply, purpose)?
+                    self.note_greeting(reply, purpose)?;
                 }
                 _ => return Err(errors::no_redis(&self.address)),
             },
