@@ -265,7 +265,7 @@ fn the_values_of_labels_are_those_of_the_crate() {
     let sources = [
         "telemetry/figures.rs",
         "telemetry/mod.rs",
-        "once/outcome.rs",
+        "once/run.rs",
         "template.rs",
         "mode.rs",
     ];

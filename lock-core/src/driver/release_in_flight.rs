@@ -116,13 +116,15 @@ impl ReleaseInFlight {
     pub(super) fn try_once(&self) -> Reply<Answered<ReleaseOutcome>> {
         let (context, action) = (&self.context, &self.action);
         let kept_for = |until: Moment| until.since(context.clock.now());
+        // A backend in memory releases within the call, and wakes tasks of the user.
+        let result = self.result.lock().clone();
         context.backend.release(Release {
             owner: action.owner.clone(),
             keep: action
                 .kept_until
                 .map(kept_for)
                 .filter(|keep| !keep.is_zero()),
-            result: self.result.lock().clone(),
+            result,
             known_fencing: context.known_tokens.of(action.owner.clock),
             may_be_queued: action.is_queued,
         })

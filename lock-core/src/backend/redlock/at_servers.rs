@@ -100,11 +100,13 @@ impl AtServer {
 
     /// Waits for the turn of a request that may be granted the key. Fails if the release has begun: the request must not leave.
     pub(super) async fn turn(&self) -> Result<MutexGuard<'_, KnownAtServer>, Failure> {
-        let known = self.known.lock().await;
+        let mut known = self.known.lock().await;
         if self.is_closed.load(Ordering::Acquire) {
             let released = "this request was released before it was sent";
             return Err(Failure::no_reply(released));
         }
+        // An earlier request had no reply, and may have taken the key. A later refusal settles when, and not whether.
+        known.took |= !known.owner.in_flight.is_empty();
         Ok(known)
     }
 
@@ -233,6 +235,7 @@ mod tests {
             assert!(known.may_hold());
             known.note_answer(Order::new(order), false);
             assert_eq!(known.in_flight().is_empty(), is_settled, "{order}");
+            assert!(known.may_hold(), "the request may have taken the key");
         }
     }
 }

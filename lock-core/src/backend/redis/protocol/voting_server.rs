@@ -15,7 +15,7 @@ use crate::{
                 calls::set_if_free,
                 health,
                 redis_store::{RedisStore, Settings},
-                replies::{SeenLock, answered, of_value},
+                replies::{SeenLock, answered, of_reply, of_value},
                 scripts::{Call, MARK, PROPOSE},
             },
             topology::key_location::KeyLocation,
@@ -204,7 +204,10 @@ impl RedisStore {
         let connection = &place.server.connection;
         let proposed = place.run_on(connection, &PROPOSE, call, within, in_flight);
         let (connection, reply) = proposed.await?;
-        let reply = of_value(reply)?;
+        let reply = match in_flight {
+            Some(in_flight) => of_reply(reply, connection, in_flight)?,
+            None => of_value(reply)?,
+        };
         let vote = match reply::numbers(&reply).as_deref() {
             Some([-2]) => None,
             _ => Some(read_vote(&reply).ok_or_else(|| errors::nonsense("a proposal"))?),
@@ -222,7 +225,7 @@ impl RedisStore {
         let words = set_if_free(&*request.owner, request.ttl);
         let connection = &self.place().server.connection;
         let (connection, reply) = connection.send(&[&words], within, Some(in_flight)).await?;
-        match of_value(reply)? {
+        match of_reply(reply, connection, in_flight)? {
             Value::Okay => Ok((connection, true)),
             Value::Nil => Ok((connection, false)),
             _ => Err(errors::nonsense("a SET")),

@@ -70,6 +70,10 @@ pub(crate) fn no_majority(servers: usize, failures: &[Failure]) -> Failure {
     if !failures.is_empty() && failures.iter().all(is_not_now) {
         return Failure::not_now(text);
     }
+    let is_refused = |failure: &Failure| matches!(failure, Failure::Refused(_));
+    if !failures.is_empty() && failures.iter().all(is_refused) {
+        return Failure::refused(text);
+    }
     Failure::no_reply(text)
 }
 
@@ -177,6 +181,8 @@ mod tests {
         let (late, away) = (Failure::no_reply, Failure::not_now);
         assert!(is_definite(&[away, away]));
         assert!(!is_definite(&[late, away]) && !is_definite(&[]));
+        let refused = ["why"; 2].map(Failure::refused);
+        assert!(!no_majority(3, &refused).is_transient());
     }
 
     #[test]
