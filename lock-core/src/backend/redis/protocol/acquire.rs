@@ -58,7 +58,11 @@ pub(crate) fn acquire(
             let (failure, left_on) = match connected.await {
                 Err(failure) => (failure, None),
                 Ok((ready, was_ready)) => {
-                    let ready = if is_retry { ready.verifying() } else { ready };
+                    // After a lost reply, others may be lost, too.
+                    let ready = match first_try {
+                        Some(Some(_)) => ready.verifying(),
+                        _ => ready,
+                    };
                     let acquired = acquire_at(&store, &location, &ready, &request, acked, is_retry);
                     let acquired = acquired.await;
                     let is_free =
