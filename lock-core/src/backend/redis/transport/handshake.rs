@@ -80,8 +80,8 @@ impl CurrentConnection {
             words.extend(["AUTH", user, &credentials.password].map(Arg::Text));
         }
         match self.connection.ask_all(&[&words]).await {
-            // Where it was understood before, the connection has broken for another reason.
-            Err(NoReply::Broken(_)) if !self.address.has_greeted() => return Ok(Hello::Closed),
+            // Where a server has spoken before, the connection has broken for another reason.
+            Err(NoReply::Broken(_)) if !self.address.has_spoken() => return Ok(Hello::Closed),
             Err(none) => return Err(errors::handshake(&none, &self.address)),
             Ok(replies) => match &replies[..] {
                 [Value::ServerError(error)] => match errors::refused(error, &self.address) {
@@ -94,7 +94,7 @@ impl CurrentConnection {
                 _ => return Err(errors::no_redis(&self.address)),
             },
         }
-        self.address.note_greeting();
+        self.address.note_spoke();
         Ok(Hello::Replied)
     }
 

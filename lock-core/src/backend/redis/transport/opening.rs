@@ -149,17 +149,23 @@ impl Opening<'_> {
             return self.open_by_client(credentials).await;
         }
         let mut current = self.connect(credentials).await?;
-        if address.pushes() {
+        let mut is_closed_at_hello = false;
+        if address.pushes() && !address.closes_at_hello() {
             let replied = current.hello(self.settings.purpose, credentials).await;
             // Some servers and proxies close a connection that speaks RESP3.
             if replied? == Hello::Closed {
                 current = self.connect(credentials).await?;
+                is_closed_at_hello = true;
             }
         }
         if let (None, Some(credentials)) = (&current.greeting, credentials) {
             current.expect_okay(&auth(credentials)).await?;
         }
         current.set_up().await?;
+        if is_closed_at_hello {
+            current.ask(&[Arg::Text("PING")]).await?;
+            address.note_closes_at_hello();
+        }
         Ok(current)
     }
 

@@ -210,19 +210,18 @@ impl Address {
         self.spoke.lock().insert(self.shown.clone());
     }
 
-    /// Notes that a server here spoke the third version of the protocol.
-    pub(crate) fn note_greeting(&self) {
-        self.note_spoke();
-        self.spoke.lock().insert(self.greeting_of());
+    /// Notes that a server here closes connections that ask for the third version of the protocol.
+    pub(crate) fn note_closes_at_hello(&self) {
+        self.spoke.lock().insert(self.without_hello());
     }
 
-    /// Whether a server here ever spoke the third version of the protocol.
-    pub(crate) fn has_greeted(&self) -> bool {
-        self.spoke.lock().contains(&self.greeting_of())
+    /// Whether a server here closes connections that ask for the third version of the protocol.
+    pub(crate) fn closes_at_hello(&self) -> bool {
+        self.spoke.lock().contains(&self.without_hello())
     }
 
-    fn greeting_of(&self) -> String {
-        format!("{} in RESP3", self.shown)
+    fn without_hello(&self) -> String {
+        format!("{} without HELLO", self.shown)
     }
 
     /// Whether a server here ever spoke the Redis protocol.
