@@ -27,9 +27,7 @@ use crate::{
             topology::{
                 key_location::KeyLocation, servers::MOST_HOPS, sharded_subscription::GrantDelivery,
             },
-            transport::{
-                capabilities::Capabilities, command::command, redirect::NodeRole, requests::Ready,
-            },
+            transport::{command::command, redirect::NodeRole, requests::Ready},
         },
     },
     engine::reply::{AcquireOutcome, QueueMode},
@@ -133,25 +131,22 @@ async fn acquire_at(
     }
     let mut acquired = None;
     let is_contended = is_retry || store.expects_others(&request.owner.key);
-    let mut goes_by_script = is_contended || !goes_plainly(location, request);
-    if !goes_by_script {
-        let plain = plainly(location, ready, request).await;
+    if !is_contended && goes_plainly(location, request) {
+        let plain = plainly(location, ready, request, has_scripts).await;
         ready.expect_its_form(&plain);
         acquired = plain?;
-        goes_by_script = acquired.is_none();
     }
-    if goes_by_script {
-        acquired = Some(if has_scripts {
-            by_script(store, location, ready, request, is_contended).await?
-        } else {
+    let acquired = match acquired {
+        Some(acquired) => acquired,
+        None if has_scripts => by_script(store, location, ready, request, is_contended).await?,
+        None => {
             let (location, ready, request) = (location.clone(), ready.clone(), request.clone());
             let mark = store.0.timing.mark();
             let by_commands =
                 async move { location.acquire_by_commands(&ready, &request, mark).await };
             on_the_manager(&store.0.executor, by_commands).await?
-        });
-    }
-    let acquired = acquired.ok_or_else(|| Failure::not_now("the key is busy"))?;
+        }
+    };
     if let (Some(_), AcquireOutcome::Granted(_), Acked::Must) =
         (&location.server.replica_acks, &acquired.outcome, acked)
     {
@@ -189,10 +184,11 @@ async fn plainly(
     location: &KeyLocation,
     ready: &Ready,
     request: &Acquire,
+    has_scripts: bool,
 ) -> Result<Option<Answered<AcquireOutcome>>, Failure> {
     let (in_flight, known) = (&request.owner.in_flight, request.known_fencing);
     let within = ready.reconnecting.acquire_within(request.ttl);
-    let reply = if ready.current.capabilities == Some(Capabilities::Scripts) {
+    let reply = if has_scripts {
         messages::acquire(location, ready, request, within).await?
     } else {
         let mut commands = Pipeline::with_capacity(2);

@@ -130,9 +130,7 @@ impl ReconnectingConnection {
         self: &Arc<Self>,
         within: Duration,
     ) -> Result<Capabilities, Failure> {
-        let ready = self.ready_within(within).await?;
-        let none = || Failure::not_now("no locks are kept by this connection");
-        ready.current.capabilities.ok_or_else(none)
+        self.ready_within(within).await?.capabilities()
     }
 
     /// The current connection, or a new one.

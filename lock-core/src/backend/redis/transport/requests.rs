@@ -68,15 +68,19 @@ impl Ready {
         }
     }
 
-    /// Whether scripts can be run.
+    /// The commands by which locks are kept.
     ///
     /// # Errors
     ///
     /// If no locks are kept by this connection.
-    pub(crate) fn has_scripts(&self) -> Result<bool, Failure> {
+    pub(super) fn capabilities(&self) -> Result<Capabilities, Failure> {
         let none = || Failure::not_now("no locks are kept by this connection");
-        let known = self.current.capabilities.ok_or_else(none)?;
-        Ok(known == Capabilities::Scripts)
+        self.current.capabilities.ok_or_else(none)
+    }
+
+    /// Whether scripts can be run. Fails like [`capabilities`](Self::capabilities).
+    pub(crate) fn has_scripts(&self) -> Result<bool, Failure> {
+        Ok(self.capabilities()? == Capabilities::Scripts)
     }
 
     /// Ends the connection if the reply that was read has the wrong form.
