@@ -262,7 +262,11 @@ async fn lock_and_unlock(
         may_be_queued: false,
     };
     store.note_others(&release.owner.key, true);
-    match release::release(store, release).await?.outcome {
+    let key = release.owner.key.clone();
+    let released = release::release(store, release).await;
+    // Other keys may share the mark.
+    store.note_others(&key, false);
+    match released?.outcome {
         ReleaseOutcome::NotOurs if is_ours => gone(),
         _ => Ok(None),
     }
