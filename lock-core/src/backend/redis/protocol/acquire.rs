@@ -10,7 +10,7 @@
 //! a failure that is not definite, with the same consequence. If this process is stopped in between, the lease still counts from before
 //! the request was sent.
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use crate::{
     backend::{
@@ -191,10 +191,9 @@ async fn plainly(
     let reply = if has_scripts {
         messages::acquire(location, ready, request, within).await?
     } else {
-        let mut commands = Pipeline::with_capacity(2);
-        commands.add_command(command(&[&set_if_free(&*request.owner, request.ttl)]));
-        commands.add_command(location.names.next_id.clone());
-        of_plain(&mut ready.several(&commands, in_flight, within).await?)?
+        let mut commands = command(&[&set_if_free(&*request.owner, request.ttl)]);
+        commands.append(&location.names.next_id);
+        of_plain(&mut ready.several(commands, in_flight, within).await?)?
     };
     read_plain(reply, ready.id(), known, in_flight)
 }

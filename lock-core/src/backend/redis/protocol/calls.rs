@@ -166,7 +166,7 @@ impl KeyLocation {
                 script.call(call)
             };
             let commands = in_one_message(self.asking([command]));
-            let mut replies = ready.several(&commands, in_flight, within).await?;
+            let mut replies = ready.several(commands, in_flight, within).await?;
             let reply = replies.pop().ok_or_else(|| errors::nonsense("a script"))?;
             if by_text || !is_unknown(&reply) {
                 return Ok(reply);

@@ -13,7 +13,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use crate::{
     backend::{
@@ -29,7 +29,7 @@ use crate::{
             transport::{
                 command::{
                     Arg::{Joined, Text, Written},
-                    WriteWord, command,
+                    Commands, WriteWord, command,
                 },
                 exchange::{Change, Compose, MessagePart, PartReply, Subject},
                 requests::Ready,
@@ -48,12 +48,10 @@ pub(super) async fn acquire(
     within: Duration,
 ) -> Result<PartReply, Failure> {
     let in_flight = &request.owner.in_flight;
-    let part = MessagePart {
-        subject: request.owner.clone(),
-        change: Change::Set(request.ttl),
-    };
+    let (owner, change) = (request.owner.clone(), Change::Set(request.ttl));
     let composer: Arc<dyn Compose> = location.names.clone();
-    let mut reply = Box::pin(ready.part(part, &composer, in_flight, within)).await?;
+    let reply = ready.part(owner, change, &composer, in_flight, within);
+    let mut reply = Box::pin(reply).await?;
     if reply.value == Value::Okay && reply.has_queue == Some(true) {
         let [_, _, queue, ..] = location.keys(&request.owner.full_key);
         let look = command(&[&[Text("EXISTS"), queue]]);
@@ -75,14 +73,10 @@ pub(super) async fn release(
         &request.owner.released_on,
         ready.reconnecting.reply_within(),
     );
-    let part = MessagePart {
-        subject: request.owner.clone(),
-        change: Change::Delete,
-    };
+    let (owner, change) = (request.owner.clone(), Change::Delete);
     let composer: Arc<dyn Compose> = location.names.clone();
-    let mut reply = Box::pin(ready.part(part, &composer, in_flight, within))
-        .await?
-        .value;
+    let reply = ready.part(owner, change, &composer, in_flight, within);
+    let mut reply = Box::pin(reply).await?.value;
     if let Value::ServerError(_) = reply {
         // Perhaps another key of the message caused the error, or the server has forgotten the script. The next message finds it again.
         let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
@@ -116,105 +110,109 @@ impl Subject for Owner {
 
 /// Requests for locks that have the same companions may share a message: those on one server, or in one slot of a cluster.
 impl Compose for Names {
-    fn commands(&self, parts: &[MessagePart]) -> Pipeline {
-        commands(parts, self)
-    }
-
-    fn distribute(&self, parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
-        distributed(parts, replies)
-    }
-}
-
-fn commands(parts: &[MessagePart], names: &Names) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(parts.len() + 3);
-    let releases = || parts.iter().filter(|part| part.change == Change::Delete);
-    if releases().next().is_some() {
-        let locks = releases().map(|part| Text(part.subject.key()));
-        let queues = releases().map(|part| Joined(&names.queue, part.subject.key()));
-        let tokens = releases().map(|part| Written(part.subject.value()));
-        commands.add_command(RELEASE_UNCONTENDED.call(Call {
-            keys: &locks.chain(queues).collect::<Vec<_>>(),
-            arguments: &tokens.collect::<Vec<_>>(),
-        }));
-    }
-    let mut queues = Vec::with_capacity(parts.len());
-    for part in parts {
-        if let Change::Set(ttl) = part.change {
-            commands.add_command(command(&[&set_if_free(&*part.subject, ttl)]));
-            queues.push(Joined(&names.queue, part.subject.key()));
+    fn compose(&self, parts: &[MessagePart], commands: &mut Commands) {
+        let releases = || parts.iter().filter(|part| part.change == Change::Delete);
+        let count = releases().count();
+        if count > 0 {
+            let front = RELEASE_UNCONTENDED.front(2 * count);
+            let locks = releases().map(|part| Text(part.subject.key()));
+            let queues = releases().map(|part| Joined(&self.queue, part.subject.key()));
+            let tokens = releases().map(|part| Written(part.subject.value()));
+            commands.begin(front.len() + 3 * count);
+            for word in front.into_iter().chain(locks).chain(queues).chain(tokens) {
+                commands.word(word);
+            }
+        }
+        if count == parts.len() {
+            return;
+        }
+        for part in parts {
+            if let Change::Set(ttl) = part.change {
+                commands.add(&[&set_if_free(&*part.subject, ttl)]);
+            }
+        }
+        commands.append(&self.next_id);
+        commands.begin(1 + parts.len() - count);
+        commands.word(Text("EXISTS"));
+        for part in parts {
+            if let Change::Set(_) = part.change {
+                commands.word(Joined(&self.queue, part.subject.key()));
+            }
         }
     }
-    if !queues.is_empty() {
-        commands.add_command(names.next_id.clone());
-        commands.add_command(command(&[&[Text("EXISTS")], &queues]));
+
+    fn distribute(&self, parts: Vec<MessagePart>, replies: Vec<Value>) {
+        let is_release = |part: &&MessagePart| part.change == Change::Delete;
+        let releases = parts.iter().filter(is_release).count();
+        let mut replies = replies.into_iter();
+        let of_script = (releases > 0).then(|| replies.next().unwrap_or_default());
+        let last = match replies.as_slice() {
+            [.., id, queues] => PartReply {
+                value: Value::Nil,
+                id: read_id(id),
+                has_queue: Some(!matches!(queues, Value::Int(0))),
+            },
+            _ => PartReply::default(),
+        };
+        let mut number = 0;
+        for part in parts {
+            let reply = match part.change {
+                Change::Set(_) => PartReply {
+                    value: replies.next().unwrap_or_default(),
+                    ..last.clone()
+                },
+                Change::Delete => {
+                    number += 1;
+                    PartReply {
+                        value: outcome(of_script.as_ref(), number - 1, releases),
+                        ..PartReply::default()
+                    }
+                }
+            };
+            part.answer(reply);
+        }
     }
-    commands
 }
 
-/// What the replies say to each request.
-fn distributed(parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
-    let releases = parts
-        .iter()
-        .filter(|part| part.change == Change::Delete)
-        .count();
-    let mut replies = replies.into_iter();
-    let of_script = (releases > 0).then(|| replies.next().unwrap_or_default());
-    let outcomes = of_script.map(|reply| each_outcome(reply, releases));
-    let mut outcomes = outcomes.into_iter().flatten();
-    let behind = match replies.as_slice() {
-        [.., id, queues] => PartReply {
-            value: Value::Nil,
-            id: read_id(id),
-            has_queue: Some(!matches!(queues, Value::Int(0))),
-        },
-        _ => PartReply::default(),
-    };
-    let each = parts.iter().map(|part| match part.change {
-        Change::Set(_) => PartReply {
-            value: replies.next().unwrap_or_default(),
-            ..behind.clone()
-        },
-        Change::Delete => PartReply {
-            value: outcomes.next().unwrap_or_default(),
-            ..PartReply::default()
-        },
-    });
-    each.collect()
-}
-
-/// What the script says of each of its locks: of all of them, or of one after the other.
-fn each_outcome(reply: Value, count: usize) -> Vec<Value> {
+/// What the script says of one of the locks that it releases: it replies for all of them, or for one after the other.
+fn outcome(reply: Option<&Value>, number: usize, count: usize) -> Value {
     match reply {
-        Value::Array(each) => each,
-        Value::Int(released) => {
-            let are_all = usize::try_from(released) == Ok(count);
-            vec![Value::Int(are_all.into()); count]
+        Some(Value::Array(each)) => each.get(number).cloned().unwrap_or_default(),
+        Some(Value::Int(released)) => {
+            let are_all = usize::try_from(*released) == Ok(count);
+            Value::Int(are_all.into())
         }
-        error => vec![error; count],
+        other => other.cloned().unwrap_or_default(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
     use crate::{backend::owner::Entry, mode::Mode};
 
     /// A release, or an acquire.
-    fn part(is_release: bool) -> MessagePart {
+    fn part(is_release: bool) -> (MessagePart, oneshot::Receiver<PartReply>) {
         let entry = Entry {
             number: 1,
             ttl: Duration::ZERO,
             mode: Mode::Exclusive,
         };
-        let ttl = entry.ttl;
-        MessagePart {
-            subject: Owner::of_entry(entry),
-            change: if is_release {
-                Change::Delete
-            } else {
-                Change::Set(ttl)
-            },
-        }
+        let change = if is_release {
+            Change::Delete
+        } else {
+            Change::Set(entry.ttl)
+        };
+        MessagePart::new(Owner::of_entry(entry), change)
+    }
+
+    fn distributed(are_releases: &[bool], replies: Vec<Value>) -> Vec<PartReply> {
+        let (parts, answers): (Vec<_>, Vec<_>) = are_releases.iter().copied().map(part).unzip();
+        Names::of_a_server("").distribute(parts, replies);
+        let reply = |mut answer: oneshot::Receiver<_>| answer.try_recv().expect("a reply");
+        answers.into_iter().map(reply).collect()
     }
 
     fn of_lock(set: Value) -> PartReply {
@@ -234,7 +232,7 @@ mod tests {
 
     #[test]
     fn each_request_of_a_message_has_its_own_replies() {
-        let parts = [true, false, false, true].map(part);
+        let parts = [true, false, false, true];
         let id = || Value::SimpleString("1-1".into());
         let locked = [Value::Okay, Value::Nil, id(), Value::Int(0)];
         let replies_with = |of_script: Value| {

@@ -7,13 +7,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use redis::Cmd;
-
 use crate::{
     backend::redis::transport::{
         command::{
             Arg::{self, Number, Text},
-            command,
+            Commands, command,
         },
         redirect::SLOTS,
     },
@@ -30,7 +28,7 @@ pub(crate) struct Names {
     /// Eviction policies for expiring keys spare it.
     pub(crate) clock: String,
     /// The command that takes the next id of that clock.
-    pub(crate) next_id: Cmd,
+    pub(crate) next_id: Commands,
     /// The prefix before the full key, for the queue of the lock's waiters.
     pub(crate) queue: String,
     /// The same for the times of the waiters' last checks.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use crate::{
     backend::{
@@ -15,7 +15,7 @@ use crate::{
                 capabilities::Capabilities,
                 command::{
                     Arg::{self, Joined, Text},
-                    command, in_one_message,
+                    Commands, command, in_one_message,
                 },
                 reconnecting::ReconnectingConnection,
                 redirect::NodeRole,
@@ -94,7 +94,7 @@ impl KeyLocation {
     pub(crate) async fn send(
         &self,
         connection: &Arc<ReconnectingConnection>,
-        commands: impl IntoIterator<Item = Cmd>,
+        commands: impl IntoIterator<Item = Commands>,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
@@ -107,7 +107,7 @@ impl KeyLocation {
     }
 
     /// The commands as they are sent here: a node to which the slot is being moved needs an `ASKING` before each.
-    pub(crate) fn asking(&self, commands: impl IntoIterator<Item = Cmd>) -> Vec<Cmd> {
+    pub(crate) fn asking(&self, commands: impl IntoIterator<Item = Commands>) -> Vec<Commands> {
         let commands = commands.into_iter();
         if self.node_role == NodeRole::ServesSlot {
             return commands.collect();

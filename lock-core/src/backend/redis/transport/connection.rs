@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Pipeline, Value, aio::MultiplexedConnection};
+use redis::{Value, aio::MultiplexedConnection};
 use tokio::{
     task::coop::unconstrained,
     time::{MissedTickBehavior, interval, sleep},
@@ -23,8 +23,8 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::transport::{
             CLOCK,
-            command::{Arg, command, in_one_message},
-            exchange::{Compose, MessagePart, PartReply},
+            command::{Arg, Commands},
+            exchange::{Change, Compose, MessagePart, PartReply, Subject},
             session::Session,
             traffic::{NoReply, Traffic},
         },
@@ -102,7 +102,7 @@ impl Connection {
     /// Sends commands in one message, and waits for their replies, one for each: see [`reply`](Self::reply).
     pub(super) async fn several(
         &self,
-        commands: &Pipeline,
+        commands: Commands,
         in_flight: Option<&InFlight>,
         until: Option<Moment>,
     ) -> Result<Vec<Value>, NoReply> {
@@ -112,7 +112,8 @@ impl Connection {
             Line::Client(handle) => {
                 let _counted = InClient(&self.traffic);
                 let mut handle = handle.clone();
-                let replies = handle.send_packed_commands(commands, 0, commands.len());
+                let pipeline = commands.to_pipeline();
+                let replies = handle.send_packed_commands(&pipeline, 0, commands.len());
                 let replies = self.reply(async { replies.await.ok() }, until).await;
                 match &replies {
                     Ok(_) => self.traffic.note_reply(CLOCK.now()),
@@ -127,27 +128,32 @@ impl Connection {
     /// Sends a request that may share a message with others, and waits for its reply: see [`reply`](Self::reply).
     pub(super) async fn part(
         &self,
-        part: MessagePart,
+        subject: Arc<dyn Subject>,
+        change: Change,
         composer: &Arc<dyn Compose>,
         in_flight: &InFlight,
         until: Option<Moment>,
     ) -> Result<PartReply, NoReply> {
+        let (part, reply) = MessagePart::new(subject, change);
         if let Line::Session(session) = &self.line {
             let count = self.begin(Some(in_flight))?;
-            let reply = session.part(part, composer.clone(), count);
+            let reply = session.part(part, composer.clone(), reply, count);
             return self.reply(reply, until).await;
         }
-        let parts = [part];
-        let commands = composer.commands(&parts);
-        let replies = self.several(&commands, Some(in_flight), until);
-        let mut replies = composer.distribute(&parts, Box::pin(replies).await?);
-        Ok(replies.pop().unwrap_or_default())
+        let (parts, mut commands) = (vec![part], Commands::default());
+        composer.compose(&parts, &mut commands);
+        let replies = self.several(commands, Some(in_flight), until);
+        composer.distribute(parts, Box::pin(replies).await?);
+        Ok(reply.await.unwrap_or_default())
     }
 
     /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
     pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
-        let commands = in_one_message(commands.iter().map(|words| command(&[words])));
-        self.several(&commands, None, None).await
+        let mut message = Commands::default();
+        for words in commands {
+            message.add(&[words]);
+        }
+        self.several(message, None, None).await
     }
 
     /// Counts a request, and notes its connection before the first byte leaves.

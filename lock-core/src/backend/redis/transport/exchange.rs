@@ -12,12 +12,12 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use redis::{Cmd, Pipeline, PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, Value};
 use tokio::sync::oneshot;
 
 use crate::{
     backend::redis::transport::{
-        command::{Arg, WriteWord, command},
+        command::{Arg, Commands, WriteWord},
         traffic::NoReply,
     },
     moment::Moment,
@@ -37,16 +37,11 @@ const MOST_ROOM: usize = 1 << 16;
 pub(super) enum Request {
     /// Commands in a message of their own.
     Alone {
-        packed: Vec<u8>,
-        replies: usize,
+        commands: Commands,
         answer: oneshot::Sender<Vec<Value>>,
     },
     /// A part of a message.
-    Part {
-        part: MessagePart,
-        composer: Arc<dyn Compose>,
-        answer: oneshot::Sender<PartReply>,
-    },
+    Part(MessagePart, Arc<dyn Compose>),
     /// Verifies that replies are in their places.
     Probe,
 }
@@ -55,6 +50,7 @@ pub(super) enum Request {
 pub(crate) struct MessagePart {
     pub(crate) subject: Arc<dyn Subject>,
     pub(crate) change: Change,
+    answer: oneshot::Sender<PartReply>,
 }
 
 /// A key, and the value that it has or is to have.
@@ -86,11 +82,11 @@ pub(crate) struct PartReply {
 
 /// Composes messages of neighbouring parts. Parts with the same composer may share one.
 pub(crate) trait Compose: Send + Sync {
-    /// The commands of a message, which has at least one part.
-    fn commands(&self, parts: &[MessagePart]) -> Pipeline;
+    /// Adds the commands of a message, which has at least one part.
+    fn compose(&self, parts: &[MessagePart], commands: &mut Commands);
 
-    /// What the replies to a message mean for each of its parts, in their order.
-    fn distribute(&self, parts: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply>;
+    /// Gives each part of a message, in their order, what the replies mean for it. Wakes tasks of the user.
+    fn distribute(&self, parts: Vec<MessagePart>, replies: Vec<Value>);
 }
 
 /// The requests of one session, from when they are taken from its inbox until they are answered.
@@ -100,7 +96,7 @@ pub(super) struct Exchange {
     /// How many requests may leave together.
     at_a_time: usize,
     /// The bytes that are to be sent, and how many of them have been.
-    output: Vec<u8>,
+    output: Commands,
     written: usize,
     sent: VecDeque<Message>,
     /// How many requests have not been answered.
@@ -130,7 +126,27 @@ enum Answers {
 struct Gathered {
     composer: Arc<dyn Compose>,
     parts: Vec<MessagePart>,
-    answers: Vec<oneshot::Sender<PartReply>>,
+}
+
+impl MessagePart {
+    pub(crate) fn new(
+        subject: Arc<dyn Subject>,
+        change: Change,
+    ) -> (Self, oneshot::Receiver<PartReply>) {
+        let (answer, reply) = oneshot::channel();
+        let part = Self {
+            subject,
+            change,
+            answer,
+        };
+        (part, reply)
+    }
+
+    /// Gives the reply. Wakes a task of the user, and may drop the last owner of something of the user's.
+    pub(crate) fn answer(self, reply: PartReply) {
+        catch_panic(|| drop(self.answer.send(reply)));
+        catch_panic(|| drop(self.subject));
+    }
 }
 
 /// Something that arrived.
@@ -154,16 +170,12 @@ impl Exchange {
 
     /// The bytes that are to be sent next. Composes further messages when all earlier ones have left.
     pub(super) fn output(&mut self, now: Moment) -> &[u8] {
-        if self.written == self.output.len() && !self.waiting.is_empty() {
-            // A large content is not to keep its room for ever.
-            if self.output.capacity() > MOST_ROOM {
-                self.output = Vec::new();
-            }
-            self.output.clear();
+        if self.written == self.output.bytes().len() && !self.waiting.is_empty() {
+            self.output.clear(MOST_ROOM);
             self.written = 0;
             self.compose(now);
         }
-        &self.output[self.written..]
+        &self.output.bytes()[self.written..]
     }
 
     /// Notes that so many bytes of the output have left.
@@ -178,11 +190,7 @@ impl Exchange {
                 break;
             };
             match request {
-                Request::Part {
-                    part,
-                    composer,
-                    answer,
-                } => {
+                Request::Part(part, composer) => {
                     let joins = |open: &Gathered| Arc::ptr_eq(&open.composer, &composer);
                     if !gathered.as_ref().is_some_and(joins) {
                         self.send_parts(gathered.take(), now);
@@ -190,18 +198,13 @@ impl Exchange {
                     let open = gathered.get_or_insert_with(|| Gathered {
                         composer,
                         parts: Vec::new(),
-                        answers: Vec::new(),
                     });
                     open.parts.push(part);
-                    open.answers.push(answer);
                 }
-                Request::Alone {
-                    packed,
-                    replies,
-                    answer,
-                } => {
+                Request::Alone { commands, answer } => {
                     self.send_parts(gathered.take(), now);
-                    self.send(&packed, replies, Answers::Alone(answer), now);
+                    self.output.append(&commands);
+                    self.note_sent(commands.len(), Answers::Alone(answer), now);
                 }
                 Request::Probe => {
                     self.send_parts(gathered.take(), now);
@@ -214,9 +217,10 @@ impl Exchange {
 
     fn send_parts(&mut self, parts: Option<Gathered>, now: Moment) {
         if let Some(parts) = parts {
-            let commands = parts.composer.commands(&parts.parts);
-            let packed = commands.get_packed_pipeline();
-            self.send(&packed, commands.len(), Answers::Gathered(parts), now);
+            let before = self.output.len();
+            parts.composer.compose(&parts.parts, &mut self.output);
+            let expects = self.output.len() - before;
+            self.note_sent(expects, Answers::Gathered(parts), now);
         }
     }
 
@@ -228,12 +232,12 @@ impl Exchange {
         }
         self.probes += 1;
         self.last_probe += 1;
-        let packed = ping(self.last_probe).get_packed_command();
-        self.send(&packed, 1, Answers::Probe(self.last_probe), now);
+        let text = format!("{PROBE}{}", self.last_probe);
+        self.output.add(&[&[Arg::Text("PING"), Arg::Text(&text)]]);
+        self.note_sent(1, Answers::Probe(self.last_probe), now);
     }
 
-    fn send(&mut self, packed: &[u8], expects: usize, answers: Answers, sent: Moment) {
-        self.output.extend_from_slice(packed);
+    fn note_sent(&mut self, expects: usize, answers: Answers, sent: Moment) {
         self.sent.push_back(Message {
             expects,
             replies: Vec::with_capacity(expects),
@@ -302,7 +306,7 @@ impl Exchange {
 
     /// Whether something has yet to be sent.
     pub(super) fn has_unsent(&self) -> bool {
-        self.written < self.output.len() || !self.waiting.is_empty()
+        self.written < self.output.bytes().len() || !self.waiting.is_empty()
     }
 
     /// Drops all requests. Each drop wakes a task of the user.
@@ -330,16 +334,7 @@ impl Message {
     pub(super) fn answer(self) {
         match self.answers {
             Answers::Alone(answer) => catch_panic(|| drop(answer.send(self.replies))),
-            Answers::Gathered(of) => {
-                let replies = of.composer.distribute(&of.parts, self.replies);
-                for (answer, reply) in of.answers.into_iter().zip(replies) {
-                    catch_panic(|| drop(answer.send(reply)));
-                }
-                // Each may be the last owner of something of the user's.
-                for part in of.parts {
-                    catch_panic(|| drop(part));
-                }
-            }
+            Answers::Gathered(of) => of.composer.distribute(of.parts, self.replies),
             Answers::Probe(_) => {}
         }
     }
@@ -348,11 +343,9 @@ impl Message {
         match self.answers {
             Answers::Alone(answer) => catch_panic(|| drop(answer)),
             Answers::Gathered(of) => {
-                for answer in of.answers {
-                    catch_panic(|| drop(answer));
-                }
                 for part in of.parts {
-                    catch_panic(|| drop(part));
+                    catch_panic(|| drop(part.answer));
+                    catch_panic(|| drop(part.subject));
                 }
             }
             Answers::Probe(_) => {}
@@ -360,15 +353,7 @@ impl Message {
     }
 }
 
-fn ping(number: u64) -> Cmd {
-    command(&[&[Arg::Text("PING"), Arg::Text(&probe_text(number))]])
-}
-
 const PROBE: &str = "lock-core:probe:";
-
-fn probe_text(number: u64) -> String {
-    format!("{PROBE}{number}")
-}
 
 /// The number of the probe to which this is the reply.
 fn echoed(value: &Value) -> Option<u64> {
@@ -382,8 +367,9 @@ fn echoed(value: &Value) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::backend::redis::transport::command::command;
 
     /// What happens to an exchange.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -410,7 +396,8 @@ mod tests {
         Step::Lose,
     ];
 
-    struct Number(u64);
+    /// A word that tells requests apart.
+    pub(in super::super) struct Number(pub(in super::super) u64);
 
     impl Subject for Number {
         fn key(&self) -> &'static str {
@@ -424,27 +411,27 @@ mod tests {
 
     impl WriteWord for Number {
         fn write_to(&self, word: &mut dyn std::io::Write) {
-            drop(write!(word, "{}", self.0));
+            drop(write!(word, "{:03}", self.0));
         }
     }
 
-    struct Each;
+    /// Sends a command for each part.
+    pub(in super::super) struct Each;
 
     impl Compose for Each {
-        fn commands(&self, parts: &[MessagePart]) -> Pipeline {
-            let mut pipeline = Pipeline::new();
+        fn compose(&self, parts: &[MessagePart], commands: &mut Commands) {
             for part in parts {
-                pipeline.add_command(command(&[&[Arg::Written(part.subject.value())]]));
+                commands.add(&[&[Arg::Written(part.subject.value())]]);
             }
-            pipeline
         }
 
-        fn distribute(&self, _: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
-            let reply = |value| PartReply {
-                value,
-                ..PartReply::default()
-            };
-            replies.into_iter().map(reply).collect()
+        fn distribute(&self, parts: Vec<MessagePart>, replies: Vec<Value>) {
+            for (part, value) in parts.into_iter().zip(replies) {
+                part.answer(PartReply {
+                    value,
+                    ..PartReply::default()
+                });
+            }
         }
     }
 
@@ -488,18 +475,11 @@ mod tests {
         }
 
         fn queue_part(&mut self, composer: usize) {
-            let (answer, reply) = oneshot::channel();
             let subject = Arc::new(Number(self.answers.len() as u64));
-            let part = MessagePart {
-                subject,
-                change: Change::Delete,
-            };
+            let (part, reply) = MessagePart::new(subject, Change::Delete);
             self.answers.push(Answer::Part(reply));
-            self.exchange.accept(vec![Request::Part {
-                part,
-                composer: self.composers[composer].clone(),
-                answer,
-            }]);
+            let composer = self.composers[composer].clone();
+            self.exchange.accept(vec![Request::Part(part, composer)]);
         }
 
         /// Returns whether the session goes on.
@@ -510,8 +490,7 @@ mod tests {
                     let number = Number(self.answers.len() as u64);
                     self.answers.push(Answer::Alone(reply));
                     self.exchange.accept(vec![Request::Alone {
-                        packed: command(&[&[Arg::Written(&number)]]).get_packed_command(),
-                        replies: 1,
+                        commands: command(&[&[Arg::Written(&number)]]),
                         answer,
                     }]);
                 }

@@ -25,7 +25,7 @@ use crate::{
         in_flight::InFlight,
         redis::transport::{
             CLOCK,
-            command::{Arg, command, in_one_message},
+            command::{Arg, Commands, command, in_one_message},
             connection::Connection,
             connection_events::{ConnectionEvents, RepliesOnly},
             session::Session,
@@ -46,13 +46,9 @@ type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>
 
 impl Connection {
     /// A request with one reply for each command, as a future that contains its connection.
-    pub(super) fn request(
-        self: &Arc<Self>,
-        commands: redis::Pipeline,
-        until: Option<Moment>,
-    ) -> Request {
+    pub(super) fn request(self: &Arc<Self>, commands: Commands, until: Option<Moment>) -> Request {
         let connection = self.clone();
-        Box::pin(async move { connection.several(&commands, None, until).await })
+        Box::pin(async move { connection.several(commands, None, until).await })
     }
 }
 
@@ -112,8 +108,8 @@ async fn each() -> [(Arc<Connection>, UnixStream); 2] {
     [session_with(Arc::new(RepliesOnly)), client().await]
 }
 
-fn get(key: &str) -> redis::Pipeline {
-    in_one_message([command(&[&[Arg::Text("GET"), Arg::Text(key)]])])
+fn get(key: &str) -> Commands {
+    command(&[&[Arg::Text("GET"), Arg::Text(key)]])
 }
 
 fn sent(key: &str) -> String {
@@ -452,7 +448,7 @@ async fn a_request_that_does_not_leave_is_not_noted_as_sent() {
     for (connection, _server) in each().await {
         connection.traffic.retire();
         let in_flight = InFlight::default();
-        let refused = connection.several(&get("a"), Some(&in_flight), None).await;
+        let refused = connection.several(get("a"), Some(&in_flight), None).await;
         assert!(matches!(refused, Err(NoReply::NotSent)), "{refused:?}");
         assert!(in_flight.is_empty());
     }

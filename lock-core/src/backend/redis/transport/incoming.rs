@@ -196,6 +196,19 @@ fn item(bytes: &[u8]) -> Result<(Item, usize), NoValue> {
     Ok((Item::Value(value), line.len()))
 }
 
+/// The words of each of these commands.
+pub(super) fn words_of(commands: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    let (mut commands, mut all) = (commands, Vec::<Vec<_>>::new());
+    while let Ok((item, size)) = item(commands) {
+        commands = &commands[size..];
+        match (item, all.last_mut()) {
+            (Item::Value(Value::BulkString(word)), Some(command)) => command.push(word),
+            _ => all.push(Vec::new()),
+        }
+    }
+    all
+}
+
 /// A value that the crate parses.
 fn rare(bytes: &[u8]) -> Result<Value, NoValue> {
     redis::parse_redis_value(bytes).map_err(|_| NoValue::Nonsense)

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 use tokio::time::timeout;
 
 use crate::{
@@ -18,10 +18,10 @@ use crate::{
         redis::transport::{
             CLOCK,
             capabilities::Capabilities,
-            command::{Arg, command, in_one_message},
+            command::{Arg, Commands, command},
             connection::Connection,
             errors,
-            exchange::{Compose, MessagePart, PartReply},
+            exchange::{Change, Compose, PartReply, Subject},
             handshake::CurrentConnection,
             reconnecting::ReconnectingConnection,
             traffic::NoReply,
@@ -91,19 +91,18 @@ impl Ready {
     /// Sends a command, whose reply counts as late after `within`.
     pub(crate) async fn one(
         &self,
-        command: Cmd,
+        command: Commands,
         in_flight: &InFlight,
         within: Duration,
     ) -> Result<Value, Failure> {
-        let one = in_one_message([command]);
-        let mut replies = self.several(&one, in_flight, within).await?;
+        let mut replies = self.several(command, in_flight, within).await?;
         replies.pop().ok_or_else(|| errors::nonsense("a command"))
     }
 
     /// Sends commands in one message, whose replies count as late after `within`.
     pub(crate) async fn several(
         &self,
-        commands: &Pipeline,
+        commands: Commands,
         in_flight: &InFlight,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
@@ -126,14 +125,17 @@ impl Ready {
     /// Sends a request that may share a message with those of other tasks, and whose reply counts as late after `within`.
     pub(crate) async fn part(
         &self,
-        part: MessagePart,
+        subject: Arc<dyn Subject>,
+        change: Change,
         composer: &Arc<dyn Compose>,
         in_flight: &InFlight,
         within: Duration,
     ) -> Result<PartReply, Failure> {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
         let until = Some(sent.after(within));
-        let reply = connection.part(part, composer, in_flight, until).await;
+        let reply = connection
+            .part(subject, change, composer, in_flight, until)
+            .await;
         self.reconnecting
             .accept(connection, sent, within, reply, |reply| {
                 slice::from_ref(&reply.value)
@@ -164,8 +166,7 @@ impl ReconnectingConnection {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Value), Failure> {
-        let one = in_one_message([command(words)]);
-        let (id, mut replies) = self.send_all(one, within, in_flight).await?;
+        let (id, mut replies) = self.send_all(command(words), within, in_flight).await?;
         let reply = replies.pop();
         Ok((id, reply.ok_or_else(|| errors::nonsense("a command"))?))
     }
@@ -173,7 +174,7 @@ impl ReconnectingConnection {
     /// Sends several commands in one message, with one time-out; one reply each.
     pub(crate) async fn send_all(
         self: &Arc<Self>,
-        commands: Pipeline,
+        commands: Commands,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
@@ -185,7 +186,7 @@ impl ReconnectingConnection {
     pub(crate) async fn send_all_on(
         self: &Arc<Self>,
         only_on: Option<ConnectionId>,
-        commands: Pipeline,
+        commands: Commands,
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
@@ -200,7 +201,7 @@ impl ReconnectingConnection {
             let (id, sent) = (connection.id, CLOCK.now());
             let connection = used.insert(connection);
             // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
-            let replies = Box::pin(connection.several(&commands, in_flight, None)).await;
+            let replies = Box::pin(connection.several(commands, in_flight, None)).await;
             let left = within.saturating_sub(sent.since(started));
             let replies = self.accept(connection, sent, left, replies, Vec::as_slice)?;
             Ok((id, replies))

@@ -35,12 +35,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use redis::{Pipeline, Value};
+use redis::Value;
 use tokio::{io::AsyncWrite, runtime::Handle, sync::oneshot};
 
 use crate::{
     backend::redis::transport::{
         CLOCK,
+        command::Commands,
         connection_events::ConnectionEvents,
         exchange::{Arrival, CROWD, Compose, Exchange, MessagePart, PartReply, Request},
         incoming::Incoming,
@@ -153,16 +154,11 @@ impl Session {
     /// Sends commands in a message of their own. `None`: the session has ended. See [`reply`](Self::reply).
     pub(super) fn alone(
         &self,
-        commands: &Pipeline,
+        commands: Commands,
         in_flight: usize,
     ) -> impl Future<Output = Option<Vec<Value>>> + Send + use<> {
         let (answer, reply) = oneshot::channel();
-        let request = Request::Alone {
-            packed: commands.get_packed_pipeline(),
-            replies: commands.len(),
-            answer,
-        };
-        self.reply(request, reply, in_flight)
+        self.reply(Request::Alone { commands, answer }, reply, in_flight)
     }
 
     /// Sends a request that may share a message with others. `None`: the session has ended. See [`reply`](Self::reply).
@@ -170,15 +166,10 @@ impl Session {
         &self,
         part: MessagePart,
         composer: Arc<dyn Compose>,
+        reply: oneshot::Receiver<PartReply>,
         in_flight: usize,
     ) -> impl Future<Output = Option<PartReply>> + Send + use<> {
-        let (answer, reply) = oneshot::channel();
-        let request = Request::Part {
-            part,
-            composer,
-            answer,
-        };
-        self.reply(request, reply, in_flight)
+        self.reply(Request::Part(part, composer), reply, in_flight)
     }
 
     /// Queues a request with the first poll, and waits for its reply. `in_flight`: how many requests there are, this one included.

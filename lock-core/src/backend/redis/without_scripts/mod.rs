@@ -73,7 +73,7 @@ impl KeyLocation {
         let commands = in_one_message(commands);
         let (connection, in_flight) = (ready.id(), &request.owner.in_flight);
         let within = ready.reconnecting.acquire_within(request.ttl);
-        let mut replies = ready.several(&commands, in_flight, within).await?;
+        let mut replies = ready.several(commands, in_flight, within).await?;
         // That of the mark is of no interest: without a mark, the lock is only less fair.
         replies.truncate(3);
         let [entered, holder, left] =

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use crate::{
     backend::{
@@ -17,7 +17,7 @@ use crate::{
             protocol::replies::{answered, of_value},
             topology::key_location::KeyLocation,
             transport::{
-                command::{Arg::Text, command, in_one_message},
+                command::{Arg::Text, Commands, command, in_one_message},
                 errors,
                 reconnecting::ReconnectingConnection,
             },
@@ -34,7 +34,7 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a str,
     /// The value that the key must hold: otherwise it is left alone.
     pub(crate) holds: &'a OwnerToken,
-    pub(crate) command: Cmd,
+    pub(crate) command: Commands,
     /// The key is also left alone if it lasts for so many milliseconds more. A renewal never shortens a lease: one that only verifies
     /// it asks for the remaining time.
     pub(crate) unless_it_lasts: u64,

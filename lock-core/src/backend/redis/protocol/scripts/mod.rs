@@ -12,9 +12,9 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, ServerErrorKind, Value};
+use redis::{ServerErrorKind, Value};
 
-use crate::backend::redis::transport::command::{Arg, command};
+use crate::backend::redis::transport::command::{Arg, Commands, command};
 
 /// Joins files into one script.
 macro_rules! script {
@@ -70,14 +70,18 @@ impl Lua {
     }
 
     /// A call of the script. If the server does not know it, it is not executed.
-    pub(crate) fn call(&self, call: Call<'_>) -> Cmd {
-        let count = Arg::Number(call.keys.len() as u64);
-        let front = [Arg::Text("EVALSHA"), Arg::Text(&self.hash), count];
-        command(&[&front, call.keys, call.arguments])
+    pub(crate) fn call(&self, call: Call<'_>) -> Commands {
+        command(&[&self.front(call.keys.len()), call.keys, call.arguments])
+    }
+
+    /// The words of a call before its keys.
+    pub(super) fn front(&self, keys: usize) -> [Arg<'_>; 3] {
+        let keys = Arg::Number(keys as u64);
+        [Arg::Text("EVALSHA"), Arg::Text(&self.hash), keys]
     }
 
     /// The same with the text, which the server knows by its hash from then on.
-    pub(crate) fn call_by_text(&self, call: Call<'_>) -> Cmd {
+    pub(crate) fn call_by_text(&self, call: Call<'_>) -> Commands {
         let count = Arg::Number(call.keys.len() as u64);
         let front = [Arg::Text("EVAL"), Arg::Text(self.text), count];
         command(&[&front, call.keys, call.arguments])

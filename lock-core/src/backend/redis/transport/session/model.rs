@@ -11,14 +11,17 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
     backend::redis::transport::{
-        command::{Arg, WriteWord, command},
+        command::{Arg, command},
         connection_events::RepliesOnly,
-        exchange::{Change, Compose, MessagePart, PartReply, Subject},
+        exchange::{
+            Change, Compose, MessagePart,
+            tests::{Each, Number},
+        },
         session::{Home, Session, Shared},
         stream::Stream,
         traffic::Traffic,
@@ -110,46 +113,6 @@ fn close(pipe: &Pipe) {
     reader.into_iter().for_each(Waker::wake);
 }
 
-struct Number(u64);
-
-impl Subject for Number {
-    fn key(&self) -> &'static str {
-        ""
-    }
-
-    fn value(&self) -> &dyn WriteWord {
-        self
-    }
-}
-
-impl WriteWord for Number {
-    fn write_to(&self, word: &mut dyn io::Write) {
-        drop(write!(word, "{:03}", self.0));
-    }
-}
-
-/// One command for each part.
-struct Each;
-
-impl Compose for Each {
-    fn commands(&self, parts: &[MessagePart]) -> Pipeline {
-        let commands = parts.iter();
-        let mut pipeline = Pipeline::new();
-        commands.for_each(|part| {
-            pipeline.add_command(command(&[&[Arg::Written(part.subject.value())]]));
-        });
-        pipeline
-    }
-
-    fn distribute(&self, _: &[MessagePart], replies: Vec<Value>) -> Vec<PartReply> {
-        let reply = |value| PartReply {
-            value,
-            ..PartReply::default()
-        };
-        replies.into_iter().map(reply).collect()
-    }
-}
-
 /// Wakes a thread that polls a task. A task of the explorer would not do: it is also polled after each switch of threads.
 #[derive(Default)]
 struct Woken {
@@ -221,18 +184,12 @@ impl Explored {
     async fn send(&self, number: u64, is_part: bool) -> Option<Value> {
         let in_flight = self.traffic.begin().expect("room");
         if is_part {
-            let part = MessagePart {
-                subject: Arc::new(Number(number)),
-                change: Change::Delete,
-            };
-            let reply = self.session.part(part, self.each.clone(), in_flight);
+            let (part, reply) = MessagePart::new(Arc::new(Number(number)), Change::Delete);
+            let reply = (self.session).part(part, self.each.clone(), reply, in_flight);
             return reply.await.map(|reply| reply.value);
         }
-        let mut one = Cmd::new();
-        one.arg(format!("{number:03}"));
-        let mut alone = Pipeline::new();
-        alone.add_command(one);
-        let mut replies = self.session.alone(&alone, in_flight).await?;
+        let alone = command(&[&[Arg::Written(&Number(number))]]);
+        let mut replies = self.session.alone(alone, in_flight).await?;
         replies.pop()
     }
 
