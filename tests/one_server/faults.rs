@@ -1004,8 +1004,12 @@ async fn replies_that_have_lost_their_place_grant_nothing_and_the_next_connectio
         guard.expect("no panic").expect("free").release_held().await;
         eventually(HANG, "another connection is used", async || {
             let guard = locks.acquire("k", patient()).await.expect("free");
-            guard.lease().verify().await.expect("it is held");
-            guard.release_held().await;
+            // Until a connection has had a time-out, it is not known that its replies have lost their places. Each then comes too late.
+            let verified = guard.lease().verify().await;
+            for result in [verified, guard.release().await] {
+                let is_late = matches!(result, Err(LockError::Unavailable { .. }));
+                assert!(is_late || result.is_ok(), "{user} {parameters}: {result:?}");
+            }
             proxy.connections() > before
         })
         .await;

@@ -97,13 +97,11 @@ impl RedisStore {
     /// connection, requests use the one of the manager's thread.
     pub(crate) fn greet_for_caller(&self) -> Reply<()> {
         let store = self.clone();
-        let requests = match &self.0.servers {
-            // Its locks are taken on the connection that waits for replicas.
-            RedisServers::One(KeyLocation { server, .. }) if server.replica_acks.is_none() => {
-                server.for_caller(&self.0.executor)
-            }
-            _ => None,
-        };
+        // Locks that replicas must acknowledge are taken on a connection of their own.
+        let server = self.0.servers.only();
+        let requests = server
+            .filter(|server| server.replica_acks.is_none())
+            .and_then(|server| server.for_caller(&self.0.executor));
         Box::pin(async move {
             store.greet().await?;
             if let Some(requests) = requests {
@@ -130,7 +128,8 @@ impl RedisStore {
 
     async fn reach(&self, within: Duration) -> Result<(), Failure> {
         let connection = match &self.0.servers {
-            RedisServers::One(location) => &location.server.connection,
+            RedisServers::One(KeyLocation { server, .. }) => &server.connection,
+            RedisServers::Shards(shards) => &shards.endpoint().connection,
             RedisServers::Several(cluster) => return cluster.refresh(within).await,
         };
         match connection.send(&[&[Text("PING")]], within, None).await? {

@@ -13,7 +13,6 @@ use crate::{
                 release, renewals,
             },
             topology::servers::RedisServers,
-            transport::capabilities::Capabilities,
         },
     },
     engine::reply::{AcquireOutcome, Contended, ReleaseOutcome, Renewed},
@@ -100,6 +99,8 @@ impl RedisStore {
             return false;
         };
         let current = location.server.connection.snapshot();
-        current.is_some_and(|current| current.capabilities == Some(Capabilities::Commands))
+        current
+            .and_then(|current| current.capabilities)
+            .is_some_and(|known| !known.scripts)
     }
 }

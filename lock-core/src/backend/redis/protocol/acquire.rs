@@ -27,7 +27,9 @@ use crate::{
             topology::{
                 key_location::KeyLocation, servers::MOST_HOPS, sharded_subscription::GrantDelivery,
             },
-            transport::{command::command, redirect::NodeRole, requests::Ready},
+            transport::{
+                capabilities::Capabilities, command::command, redirect::NodeRole, requests::Ready,
+            },
         },
     },
     engine::reply::{AcquireOutcome, QueueMode},
@@ -125,13 +127,16 @@ async fn acquire_at(
     acked: Acked,
     is_retry: bool,
 ) -> Result<Answered<AcquireOutcome>, Failure> {
-    let has_scripts = ready.has_scripts()?;
+    let Capabilities {
+        scripts: has_scripts,
+        streams,
+    } = ready.capabilities()?;
     if !has_scripts && request.owner.mode != Mode::Exclusive {
         return Err(needs_scripts());
     }
     let mut acquired = None;
     let is_contended = is_retry || store.expects_others(&request.owner.key);
-    if !is_contended && goes_plainly(location, request) {
+    if !is_contended && streams && goes_plainly(location, request) {
         let plain = plainly(location, ready, request, has_scripts).await;
         ready.expect_its_form(&plain);
         acquired = plain?;

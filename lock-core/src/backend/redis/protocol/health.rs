@@ -1,16 +1,16 @@
 //! Whether a server is fit for locks.
 
-use crate::backend::redis::protocol::rights;
-use crate::backend::redis::protocol::trial;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::redis::{
-        protocol::redis_store::{Acked, RedisStore},
+        protocol::{
+            redis_store::{Acked, RedisStore},
+            rights, trial,
+        },
         topology::key_location::KeyLocation,
         transport::{
-            CLOCK, capabilities::Capabilities, command::Arg::Text, errors,
-            reconnecting::ReconnectingConnection, reply,
+            CLOCK, command::Arg::Text, errors, reconnecting::ReconnectingConnection, reply,
         },
     },
     failure::Failure,
@@ -53,20 +53,28 @@ async fn check_one(
 ) -> Result<(), Failure> {
     let slow = trial::try_a_lock(store, location, Acked::Must, known_tokens).await?;
     let (connection, within) = (&location.server.connection, store.within());
+    let known = location.capabilities(within).await?;
     let sent = CLOCK.now();
-    let clock = clock_warning(connection, within).await?;
+    connection.send(&[&[Text("PING")]], within, None).await?;
     health.round_trip = health.round_trip.max(CLOCK.now().since(sent));
-    let eviction = match eviction_warning(connection, within).await {
-        Err(failure) if errors::lack_of_rights(&failure).is_some() => Some(
-            "this user may not run INFO, so the eviction policy is not known: grant it `+info`, or make sure that it is \
-             `noeviction`"
-                .to_owned(),
-        ),
-        warning => warning?,
+    let unasked = |what: &str| {
+        format!("{what} is not known: a proxy in front of the server does not forward all commands")
     };
-    let scripts = match location.capabilities(within).await? {
-        Capabilities::Scripts => None,
-        Capabilities::Commands => Some(rights::without_scripts(store, location, within).await),
+    let (clock, eviction) = if known.forwards_all() {
+        (
+            clock_warning(connection, within).await?,
+            known_eviction_warning(connection, within).await?,
+        )
+    } else {
+        (
+            Some(unasked("the server's clock, which fencing tokens follow,")),
+            Some(unasked("the eviction policy, which must be `noeviction`,")),
+        )
+    };
+    let scripts = if known.scripts {
+        None
+    } else {
+        Some(rights::without_scripts(store, location, within).await)
     };
     let found = [
         (Topic::Latency, slow),
@@ -109,9 +117,14 @@ async fn clock_warning(
 /// there is no warning; a check reports that.
 pub(crate) fn look_at_eviction(store: &RedisStore) {
     store.0.eviction.call_once(|| {
-        for KeyLocation { server, .. } in store.0.servers.each() {
+        for location in store.0.servers.each() {
             let within = store.within();
             spawn_beside(async move {
+                if !matches!(location.capabilities(within).await, Ok(known) if known.forwards_all())
+                {
+                    return;
+                }
+                let server = &location.server;
                 if let Ok(Some(warning)) = eviction_warning(&server.connection, within).await {
                     let server = server.connection.address().shown();
                     tracing::warn!(server, "{warning}");
@@ -119,6 +132,21 @@ pub(crate) fn look_at_eviction(store: &RedisStore) {
             });
         }
     });
+}
+
+/// Like [`eviction_warning`], and warns if the user may not ask.
+async fn known_eviction_warning(
+    connection: &Arc<ReconnectingConnection>,
+    within: Duration,
+) -> Result<Option<String>, Failure> {
+    match eviction_warning(connection, within).await {
+        Err(failure) if errors::lack_of_rights(&failure).is_some() => Ok(Some(
+            "this user may not run INFO, so the eviction policy is not known: grant it `+info`, or make sure that it is \
+             `noeviction`"
+                .to_owned(),
+        )),
+        warning => warning,
+    }
 }
 
 /// Locks are keys with an expiry, which every eviction policy but one may delete.

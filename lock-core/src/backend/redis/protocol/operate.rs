@@ -17,7 +17,6 @@ use crate::{
             },
             topology::key_location::KeyLocation,
             transport::{
-                capabilities::Capabilities,
                 command::{
                     Arg::{Number, Text},
                     command,
@@ -66,7 +65,7 @@ impl RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let inspect = async |location: KeyLocation| {
-                if location.capabilities(store.within()).await? == Capabilities::Commands {
+                if !location.capabilities(store.within()).await?.scripts {
                     let seen = location.look(&full_key).await?;
                     // There is no queue, one holder, and no result of a run.
                     return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
@@ -100,7 +99,7 @@ impl RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let force_release = async |location: KeyLocation| {
-                if location.capabilities(store.within()).await? == Capabilities::Commands {
+                if !location.capabilities(store.within()).await?.scripts {
                     return location.force_release_by_commands(&full_key).await;
                 }
                 let call = Call {

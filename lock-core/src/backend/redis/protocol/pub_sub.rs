@@ -108,9 +108,10 @@ impl ConnectionEvents for PubSubDispatch {
 
     /// Notes the commands by which a new connection releases locks.
     fn opened(&self, capabilities: Capabilities) {
-        self.grants.owners.note_scheme(match capabilities {
-            Capabilities::Scripts => Scheme::Grants,
-            Capabilities::Commands => Scheme::Deletes,
+        self.grants.owners.note_scheme(if capabilities.scripts {
+            Scheme::Grants
+        } else {
+            Scheme::Deletes
         });
     }
 

@@ -92,10 +92,8 @@ impl Scope {
 impl RedisStore {
     /// Whether no other server can take this one's place unnoticed: neither sentinels nor a cluster name one.
     pub(crate) fn is_one_server(&self) -> bool {
-        match &self.0.servers {
-            RedisServers::One(location) => location.server.connection.sentinels().is_none(),
-            RedisServers::Several(_) => false,
-        }
+        let only = self.0.servers.only();
+        only.is_some_and(|server| server.connection.sentinels().is_none())
     }
 
     pub(crate) fn within(&self) -> Duration {

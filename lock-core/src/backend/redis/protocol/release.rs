@@ -80,13 +80,15 @@ async fn release_at(
     ready: &Ready,
     request: &Release,
 ) -> Result<Answered<ReleaseOutcome>, Failure> {
-    if !ready.has_scripts()? {
+    let known = ready.capabilities()?;
+    if !known.scripts {
         let (location, request) = (location.clone(), request.clone());
         let connection = ready.reconnecting.clone();
         let by_commands = async move { location.release_by_commands(&connection, &request).await };
         return on_the_manager(&store.0.executor, by_commands).await;
     }
-    if goes_plainly(store, location, request) {
+    // That script is shared by several locks.
+    if known.streams && goes_plainly(store, location, request) {
         let released = messages::release(location, ready, request).await;
         ready.expect_its_form(&released);
         let released = released?;

@@ -14,7 +14,7 @@ use crate::{
                 key_location::KeyLocation,
                 servers::{MOST_HOPS, RedisServers},
             },
-            transport::{CLOCK, capabilities::Capabilities, redirect::NodeRole},
+            transport::{CLOCK, redirect::NodeRole},
         },
     },
     engine::reply::Renewed,
@@ -81,7 +81,7 @@ async fn renew_at(
     batch: &[Renew],
     within: Duration,
 ) -> Result<Renewals, Failure> {
-    if location.capabilities(within).await? == Capabilities::Commands {
+    if !location.capabilities(within).await?.scripts {
         return Ok(location.renew_by_commands(batch, within).await);
     }
     let words = batch.iter().map(|request| location.renewal(request));

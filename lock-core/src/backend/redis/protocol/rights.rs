@@ -16,10 +16,7 @@ use crate::{
     backend::redis::{
         protocol::redis_store::RedisStore,
         topology::{companions::GRANTS, key_location::KeyLocation},
-        transport::{
-            capabilities::Capabilities, command::Arg::Text, errors,
-            reconnecting::ReconnectingConnection, reply,
-        },
+        transport::{command::Arg::Text, errors, reconnecting::ReconnectingConnection, reply},
     },
     failure::Failure,
     options::RESERVED,
@@ -42,10 +39,10 @@ pub(crate) async fn explained(
     };
     let connection = &location.server.connection;
     let known = connection.snapshot().and_then(|now| now.capabilities);
-    let scripts = line(store, location, Capabilities::Scripts, within).await;
+    let scripts = line(store, location, true, within).await;
     let (reason, lines) = match known {
-        Some(by @ Capabilities::Commands) if !store.0.is_one_of_several => {
-            let commands = line(store, location, by, within).await;
+        Some(known) if !known.scripts && !store.0.is_one_of_several => {
+            let commands = line(store, location, false, within).await;
             (
                 format!("neither `+eval +evalsha`, nor what locks without scripts need: {reason}"),
                 format!("{scripts}, or without scripts by {commands}"),
@@ -66,7 +63,7 @@ pub(crate) async fn without_scripts(
     within: Duration,
 ) -> String {
     let pause = store.0.timing.polling_pause;
-    let line = line(store, location, Capabilities::Scripts, within).await;
+    let line = line(store, location, true, within).await;
     format!(
         "`EVAL` and `EVALSHA` cannot both be used, so there is no queue: waiters poll, about every {pause:?} each, and are served in \
          no order; unless the server itself does not have these commands, its administrator grants what a queue takes by {line}"
@@ -77,7 +74,7 @@ pub(crate) async fn without_scripts(
 async fn line(
     store: &RedisStore,
     location: &KeyLocation,
-    by: Capabilities,
+    scripts: bool,
     within: Duration,
 ) -> String {
     let connection = &location.server.connection;
@@ -88,7 +85,7 @@ async fn line(
     };
     let greeting = asked.greeting(within).await;
     let is_old = greeting.is_before(7);
-    let (scripts, several) = (by == Capabilities::Scripts, store.0.servers.are_several());
+    let several = store.0.servers.are_several();
     // The keys under the prefix, or the one that stands for them.
     let (pattern, are_all) = match (&store.0.scope.check_key, &*store.0.scope.prefix) {
         (Some(key), _) => (Some(format!("~{}", literally(key))), false),

@@ -19,6 +19,7 @@ use crate::{
                 replies::NO_LOCK,
                 rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
+                server_role,
             },
             topology::{
                 companions::{GRANTS, tag_in},
@@ -26,7 +27,6 @@ use crate::{
             },
             transport::{
                 CLOCK,
-                capabilities::Capabilities,
                 command::Arg::{Joined, Text},
                 errors,
                 handshake::CurrentConnection,
@@ -66,7 +66,7 @@ impl RedisStore {
             return Err(rights::explained(self, &self.0.servers.any(), failure, left()).await);
         }
         // At the same time. A trial that is not awaited would leave its key until its ttl ends.
-        let tried = together(homes.iter().map(|location| try_one(self, location)));
+        let tried = together(homes.iter().map(|location| try_one(self, location, until)));
         if let Ok(tried) = timeout(left(), tried).await {
             for (location, tried) in homes.iter().zip(tried) {
                 if let Err(failure) = tried {
@@ -82,7 +82,7 @@ impl RedisStore {
                 continue;
             };
             announce(self, location, &current, left()).await;
-            if current.capabilities == Some(Capabilities::Commands) && !is_warned {
+            if current.capabilities.is_some_and(|known| !known.scripts) && !is_warned {
                 let server = location.server.connection.address().shown();
                 let warning = rights::without_scripts(self, location, left()).await;
                 tracing::warn!(server, "{warning}");
@@ -93,8 +93,11 @@ impl RedisStore {
     }
 }
 
-/// Only a permanent failure is one.
-async fn try_one(store: &RedisStore, location: &KeyLocation) -> Result<(), Failure> {
+/// Only a permanent failure is one, and a server that stays a replica until then.
+async fn try_one(store: &RedisStore, location: &KeyLocation, until: Moment) -> Result<(), Failure> {
+    if store.0.servers.only().is_some() {
+        server_role::expect_a_primary(store, location, until).await?;
+    }
     let none = KnownTokens::of_clocks(0);
     let Err(failure) = try_a_lock(store, location, Acked::NeedNot, &none).await else {
         return Ok(());
@@ -118,16 +121,14 @@ pub(super) async fn try_a_lock(
     acked: Acked,
     known_tokens: &KnownTokens,
 ) -> Result<Option<String>, Failure> {
-    match location.capabilities(store.within()).await? {
-        Capabilities::Scripts => expect_rights(location).await?,
-        Capabilities::Commands if store.0.is_one_of_several => {
-            return Err(errors::denied(
-                "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
-                 the server does not have these commands"
-                    .to_owned(),
-            ));
-        }
-        Capabilities::Commands => {}
+    if location.capabilities(store.within()).await?.scripts {
+        expect_rights(location).await?;
+    } else if store.0.is_one_of_several {
+        return Err(errors::denied(
+            "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or the \
+             server does not have these commands"
+                .to_owned(),
+        ));
     }
     if let (Some(replica_acks), Acked::NeedNot) = (&location.server.replica_acks, acked) {
         replica_acks.try_out().await?;
@@ -158,11 +159,8 @@ pub(super) async fn try_a_lock(
 async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let (names, random) = (&location.names, random_name());
     let call = Call {
-        keys: &[],
-        arguments: &[
-            Joined(&names.check, &random),
-            Joined(&names.grants, ":check"),
-        ],
+        keys: &[Joined(&names.check, &random)],
+        arguments: &[Joined(&names.grants, ":check")],
     };
     // The usual release is a script that the release of the trial lock does not run. The server is to know it before the first lock. What
     // it refuses of that script, it refuses of the other one, too, which names the right.
@@ -179,6 +177,15 @@ async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
         return Ok(());
     };
     let name = name.to_ascii_lowercase();
+    if words.contains("nknown") {
+        let server = location.server.connection.address().shown();
+        return Err(match &*name {
+            "xadd" => errors::no_streams(server),
+            _ => Failure::invalid(format!(
+                "{server} cannot keep locks: it has no `{name}` ({words})"
+            )),
+        });
+    }
     let object = match &*name {
         "time" => String::new(),
         "publish" | "spublish" => format!(" &{GRANTS}*"),
@@ -197,7 +204,7 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
         Some(key) => Some(key.clone()),
         None if prefix.is_empty() => None,
         // Of no effect if the prefix has a tag. A brace that the prefix leaves open changes the tag, and so the server of the key.
-        None if servers.are_several() => {
+        None if location.names.are_of_a_slot() => {
             let tag = tag_in(location.slot);
             Some(format!("{prefix}{CHECK}{{{tag}}}:{random}"))
         }
@@ -285,7 +292,7 @@ async fn announce(
         "RESP2"
     };
     let greeting = location.server.connection.greeting(within).await;
-    let scripts = current.capabilities == Some(Capabilities::Scripts);
+    let scripts = current.capabilities.is_some_and(|known| known.scripts);
     // In a cluster, grants arrive on a connection beside this one, once a task waits.
     let delivery = if store.0.servers.are_several() {
         scripts && protocol == "RESP3" && !greeting.is_before(7)

@@ -18,7 +18,7 @@ use crate::{
                 replies::{SeenLock, answered, of_reply, of_value},
                 scripts::{Call, MARK, PROPOSE},
             },
-            topology::key_location::KeyLocation,
+            topology::{key_location::KeyLocation, servers::RedisServers},
             transport::{
                 address::Named,
                 command::{
@@ -90,7 +90,8 @@ impl RedisStore {
     /// Connects with the first request.
     pub(crate) fn one_of_several(named: &Named, settings: &Settings) -> Result<Self, LockError> {
         let store = Self::new(named, settings, None)?;
-        if store.0.servers.are_several() || store.place().server.connection.sentinels().is_some() {
+        let is_one = matches!(store.0.servers, RedisServers::One(_));
+        if !is_one || store.place().server.connection.sentinels().is_some() {
             return Err(LockError::invalid(format!(
                 "`{}` is no server that is independent of the others: list single ones",
                 store.shown()

@@ -9,7 +9,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -21,7 +21,7 @@ use crate::{
     backend::redis::{
         topology::{
             Seeds, ServerSettings,
-            companions::{Names, slot_of},
+            companions::{SlotNames, slot_of},
             key_location::KeyLocation,
             server::RedisServer,
             sharded_subscription::ShardedSubscription,
@@ -49,8 +49,7 @@ const REFRESH_PATIENCE: Duration = Duration::from_millis(250);
 pub(crate) struct Cluster {
     seeds: Seeds,
     server_settings: ServerSettings,
-    /// The names of each slot that was used.
-    names: Box<[OnceLock<Arc<Names>>]>,
+    names: SlotNames,
     map: Mutex<SlotMap>,
     /// Whether the map is being requested, or was a moment ago.
     is_refreshing: AtomicBool,
@@ -67,8 +66,8 @@ impl Cluster {
     pub(crate) fn new(seeds: Seeds, server_settings: ServerSettings) -> Self {
         Self {
             seeds,
+            names: SlotNames::with_channels(&server_settings.manager),
             server_settings,
-            names: (0..SLOTS).map(|_| OnceLock::new()).collect(),
             map: Mutex::new(SlotMap {
                 servers: HashMap::new(),
                 owners: vec![None; usize::from(SLOTS)],
@@ -91,7 +90,7 @@ impl Cluster {
         let server = owner.or_else(|| map.servers.values().next().cloned());
         let server = server.unwrap_or_else(|| self.server_at(&mut map, &self.seeds.nodes[0]));
         drop(map);
-        KeyLocation::at(server, self.names(slot), slot)
+        KeyLocation::at(server, self.names.of(slot), slot)
     }
 
     /// The location to try instead, if the failure is a redirect. If the failure shows that the map is stale, the map is
@@ -136,15 +135,10 @@ impl Cluster {
             if let Some(owner) = owner
                 && !owners.iter().any(|known| Arc::ptr_eq(&known.server, owner))
             {
-                owners.push(KeyLocation::at(owner.clone(), self.names(slot), slot));
+                owners.push(KeyLocation::at(owner.clone(), self.names.of(slot), slot));
             }
         }
         owners
-    }
-
-    pub(crate) fn names(&self, slot: u16) -> Arc<Names> {
-        let names = || Arc::new(Names::of_a_slot(slot, &self.server_settings.manager));
-        self.names[usize::from(slot)].get_or_init(names).clone()
     }
 
     pub(crate) fn round_trip(&self) -> Duration {

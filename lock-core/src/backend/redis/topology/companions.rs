@@ -5,7 +5,7 @@
 //! one slot. So the companions carry a tag of their own, whatever braces the lock's key has. The tag is the smallest number that
 //! has the slot of the lock: all clients compute the same names for one lock.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::{
     backend::redis::transport::{
@@ -55,13 +55,14 @@ impl Names {
         Self::new(RESERVED, manager.to_owned())
     }
 
-    /// The names in a slot. A channel that begins with a tag is a sharded one: the scripts recognise it by its brace.
-    pub(crate) fn of_a_slot(slot: u16, manager: &str) -> Self {
-        let tag = tag_in(slot);
-        Self::new(
-            &format!("{RESERVED}{{{tag}}}:"),
-            format!("{{{tag}}}:{manager}"),
-        )
+    /// The names in a slot.
+    fn of_a_slot(slot: u16, channel: String) -> Self {
+        Self::new(&format!("{RESERVED}{{{}}}:", tag_in(slot)), channel)
+    }
+
+    /// Whether they are those in a slot: keys of different slots may be on different servers.
+    pub(crate) fn are_of_a_slot(&self) -> bool {
+        self.clock.contains('{')
     }
 
     fn new(front: &str, channel: String) -> Self {
@@ -79,6 +80,45 @@ impl Names {
             check: format!("{front}check:"),
             channel,
         }
+    }
+}
+
+/// The names of each slot that was used.
+#[derive(Debug)]
+pub(crate) struct SlotNames {
+    each: Box<[OnceLock<Arc<Names>>]>,
+    manager: String,
+    has_one_channel: bool,
+}
+
+impl SlotNames {
+    /// Grants arrive on a channel of each slot. It begins with a tag, by which the scripts recognise it.
+    pub(crate) fn with_channels(manager: &str) -> Self {
+        Self {
+            each: (0..SLOTS).map(|_| OnceLock::new()).collect(),
+            manager: manager.to_owned(),
+            has_one_channel: false,
+        }
+    }
+
+    /// All grants arrive on one channel.
+    pub(crate) fn with_one_channel(manager: &str) -> Self {
+        Self {
+            has_one_channel: true,
+            ..Self::with_channels(manager)
+        }
+    }
+
+    pub(crate) fn of(&self, slot: u16) -> Arc<Names> {
+        let names = || {
+            let channel = if self.has_one_channel {
+                self.manager.clone()
+            } else {
+                format!("{{{}}}:{}", tag_in(slot), self.manager)
+            };
+            Arc::new(Names::of_a_slot(slot, channel))
+        };
+        self.each[usize::from(slot)].get_or_init(names).clone()
     }
 }
 
@@ -164,13 +204,18 @@ mod tests {
         let keys = [
             "lock:k", "a{b}c", "{}x", "{", "}{", "{{a}}", "{a}{b}", "x{}{y}", "ü{ö}", "",
         ];
+        let all = SlotNames::with_channels("manager");
+        let behind_an_endpoint = SlotNames::with_one_channel("manager");
         for key in keys {
             let slot = slot_of(key);
-            let names = Names::of_a_slot(slot, "manager");
-            let [queue, beats] = [&names.queue, &names.beats].map(|front| format!("{front}{key}"));
-            for name in [&names.clock, &queue, &beats, &*names.grants, &names.check] {
-                assert_eq!(slot_of(name), slot, "{name} of {key}");
+            for names in [all.of(slot), behind_an_endpoint.of(slot)] {
+                let [queue, beats] =
+                    [&names.queue, &names.beats].map(|front| format!("{front}{key}"));
+                for name in [&names.clock, &queue, &beats, &names.check] {
+                    assert_eq!(slot_of(name), slot, "{name} of {key}");
+                }
             }
+            assert_eq!(slot_of(&all.of(slot).grants), slot);
         }
     }
 

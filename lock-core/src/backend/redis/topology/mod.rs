@@ -31,6 +31,7 @@ pub(crate) mod sentinel;
 pub(crate) mod server;
 pub(crate) mod servers;
 pub(crate) mod sharded_subscription;
+pub(crate) mod shards;
 mod slot_ranges;
 pub(crate) mod subscribed_channels;
 

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::redis::{
-        topology::{cluster::Cluster, companions::slot_of, key_location::KeyLocation},
+        topology::{
+            cluster::Cluster, companions::slot_of, key_location::KeyLocation, server::RedisServer,
+            shards::Shards,
+        },
         transport::{address::Address, redirect::SLOTS},
     },
     failure::Failure,
@@ -19,6 +22,7 @@ pub(crate) const MOST_HOPS: u32 = 5;
 pub(crate) enum RedisServers {
     /// One that has all keys, as their location.
     One(KeyLocation),
+    Shards(Arc<Shards>),
     Several(Arc<Cluster>),
 }
 
@@ -26,6 +30,7 @@ impl RedisServers {
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         match self {
             Self::One(location) => location.clone(),
+            Self::Shards(shards) => shards.location(full_key),
             Self::Several(cluster) => cluster.location(full_key),
         }
     }
@@ -60,7 +65,7 @@ impl RedisServers {
     /// The location to try instead, if the failure is a redirect.
     pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
         match self {
-            Self::One(..) => None,
+            Self::One(..) | Self::Shards(..) => None,
             Self::Several(cluster) => cluster.follow(location, failure),
         }
     }
@@ -69,7 +74,7 @@ impl RedisServers {
     pub(crate) fn clocks(&self) -> u16 {
         match self {
             Self::One(..) => 1,
-            Self::Several(_) => SLOTS,
+            Self::Shards(_) | Self::Several(_) => SLOTS,
         }
     }
 
@@ -77,18 +82,28 @@ impl RedisServers {
     pub(crate) fn clock_of(&self) -> fn(&str) -> ClockIndex {
         match self {
             Self::One(..) => |_| 0,
-            Self::Several(_) => slot_of,
+            Self::Shards(_) | Self::Several(_) => slot_of,
         }
     }
 
+    /// Whether there are several that can be asked, or that a key can move to.
     pub(crate) fn are_several(&self) -> bool {
-        !matches!(self, Self::One(..))
+        matches!(self, Self::Several(..))
+    }
+
+    /// The only server that can be asked, unless there are several.
+    pub(crate) fn only(&self) -> Option<&Arc<RedisServer>> {
+        match self {
+            Self::One(location) => Some(&location.server),
+            Self::Shards(shards) => Some(shards.endpoint()),
+            Self::Several(_) => None,
+        }
     }
 
     /// Each server that has locks, as one location on it.
     pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
-            Self::One(location) => vec![location.clone()],
+            Self::One(_) | Self::Shards(_) => vec![self.any()],
             Self::Several(cluster) => cluster.owners(),
         }
     }
@@ -96,7 +111,8 @@ impl RedisServers {
     /// How long a request and its reply take, as measured lately.
     pub(crate) fn round_trip(&self) -> Duration {
         match self {
-            Self::One(location) => location.server.connection.round_trip(),
+            Self::One(KeyLocation { server, .. }) => server.connection.round_trip(),
+            Self::Shards(shards) => shards.endpoint().connection.round_trip(),
             Self::Several(cluster) => cluster.round_trip(),
         }
     }
@@ -104,7 +120,8 @@ impl RedisServers {
     /// What is shown of the url.
     pub(crate) fn address(&self) -> &Address {
         match self {
-            Self::One(location) => location.server.connection.address(),
+            Self::One(KeyLocation { server, .. }) => server.connection.address(),
+            Self::Shards(shards) => shards.endpoint().connection.address(),
             Self::Several(cluster) => cluster.address(),
         }
     }

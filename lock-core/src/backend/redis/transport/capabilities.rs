@@ -1,10 +1,25 @@
-//! The choice of commands by which locks are kept on a server.
+//! What a server can do, and a proxy in front of it.
 
-/// The commands by which locks are kept.
+/// What can be done on a connection. Each connection asks, since the next one may lead to another server.
+///
+/// | scripts | streams | locks |
+/// | --- | --- | --- |
+/// | yes | yes | of all kinds |
+/// | yes | no | of all kinds, each request by a script for one lock, whose key is the first: a proxy may send the script to a server by that key |
+/// | no | yes | exclusive ones by plain commands, whose waiters poll |
+/// | no | no | none: nothing gives fencing tokens |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Capabilities {
-    /// Scripts: everything works.
-    Scripts,
-    /// Commands alone: waiters poll.
-    Commands,
+pub(crate) struct Capabilities {
+    /// `EVAL` and `EVALSHA` can be run.
+    pub(crate) scripts: bool,
+    /// `XADD` can be run outside scripts.
+    pub(crate) streams: bool,
+}
+
+impl Capabilities {
+    /// Whether any command may be sent. A proxy that forwards no streams may close the connection at another command that it does not
+    /// know, such as INFO and TIME.
+    pub(crate) fn forwards_all(self) -> bool {
+        self.streams
+    }
 }

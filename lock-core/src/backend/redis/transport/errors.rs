@@ -181,6 +181,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     let text = format!("{code} {details}");
     match code {
         "NOPERM" => denied(text),
+        "CROSSSLOT" => several_shards(&text),
         _ if is_transient(code, &details) => Failure::not_now(text),
         // The server sends these errors before it executes anything. Any other error may come from a proxy, or from the middle of a
         // script.
@@ -225,6 +226,29 @@ pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
 /// Whether this user cannot run the command at all, whatever its arguments.
 pub(crate) fn is_unavailable_command(error: &ServerError) -> bool {
     is_unknown_command(error) || error.code() == "NOPERM" && !is_about_keys(details_of(error))
+}
+
+/// Whether these are the words of a server or proxy that has no such command. Each proxy has its own; a server that has the command
+/// begins the reply with a code of its own.
+pub(crate) fn is_refused_by_proxy(error: &ServerError) -> bool {
+    let code = error.code();
+    code == "ERR" || code.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
+/// The server has no commands that give fencing tokens.
+pub(crate) fn no_streams(server: impl fmt::Display) -> Failure {
+    Failure::invalid(format!(
+        "{server} has no streams (`XADD`), which fencing tokens are taken from: use Redis 6.2 or later, Valkey, or a server that has \
+         streams"
+    ))
+}
+
+/// The keys of one lock are on several servers behind this one.
+fn several_shards(text: &str) -> Failure {
+    Failure::invalid(format!(
+        "this server is an endpoint in front of several shards ({text}): add `?sharded=true` to its url, or switch its database to the \
+         OSS cluster policy and write `redis+cluster://`"
+    ))
 }
 
 /// Whether the server would run the command with another key or script: it knows the command, and the user may use it.

@@ -140,25 +140,43 @@ impl CurrentConnection {
     /// connection asks once, since the next one may lead to another server.
     ///
     /// The calls name a key, since some proxies refuse a script without one.
-    pub(super) async fn ask_capabilities(&self) -> Result<Capabilities, Failure> {
+    ///
+    /// The same holds for streams, which some proxies forward in scripts only. Without `asks_all` they are not asked: the proxy closes
+    /// connections at commands that it does not know.
+    pub(super) async fn ask_capabilities(&self, asks_all: bool) -> Result<Capabilities, Failure> {
         let hash = sha1_smol::Sha1::from(PROBE).digest().to_string();
         let [by_text, by_hash] = [("EVAL", PROBE), ("EVALSHA", &*hash)].map(|(command, script)| {
             let key = Arg::Joined(RESERVED, "check");
             [Arg::Text(command), Arg::Text(script), Arg::Number(1), key]
         });
-        let replies = self.ask_all(&[&by_text, &by_hash]).await?;
+        // Makes no stream.
+        let key = Arg::Joined(RESERVED, "check");
+        let [xadd, condition, most, id] = ["XADD", "NOMKSTREAM", "MAXLEN", "*"].map(Arg::Text);
+        let none = Arg::Text("");
+        let add = [xadd, key, condition, most, Arg::Number(0), id, none, none];
+        let all: [&[_]; 3] = [&by_text, &by_hash, &add];
+        let asked = if asks_all { &all } else { &all[..2] };
+        let mut replies = self.ask_all(asked).await?;
+        let added = (replies.len() > 2).then(|| replies.pop()).flatten();
+        let streams = match added {
+            Some(Value::ServerError(error)) => !errors::is_refused_by_proxy(&error),
+            reply => reply.is_some(),
+        };
         let mut refusals = replies.iter().filter_map(|reply| match reply {
             Value::ServerError(error) => Some(error),
             // No known server sends another reply. The first lock then shows whether scripts work.
             _ => None,
         });
-        if refusals.clone().any(errors::is_unavailable_command) {
-            return Ok(Capabilities::Commands);
+        let scripts = !refusals.clone().any(errors::is_unavailable_command);
+        if scripts
+            && let Some(error) = refusals.find(|error| !errors::is_for_its_key_or_script(error))
+        {
+            return Err(errors::refused(error, &self.address));
         }
-        match refusals.find(|error| !errors::is_for_its_key_or_script(error)) {
-            Some(error) => Err(errors::refused(error, &self.address)),
-            None => Ok(Capabilities::Scripts),
+        if !scripts && !streams {
+            return Err(errors::no_streams(&self.address));
         }
+        Ok(Capabilities { scripts, streams })
     }
 
     /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.

@@ -17,7 +17,6 @@ use crate::{
             CLOCK,
             address::Address,
             authentication::{auth, credentials_for, due, keep_authenticated},
-            capabilities::Capabilities,
             command::Arg,
             connection::Connection,
             connection_events::ConnectionEvents,
@@ -101,9 +100,26 @@ pub(super) async fn open(
         Purpose::LocksOnly | Purpose::Requests => {}
         Purpose::Locks => not_subscribed = opening.listen(&mut current).await?,
     }
-    let known = current.ask_capabilities().await?;
+    let asks_all = !address.closes_at_unknown();
+    let known = match current.ask_capabilities(asks_all).await {
+        // Some servers take nothing but subscriptions after one.
+        Err(failure) if settings.purpose == Purpose::Locks && not_subscribed.is_none() => {
+            current = opening.log_in().await?;
+            not_subscribed = Some(format!("after SUBSCRIBE, {}", failure.text()));
+            current.ask_capabilities(asks_all).await?
+        }
+        Err(_)
+            if current.greeting.is_none() && current.connection.traffic.has_ended() && asks_all =>
+        {
+            current = opening.log_in().await?;
+            let known = current.ask_capabilities(false).await?;
+            address.note_closes_at_unknown();
+            known
+        }
+        known => known?,
+    };
     // Without scripts there is no queue.
-    if settings.purpose == Purpose::Locks && known == Capabilities::Scripts {
+    if settings.purpose == Purpose::Locks && known.scripts {
         current.is_subscribed = not_subscribed.is_none();
         if let Some(why) = not_subscribed {
             settings.events.not_subscribed(address.shown(), &why);
@@ -150,7 +166,7 @@ impl Opening<'_> {
         }
         let mut current = self.connect(credentials).await?;
         let mut is_closed_at_hello = false;
-        if address.pushes() && !address.closes_at_hello() {
+        if address.pushes() && !address.closes_at_unknown() {
             let replied = current.hello(self.settings.purpose, credentials).await;
             // Some servers and proxies close a connection that speaks RESP3.
             if replied? == Hello::Closed {
@@ -164,7 +180,7 @@ impl Opening<'_> {
         current.set_up().await?;
         if is_closed_at_hello {
             current.ask(&[Arg::Text("PING")]).await?;
-            address.note_closes_at_hello();
+            address.note_closes_at_unknown();
         }
         Ok(current)
     }
@@ -177,12 +193,15 @@ impl Opening<'_> {
         // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.
         let patience = self.settings.timing.connect_timeout / 4;
         let subscribed = subscribe(current, self.settings.events.channel());
-        if let Ok(subscribed) = timeout(patience, subscribed).await {
-            return subscribed;
-        }
-        // Some proxies drop the command without a reply. Later replies on that connection may then be assigned to the wrong request.
+        let why = match timeout(patience, subscribed).await {
+            Ok(Ok(subscribed)) => return Ok(subscribed),
+            Ok(Err(failure)) => failure.text(),
+            Err(_) => format!("no reply to SUBSCRIBE within {patience:?}"),
+        };
+        // Some proxies close the connection at the command, and some drop it without a reply. Later replies on that connection may then
+        // be assigned to the wrong request.
         *current = self.log_in().await?;
-        Ok(Some(format!("no reply to SUBSCRIBE within {patience:?}")))
+        Ok(Some(why))
     }
 
     /// Connects, and starts a session.

@@ -102,6 +102,10 @@ impl ReconnectingConnection {
     }
 
     async fn info(self: &Arc<Self>, within: Duration) -> Option<String> {
+        let known = self.snapshot().and_then(|now| now.capabilities);
+        if known.is_some_and(|known| !known.forwards_all()) {
+            return None;
+        }
         let words = [Arg::Text("INFO"), Arg::Text("server")];
         let (_, info) = self.send(&[&words], within, None).await.ok()?;
         reply::info(&info)

@@ -73,14 +73,9 @@ impl Ready {
     /// # Errors
     ///
     /// If no locks are kept by this connection.
-    pub(super) fn capabilities(&self) -> Result<Capabilities, Failure> {
+    pub(crate) fn capabilities(&self) -> Result<Capabilities, Failure> {
         let none = || Failure::not_now("no locks are kept by this connection");
         self.current.capabilities.ok_or_else(none)
-    }
-
-    /// Whether scripts can be run. Fails like [`capabilities`](Self::capabilities).
-    pub(crate) fn has_scripts(&self) -> Result<bool, Failure> {
-        Ok(self.capabilities()? == Capabilities::Scripts)
     }
 
     /// Ends the connection if the reply that was read has the wrong form.

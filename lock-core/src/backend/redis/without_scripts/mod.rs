@@ -110,8 +110,11 @@ impl KeyLocation {
         batch: &[Renew],
         within: Duration,
     ) -> Vec<Result<Renewed, Failure>> {
-        let is_in_a_cluster = self.names.channel.starts_with('{');
-        let at_once = if is_in_a_cluster { 1 } else { batch.len() };
+        let at_once = if self.names.are_of_a_slot() {
+            1
+        } else {
+            batch.len()
+        };
         // A lease that is being handed on must not delay the renewals of others.
         let connection = match batch {
             [request] if request.tokens > 0 => &self.server.changes,

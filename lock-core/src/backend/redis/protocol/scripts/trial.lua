@@ -1,25 +1,25 @@
--- Calls each command that the other scripts call, once, and finds the first one that the server refuses to this user.
+-- Calls each command that the other scripts call, once, and finds the first one that the server refuses to this user, or does not have.
 --
--- ARGV[1]  an unused key of the reserved name space, in a slot of this server. It is not declared: so a refusal of the key comes from
---          the command, and not from this call.
--- ARGV[2]  a channel of the asking process, to which it does not listen. In a cluster it has a tag between braces. A server without
+-- KEYS[1]  an unused key of the reserved name space, in a slot of this server.
+-- ARGV[1]  a channel of the asking process, to which it does not listen. In a cluster it has a tag between braces. A server without
 --          such channels refuses nothing.
 --
 -- Returns that command and the server's words, or nothing. Only SET makes the key, which expires at once if it is not deleted.
-local key = ARGV[1]
-local publish = string.find(ARGV[2], '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
+local key = KEYS[1]
+local publish = string.find(ARGV[1], '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
 
 for _, call in ipairs({
   {'XADD', key, 'NOMKSTREAM', 'MAXLEN', 0, '*', '', ''}, {'ZADD', key, 'XX', 0, ''}, {'ZRANGE', key, 0, 0}, {'ZREM', key, ''},
   {'ZCARD', key}, {'ZPOPMIN', key}, {'ZSCORE', key, ''}, {'ZREMRANGEBYSCORE', key, '-inf', 0},
   {'ZCOUNT', key, 0, 0}, {'ZRANGEBYSCORE', key, 0, 0}, {'ZREVRANGE', key, 0, 0}, {'PEXPIREAT', key, 1},
   {'SET', key, '', 'PX', 1000}, {'GET', key}, {'MGET', key}, {'EXISTS', key}, {'PTTL', key}, {'PEXPIRE', key, 1000}, {'DEL', key},
-  {'TIME'}, {publish, ARGV[2], ''},
+  {'TIME'}, {publish, ARGV[1], ''},
 }) do
   local reply = redis.pcall(unpack(call))
   local refusal = type(reply) == 'table' and reply.err or ''
-  -- As servers before Redis 7.2 say it, as later ones do, and as commands outside a script are refused.
-  for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM'}) do
+  -- As servers before Redis 7.2 say it, as later ones do, and as commands outside a script are refused; then as a server without
+  -- the command says it.
+  for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM', 'nknown'}) do
     if string.find(refusal, words, 1, true) then
       return {call[1], refusal}
     end

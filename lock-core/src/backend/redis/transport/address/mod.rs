@@ -210,18 +210,18 @@ impl Address {
         self.spoke.lock().insert(self.shown.clone());
     }
 
-    /// Notes that a server here closes connections that ask for the third version of the protocol.
-    pub(crate) fn note_closes_at_hello(&self) {
-        self.spoke.lock().insert(self.without_hello());
+    /// Notes that a server here closes connections at commands that it does not know.
+    pub(crate) fn note_closes_at_unknown(&self) {
+        self.spoke.lock().insert(self.with_known());
     }
 
-    /// Whether a server here closes connections that ask for the third version of the protocol.
-    pub(crate) fn closes_at_hello(&self) -> bool {
-        self.spoke.lock().contains(&self.without_hello())
+    /// Whether a server here closes connections at commands that it does not know, such as the greeting.
+    pub(crate) fn closes_at_unknown(&self) -> bool {
+        self.spoke.lock().contains(&self.with_known())
     }
 
-    fn without_hello(&self) -> String {
-        format!("{} without HELLO", self.shown)
+    fn with_known(&self) -> String {
+        format!("{} with known commands only", self.shown)
     }
 
     /// Whether a server here ever spoke the Redis protocol.
