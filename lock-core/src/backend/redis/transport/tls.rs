@@ -98,3 +98,57 @@ fn is_about_us(alert: AlertDescription) -> bool {
             | AlertDescription::DecryptError
     )
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::{
+        RootCertStore, ServerConfig, crypto::ring, pki_types::PrivateKeyDer,
+        server::WebPkiClientVerifier,
+    };
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::UnixStream,
+    };
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::{backend::redis::transport::stream::Stream, tls::Tls};
+
+    /// In TLS 1.3, our handshake has ended when the server looks at our certificate, and its alert may find us writing.
+    #[tokio::test]
+    async fn the_alert_is_the_reason_although_a_write_after_it_failed() {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
+        let mut clients = RootCertStore::empty();
+        clients.add(own.cert.der().clone()).expect("a certificate");
+        let provider = Arc::new(ring::default_provider());
+        let asks = WebPkiClientVerifier::builder_with_provider(clients.into(), provider.clone());
+        let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the defaults")
+            .with_client_cert_verifier(asks.build().expect("one authority"))
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .expect("they belong together");
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let trust = Tls::new()
+            .authority(own.cert.pem())
+            .read()
+            .expect("a certificate");
+        let (ours, theirs) = tokio::join!(
+            shake_hands(ours.into(), &trust, "localhost"),
+            TlsAcceptor::from(Arc::new(server)).accept(theirs)
+        );
+        theirs.expect_err("there is no certificate");
+        let mut ours = Stream::Tls(Box::new(ours.expect("not yet known")));
+        let written = ours.write_all(b"PING\r\n").await;
+        written.expect("the reason is read first");
+        let why = ours.read_u8().await.expect_err("an alert came");
+        assert_eq!(why.kind(), io::ErrorKind::InvalidData);
+        assert!(
+            why.to_string().contains("refuses the client's certificate"),
+            "{why}"
+        );
+    }
+}
