@@ -130,7 +130,7 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{Credentials, given};
+    use crate::credentials::{Credentials, tests::given};
     use proptest::prelude::*;
 
     fn parse(url: &str) -> Result<Topology, LockError> {

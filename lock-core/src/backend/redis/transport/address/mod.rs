@@ -255,7 +255,7 @@ impl fmt::Debug for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{Credentials, given};
+    use crate::credentials::{Credentials, tests::given};
 
     fn parse(url: &str) -> Result<Address, LockError> {
         Address::of(&ServerUrl::parse(url)?, &Security::default())
