@@ -8,9 +8,9 @@ use crate::{
             topology::{sentinel::Service, subscribed_channels::SubscribedChannels},
             transport::{
                 address::{
-                    Address, Named, place_of,
+                    Address, Named,
                     security::Security,
-                    url::{Kind, ServerUrl},
+                    url::{Kind, ServerUrl, place_of},
                 },
                 connection_events::ConnectionEvents,
             },

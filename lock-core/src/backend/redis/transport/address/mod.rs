@@ -10,7 +10,7 @@ use redis::{
 use crate::{
     backend::redis::transport::address::{
         security::{OwnClient, Security, Transport},
-        url::ServerUrl,
+        url::{ServerUrl, place, place_of},
     },
     credentials::{Credentials, CredentialsProvider},
     error::LockError,
@@ -218,25 +218,6 @@ impl Address {
 
     pub(crate) fn shown(&self) -> &str {
         &self.shown
-    }
-}
-
-/// A server as a url shows it.
-fn place(scheme: &str, host: &str, port: u16) -> String {
-    if host.contains(':') {
-        format!("{scheme}://[{host}]:{port}")
-    } else {
-        format!("{scheme}://{host}:{port}")
-    }
-}
-
-/// The host and the port; none of a socket.
-pub(crate) fn place_of(addr: &ConnectionAddr) -> Option<(&str, u16)> {
-    match addr {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Some((host, *port))
-        }
-        _ => None,
     }
 }
 

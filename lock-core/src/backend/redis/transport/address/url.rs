@@ -7,11 +7,7 @@
 use percent_encoding::percent_decode_str;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, RedisError};
 
-use crate::{
-    backend::redis::transport::address::{place, place_of},
-    credentials::Credentials,
-    error::LockError,
-};
+use crate::{credentials::Credentials, error::LockError};
 
 const SCHEMES: &str = "`redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS), `redis+unix://`, `redis+sentinel://`, \
                        `redis+cluster://` or `memory://`";
@@ -154,6 +150,25 @@ impl ServerUrl {
             },
             servers: servers.iter().map(|info| info.addr().clone()).collect(),
         })
+    }
+}
+
+/// A server as a url shows it.
+pub(super) fn place(scheme: &str, host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("{scheme}://[{host}]:{port}")
+    } else {
+        format!("{scheme}://{host}:{port}")
+    }
+}
+
+/// The host and the port; none of a socket.
+pub(crate) fn place_of(addr: &ConnectionAddr) -> Option<(&str, u16)> {
+    match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some((host, *port))
+        }
+        _ => None,
     }
 }
 
