@@ -256,6 +256,28 @@ mod tests {
     }
 
     #[test]
+    fn every_scheme_leads_where_its_name_says() {
+        for (url, kind, is_over_tls) in [
+            ("redis://h", Kind::Server, false),
+            ("valkey://h", Kind::Server, false),
+            ("rediss://h", Kind::Server, true),
+            ("valkeys://h", Kind::Server, true),
+            ("unix:///s", Kind::Socket, false),
+            ("redis+unix:///s", Kind::Socket, false),
+            ("valkey+unix:///s", Kind::Socket, false),
+            ("redis+sentinel://h/m", Kind::Sentinel, false),
+            ("rediss+sentinel://h/m", Kind::Sentinel, true),
+            ("valkeys+sentinel://h/m", Kind::Sentinel, true),
+            ("redis+cluster://h", Kind::Cluster, false),
+            ("rediss+cluster://h", Kind::Cluster, true),
+            ("valkeys+cluster://h", Kind::Cluster, true),
+        ] {
+            let read = ServerUrl::parse(url).expect(url);
+            assert_eq!((read.kind, read.is_over_tls), (kind, is_over_tls), "{url}");
+        }
+    }
+
+    #[test]
     fn a_malformed_url_is_refused_without_its_secret() {
         all_are_refused(&[
             ("", "is the variable set?"),
