@@ -126,14 +126,18 @@ pub(crate) fn is_fixed(provider: &dyn CredentialsProvider) -> bool {
     (provider as &dyn Any).is::<Credentials>()
 }
 
-/// The credentials of a provider that answers at once.
 #[cfg(test)]
-pub(crate) fn given(provider: &dyn CredentialsProvider) -> Credentials {
+pub(crate) mod tests {
     use std::task::{Context, Poll, Waker};
 
-    let mut reply = provider.credentials();
-    match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(credentials)) => credentials,
-        other => panic!("{other:?}"),
+    use super::*;
+
+    /// The credentials of a provider that answers at once.
+    pub(crate) fn given(provider: &dyn CredentialsProvider) -> Credentials {
+        let mut reply = provider.credentials();
+        match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(credentials)) => credentials,
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -6,10 +6,14 @@ use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-    version::{TLS12, TLS13},
 };
 
 use crate::error::LockError;
+
+const NO_AUTHORITIES: &str = "this system has no certificates of authorities to trust: install them (on Debian, the package \
+                              `ca-certificates`), or give one by `Tls::authority`";
+
+const NO_PEM: &str = "it is not PEM of a certificate, or of a private key that is not encrypted, in PKCS #8, PKCS #1 or SEC 1";
 
 /// Sets which servers are trusted over TLS, and the certificate of this process: for `rediss://` and `valkeys://` urls.
 ///
@@ -87,31 +91,23 @@ impl Tls {
     /// certificate.
     pub(crate) fn read(&self) -> Result<Trust, LockError> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&[&TLS13, &TLS12])
-            .map_err(|error| LockError::invalid(format!("TLS cannot be set up: {error}")))?
+            .with_safe_default_protocol_versions()
+            .expect("ring has what TLS 1.2 and 1.3 need")
             .with_root_certificates(self.roots()?);
         let config = match &self.client {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let chain = certificates(chain, "the client certificate")?;
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-                    LockError::invalid(
-                        "the key of the client certificate is no PEM of a private key: it needs one that is not \
-                         encrypted, as PKCS #8, PKCS #1 or SEC 1",
-                    )
-                })?;
+                let key = PrivateKeyDer::from_pem_slice(key);
+                let key = key.map_err(|_| unusable("the client certificate's key", NO_PEM))?;
                 let config = builder.with_client_auth_cert(chain, key);
-                config.map_err(|error| {
-                    LockError::invalid(format!(
-                        "the client certificate and its key cannot be used: {error}"
-                    ))
-                })?
+                config.map_err(|error| unusable("the client certificate", error))?
             }
         };
-        let server_name = self.server_name.as_deref().map(name_of).transpose()?;
+        let server_name = self.server_name.as_deref().map(name_of).transpose();
         Ok(Trust {
             config: Arc::new(config),
-            server_name,
+            server_name: server_name.map_err(LockError::invalid)?,
         })
     }
 
@@ -119,21 +115,16 @@ impl Tls {
         let mut roots = RootCertStore::empty();
         for pem in &self.authorities {
             for certificate in certificates(pem, "the authority")? {
-                roots.add(certificate).map_err(|error| {
-                    LockError::invalid(format!("the authority is not usable: {error}"))
-                })?;
+                let added = roots.add(certificate);
+                added.map_err(|error| unusable("the authority", error))?;
             }
         }
         if self.authorities.is_empty() {
-            let system = rustls_native_certs::load_native_certs();
             // A certificate that cannot be read does not affect the others.
-            roots.add_parsable_certificates(system.certs);
-            if roots.is_empty() {
-                return Err(LockError::invalid(
-                    "this system has no certificates of authorities to trust: install them (on Debian, the package \
-                     `ca-certificates`), or give one by `Tls::authority`",
-                ));
-            }
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        if roots.is_empty() {
+            return Err(LockError::invalid(NO_AUTHORITIES));
         }
         Ok(roots)
     }
@@ -154,34 +145,23 @@ impl fmt::Debug for Tls {
 pub(crate) struct Trust {
     pub(crate) config: Arc<ClientConfig>,
     /// Replaces the host in the url.
-    server_name: Option<ServerName<'static>>,
+    pub(crate) server_name: Option<ServerName<'static>>,
 }
 
-impl Trust {
-    /// The name for which the certificate of the server at `host` must be valid.
-    pub(crate) fn expected_at(&self, host: &str) -> Result<ServerName<'static>, LockError> {
-        match &self.server_name {
-            Some(name) => Ok(name.clone()),
-            None => name_of(host),
-        }
-    }
-}
-
-fn name_of(host: &str) -> Result<ServerName<'static>, LockError> {
+/// The name of a host, for which a certificate can be valid.
+pub(crate) fn name_of(host: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned()).map_err(|_| {
-        LockError::invalid(format!(
-            "no certificate can be for `{}`: write a name as in `redis.internal`, or an IP address",
-            host.escape_debug()
-        ))
+        let host = host.escape_debug();
+        format!("no certificate can be for `{host}`: write a name, or an IP address")
     })
 }
 
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, LockError> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match read {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(LockError::invalid(format!(
-            "{what} is no PEM of a certificate: it begins with `-----BEGIN CERTIFICATE-----`"
-        ))),
-    }
+    let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let read = read.ok().filter(|certificates| !certificates.is_empty());
+    read.ok_or_else(|| unusable(what, NO_PEM))
+}
+
+fn unusable(what: &str, why: impl fmt::Display) -> LockError {
+    LockError::invalid(format!("{what} cannot be used: {why}"))
 }

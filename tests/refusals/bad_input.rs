@@ -56,68 +56,28 @@ async fn a_malformed_url_says_how_to_write_it() {
     for (url, says) in [
         ("", "is the variable set?"),
         (" redis://:hunter2@host", "begins with the character ' '"),
-        ("'redis://:hunter2@host'", "begins with the character '"),
-    ] {
-        invalid(&refused(url).await, says);
-    }
-    for url in [
-        "redis://:hunter2@host:port",
-        "redis://:hun/hunter2@x y",
-        "redis://:hunter2@",
-    ] {
-        invalid(&refused(url).await, "malformed");
-    }
-    invalid(
-        &refused("http://user:hunter2@host/").await,
-        "no scheme that lock-core knows",
-    );
-    invalid(
-        &refused("redis://:hunter2@host/no-number").await,
-        "the database is no number",
-    );
-}
-
-#[tokio::test]
-async fn a_malformed_url_says_where() {
-    let malformed = [
-        ("redis:127.0.0.1", "`//` is missing"),
-        ("redis://", "the host is missing"),
-        ("redis://:hunter2@:6379", "the host is missing"),
-        ("redis://me:hunter2", "the port of the host is no number"),
+        ("'redis://:hunter2@host'", "begins with the character '\\''"),
         (
-            "redis://:hunter2@host:65536",
-            "the port of the host is out of range",
+            "http://user:hunter2@host/",
+            "no scheme that lock-core knows",
         ),
-        (
-            "redis://:hunter2@::1",
-            "an IPv6 address is written between brackets",
-        ),
-        ("redis://:hunter2%@host", "a `%` in the password"),
+        ("redis://:hunter2@", "malformed"),
+        ("redis://:hunter2@host:65536", "malformed"),
         ("redis://:hunter2 @host", "a space"),
-        (
-            "redis://:h@hunter2@host",
-            "an `@` in the user or password is written `%40`",
-        ),
         ("redis://:hun/hunter2@host", "an `@` follows the host"),
         (
-            "redis+sentinel://:hunter2@a,b:x/service",
-            "the port of host 2 of the list is no number",
+            "redis://:hunter2@host/no-number",
+            "the database is not a number",
         ),
-        (
-            "redis+cluster://:hunter2@a,,b",
-            "host 2 of the list is missing",
-        ),
-        ("redis+cluster://:hunter2@a%zz,b", "a `%` in the host"),
-    ];
-    for (url, says) in malformed {
-        let error = refused(url).await;
-        invalid(&error, "malformed");
-        invalid(&error, says);
+        ("redis+sentinel://:hunter2@a,b:x/service", "malformed"),
+        ("redis+cluster://:hunter2@a,,b", "malformed"),
+    ] {
+        invalid(&refused(url).await, says);
     }
     let list = "redis://127.0.0.1:1,redis://:hunter2@127.0.0.1:x,redis://127.0.0.1:3";
     let error = refused(list).await;
     invalid(&error, "url 2 of the list");
-    invalid(&error, "the port of the host is no number");
+    invalid(&error, "malformed");
     for list in [
         "memory://,redis://127.0.0.1:1",
         "redis://127.0.0.1:1, memory://",
@@ -128,7 +88,7 @@ async fn a_malformed_url_says_where() {
 
 /// If a part of the url were ignored, two services with the same url could use two databases.
 #[tokio::test]
-async fn what_a_url_says_is_heeded_or_refused_by_name() {
+async fn what_a_url_says_is_obeyed_or_refused_by_name() {
     for scheme in [
         "redis://host",
         "valkey://host",
@@ -136,13 +96,13 @@ async fn what_a_url_says_is_heeded_or_refused_by_name() {
         "redis+cluster://a,b",
     ] {
         for (rest, says) in [
-            ("?dbb=3", "`dbb` is not known here; known are `db`"),
-            ("?ssl=true", "`rediss://`"),
-            ("?prefix=hunter2", "`key_prefix`"),
-            ("?timeout=5", "`command_timeout`"),
+            (
+                "?dbb=3",
+                "\"dbb\" is not known here; known are `db`, `protocol`",
+            ),
+            ("?timeout=hunter2", "\"timeout\" is not known here"),
             ("?db=3&db=4", "`db` is given twice"),
-            ("?db=", "`db` is empty"),
-            ("?db=hunter2", "the database is no number"),
+            ("?db=hunter2", "the database is not a number"),
             ("?protocol=4", "`protocol` is `2` or `3`"),
             ("#insecure", "certificates are always checked"),
             ("?db=0#hunter2", "a fragment"),
@@ -151,16 +111,8 @@ async fn what_a_url_says_is_heeded_or_refused_by_name() {
         }
     }
     for (url, says) in [
-        ("redis://host/1/2", "more than one part"),
         ("redis://host/1?db=2", "two databases"),
-        (
-            "redis://host?username=me&password=hunter2",
-            "before the host",
-        ),
-        (
-            "redis+unix:///socket?username=me",
-            "write `user` and `pass`",
-        ),
+        ("redis://host?password=hunter2", "\"password\" is not known"),
         ("redis+cluster://a,b?db=3", "database 0 only"),
         ("redis+sentinel://a,b/service/1?db=2", "two databases"),
         ("redis+sentinel://a,b/service?dbb=2", "`sentinel_user`"),

@@ -469,21 +469,33 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
     let cut = &client.key[..client.key.len() / 2];
     let (good, key) = (&*client.certificate, &*client.key);
     let bad = [
-        (Tls::new().authority(""), "the authority is no PEM"),
-        (Tls::new().authority("nonsense"), "the authority is no PEM"),
-        (Tls::new().authority([0xff; 100]), "the authority is no PEM"),
-        (Tls::new().authority(key), "the authority is no PEM"),
+        (
+            Tls::new().authority(""),
+            "the authority cannot be used: it is not PEM",
+        ),
+        (
+            Tls::new().authority("nonsense"),
+            "the authority cannot be used: it is not PEM",
+        ),
+        (
+            Tls::new().authority([0xff; 100]),
+            "the authority cannot be used: it is not PEM",
+        ),
+        (
+            Tls::new().authority(key),
+            "the authority cannot be used: it is not PEM",
+        ),
         (
             Tls::new().client_certificate(key, good),
-            "the client certificate is no PEM",
+            "the client certificate cannot be used: it is not PEM",
         ),
         (
             Tls::new().client_certificate(good, good),
-            "the key of the client certificate is no PEM",
+            "the client certificate's key cannot be used: it is not PEM",
         ),
         (
             Tls::new().client_certificate(good, cut),
-            "the key of the client certificate is no PEM",
+            "the client certificate's key cannot be used: it is not PEM",
         ),
         (
             Tls::new().client_certificate(good, &*other.key),

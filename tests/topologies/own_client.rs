@@ -87,27 +87,18 @@ async fn sentinels_and_each_primary_are_reached_with_its_certificates() {
 async fn a_client_that_does_not_fit_the_url_is_refused() {
     let plain = |url: &str| Client::open(url).expect("a url");
     let over_tls = trusting(&Certificates::new());
-    let refused = [
-        (plain("redis://h"), "rediss+cluster://a,b", "without TLS"),
-        (over_tls, "redis+cluster://a,b", "through TLS"),
-        (
-            plain("redis://:hunter2@h"),
-            "redis+sentinel://a/m",
-            "has a password or a database",
-        ),
-        (
-            plain("redis://h/3"),
-            "redis://a",
-            "has a password or a database",
-        ),
-        (plain("unix:///s"), "redis://a", "no connections to hosts"),
-    ];
-    for (client, url, says) in refused {
+    for (client, url) in [
+        (plain("redis://h"), "rediss+cluster://a,b"),
+        (over_tls, "redis+cluster://a,b"),
+        (plain("redis://:hunter2@h"), "redis+sentinel://a/m"),
+        (plain("redis://h/3"), "redis://a"),
+        (plain("unix:///s"), "redis://a"),
+    ] {
         let error = connect_through(client, url).await.expect_err(url);
         let LockError::Invalid { reason, .. } = &error else {
             panic!("not `Invalid`: {error:?}");
         };
-        assert!(reason.contains(says), "{reason}");
+        assert!(reason.contains("does not fit the client"), "{reason}");
         assert!(!reason.contains("hunter2"), "{reason}");
     }
 }

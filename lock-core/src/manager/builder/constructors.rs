@@ -33,8 +33,8 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the url is malformed (the message says where), or if one side does not accept the other's
-    ///   certificate. Also if the server is not Redis, or refuses the user or password;
+    /// - [`LockError::Invalid`] if the url is malformed, or if one side does not accept the other's certificate. Also if the server is
+    ///   not Redis, or refuses the user or password;
     /// - [`LockError::Invalid`] if the user lacks a right that locks need. The message has a line for the server's administrator,
     ///   which grants all that locks need. To find this out, connecting tries a lock: see the builder's
     ///   [`check_key`](LockManagerBuilder::check_key);

@@ -9,9 +9,8 @@ use crate::{
             transport::{
                 address::{
                     Address, Named,
-                    scheme::{DEFAULT_PORT, Kind},
                     security::Security,
-                    url::ServerUrl,
+                    url::{Kind, ServerUrl, place_of},
                 },
                 connection_events::ConnectionEvents,
             },
@@ -90,8 +89,6 @@ pub(crate) trait Dispatch: fmt::Debug + Send + Sync {
     fn of_channels(&self, channels: Arc<SubscribedChannels>) -> Arc<dyn ConnectionEvents>;
 }
 
-const SENTINEL_PORT: u16 = 26_379;
-
 impl Topology {
     /// `label`: that of the manager, as a part of the connections' names.
     pub(super) fn of(
@@ -104,33 +101,27 @@ impl Topology {
         let url = match server {
             Named::Url(url) => ServerUrl::parse(url)?,
             Named::Client(client) => {
-                return Ok(Self::Single(own(Address::of_client((**client).clone())?)));
+                return Ok(Self::Single(own(Address::of_client((**client).clone()))));
             }
         };
         let address = own(Address::of(&url, security)?);
-        let hosts = |port: u16| {
-            let hosts = url.hosts.iter();
-            hosts.map(move |(host, given)| (host, given.unwrap_or(port)))
-        };
+        let servers =
+            (url.servers.iter().filter_map(place_of)).map(|(host, port)| address.at(host, port));
         Ok(match url.kind {
             Kind::Server | Kind::Socket => Self::Single(address),
             Kind::Sentinel => {
                 let given = url.sentinel_credentials.clone();
                 let credentials = access.sentinel.clone();
                 let credentials = credentials.or(given.map(|given| Arc::new(given) as _));
-                let sentinel = |(host, port): (&String, u16)| {
-                    address.at(host, port).of_sentinel(credentials.clone())
-                };
+                let sentinel = |server: Address| server.of_sentinel(credentials.clone());
                 Self::Sentinel(Service {
                     name: url.name.clone(),
-                    sentinels: hosts(SENTINEL_PORT).map(sentinel).collect(),
+                    sentinels: servers.map(sentinel).collect(),
                     primary: address.clone(),
                 })
             }
             Kind::Cluster => Self::Cluster(Seeds {
-                nodes: hosts(DEFAULT_PORT)
-                    .map(|(host, port)| address.at(host, port))
-                    .collect(),
+                nodes: servers.collect(),
                 shown: address.clone(),
             }),
         })
@@ -140,7 +131,7 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{Credentials, given};
+    use crate::credentials::{Credentials, tests::given};
     use proptest::prelude::*;
 
     fn parse(url: &str) -> Result<Topology, LockError> {
@@ -253,38 +244,29 @@ mod tests {
     #[test]
     fn a_refused_url_says_why_and_where_without_its_secret() {
         let refused = [
-            (
-                "redis+sentinel://:hunter2@a:1",
-                "the name of the primary is missing",
-            ),
+            ("redis+sentinel://:hunter2@a:1", "the primary is missing"),
             (
                 "redis+sentinel://:hunter2@a:1/?db=3",
-                "the name of the primary is missing",
+                "the primary is missing",
+            ),
+            ("redis+sentinel://:hunter2@a:1,b:x/m", "malformed"),
+            ("redis+sentinel://:hunter2@a:1,,b/m", "malformed"),
+            (
+                "redis+sentinel://:hunter2@a/m/x",
+                "database is not a number",
             ),
             (
-                "redis+sentinel://:hunter2@a:1,b:x/m",
-                "host 2 of the list is no number",
+                "redis+sentinel://:hunter2@a/m/1/2",
+                "database is not a number",
             ),
-            (
-                "redis+sentinel://:hunter2@a:1,,b/m",
-                "host 2 of the list is missing",
-            ),
-            ("redis+sentinel://:hunter2@/m", "the host is missing"),
-            ("redis+sentinel://:hunter2@a/m/x", "database is no number"),
-            ("redis+sentinel://:hunter2@a/m/1/2", "more than the name"),
             ("redis+sentinel://:hun/ter2@a/m", "an `@` follows the host"),
             ("redis+sentinel://:hunter2@a/m/1?db=2", "two databases"),
             (
                 "redis+sentinel://a/m?sentinel_user=hunter2",
                 "user without a password",
             ),
-            ("redis+sentinel://a/m?password=hunter2", "before the host"),
-            ("redis+sentinel://a/?service=hunter2", "follows the hosts"),
             ("redis+cluster://:hunter2@a b", "a space"),
-            (
-                "redis+cluster://:hunter2@[::1,b",
-                "host 1 of the list is malformed",
-            ),
+            ("redis+cluster://:hunter2@[::1,b", "malformed"),
             (
                 "http+cluster://:hunter2@a",
                 "`http+cluster://` is no scheme",
@@ -298,7 +280,7 @@ mod tests {
         all_are_refused(&[
             ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
             ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
-            ("redis+cluster://:hunter2@a:1/0/0", "nothing may follow"),
+            ("redis+cluster://:hunter2@a:1/0/0", "not a number"),
         ]);
     }
 

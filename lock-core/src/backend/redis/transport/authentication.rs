@@ -67,61 +67,46 @@ pub(super) async fn keep_authenticated(
         if connection.traffic.has_ended() {
             break;
         }
-        pause = match authenticate_again(connection, address, transaction, within).await {
-            Ok(next) => next,
-            Err(failure) => {
-                tracing::warn!(
-                    server = address.shown(),
-                    ?failure,
-                    "a connection was not authenticated anew; trying again"
-                );
-                Some(PAUSE)
-            }
-        };
+        let renewed = timeout(within, authenticate(connection, address, transaction)).await;
+        let renewed = renewed.unwrap_or_else(|_| Err(errors::late(address, within)));
+        pause = renewed.unwrap_or_else(|failure| {
+            let server = address.shown();
+            tracing::warn!(
+                server,
+                ?failure,
+                "a connection was not authenticated anew; trying again"
+            );
+            Some(PAUSE)
+        });
     }
     pending().await
 }
 
 /// Returns the time until the next credentials are asked for.
-async fn authenticate_again(
-    connection: &Connection,
-    address: &Address,
-    transaction: &Mutex<()>,
-    within: Duration,
-) -> Result<Option<Duration>, Failure> {
-    let late = |_| errors::late(address, within);
-    let asked = timeout(within, credentials_for(address)).await;
-    let Some(credentials) = asked.map_err(late)?? else {
-        return Ok(None);
-    };
-    // The time-out of a transaction's requests bounds the wait.
-    let _transaction = transaction.lock().await;
-    let authenticated = timeout(within, authenticate(connection, address, &credentials)).await;
-    authenticated.map_err(late)??;
-    Ok(due(&credentials))
-}
-
-/// Called between transactions.
+///
+/// # Cancel safety
+///
+/// If the future is dropped after the command was sent, the connection may be authenticated or not, and is tried again.
 async fn authenticate(
     connection: &Connection,
     address: &Address,
-    credentials: &Credentials,
-) -> Result<(), Failure> {
-    let auth = auth(credentials);
-    let exec = [Arg::Text("EXEC")];
-    let mut commands: Vec<&[Arg<'_>]> = vec![&auth];
-    // Twice at most: a transaction that was given up half way is still open, and is ended first.
-    loop {
-        let replies = connection.ask_all(&commands).await;
-        let replies = replies.map_err(|none| errors::handshake(&none, address))?;
-        match replies.last() {
-            Some(Value::Okay) => return Ok(()),
-            Some(Value::ServerError(error)) => return Err(errors::refused(error, address)),
-            Some(Value::SimpleString(word)) if word == "QUEUED" && commands.len() == 1 => {
-                commands.insert(0, &exec);
-            }
-            _ => return Err(errors::nonsense("AUTH")),
+    transaction: &Mutex<()>,
+) -> Result<Option<Duration>, Failure> {
+    let Some(credentials) = credentials_for(address).await? else {
+        return Ok(None);
+    };
+    let _transaction = transaction.lock().await;
+    let replies = connection.ask_all(&[&auth(&credentials)]).await;
+    let replies = replies.map_err(|none| errors::handshake(&none, address))?;
+    match &replies[..] {
+        [Value::Okay] => Ok(due(&credentials)),
+        [Value::ServerError(error)] => Err(errors::refused(error, address)),
+        // A transaction that was given up half way is still open. The next connection logs in, and has none.
+        [Value::SimpleString(word)] if word == "QUEUED" => {
+            connection.traffic.retire();
+            Ok(None)
         }
+        _ => Err(errors::nonsense("AUTH")),
     }
 }
 
@@ -135,7 +120,7 @@ pub(super) fn due(credentials: &Credentials) -> Option<Duration> {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
     use crate::backend::redis::transport::{
@@ -146,61 +131,45 @@ mod tests {
         traffic::{NoReply, Traffic},
     };
 
-    /// Reads until the password has come, then sends these replies.
-    async fn reply(server: &mut DuplexStream, replies: &str) -> String {
-        let mut read = String::new();
-        while !read.ends_with("word\r\n") {
-            let byte = server.read_u8().await.expect("it is open");
-            read.push(char::from(byte));
-        }
-        let sent = server.write_all(replies.as_bytes()).await;
-        sent.expect("it is open");
-        read
-    }
-
-    /// The result of an authentication to which a server replies so, message by message, and the last message that came.
-    async fn authenticated(replies: &[&str]) -> (Result<(), Failure>, String) {
+    /// The result of an authentication to which a server replies so, and whether the connection was retired.
+    async fn authenticated(reply: &str) -> (Result<Option<Duration>, Failure>, bool) {
         let (ours, mut server) = duplex(1 << 10);
         let traffic = Arc::<Traffic>::default();
         let stream = Stream::Fixed(Box::new(ours));
         let session = Session::start(stream, traffic.clone(), Arc::new(RepliesOnly));
         let connection = Connection::of_session(session, traffic);
-        let url = ServerUrl::parse("redis://host").expect("whole");
+        let url = ServerUrl::parse("redis://user:word@host").expect("whole");
         let address = Address::of(&url, &Security::default()).expect("whole");
-        let credentials = Credentials::new("user", "word");
-        let replies = async {
-            let mut last = String::new();
-            for replies in replies {
-                last = reply(&mut server, replies).await;
+        let transaction = Mutex::default();
+        let server = async {
+            let mut read = String::new();
+            while !read.ends_with("word\r\n") {
+                let byte = server.read_u8().await.expect("it is open");
+                read.push(char::from(byte));
             }
-            last
+            let sent = server.write_all(reply.as_bytes()).await;
+            sent.expect("it is open");
         };
-        let both = tokio::join!(authenticate(&connection, &address, &credentials), replies);
+        let (done, ()) = tokio::join!(authenticate(&connection, &address, &transaction), server);
+        let is_retired = connection.traffic.is_retired();
         connection.end(NoReply::Nonsense);
-        both
+        (done, is_retired)
     }
 
     #[tokio::test]
-    async fn a_transaction_that_was_given_up_is_ended_before_its_connection_is_authenticated() {
-        let (done, last) = authenticated(&["+QUEUED\r\n", "+OK\r\n+OK\r\n"]).await;
-        done.expect("authenticated");
-        assert!(last.contains("EXEC"), "{last:?}");
-        let (done, last) = authenticated(&["+OK\r\n"]).await;
-        done.expect("authenticated");
-        assert!(!last.contains("EXEC"), "{last:?}");
+    async fn a_connection_with_a_transaction_that_was_given_up_is_replaced() {
+        assert!(matches!(
+            authenticated("+QUEUED\r\n").await,
+            (Ok(None), true)
+        ));
+        assert!(matches!(authenticated("+OK\r\n").await, (Ok(None), false)));
     }
 
     #[tokio::test]
     async fn only_ok_is_authenticated() {
-        for replies in [
-            &["+QUEUED\r\n", "+OK\r\n+QUEUED\r\n"][..],
-            &["+QUEUED\r\n", "-ERR no\r\n-WRONGPASS no\r\n"],
-            &["-WRONGPASS no\r\n"],
-            &[":1\r\n"],
-            &["$-1\r\n"],
-        ] {
-            let (done, _) = authenticated(replies).await;
-            assert!(done.is_err(), "{replies:?}");
+        for reply in ["-WRONGPASS no\r\n", ":1\r\n", "$-1\r\n", "+PONG\r\n"] {
+            let (done, is_retired) = authenticated(reply).await;
+            assert!(done.is_err() && !is_retired, "{reply:?}");
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    net::Shutdown,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -13,6 +14,7 @@ use redis::{
     AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, Value,
     aio::MultiplexedConnection,
 };
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -56,7 +58,7 @@ impl Connection {
 fn session_with(events: Arc<dyn ConnectionEvents>) -> (Arc<Connection>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let traffic = Arc::<Traffic>::default();
-    let stream = Stream::Plain(Socket::Unix(ours));
+    let stream = Stream::Plain(Socket::from(ours));
     let session = Session::start(stream, traffic.clone(), events);
     (watched(Connection::of_session(session, traffic)), theirs)
 }
@@ -452,4 +454,22 @@ async fn a_request_that_does_not_leave_is_not_noted_as_sent() {
         assert!(matches!(refused, Err(NoReply::NotSent)), "{refused:?}");
         assert!(in_flight.is_empty());
     }
+}
+
+#[tokio::test]
+async fn a_write_that_fails_ends_the_session_although_nothing_arrives() {
+    let (connection, mut server) = session_with(Arc::new(RepliesOnly));
+    let request = tokio::spawn(connection.request(get("a"), None));
+    expect(&mut server, &sent("a")).await;
+    server.write_all(b":1\r\n").await.expect("it is open");
+    returned(request).await.expect("a reply");
+    SockRef::from(&server)
+        .shutdown(Shutdown::Read)
+        .expect("it is open");
+    let reply = connection.request(get("a"), None);
+    let ended = timeout(HANG, reply).await.expect("no hang");
+    assert!(
+        matches!(&ended, Err(NoReply::Broken(why)) if why.contains("Broken pipe")),
+        "{ended:?}"
+    );
 }

@@ -1,4 +1,8 @@
 //! The socket of a session, which can move from the reactor of one runtime to that of another.
+//!
+//! A server that ends a connection says why, as by an alert of TLS, and closes it. If a request leaves between the two, its write fails
+//! with no more than "broken pipe", while the reason is there to be read. So a write never fails here: its error is kept, nothing more
+//! is written, and the reader gets the error after all that has arrived.
 
 use std::{
     io,
@@ -23,12 +27,32 @@ const NO_SIGNAL: std::ffi::c_int = 0x4000;
 #[cfg(not(any(target_os = "android", target_os = "linux")))]
 const NO_SIGNAL: std::ffi::c_int = 0;
 
-/// A socket that is registered with the reactor of one runtime.
+/// A socket that is registered with the reactor of one runtime. Whoever writes does so with the waker of the task that reads.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub(crate) struct Socket {
+    kind: Kind,
+    /// Why a write failed. Nothing is written afterwards.
+    failed: Option<io::Error>,
+}
+
+#[derive(Debug)]
+enum Kind {
     Tcp(TcpStream),
     #[cfg(unix)]
     Unix(UnixStream),
+}
+
+impl From<Kind> for Socket {
+    fn from(kind: Kind) -> Self {
+        Self { kind, failed: None }
+    }
+}
+
+#[cfg(unix)]
+impl From<UnixStream> for Socket {
+    fn from(stream: UnixStream) -> Self {
+        Kind::Unix(stream).into()
+    }
 }
 
 impl Socket {
@@ -48,7 +72,7 @@ impl Socket {
         socket.set_tcp_user_timeout(Some(command_timeout * 2))?;
         #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
         let _unused = command_timeout;
-        Ok(Self::Tcp(stream))
+        Ok(Kind::Tcp(stream).into())
     }
 
     /// Registers the socket with the reactor of the runtime that this thread is inside of.
@@ -59,50 +83,35 @@ impl Socket {
     pub(super) fn register_here(&mut self) -> io::Result<()> {
         // A descriptor can leave a reactor that is shutting down only by being closed, so this registers a duplicate.
         let duplicate = self.all().try_clone()?;
-        *self = match self {
-            Self::Tcp(_) => Self::Tcp(TcpStream::from_std(duplicate.into())?),
+        self.kind = match self.kind {
+            Kind::Tcp(_) => Kind::Tcp(TcpStream::from_std(duplicate.into())?),
             #[cfg(unix)]
-            Self::Unix(_) => Self::Unix(UnixStream::from_std(duplicate.into())?),
+            Kind::Unix(_) => Kind::Unix(UnixStream::from_std(duplicate.into())?),
         };
         Ok(())
     }
 
     /// Whether there is something to read, or the socket has ended.
     pub(super) fn is_readable(&self) -> bool {
+        self.failed.is_some() || self.has_arrived()
+    }
+
+    /// Whether the kernel has something to read, or the end. Tokio may not know yet: it asks its reactor.
+    fn has_arrived(&self) -> bool {
         let peeked = self.all().peek(&mut [MaybeUninit::uninit()]);
         !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// What sockets of all kinds can do.
     fn all(&self) -> SockRef<'_> {
-        match self {
-            Self::Tcp(stream) => SockRef::from(stream),
+        match &self.kind {
+            Kind::Tcp(stream) => SockRef::from(stream),
             #[cfg(unix)]
-            Self::Unix(stream) => SockRef::from(stream),
+            Kind::Unix(stream) => SockRef::from(stream),
         }
     }
-}
 
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            #[cfg(unix)]
-            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         // Tokio considers a socket that was just registered not ready before its reactor has run, which may never happen. So the
         // reactor is asked only if the kernel has no room.
         match self.all().send_with_flags(bytes, NO_SIGNAL) {
@@ -113,11 +122,50 @@ impl AsyncWrite for Socket {
                 ) => {}
             sent => return Poll::Ready(sent),
         }
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.kind {
+            Kind::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             #[cfg(unix)]
-            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
+            Kind::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
         }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let socket = self.get_mut();
+        let read = match &mut socket.kind {
+            Kind::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            #[cfg(unix)]
+            Kind::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
+        // If the kernel has more, the reactor wakes this task for it.
+        if read.is_pending() && socket.failed.is_some() && !socket.has_arrived() {
+            return Poll::Ready(socket.failed.take().map_or(Ok(()), Err));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let socket = self.get_mut();
+        if socket.failed.is_none() {
+            match socket.poll_send(context, bytes) {
+                Poll::Ready(Err(why)) => socket.failed = Some(why),
+                sent => return sent,
+            }
+            // The reader may be idle, and is to return the error.
+            context.waker().wake_by_ref();
+        }
+        Poll::Ready(Ok(bytes.len()))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -125,10 +173,51 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().kind {
+            Kind::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             #[cfg(unix)]
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+            Kind::Unix(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::net::Shutdown;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_arrived_before_a_write_failed_is_read_first() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
+        let mut ours = Socket::from(ours);
+        let said = theirs.write_all(b"-ERR go away\r\n").await;
+        said.expect("we have room");
+        drop(theirs);
+        for _ in 0..2 {
+            let written = ours.write_all(b"PING").await;
+            written.expect("the reason is read first");
+        }
+        let mut why = String::new();
+        let read = ours.read_to_string(&mut why).await;
+        read.expect("the reason, and the end");
+        assert_eq!(why, "-ERR go away\r\n");
+    }
+
+    #[tokio::test]
+    async fn a_write_that_failed_is_reported_once_nothing_is_left_to_read() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
+        let mut ours = Socket::from(ours);
+        theirs.write_all(b"+").await.expect("we have room");
+        // It accepts nothing, and does not close either.
+        let deaf = SockRef::from(&theirs).shutdown(Shutdown::Read);
+        deaf.expect("it is open");
+        ours.write_all(b"PING").await.expect("told to the reader");
+        assert!(ours.is_readable());
+        assert_eq!(ours.read_u8().await.expect("it came before"), b'+');
+        let why = ours.read_u8().await.expect_err("the write failed");
+        assert_eq!(why.kind(), io::ErrorKind::BrokenPipe);
     }
 }

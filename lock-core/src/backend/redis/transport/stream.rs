@@ -43,9 +43,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> FixedStream for S {}
 pub(super) async fn connect(address: &Address, command_timeout: Duration) -> io::Result<Stream> {
     #[cfg(unix)]
     if let ConnectionAddr::Unix(path) = address.addr() {
-        return Ok(Stream::Plain(Socket::Unix(
-            UnixStream::connect(path).await?,
-        )));
+        return Ok(Stream::Plain(UnixStream::connect(path).await?.into()));
     }
     let no_place = "there are no unix sockets on this system";
     let (host, port) =

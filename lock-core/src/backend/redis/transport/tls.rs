@@ -8,7 +8,10 @@ use std::io;
 use rustls::{AlertDescription, CertificateError, Error};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{backend::redis::transport::socket::Socket, tls::Trust};
+use crate::{
+    backend::redis::transport::socket::Socket,
+    tls::{Trust, name_of},
+};
 
 /// Does the TLS handshake on a new stream. Its caller bounds the time.
 ///
@@ -24,49 +27,33 @@ pub(crate) async fn shake_hands(
     trust: &Trust,
     host: &str,
 ) -> io::Result<TlsStream<Socket>> {
-    let expected = trust
-        .expected_at(host)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    let expected = trust.server_name.clone().map_or_else(|| name_of(host), Ok);
+    let expected = expected.map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
     let connector = TlsConnector::from(trust.config.clone());
     let agreed = connector.connect(expected, stream).await;
     agreed.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "the server closed the connection while TLS was agreed on: is it a port for TLS?",
-        ),
+        end @ io::ErrorKind::UnexpectedEof => {
+            let why =
+                "the server closed the connection while TLS was agreed on: is it a port for TLS?";
+            io::Error::new(end, why)
+        }
         _ => explained(error),
     })
 }
 
 /// An error of a stream, with the fix in it if TLS is the cause.
 pub(super) fn explained(error: io::Error) -> io::Error {
-    // Only TLS reports the end of a stream as an error.
-    if error.kind() == io::ErrorKind::UnexpectedEof {
-        let why = "the connection was cut: it ended without the close_notify of TLS";
-        return io::Error::new(error.kind(), why);
-    }
     let cause = error.get_ref();
-    let Some(error) = cause.and_then(|cause| cause.downcast_ref::<Error>()) else {
+    let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<Error>()) else {
         return error;
     };
-    let kind = match error {
-        // Only these alerts are known to be transient.
-        Error::AlertReceived(AlertDescription::InternalError | AlertDescription::UserCanceled) => {
-            io::ErrorKind::ConnectionAborted
-        }
-        _ => io::ErrorKind::InvalidData,
-    };
-    io::Error::new(kind, text_of(error))
-}
-
-fn text_of(error: &Error) -> String {
-    match error {
+    let mut kind = io::ErrorKind::InvalidData;
+    let why = match cause {
         // `BadSignature` occurs if another authority has the same name: for example, after the authority was made anew.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {
-            "its certificate is not signed by a trusted authority: if it is from a private one, give that by \
-             `Tls::authority`"
+            "its certificate is not signed by a trusted authority: if it is from a private one, give that by `Tls::authority`"
                 .to_owned()
         }
         Error::InvalidCertificate(why) => format!("its certificate is refused: {why}"),
@@ -76,25 +63,75 @@ fn text_of(error: &Error) -> String {
         Error::InvalidMessage(_) => {
             "what it sends is not TLS: is it a port for TLS? One without has a `redis://` url".to_owned()
         }
-        other => format!("TLS failed: {other}"),
-    }
+        other => {
+            use AlertDescription::{InternalError, UserCanceled};
+            // Only these alerts are known to be transient.
+            if matches!(other, Error::AlertReceived(InternalError | UserCanceled)) {
+                kind = io::ErrorKind::ConnectionAborted;
+            }
+            format!("TLS failed: {other}")
+        }
+    };
+    io::Error::new(kind, why)
 }
 
-/// Whether a server sends this alert if it does not accept the client's certificate. `HandshakeFailure`: the client has none, in
-/// TLS 1.2. `DecryptError`: it is from another authority of the same name.
+/// Whether a server sends this alert if it does not accept the client's certificate. By their numbers in RFC 8446 and 5246:
+/// `handshake_failure` (the client has none, in TLS 1.2), six from `no_certificate` to `certificate_unknown`, `unknown_ca`,
+/// `access_denied`, `decrypt_error` (it is from another authority of the same name), and `certificate_required`.
 fn is_about_us(alert: AlertDescription) -> bool {
-    matches!(
-        alert,
-        AlertDescription::CertificateRequired
-            | AlertDescription::NoCertificate
-            | AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
-            | AlertDescription::HandshakeFailure
-            | AlertDescription::DecryptError
-    )
+    matches!(u8::from(alert), 40 | 41..=46 | 48 | 49 | 51 | 116)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::{
+        RootCertStore, ServerConfig, crypto::ring, pki_types::PrivateKeyDer,
+        server::WebPkiClientVerifier,
+    };
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::UnixStream,
+    };
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::{backend::redis::transport::stream::Stream, tls::Tls};
+
+    /// In TLS 1.3, our handshake has ended when the server looks at our certificate, and its alert may find us writing.
+    #[tokio::test]
+    async fn the_alert_is_the_reason_although_a_write_after_it_failed() {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
+        let mut clients = RootCertStore::empty();
+        clients.add(own.cert.der().clone()).expect("a certificate");
+        let provider = Arc::new(ring::default_provider());
+        let asks = WebPkiClientVerifier::builder_with_provider(clients.into(), provider.clone());
+        let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the defaults")
+            .with_client_cert_verifier(asks.build().expect("one authority"))
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .expect("they belong together");
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        let trust = Tls::new()
+            .authority(own.cert.pem())
+            .read()
+            .expect("a certificate");
+        let (ours, theirs) = tokio::join!(
+            shake_hands(ours.into(), &trust, "localhost"),
+            TlsAcceptor::from(Arc::new(server)).accept(theirs)
+        );
+        theirs.expect_err("there is no certificate");
+        let mut ours = Stream::Tls(Box::new(ours.expect("not yet known")));
+        let written = ours.write_all(b"PING\r\n").await;
+        written.expect("the reason is read first");
+        let why = ours.read_u8().await.expect_err("an alert came");
+        assert_eq!(why.kind(), io::ErrorKind::InvalidData);
+        assert!(
+            why.to_string().contains("refuses the client's certificate"),
+            "{why}"
+        );
+    }
 }

@@ -9,18 +9,14 @@ use redis::{
 
 use crate::{
     backend::redis::transport::address::{
-        parts::place,
-        scheme::DEFAULT_PORT,
-        security::{OwnClient, Security, Transport, authenticated},
-        url::ServerUrl,
+        security::{OwnClient, Security, Transport},
+        url::{ServerUrl, place, place_of},
     },
     credentials::{Credentials, CredentialsProvider},
     error::LockError,
     runtime::mutex::Mutex,
 };
 
-mod parts;
-pub(crate) mod scheme;
 pub(crate) mod security;
 pub(crate) mod url;
 
@@ -60,38 +56,33 @@ impl Address {
             shown: url.shown.clone(),
             spoke: Arc::default(),
         };
-        Ok(match url.hosts.first() {
-            Some((host, port)) => address.moved_to(host, port.unwrap_or(DEFAULT_PORT)),
+        Ok(match place_of(&url.servers[0]) {
+            Some((host, port)) => address.moved_to(host, port),
             None => address,
         })
     }
 
     /// The address to which a user's own client connects.
-    pub(crate) fn of_client(client: OwnClient) -> Result<Self, LockError> {
+    pub(crate) fn of_client(client: OwnClient) -> Self {
         let OwnClient { info, config } = client;
         let shown = match info.addr() {
             ConnectionAddr::Tcp(host, port) => place("redis", host, *port),
             ConnectionAddr::TcpTls { host, port, .. } => place("rediss", host, *port),
-            ConnectionAddr::Unix(path) => format!("redis+unix://{}", path.display()),
-            _ => {
-                return Err(LockError::invalid(
-                    "this version of lock-core does not know the address of this `redis::Client`: use a url",
-                ));
-            }
+            other => format!("redis+unix://{other}"),
         };
         let settings = info.redis_settings().clone();
         let credentials = settings.password().map(|password| {
             let user = settings.username().unwrap_or_default();
             Arc::new(Credentials::new(user, password)) as _
         });
-        Ok(Self {
+        Self {
             info: info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)),
             transport: Transport::Client(config),
             credentials,
             label: None,
             shown,
             spoke: Arc::default(),
-        })
+        }
     }
 
     /// The same settings for another server.
@@ -109,8 +100,7 @@ impl Address {
         if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
             &mut addr
         {
-            to_host.clone_into(host);
-            *port = to_port;
+            (*host, *port) = (to_host.to_owned(), to_port);
         }
         self.info = self.info.set_addr(addr);
         self
@@ -147,14 +137,9 @@ impl Address {
         self.info.addr()
     }
 
-    /// The host and the port; none of a socket.
+    /// As [`place_of`].
     pub(crate) fn place(&self) -> Option<(&str, u16)> {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                Some((host, *port))
-            }
-            _ => None,
-        }
+        place_of(self.info.addr())
     }
 
     pub(crate) fn credentials(&self) -> Option<&Arc<dyn CredentialsProvider>> {
@@ -181,10 +166,9 @@ impl Address {
 
     /// The settings of the user's own client, if that opens the connections, and logs in.
     pub(crate) fn client(&self) -> Option<&AsyncConnectionConfig> {
-        if let Transport::Client(config) = &self.transport {
-            Some(config)
-        } else {
-            None
+        match &self.transport {
+            Transport::Client(config) => Some(config),
+            _ => None,
         }
     }
 
@@ -196,10 +180,13 @@ impl Address {
         protocol: ProtocolVersion,
         config: &AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection> {
-        let settings = self.info.redis_settings().clone().set_protocol(protocol);
-        let info = self.info.clone();
-        let info = info.set_redis_settings(authenticated(settings, credentials));
-        let client = Client::open(info)?;
+        let mut settings = self.info.redis_settings().clone().set_protocol(protocol);
+        if let Some(Credentials { user, password, .. }) = credentials {
+            // Without a name, the default user logs in, and not the one that a client may have.
+            let user = user.as_deref().unwrap_or("default");
+            settings = settings.set_password(password).set_username(user);
+        }
+        let client = Client::open(self.info.clone().set_redis_settings(settings))?;
         client
             .get_multiplexed_async_connection_with_config(config)
             .await
@@ -249,7 +236,7 @@ impl fmt::Debug for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{Credentials, given};
+    use crate::credentials::{Credentials, tests::given};
 
     fn parse(url: &str) -> Result<Address, LockError> {
         Address::of(&ServerUrl::parse(url)?, &Security::default())

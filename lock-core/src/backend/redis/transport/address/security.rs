@@ -6,19 +6,15 @@
 //! So a client that has them too is refused.
 
 use std::fmt;
-#[cfg(feature = "tls")]
-use std::sync::OnceLock;
 
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
-    RedisConnectionInfo,
 };
 
 #[cfg(feature = "tls")]
 use crate::tls::{Tls, Trust};
 use crate::{
-    backend::redis::transport::address::{scheme::Kind, url::ServerUrl},
-    credentials::Credentials,
+    backend::redis::transport::address::url::{Kind, ServerUrl},
     error::LockError,
 };
 
@@ -29,9 +25,6 @@ pub(crate) struct Security {
     pub(crate) given: Option<Tls>,
     /// The client that opens all connections.
     pub(crate) client: Option<OwnClient>,
-    /// Read with the first url that asks for TLS, since the system's authorities are a large file.
-    #[cfg(feature = "tls")]
-    pub(crate) trust: OnceLock<Trust>,
 }
 
 /// How the bytes to one server travel.
@@ -50,42 +43,42 @@ impl Security {
         &self,
         url: &ServerUrl,
     ) -> Result<(ConnectionInfo, Transport), LockError> {
-        let ours = |addr: ConnectionAddr| addr.into_connection_info().expect("it is whole");
-        if url.kind == Kind::Socket {
+        let info = url.servers[0].clone().into_connection_info();
+        let info = info.expect("an address is all that it needs");
+        let refused = |why: &str| Err(LockError::invalid(format!("`{}` {why}", url.shown)));
+        match &self.client {
             // The bytes never leave the machine.
-            let path = ConnectionAddr::Unix((&url.name).into());
-            return Ok((ours(path), Transport::Plain));
+            _ if url.kind == Kind::Socket => return Ok((info, Transport::Plain)),
+            Some(client) if client.fits(url.is_over_tls) => {
+                let transport = Transport::Client(client.config.clone());
+                return Ok((client.info.clone(), transport));
+            }
+            Some(_) => {
+                return refused(
+                    "does not fit the client that the builder was given: that opens connections to hosts, through TLS exactly if \
+                     the url is `rediss` or `valkeys`, and has neither password nor database, which belong to the url or to the \
+                     builder's `credentials`",
+                );
+            }
+            None => {}
         }
-        if let Some(client) = &self.client {
-            client.check_for(url.is_over_tls, &url.shown)?;
-            let transport = Transport::Client(client.config.clone());
-            return Ok((client.info.clone(), transport));
-        }
-        let anywhere = ours(ConnectionAddr::Tcp(String::new(), 0));
         #[cfg(not(feature = "tls"))]
         if url.is_over_tls {
-            return Err(LockError::invalid(format!(
-                "`{}` asks for TLS, which this build of lock-core does not speak: switch its feature `tls` on",
-                url.shown
-            )));
+            return refused(
+                "asks for TLS, which this build of lock-core does not speak: switch its feature `tls` on",
+            );
         }
         #[cfg(feature = "tls")]
         if url.is_over_tls {
-            let trust = if let Some(trust) = self.trust.get() {
-                trust
-            } else {
-                let read = self.given.clone().unwrap_or_default().read()?;
-                self.trust.get_or_init(|| read)
-            };
-            return Ok((anywhere, Transport::Tls(trust.clone())));
+            let trust = self.given.clone().unwrap_or_default().read()?;
+            return Ok((info, Transport::Tls(trust)));
         } else if self.given.is_some() {
             // A configured trust must not be ignored silently: the traffic would be unencrypted.
-            return Err(LockError::invalid(format!(
-                "the builder was given `tls`, but `{}` is a url without TLS: write `rediss://`, or `valkeys://`",
-                url.shown
-            )));
+            return refused(
+                "is a url without TLS, and the builder was given `tls`: write `rediss://`, or `valkeys://`",
+            );
         }
-        Ok((anywhere, Transport::Plain))
+        Ok((info, Transport::Plain))
     }
 }
 
@@ -108,41 +101,14 @@ impl OwnClient {
         Self { info, config }
     }
 
-    /// Checks that the client can open the connections of a url. The servers, user, password and database are those of the url.
-    pub(super) fn check_for(&self, over_tls: bool, shown: &str) -> Result<(), LockError> {
+    /// Whether the client can open the connections of a url. The servers, user, password and database are those of the url.
+    fn fits(&self, over_tls: bool) -> bool {
         let settings = self.info.redis_settings();
-        let why = match self.info.addr() {
-            ConnectionAddr::TcpTls { .. } if !over_tls => {
-                "opens connections through TLS: write `rediss`, or `valkeys`, in the url"
-            }
-            ConnectionAddr::Tcp(..) if over_tls => {
-                "opens connections without TLS: make it of a `rediss://` url"
-            }
-            ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. }
-                if settings.password().is_none() && settings.db() == 0 =>
-            {
-                return Ok(());
-            }
-            ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => {
-                "has a password or a database: these belong to the url, or to the builder's `credentials`"
-            }
-            _ => "opens no connections to hosts",
+        let is_as_wanted = match self.info.addr() {
+            ConnectionAddr::Tcp(..) => !over_tls,
+            ConnectionAddr::TcpTls { .. } => over_tls,
+            _ => false,
         };
-        Err(LockError::invalid(format!(
-            "the client that the builder was given for `{shown}` {why}"
-        )))
+        is_as_wanted && settings.password().is_none() && settings.db() == 0
     }
-}
-
-/// Settings with these credentials.
-pub(crate) fn authenticated(
-    settings: RedisConnectionInfo,
-    credentials: Option<&Credentials>,
-) -> RedisConnectionInfo {
-    let Some(Credentials { user, password, .. }) = credentials else {
-        return settings;
-    };
-    // Without a name, the default user logs in, and not the one that a client may have.
-    let user = user.as_deref().unwrap_or("default");
-    settings.set_password(password).set_username(user)
 }
