@@ -26,6 +26,7 @@ use crate::{
                 sentinel::Sentinels,
                 server::{RedisServer, watch_sentinels},
                 servers::RedisServers,
+                shards::Shards,
             },
             transport::{
                 CLOCK,
@@ -69,6 +70,11 @@ impl RedisStore {
         let servers = match topology {
             Topology::Single(address) => {
                 RedisServers::One(one_server(address, None, &server_settings))
+            }
+            Topology::Shards(address) => {
+                let location = one_server(address, None, &server_settings);
+                let shards = Shards::behind(location.server, &server_settings.manager);
+                RedisServers::Shards(Arc::new(shards))
             }
             Topology::Sentinel(service) => {
                 let sentinels = Sentinels::new(&service, server_settings.timing);

@@ -38,6 +38,8 @@ pub(crate) mod subscribed_channels;
 #[derive(Clone, Debug)]
 pub(super) enum Topology {
     Single(Address),
+    /// An endpoint in front of several shards.
+    Shards(Address),
     Sentinel(Service),
     Cluster(Seeds),
 }
@@ -108,6 +110,7 @@ impl Topology {
         let servers =
             (url.servers.iter().filter_map(place_of)).map(|(host, port)| address.at(host, port));
         Ok(match url.kind {
+            Kind::Server if url.is_sharded => Self::Shards(address),
             Kind::Server | Kind::Socket => Self::Single(address),
             Kind::Sentinel => {
                 let given = url.sentinel_credentials.clone();
@@ -200,6 +203,18 @@ mod tests {
     }
 
     #[test]
+    fn shards_behind_one_endpoint_are_named_by_a_parameter() {
+        let is_sharded = |url| matches!(parse(url), Ok(Topology::Shards(_)));
+        assert!(is_sharded("rediss://:pw@a/0?sharded=true&protocol=2"));
+        assert!(!is_sharded("redis://a?sharded=false") && !is_sharded("redis://a"));
+        all_are_refused(&[
+            ("redis://a?sharded=1", "`sharded` is `true` or `false`"),
+            ("redis://a?sharded=true&sharded=true", "given twice"),
+            ("redis+cluster://a?sharded=true", "not known here"),
+        ]);
+    }
+
+    #[test]
     fn what_the_builder_says_of_users_counts_more_than_the_url() {
         let credentials = |password: &str| -> Option<Arc<dyn CredentialsProvider>> {
             Some(Arc::new(Credentials::new("", password)))
@@ -231,7 +246,7 @@ mod tests {
                 format!("{scheme}://{rest}?pass=s3cr3t&{user}{odd}"),
             ] {
                 let text = match parse(&url) {
-                    Ok(Topology::Single(address)) => address.shown().to_owned(),
+                    Ok(Topology::Single(address) | Topology::Shards(address)) => address.shown().to_owned(),
                     Ok(Topology::Sentinel(service)) => format!("{service:?}"),
                     Ok(Topology::Cluster(seeds)) => format!("{seeds:?}"),
                     Err(error) => format!("{error} {error:?}"),

@@ -34,6 +34,8 @@ pub(crate) struct ServerUrl {
     pub(super) is_over_tls: bool,
     /// The servers in it, at least one.
     pub(crate) servers: Vec<ConnectionAddr>,
+    /// Whether the server is an endpoint in front of several shards.
+    pub(crate) is_sharded: bool,
     /// The name by which sentinels know their primary.
     pub(crate) name: String,
     pub(super) database: u32,
@@ -71,7 +73,8 @@ impl Kind {
 
     fn parameters(self) -> &'static [&'static str] {
         match self {
-            Self::Server | Self::Cluster => &["db", "protocol"],
+            Self::Server => &["db", "protocol", "sharded"],
+            Self::Cluster => &["db", "protocol"],
             Self::Socket => &["db", "protocol", "user", "pass", "password"],
             Self::Sentinel => &["db", "protocol", "sentinel_user", "sentinel_password"],
         }
@@ -135,6 +138,11 @@ impl ServerUrl {
         Ok(Self {
             kind,
             is_over_tls: scheme.starts_with("rediss") || scheme.starts_with("valkeys"),
+            is_sharded: match parameter("sharded") {
+                None | Some("false") => false,
+                Some("true") => true,
+                Some(_) => return Err("the parameter `sharded` is `true` or `false`".to_owned()),
+            },
             name: percent_decode_str(name).decode_utf8_lossy().into_owned(),
             database: database_of(kind, database, parameter("db"))?,
             protocol: match parameter("protocol") {
