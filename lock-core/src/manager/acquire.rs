@@ -139,7 +139,7 @@ impl<'a> AcquireFuture<'a> {
         let manager = self.manager;
         let now = manager.context().clock.now();
         let registry = &manager.inner.registry;
-        if let Some(lease) = reentry::find(registry, key, terms.mode)? {
+        if let Some((lease, _)) = reentry::find(registry, key, terms.mode)? {
             if let Some(reason) = lease.ended() {
                 return Err(lease.lost_error(reason));
             }

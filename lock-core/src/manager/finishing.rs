@@ -13,8 +13,8 @@ use tracing::{Instrument as _, Span};
 
 use crate::{
     driver::{
-        hold::Admission,
-        reentry::{self, Turns},
+        hold::{Admission, Leases},
+        reentry,
     },
     error::LockError,
     guard::LockGuard,
@@ -50,9 +50,9 @@ impl LockManager {
         };
         let manager = self.clone();
         finished(&runtime, async move {
-            let turns = Turns::default();
+            let no_turns = Vec::new();
             manager
-                .run_under(hold, turns, terms, body, store, then)
+                .run_under(hold, no_turns, terms, body, store, then)
                 .await
         })
         .await
@@ -74,7 +74,7 @@ async fn finished<T: Send + 'static>(
     runtime: &Handle,
     body: impl Future<Output = Result<T, LockError>> + Send + 'static,
 ) -> Result<T, LockError> {
-    let body = reentry::task_of_caller(body);
+    let body = reentry::scope(Leases::None, &[], body);
     let body = with_locks_of_this_task(body).instrument(Span::current());
     let ended = runtime.spawn(body).await;
     ended.unwrap_or_else(|error| match error.try_into_panic() {

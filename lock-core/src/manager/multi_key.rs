@@ -259,7 +259,7 @@ impl LockManager {
         let (mut leases, mut missing) = (Vec::new(), None);
         for (key, mode) in keys {
             match reentry::find(&self.inner.registry, key, *mode)? {
-                Some(lease) => leases.push(lease),
+                Some((lease, _)) => leases.push(lease),
                 None => missing = missing.or(Some(key)),
             }
         }
