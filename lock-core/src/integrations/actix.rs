@@ -1,7 +1,6 @@
 //! A failed lock as actix's response, and handlers that return `impl Responder`.
 
 use std::{
-    convert::Infallible,
     error::Error,
     pin::Pin,
     task::{Context, Poll},
@@ -67,12 +66,7 @@ impl From<LockError> for StatusCode {
     }
 }
 
-#[diagnostic::do_not_recommend]
-impl FromLockError for HttpResponse {
-    fn from_lock_error(error: LockError) -> Self {
-        error.into()
-    }
-}
+returned!(HttpResponse);
 
 /// The status with the text for the client, in the order that actix requires.
 #[diagnostic::do_not_recommend]
@@ -115,32 +109,18 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
     }
 }
 
-/// Makes the response, and looks at it. Of a response to HEAD nothing is made while it is sent.
+/// Makes the response, and looks at it. Of a response to HEAD nothing is made while it is sent. actix would read the whole of another
+/// body, and send nothing of it.
 fn responded(responder: impl Responder, request: &HttpRequest) -> Answered {
     let response = responder.respond_to(request).map_into_boxed_body();
     if request.method() == Method::HEAD {
-        let response = response.map_body(|_, body| BoxBody::new(NeverSent(body.size())));
-        return Answered::Whole(response);
+        let ended = |body: BoxBody| HeldMessage {
+            size: body.size(),
+            held: None,
+        };
+        return Answered::Whole(response.map_body(|_, body| BoxBody::new(ended(body))));
     }
     looked_at(response)
-}
-
-/// The body of a response to HEAD. actix would read the whole of another body, and send nothing of it.
-struct NeverSent(BodySize);
-
-impl MessageBody for NeverSent {
-    type Error = Infallible;
-
-    fn size(&self) -> BodySize {
-        self.0
-    }
-
-    fn poll_next(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        Poll::Ready(None)
-    }
 }
 
 impl<R, F> SentLater for Responding<R, F> {

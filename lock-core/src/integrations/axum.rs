@@ -7,7 +7,7 @@ use axum_core::{
 use http::StatusCode;
 
 use crate::{
-    error::{FromLockError, LockError},
+    error::LockError,
     guard::LockGuard,
     integrations::{
         held_body::{HeldBody, Peeked},
@@ -33,12 +33,7 @@ impl From<LockError> for Response {
     }
 }
 
-#[diagnostic::do_not_recommend]
-impl FromLockError for Response {
-    fn from_lock_error(error: LockError) -> Self {
-        error.into_response()
-    }
-}
+returned!(Response);
 
 impl SentLater for Body {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, combinators::BoxBody};
 use poem::{Body, Response, error::ResponseError, web::Data};
 
 use crate::{
-    error::{FromLockError, LockError},
+    error::LockError,
     guard::LockGuard,
     integrations::{
         held_body::{HeldBody, Peeked},
@@ -45,12 +45,7 @@ impl From<LockError> for Response {
     }
 }
 
-#[diagnostic::do_not_recommend]
-impl FromLockError for Response {
-    fn from_lock_error(error: LockError) -> Self {
-        error.into()
-    }
-}
+returned!(Response);
 
 /// Lets `locks = data` accept the application's shared state.
 impl<T: LockSource> LockSource for Data<T> {
