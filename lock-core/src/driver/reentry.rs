@@ -116,20 +116,19 @@ pub(crate) async fn acquire_turns(
     keys: &[(LockKey, Mode)],
     wait: Wait,
 ) -> Result<Vec<Turn>, LockError> {
-    let mut order = Vec::new();
+    let mut order = BTreeMap::new();
     for (key, wanted) in keys {
         let Some((lease, body)) = find(registry, key, *wanted)? else {
             return Ok(Vec::new());
         };
         let parts = if *wanted == Mode::Shared { 1 } else { PARTS };
-        order.push((key, parts, body.turns_of(key), lease));
+        order.insert(key, (parts, body.turns_of(key), lease));
     }
-    order.sort_by_key(|(key, ..)| *key);
     // In a box, so that a call outside of a body stays small.
     Box::pin(async move {
         let deadline = deadline(wait, registry.context.clock.now());
         let mut acquired = Vec::new();
-        for (key, parts, turns, lease) in order {
+        for (key, (parts, turns, lease)) in order {
             let turn = if wait == Wait::No {
                 turns.try_acquire_many_owned(parts).ok()
             } else {
@@ -149,13 +148,16 @@ pub(crate) async fn acquire_turns(
     .await
 }
 
+/// A lease, and the innermost body that holds it.
+pub(crate) type Found = (Arc<LeaseState>, Arc<HeldByBody>);
+
 /// The lease by which the running task holds this key, and the innermost body that holds it, for a call that asks for the key in this
 /// mode. Fails if the mode does not allow it, or if the key is held by the caller of the task.
 pub(crate) fn find(
     registry: &Registry,
     key: &LockKey,
     wanted: Mode,
-) -> Result<Option<(Arc<LeaseState>, Arc<HeldByBody>)>, LockError> {
+) -> Result<Option<Found>, LockError> {
     let lease_of = |body: &HeldByBody| {
         let mut leases = body.leases_of(registry);
         leases.find(|lease| lease.key == *key).cloned()
@@ -234,6 +236,6 @@ fn chain() -> impl Iterator<Item = Arc<HeldByBody>> {
 fn innermost() -> Option<Arc<HeldByBody>> {
     let (body, task) = INNERMOST.try_with(Clone::clone).ok()?;
     // A task of a `LocalSet` is polled inside the body that drives the set, and has an id of its own.
-    let is_another_task = task::try_id().is_some_and(|id| task != Some(id));
-    (!is_another_task).then_some(body)
+    let is_this_task = task::try_id().is_none_or(|id| task == Some(id));
+    is_this_task.then_some(body)
 }

@@ -126,7 +126,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match self.first {
-            Some(_) => self.size.clone(),
+            Some(_) => self.size,
             None => self.rest.size_hint(),
         }
     }
