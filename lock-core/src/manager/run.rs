@@ -111,8 +111,10 @@ impl LockManager {
             }
             // In a box, so that a call with one key stays small.
             KeyList::Several(keys) => {
-                let hold = Box::pin(self.acquire_several(&keys, terms)).await?;
-                Ok(Admission::Held(hold))
+                let hold = Box::pin(self.acquire_several(&keys, terms)).await;
+                let is_wanted = |_: &_, other: &_| keys.iter().any(|(key, _)| key == other);
+                hold.map(Admission::Held)
+                    .map_err(|error| self.refused(error, is_wanted))
             }
         }
     }
