@@ -1,13 +1,14 @@
 //! A failed lock as axum's response. It uses `axum-core`, so it works with each version of axum that is built on that version.
 
 use axum_core::{
+    BoxError,
     body::Body,
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
 
 use crate::{
-    error::LockError,
+    error::{FromLockError, LockError},
     guard::LockGuard,
     integrations::{
         held_body::{HeldBody, Peeked},
@@ -33,11 +34,16 @@ impl From<LockError> for Response {
     }
 }
 
-returned!(Response);
+#[diagnostic::do_not_recommend]
+impl FromLockError for Response {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into_response()
+    }
+}
 
 impl SentLater for Body {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
-        let hold = |body, guard| Self::new(HeldBody::new(body, guard));
+        let hold = |body, guard| Self::new(HeldBody::<_, BoxError>::new(body, guard));
         Peeked::of(self).until_sent(lock, Self::new, hold)
     }
 }

@@ -1,32 +1,31 @@
 //! The body of a response, of the crate `http-body`: whether it is complete, and one that keeps a lock until it has ended.
 
 use std::{
-    error::Error,
+    marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, Waker},
 };
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{guard::LockGuard, integrations::stream::Held, manager::run::Finished};
+use crate::{
+    error::LockError, guard::LockGuard, integrations::stream::Held, manager::run::Finished,
+};
 
-/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
+/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body. `E` is the error of the framework.
 ///
 /// It has `None` after the end.
-pub(crate) struct HeldBody<B>(Option<Held<B>>);
+pub(crate) struct HeldBody<B, E>(Option<Held<B>>, PhantomData<fn() -> E>);
 
-impl<B> HeldBody<B> {
+impl<B, E> HeldBody<B, E> {
     pub(crate) fn new(body: B, guard: LockGuard) -> Self {
-        Self(Some(Held::new(body, guard)))
+        Self(Some(Held::new(body, guard)), PhantomData)
     }
 }
 
-impl<B> Body for HeldBody<B>
-where
-    B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
-{
+impl<B: Body<Error: Into<E>>, E: From<LockError>> Body for HeldBody<B, E> {
     type Data = B::Data;
-    type Error = Box<dyn Error + Send + Sync>;
+    type Error = E;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -72,11 +71,9 @@ impl<B: Body + Unpin> Peeked<B> {
         if !is_complete && size.exact().is_some() {
             let mut context = Context::from_waker(Waker::noop());
             if let Poll::Ready(frame) = Pin::new(&mut rest).poll_frame(&mut context) {
-                is_complete = match &frame {
-                    Some(Ok(frame)) => frame.is_data() && rest.is_end_stream(),
-                    Some(Err(_)) => false,
-                    None => true,
-                };
+                is_complete = frame.as_ref().is_none_or(|frame| {
+                    matches!(frame, Ok(frame) if frame.is_data()) && rest.is_end_stream()
+                });
                 first = frame;
             }
         }

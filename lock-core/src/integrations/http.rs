@@ -5,7 +5,10 @@ use http::{
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
 
-use crate::{error::LockError, integrations::problem::Problem};
+use crate::{
+    error::{FromLockError, LockError},
+    integrations::problem::Problem,
+};
 
 impl Problem {
     pub(crate) fn status_code(&self) -> StatusCode {
@@ -47,17 +50,33 @@ impl From<LockError> for Response<String> {
     }
 }
 
-returned!(StatusCode, (StatusCode, String), Response<String>);
+#[diagnostic::do_not_recommend]
+impl FromLockError for StatusCode {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl FromLockError for (StatusCode, String) {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl FromLockError for Response<String> {
+    fn from_lock_error(error: LockError) -> Self {
+        error.into()
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{
-        error::{FromLockError as _, KnownHolder},
-        key::LockKey,
-    };
+    use crate::{error::KnownHolder, key::LockKey};
 
     fn busy() -> LockError {
         let left = Some(Duration::from_millis(1500));

@@ -1,18 +1,5 @@
 //! Web frameworks and streams.
 
-/// Makes responses return types of annotated functions, by their `From<LockError>`.
-#[cfg(any(feature = "http", feature = "actix"))]
-macro_rules! returned {
-    ($($response:ty),+) => {$(
-        #[diagnostic::do_not_recommend]
-        impl crate::error::FromLockError for $response {
-            fn from_lock_error(error: crate::error::LockError) -> Self {
-                error.into()
-            }
-        }
-    )+};
-}
-
 #[cfg(feature = "actix")]
 pub(crate) mod actix;
 #[cfg(feature = "axum")]
