@@ -178,13 +178,9 @@ async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     };
     let name = name.to_ascii_lowercase();
     if words.contains("nknown") {
-        let server = location.server.connection.address().shown();
-        return Err(match &*name {
-            "xadd" => errors::no_streams(server),
-            _ => Failure::invalid(format!(
-                "{server} cannot keep locks: it has no `{name}` ({words})"
-            )),
-        });
+        return Err(errors::no_streams(
+            location.server.connection.address().shown(),
+        ));
     }
     let object = match &*name {
         "time" => String::new(),
