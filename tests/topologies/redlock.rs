@@ -1359,6 +1359,77 @@ fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_tha
     assert_eq!(server.get(KEY), None);
 }
 
+/// A retry cannot succeed there, and the other servers are released.
+#[tokio::test]
+async fn a_server_that_refuses_a_release_for_good_is_asked_three_times() {
+    let servers = Servers::start(3);
+    let builder = builder().command_timeout(Duration::from_secs(10));
+    let locks = builder.redlock(servers.urls()).await;
+    let locks = locks.expect("the servers are up");
+    let guard = locks.acquire_free("k", long()).await;
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
+    let refuses = ["ACL", "SETUSER", "default", "resetkeys", "~__lock_core__:*"];
+    servers.all[2].cli(&refuses);
+    servers.proxies[2].clear_log();
+    guard.release_held().await;
+    // Waits for all tries.
+    locks.shutdown(SOON).await;
+    assert_eq!(servers.proxies[2].requests("EVALSHA"), 3);
+    assert!(
+        servers.all[..2]
+            .iter()
+            .all(|server| server.get(KEY).is_none())
+    );
+}
+
+#[tokio::test]
+async fn a_release_that_is_proven_after_the_lease_ran_out_reports_a_loss() {
+    let servers = Servers::start(3);
+    let builder = builder().connect_timeout(HANG).command_timeout(HANG);
+    let locks = builder.redlock(servers.urls()).await;
+    let locks = locks.expect("the servers are up");
+    let ttl = Duration::from_secs(2);
+    let options = LockOptions::new(ttl).without_renewal();
+    let guard = locks.acquire_free("k", options).await;
+    eventually(HANG, "all have it", async || servers.holding(KEY) == 3).await;
+    // The keys are deleted, and the connections end without replies. Those of the next tries arrive when the lease has run out.
+    for proxy in &servers.proxies {
+        proxy.lose(
+            Direction::Replies,
+            Which::nth_of(1, "EVALSHA"),
+            After::Reset,
+        );
+        proxy.delay(Direction::Replies, ttl);
+    }
+    let released = guard.release().await;
+    let Err(LockError::Lost { reason, .. }) = released else {
+        panic!("not lost: {released:?}")
+    };
+    assert_eq!(reason, LeaseLost::Expired);
+}
+
+#[tokio::test]
+async fn a_key_that_one_server_finds_wrong_is_invalid_only_if_a_majority_does() {
+    let servers = Servers::start(3);
+    let locks = servers.manager().await;
+    let no_lock = |index: usize| servers.all[index].cli(&["RPUSH", KEY, "a list"]);
+    no_lock(0);
+    locks.force_release("k").await.expect("by the other two");
+    servers.kill([2]);
+    let unavailable = locks.inspect("k").await;
+    let Err(LockError::Unavailable { source, .. }) = unavailable else {
+        panic!("not unavailable: {unavailable:?}")
+    };
+    let source = source.to_string();
+    assert!(source.contains("no majority of the 3"), "{source}");
+    no_lock(1);
+    let invalid = locks.inspect("k").await;
+    let Err(LockError::Invalid { reason, .. }) = invalid else {
+        panic!("not invalid: {invalid:?}")
+    };
+    assert!(reason.contains("no majority of the 3"), "{reason}");
+}
+
 #[tokio::test]
 async fn a_server_that_missed_a_release_gets_it_again() {
     let servers = Servers::start(3);

@@ -19,6 +19,7 @@ use crate::{
     failure::Failure,
     fencing::{ClockIndex, KnownTokens},
     inspect::{Health, Sighting},
+    moment::Moment,
 };
 
 pub(crate) mod grants;
@@ -195,6 +196,8 @@ pub(crate) struct Release {
     pub(crate) known_fencing: u64,
     /// Whether the entry may be in the queue.
     pub(crate) may_be_queued: bool,
+    /// When the lease ends. Of several servers, one that does not have the key from then on need not have executed an earlier try.
+    pub(crate) valid_until: Moment,
 }
 
 impl Renew {

@@ -5,12 +5,11 @@
 //! or hangs delays no caller. Requests still in flight then continue. Each server has an in-flight record of its own, and each lock
 //! is released there as on a single server. There is no queue: waiters poll.
 //!
-//! - `ballot`: which fencing token to propose, and what the votes add up to;
-//! - `voting_round`: a ballot with real servers;
-//! - `redlock_server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `redlock_servers`: all of
-//!   them;
-//! - `back_off`: letting other processes in;
-//! - `requests`, `inspect`: the requests of the waist.
+//! - `ballot`: the vote, without I/O: which fencing token to propose, and what the replies add up to;
+//! - `redlock_server`: one server, as this process knows it; `restart_quarantine`: whether it may vote; `redlock_servers`: all of them;
+//! - `at_servers`: one lock at each of the servers, and its release;
+//! - `acquire`, `renew`, `inspect`: the other requests of the waist;
+//! - `back_off`: letting other processes in.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -29,15 +28,15 @@ use crate::{
     inspect::{Health, Sighting},
 };
 
+mod acquire;
 mod at_servers;
 mod back_off;
 mod ballot;
 mod inspect;
 mod redlock_server;
 mod redlock_servers;
-mod requests;
+mod renew;
 pub(crate) mod restart_quarantine;
-mod voting_round;
 
 /// The reason why locks on several independent servers are exclusive only.
 const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
@@ -73,7 +72,13 @@ impl RedlockBackend {
         let servers = self.0.clone();
         Box::pin(async move {
             let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
-            servers.require_majority(connect).await?;
+            let replies = servers.all_replies(connect).await;
+            // Nothing has been locked yet: a mistake about one server is better found now than when another one is down.
+            let is_invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
+            if let Some(invalid) = replies.failures().find(is_invalid) {
+                return Err(invalid.clone());
+            }
+            replies.result()?;
             if let Some(warning) = servers.scope.warning() {
                 tracing::warn!("{warning}");
             }
@@ -126,7 +131,7 @@ impl fmt::Debug for RedlockBackend {
 
 impl Backend for RedlockBackend {
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
-        let acquired = requests::acquire(self.0.clone(), request);
+        let acquired = acquire::acquire(self.0.clone(), request);
         on_the_manager(&self.0.executor, acquired)
     }
 
@@ -136,14 +141,14 @@ impl Backend for RedlockBackend {
             if let [request] = &batch[..]
                 && request.tokens > 0
             {
-                return Ok(vec![requests::renew_with_tokens(&servers, request).await]);
+                return Ok(vec![renew::renew_with_tokens(&servers, request).await]);
             }
-            requests::renew(servers, batch, within).await
+            renew::renew(servers, batch, within).await
         })
     }
 
     fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
-        let released = requests::release(self.0.clone(), request);
+        let released = at_servers::release(self.0.clone(), request);
         on_the_manager(&self.0.executor, released)
     }
 
@@ -172,7 +177,7 @@ impl Operate for RedlockBackend {
         let force_release = move |server: Arc<RedlockServer>| {
             server.node.force_release(full_key.clone(), known_fencing)
         };
-        Box::pin(async move { servers.require_majority(force_release).await })
+        Box::pin(async move { servers.all_replies(force_release).await.result() })
     }
 
     /// No result is kept: with a minority of the servers, there could be two of one key.

@@ -1,12 +1,6 @@
 //! One of the servers, as this process knows it: its identity, since when it may vote, what its clock says.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
@@ -16,7 +10,7 @@ use crate::{
         redis::{
             protocol::{
                 redis_store::{RedisStore, Settings},
-                voting_server::{Proposal, Vote},
+                voting_server::{LockCondition, Proposal, Vote},
             },
             transport::address::Named,
         },
@@ -47,28 +41,32 @@ pub(super) struct RedlockServer {
     /// For how long it must have been watched.
     quarantine: Duration,
     run_ids: Arc<Mutex<RunIds>>,
-    /// What it reported when it was last greeted, and on which connection.
-    voting_right: Mutex<Option<VotingRight>>,
-    /// Its marker, or its run id where no marker is used; and when another one was found than before.
-    data: Mutex<Option<(Arc<str>, Option<Moment>)>>,
-    /// How far its clock is ahead of this process's, in tokens; `i64::MIN` if not known.
-    ahead: AtomicI64,
+    known: Mutex<Known>,
+}
+
+/// What it reported last.
+#[derive(Debug, Default)]
+struct Known {
+    voting_right: Option<VotingRight>,
+    /// How far its clock is ahead of this process's, in tokens.
+    ahead: Option<i64>,
     /// How far its fencing counter was ahead of its clock, in tokens.
-    counter_ahead: AtomicU64,
+    counter_ahead: u64,
 }
 
 #[derive(Clone, Debug)]
 struct VotingRight {
+    /// On which it was found.
     connection: ConnectionId,
     watch: Watch,
     /// When the server has to be checked again: never, if its marker says that it may vote.
     check_again: Moment,
+    /// When another run or marker was found than before.
+    lost_data: Option<Moment>,
 }
 
 /// How far from its clock a server accepts a number; see `counter.lua`.
 const WINDOW: Duration = Duration::from_secs(1);
-
-const UNKNOWN: i64 = i64::MIN;
 
 impl RedlockServer {
     pub(super) fn new(
@@ -84,10 +82,7 @@ impl RedlockServer {
             timing: settings.timing,
             quarantine,
             run_ids,
-            voting_right: Mutex::new(None),
-            data: Mutex::new(None),
-            ahead: AtomicI64::new(UNKNOWN),
-            counter_ahead: AtomicU64::new(0),
+            known: Mutex::default(),
         })
     }
 
@@ -117,35 +112,29 @@ impl RedlockServer {
     ///
     /// # Cancel safety
     ///
-    /// The record of the server, if there is one, knows which requests may have been executed.
+    /// The record of the lock at this server knows which requests may have been executed.
     pub(super) async fn vote(
         &self,
         proposal: &Proposal,
         number: u64,
         within: Duration,
-        at: Option<&AtServer>,
+        at: &AtServer,
     ) -> Result<Vote, Failure> {
         let until = CLOCK.now().after(within);
-        let known = self.voting_right.lock().clone();
-        let is_valid = |known: &VotingRight| {
-            CLOCK.now() < known.check_again && self.node.is_connected_by(known.connection)
-        };
-        let voting_right = match known.filter(is_valid) {
-            Some(known) => known,
-            None => self.fetch_voting_right(until).await?,
-        };
+        let voting_right = self.voting_right(until).await?;
         let waits = left(voting_right.watch.votes_from);
         if !waits.is_zero() {
             return Err(Failure::not_now(self.forgetful(waits)));
         }
         let mut turn = None;
-        if let Some(at) = at {
+        // A request about a lock that is ours takes no key, so it leaves nothing to be released.
+        if proposal.lock == LockCondition::FreeOrOurs {
             let no_turn = |_| Err(Failure::no_reply("an earlier request has no reply yet"));
             let known = timeout(left(until), at.turn()).await;
             turn = Some(known.unwrap_or_else(no_turn)?);
         }
         let in_flight = turn.as_ref().map(|known| known.in_flight());
-        let marker = &voting_right.watch.name;
+        let marker = self.marker(&voting_right.watch);
         let within = left(until);
         let asked = (self.node).propose(proposal, number, marker, within, in_flight);
         let (connection, vote) = asked.await?;
@@ -153,9 +142,7 @@ impl RedlockServer {
             known.note_answer(connection, matches!(vote, Some(Vote::Accepted { .. })));
         }
         let Some(vote) = vote else {
-            // The next vote fetches the right, unless one of another marker was learnt meanwhile.
-            let is_old = |known: &mut VotingRight| known.watch.name == *marker;
-            self.voting_right.lock().take_if(is_old);
+            self.check_again(&voting_right.watch);
             return Err(Failure::not_now(format!(
                 "{} has lost its data and may have forgotten locks",
                 self.node.shown()
@@ -182,35 +169,30 @@ impl RedlockServer {
         let until = CLOCK.now().after(within);
         let voting_right = self.fetch_voting_right(until).await.ok()?;
         let votes_soon = left(voting_right.watch.votes_from) <= within;
-        if votes_soon && !self.quarantine.is_zero() {
-            return None;
+        let lost_data = voting_right.lost_data?;
+        (!votes_soon || self.quarantine.is_zero()).then_some(lost_data)
+    }
+
+    /// Returns what is known, if it is still of use.
+    async fn voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
+        let known = self.known.lock().voting_right.clone();
+        let is_valid = |known: &VotingRight| {
+            CLOCK.now() < known.check_again && self.node.is_connected_by(known.connection)
+        };
+        match known.filter(is_valid) {
+            Some(known) => Ok(known),
+            None => self.fetch_voting_right(until).await,
         }
-        self.data.lock().as_ref()?.1
     }
 
-    fn note_data(&self, run_id: &Arc<str>, watch: &Watch) {
-        let found = if watch.name.is_empty() {
-            run_id
-        } else {
-            &watch.name
-        };
-        let mut data = self.data.lock();
-        let lost = match &*data {
-            Some((known, lost)) if known == found => *lost,
-            Some(_) => Some(CLOCK.now()),
-            None => None,
-        };
-        *data = Some((found.clone(), lost));
-    }
-
-    /// The current time of its clock, in tokens, if that is known.
-    pub(super) fn clock(&self) -> Option<u64> {
-        own_time().checked_add_signed(self.ahead()?)
-    }
-
-    /// How far its clock is ahead of this process's, if that is known.
-    pub(super) fn ahead(&self) -> Option<i64> {
-        Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
+    /// The next vote fetches the right, unless one of another marker was learnt meanwhile.
+    fn check_again(&self, watch: &Watch) {
+        let mut known = self.known.lock();
+        if let Some(known) = &mut known.voting_right
+            && known.watch.name == watch.name
+        {
+            known.check_again = CLOCK.now();
+        }
     }
 
     async fn fetch_voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
@@ -226,15 +208,23 @@ impl RedlockServer {
             )));
         }
         let (watch, check_again) = self.continue_watching(&greeting.run_id, until).await?;
-        self.note_data(&greeting.run_id, &watch);
+        let waits = left(watch.votes_from);
+        let mut known = self.known.lock();
+        let before = known.voting_right.take();
+        let is_known = (before.as_ref()).is_some_and(|before| before.watch.name == watch.name);
+        let lost_data = match before {
+            Some(before) if is_known => before.lost_data,
+            Some(_) => Some(CLOCK.now()),
+            None => None,
+        };
         let voting_right = VotingRight {
             connection: greeting.connection,
             watch,
             check_again,
+            lost_data,
         };
-        let before = self.voting_right.lock().replace(voting_right.clone());
-        let is_known = before.is_some_and(|before| before.watch.name == voting_right.watch.name);
-        let waits = left(voting_right.watch.votes_from);
+        known.voting_right = Some(voting_right.clone());
+        drop(known);
         if !is_known && !waits.is_zero() {
             tracing::warn!(server = self.node.shown(), "{}", self.forgetful(waits));
         }
@@ -244,18 +234,16 @@ impl RedlockServer {
     /// Returns what is known now of the time for which the server was watched, and when to check again.
     async fn continue_watching(
         &self,
-        run_id: &str,
+        run_id: &Arc<str>,
         until: Moment,
     ) -> Result<(Watch, Moment), Failure> {
         let sent = CLOCK.now();
         if self.quarantine.is_zero() {
-            let watch = Watch {
-                name: "".into(),
-                votes_from: sent,
-            };
-            return Ok((watch, Moment::NEVER));
+            let (name, votes_from) = (run_id.clone(), sent);
+            return Ok((Watch { name, votes_from }, Moment::NEVER));
         }
-        let known = self.voting_right.lock().clone().map(|known| known.watch);
+        let known = self.known.lock().voting_right.clone();
+        let known = known.map(|known| known.watch);
         let (name, watched) = match &known {
             Some(known) => (&*known.name, known.watched(sent, self.quarantine)),
             None => ("", Duration::ZERO),
@@ -277,6 +265,25 @@ impl RedlockServer {
         Ok((watch, check_again))
     }
 
+    /// What the server's marker has to begin with. No marker is written without a quarantine.
+    fn marker<'a>(&self, watch: &'a Watch) -> &'a str {
+        if self.quarantine.is_zero() {
+            ""
+        } else {
+            &watch.name
+        }
+    }
+
+    /// The current time of its clock, in tokens, if that is known.
+    pub(super) fn clock(&self) -> Option<u64> {
+        own_time().checked_add_signed(self.ahead()?)
+    }
+
+    /// How far its clock is ahead of this process's, if that is known.
+    pub(super) fn ahead(&self) -> Option<i64> {
+        self.known.lock().ahead
+    }
+
     /// The message that the server does not vote for this long.
     pub(super) fn forgetful(&self, waits: Duration) -> String {
         format!(
@@ -288,7 +295,7 @@ impl RedlockServer {
 
     /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.
     pub(super) fn clock_warning(&self) -> Option<String> {
-        let ahead = Duration::from_millis(self.counter_ahead.load(Ordering::Relaxed) / PER_MILLI);
+        let ahead = Duration::from_millis(self.known.lock().counter_ahead / PER_MILLI);
         let until = ahead.checked_sub(WINDOW).filter(|until| !until.is_zero())?;
         Some(format!(
             "the clock of {} is {ahead:?} behind its last fencing token, so it was set back: it votes in {until:?}, or when its \
@@ -298,10 +305,9 @@ impl RedlockServer {
     }
 
     fn set_clock(&self, clock: u64, counter: u64) {
-        self.counter_ahead
-            .store(counter.saturating_sub(clock), Ordering::Relaxed);
-        let ahead = clock.cast_signed().wrapping_sub(own_time().cast_signed());
-        self.ahead.store(ahead, Ordering::Relaxed);
+        let mut known = self.known.lock();
+        known.counter_ahead = counter.saturating_sub(clock);
+        known.ahead = Some(clock.cast_signed().wrapping_sub(own_time().cast_signed()));
     }
 }
 

@@ -7,7 +7,6 @@ use tokio::sync::mpsc;
 use crate::{
     backend::{
         Backend,
-        on_executor::ENDED,
         redis::protocol::redis_store::{Scope, Settings},
         redlock::{
             back_off::BackOff,
@@ -52,64 +51,46 @@ impl RedlockServers {
         }
     }
 
-    /// Sends a request to every server, each apart from the others. The requests continue when no caller waits for the replies any
-    /// more.
-    pub(super) fn request_all<T, F>(
+    pub(super) fn count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Sends a request to every server, as in [`spawn_each`]. The replies come with the positions of the servers.
+    pub(super) fn request_all<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &self,
-        question: impl Fn(usize, Arc<RedlockServer>) -> F,
-    ) -> mpsc::UnboundedReceiver<(usize, T)>
-    where
-        T: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
-    {
+        request: impl Fn(usize, Arc<RedlockServer>) -> F,
+    ) -> mpsc::UnboundedReceiver<(usize, T)> {
         let (sender, incoming) = mpsc::unbounded_channel();
-        self.send_to_all(&sender, question);
+        let each = self.servers.iter().enumerate();
+        let each = each.map(|(position, server)| {
+            let reply = request(position, server.clone());
+            async move { (position, reply.await) }
+        });
+        spawn_each(&sender, each);
         incoming
     }
 
-    /// The same, with the replies to several requests in one queue.
-    pub(super) fn send_to_all<T, F>(
+    /// Sends a request to every server, and waits for all replies.
+    pub(super) async fn all_replies<T: Send + 'static, F>(
         &self,
-        sender: &mpsc::UnboundedSender<(usize, T)>,
-        question: impl Fn(usize, Arc<RedlockServer>) -> F,
-    ) where
-        T: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
-    {
-        for (position, server) in self.servers.iter().enumerate() {
-            let (sender, reply) = (sender.clone(), question(position, server.clone()));
-            spawn_beside(async move {
-                // The receiver is gone once the result is decided.
-                drop(sender.send((position, reply.await)));
-            });
-        }
-    }
-
-    /// Asks all servers, and waits for all replies: a majority must succeed. A request that one server finds wrong fails at once.
-    pub(super) async fn require_majority<F>(
-        &self,
-        question: impl Fn(Arc<RedlockServer>) -> F,
-    ) -> Result<(), Failure>
+        request: impl Fn(Arc<RedlockServer>) -> F,
+    ) -> Replies<T>
     where
-        F: Future<Output = Result<(), Failure>> + Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        let mut incoming = self.request_all(|_, server| question(server));
-        let mut replies = Replies::of(self.servers.len());
-        while let Some((_, reply)) = incoming.recv().await {
-            if let Err(failure @ Failure::Invalid(_)) = reply {
-                return Err(failure);
-            }
-            replies.count(reply);
+        let mut incoming = self.request_all(|_, server| request(server));
+        let mut replies = Replies::of(self.count());
+        while let Some((server, reply)) = incoming.recv().await {
+            replies.note(server, reply);
         }
-        let none = || Err(Failure::no_reply(ENDED));
-        replies.result().unwrap_or_else(none)
+        replies
     }
 
     /// The number of the first proposal: the last one of a block of `count` tokens. It is the time at which the servers
     /// will receive it, but above all numbers that this process knows or has proposed.
     pub(super) fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|server| server.clock());
-        let time = reached_by_majority(self.servers.len(), clocks.collect())
+        let time = reached_by_majority(self.count(), clocks)
             .unwrap_or_else(|| in_tokens(wall_clock()))
             .saturating_add(in_tokens(self.round_trip()));
         let count = u64::from(count);
@@ -131,8 +112,8 @@ impl RedlockServers {
     pub(super) fn round_trip(&self) -> Duration {
         let known = self.servers.iter();
         let known = known.map(|server| server.node.traits().round_trip);
-        let known = known.filter(|time| !time.is_zero()).collect();
-        reached_by_majority(self.servers.len(), known).unwrap_or_default()
+        let known = known.filter(|time| !time.is_zero());
+        reached_by_majority(self.count(), known).unwrap_or_default()
     }
 
     /// How long one server may take to reply about a lock with this ttl. It is a small part of the ttl, but time enough for a few
@@ -143,6 +124,21 @@ impl RedlockServers {
             .max(enough)
             .min(Duration::from_millis(500))
             .min(self.timing.command_timeout)
+    }
+}
+
+/// Sends requests at the same time, each in a task of its own, so that none delays another. They continue when no caller waits for the
+/// replies any more.
+pub(super) fn spawn_each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    sender: &mpsc::UnboundedSender<T>,
+    requests: impl IntoIterator<Item = F>,
+) {
+    for request in requests {
+        let sender = sender.clone();
+        spawn_beside(async move {
+            // The receiver is gone once the result is decided.
+            drop(sender.send(request.await));
+        });
     }
 }
 

@@ -260,6 +260,7 @@ async fn lock_and_unlock(
         keep: None,
         known_fencing: 0,
         may_be_queued: false,
+        valid_until: Moment::NEVER,
     };
     store.note_others(&release.owner.key, true);
     let key = release.owner.key.clone();

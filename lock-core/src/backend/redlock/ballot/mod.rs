@@ -127,12 +127,6 @@ impl Ballot {
         self.next_step(place)
     }
 
-    /// Whether a majority said that another client has the lock.
-    pub(crate) fn is_definitely_held(&self) -> bool {
-        let held = |votes: &&ServerVotes| matches!(votes.last, LastVote::Voted(Vote::Held { .. }));
-        self.servers.iter().filter(held).count() >= self.majority()
-    }
-
     fn next_step(&mut self, place: usize) -> BallotStep {
         let accepted = |votes: &&ServerVotes| votes.accepted.contains(&place);
         if self.servers.iter().filter(accepted).count() >= self.majority() {

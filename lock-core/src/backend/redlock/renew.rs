@@ -1,0 +1,186 @@
+//! Renewing leases on several servers.
+//!
+//! After a majority has renewed a key, it is set again at a server that lost it. Otherwise a lease that is held for long would lose
+//! its servers one by one as they restart.
+//!
+//! A key can be on less than a majority although most servers are up: one of its servers restarted without its data, and the others
+//! never had the key, since they were down when the lock was taken. So a renewal sets the key at the servers without it before it
+//! reports a loss, if [no other client can have had a majority](excludes_others) since the last renewal. Where another client has the
+//! lock by now, the key is not set, and that server does not count.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    backend::{
+        Backend, Renew,
+        on_executor::ENDED,
+        redis::protocol::voting_server::{LockCondition, Proposal},
+        redlock::{
+            acquire::{RoundLost, run_round},
+            at_servers::AtServers,
+            ballot::quorum::{Replies, excludes_others},
+            redlock_server::CLOCK,
+            redlock_servers::{RedlockServers, spawn_each},
+        },
+    },
+    engine::reply::{Contended, Renewed},
+    failure::Failure,
+    fencing::FencingBlock,
+    moment::Moment,
+    runtime::{executor::spawn_beside, together::together},
+};
+
+/// The results of a batch, one for each lease.
+type Results = Vec<Result<Renewed, Failure>>;
+
+/// Renews leases. In a task of its own: replies after the majority's decision are used, too.
+pub(super) async fn renew(
+    servers: Arc<RedlockServers>,
+    batch: Vec<Renew>,
+    within: Duration,
+) -> Result<Results, Failure> {
+    let (sender, receiver) = oneshot::channel();
+    spawn_beside(renew_and_restore(servers, batch, within, sender));
+    receiver.await.map_err(|_| Failure::no_reply(ENDED))
+}
+
+/// Reports the results as soon as a majority has renewed each lease; then restores the keys at servers that have lost them. If some
+/// lease has no majority, restores first, and reports then.
+async fn renew_and_restore(
+    servers: Arc<RedlockServers>,
+    batch: Vec<Renew>,
+    within: Duration,
+    sender: oneshot::Sender<Results>,
+) {
+    let mut incoming = servers.request_all(|_, server| {
+        let batch = batch.clone();
+        async move { server.node.renew(batch, within).await }
+    });
+    // For each lease, whether it is ours.
+    let mut leases: Vec<Replies<bool>> = Vec::new();
+    leases.resize_with(batch.len(), || Replies::of(servers.count()));
+    let mut sender = Some(sender);
+    while let Some((server, reply)) = incoming.recv().await {
+        let reply = reply.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
+        for (lease, renewed) in leases.iter_mut().zip(reply) {
+            lease.note(server, renewed.map(|renewed| renewed != Renewed::NotOurs));
+        }
+        let is_ours = |lease: &Replies<bool>| matches!(lease.outcome(), Some(Ok(true)));
+        if leases.iter().all(is_ours)
+            && let Some(sender) = sender.take()
+        {
+            // The receiver is gone if the manager ended.
+            drop(sender.send(results(&leases)));
+        }
+    }
+    let lost_data = match sender {
+        Some(_) => when_they_lost_data(&servers, &leases, &batch).await,
+        None => vec![None; servers.count()],
+    };
+    let (set, mut restored) = mpsc::unbounded_channel();
+    for (index, (lease, request)) in leases.iter().zip(&batch).enumerate() {
+        let lately = |at| CLOCK.now().since(at) < request.ttl;
+        let forgetful = lease
+            .who(&false)
+            .filter(|at| lost_data[*at].is_some_and(lately));
+        let (confirmed, forgetful) = (lease.who(&true).count(), forgetful.count());
+        if excludes_others(servers.count(), confirmed, forgetful) {
+            let each = lease.who(&false).map(|server| {
+                let (servers, request) = (servers.clone(), request.clone());
+                async move { (index, server, restore_key(&servers, server, &request).await) }
+            });
+            spawn_each(&set, each);
+        }
+    }
+    drop(set);
+    while let Some((index, server, is_set)) = restored.recv().await {
+        leases[index].note(server, Ok(is_set));
+    }
+    if let Some(sender) = sender {
+        drop(sender.send(results(&leases)));
+    }
+}
+
+fn results(leases: &[Replies<bool>]) -> Results {
+    let renewed = |is_ours| match is_ours {
+        true => Renewed::Extended {
+            tokens: FencingBlock::EMPTY,
+            contended: Contended::NoneWaiting,
+        },
+        false => Renewed::NotOurs,
+    };
+    let results = leases.iter().map(|lease| lease.result().map(renewed));
+    results.collect()
+}
+
+/// Since when the servers without a key are known to have lost their data; see
+/// [`lost_data`](crate::backend::redlock::redlock_server::RedlockServer::lost_data).
+async fn when_they_lost_data(
+    servers: &RedlockServers,
+    leases: &[Replies<bool>],
+    batch: &[Renew],
+) -> Vec<Option<Moment>> {
+    let longest = batch.iter().map(|request| request.ttl).max();
+    let within = servers.patience(longest.unwrap_or_default());
+    let asked = servers.servers.iter().enumerate();
+    let asked = asked.map(|(position, server)| async move {
+        let lacks = |lease: &Replies<bool>| lease.who(&false).any(|server| server == position);
+        if leases.iter().any(lacks) {
+            server.lost_data(within).await
+        } else {
+            None
+        }
+    });
+    together(asked).await
+}
+
+/// Renews a lease by a vote, which also decides on its fencing tokens.
+pub(super) async fn renew_with_tokens(
+    servers: &Arc<RedlockServers>,
+    request: &Renew,
+) -> Result<Renewed, Failure> {
+    let proposal = Proposal {
+        owner: request.owner.clone(),
+        ttl: request.ttl,
+        count: request.tokens,
+        lock: LockCondition::Ours,
+        mark: Duration::ZERO,
+    };
+    match run_round(servers, proposal, request.known_fencing).await {
+        Ok((tokens, contended)) => Ok(Renewed::Extended { tokens, contended }),
+        // Without new tokens, the lease may still be renewed: where the key is missing, it is restored.
+        Err(RoundLost::Busy(_)) => {
+            let plain = Renew::without_tokens(&request.owner, request.ttl);
+            let within = servers.patience(request.ttl);
+            let renewed = renew(servers.clone(), vec![plain], within).await?;
+            let none = || Err(Failure::no_reply(ENDED));
+            renewed.into_iter().next().unwrap_or_else(none)
+        }
+        Err(RoundLost::Failed(failure)) => Err(failure),
+    }
+}
+
+/// Restores a key at a server that lost it, or was not reached before. No other client can have the lock by a majority. The server
+/// counts for the lease from then on. Returns whether the key was set.
+async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) -> bool {
+    let lock = AtServers::of(&request.owner, servers.count());
+    // Not after its release has begun: the restored key would never be released.
+    let Ok(mut known) = lock.each[server].turn().await else {
+        return false;
+    };
+    let node = &servers.servers[server].node;
+    let within = servers.patience(request.ttl);
+    let restored = node.restore_key(request, within, known.in_flight());
+    match restored.await {
+        Ok((connection, is_set)) => {
+            known.note_answer(connection, true);
+            is_set
+        }
+        Err(failure) => {
+            tracing::debug!(server = node.shown(), ?failure, "a key was not made anew");
+            false
+        }
+    }
+}
