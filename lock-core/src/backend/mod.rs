@@ -59,7 +59,7 @@ pub(crate) trait Backend: Operate {
 
     /// Renews leases, all in one message. Never shortens a lease. Never recreates a missing key, except at some of several servers
     /// while a majority has it, or has lost it with its data too lately to vote for others. Returns one result for each request. A
-    /// request for fencing tokens comes alone.
+    /// request for fencing tokens comes alone, and only if [`Traits::prefetches`].
     fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>>;
 
     /// Tries once to release the key if it holds this token, to remove its entry from the queue, and to grant the key to the next
@@ -100,6 +100,8 @@ pub(crate) struct Traits {
     pub(crate) clock_of: fn(&str) -> ClockIndex,
     /// How many batches of renewals may be in flight.
     pub(crate) batches: usize,
+    /// Whether a renewal takes fencing tokens in advance.
+    pub(crate) prefetches: bool,
     /// How long a renewal and its reply take, as measured lately; zero if not known.
     pub(crate) round_trip: Duration,
 }
@@ -111,6 +113,7 @@ impl Default for Traits {
             clocks: 1,
             clock_of: |_| 0,
             batches: MOST_BATCHES,
+            prefetches: true,
             round_trip: Duration::ZERO,
         }
     }

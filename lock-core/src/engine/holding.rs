@@ -226,7 +226,7 @@ where
                 let prefetches = held.batch.pass(cx.now) || held.next_tokens.left() == 0;
                 // After the last task of a batch no more tokens are needed.
                 let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::ReturnToServer;
-                if !is_prefetching && prefetches && !is_last {
+                if cx.limits.prefetches && !is_prefetching && prefetches && !is_last {
                     cx.actions.push(held.prefetch());
                 }
                 cx.actions.push(Action::HandedOnLocally);

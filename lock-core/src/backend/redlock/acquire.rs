@@ -7,7 +7,6 @@
 use std::{
     iter,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
 };
 
 use tokio::sync::mpsc;
@@ -16,7 +15,7 @@ use crate::{
     backend::{
         Acquire, Answered,
         in_flight::Order,
-        redis::protocol::voting_server::{LockCondition, Proposal, Vote},
+        redis::protocol::voting_server::{Proposal, Vote},
         redlock::{
             at_servers::AtServers,
             ballot::{
@@ -27,18 +26,17 @@ use crate::{
             redlock_servers::{RedlockServers, spawn_each},
         },
     },
-    engine::reply::{AcquireOutcome, Busy, Contended, Expiry, QueueMode, WakeUpMode},
+    engine::reply::{AcquireOutcome, Busy, QueueMode, WakeUpMode},
     failure::Failure,
     fencing::FencingBlock,
 };
 
-/// Why a round gave no tokens.
-pub(super) enum RoundLost {
-    /// Too many servers have another client's token in the lock, or not ours, which had to be there.
-    Busy(Expiry),
-    Failed(Failure),
-}
-
+/// Makes one try with this owner token.
+///
+/// # Cancel safety
+///
+/// It runs on the manager's executor, and each request in a task of its own. They are in the records of the servers, so that a release
+/// finds those that are in flight. Replies that come after the decision are noted there, and have no other effect.
 pub(super) async fn acquire(
     servers: Arc<RedlockServers>,
     request: Acquire,
@@ -51,25 +49,34 @@ pub(super) async fn acquire(
     }
     // For the caller, all servers are one order. What is in flight to each of them is in the record of that server.
     owner.in_flight.note_sent_on(Order::LOCAL);
-    let mark = if waits {
-        servers.timing.mark()
-    } else {
-        Duration::ZERO
-    };
     let proposal = Proposal {
-        owner,
+        owner: owner.clone(),
         ttl,
         count: request.tokens,
-        lock: LockCondition::FreeOrOurs,
-        mark,
+        mark: servers.timing.mark() * u32::from(waits),
     };
-    let outcome = match run_round(&servers, proposal, request.known_fencing).await {
-        Ok((tokens, _)) => AcquireOutcome::Granted(tokens.into()),
+    let lock = AtServers::of(&owner, servers.count());
+    let mut replies = Replies::of(servers.count());
+    let round = run_round(
+        &servers,
+        lock,
+        &proposal,
+        request.known_fencing,
+        &mut replies,
+    );
+    let outcome = match round.await {
+        Ok(number) => AcquireOutcome::Granted(block(number, proposal.count).into()),
         // Each waiter tries again, with a new owner token. The caller releases this one: a minority may have accepted it.
-        Err(RoundLost::Busy(expiry)) => {
+        Err(NoMajority::Busy(expiry)) => {
             AcquireOutcome::Busy(Busy::without_queue(expiry, WakeUpMode::PollWithNewToken))
         }
-        Err(RoundLost::Failed(failure)) => return Err(failure),
+        Err(NoMajority::Silence) => return Err(failure(lock, &replies, replies.no_majority())),
+        Err(NoMajority::Overtaken) => {
+            let what = "the servers gave higher fencing tokens to others, or their clocks differ";
+            let clocks = servers.servers.iter().filter_map(|one| one.clock_warning());
+            let all: Vec<_> = iter::once(what.to_owned()).chain(clocks).collect();
+            return Err(failure(lock, &replies, replies.failure(all.join("; "))));
+        }
     };
     Ok(Answered {
         outcome,
@@ -78,27 +85,21 @@ pub(super) async fn acquire(
     })
 }
 
-/// Proposes until the round is decided. Later replies are noted in the record of their server, and have no other effect.
-///
-/// # Cancel safety
-///
-/// Requests in flight continue. They are in the records of the servers, so that a release finds them.
-pub(super) async fn run_round(
-    servers: &Arc<RedlockServers>,
-    proposal: Proposal,
+/// Proposes until the round is decided. Returns the number that a majority accepted.
+async fn run_round(
+    servers: &RedlockServers,
+    lock: &AtServers,
+    proposal: &Proposal,
     known: u64,
-) -> Result<(FencingBlock, Contended), RoundLost> {
-    let first = servers.next_number(known, proposal.count);
-    let count = servers.count();
-    let owner = proposal.owner.clone();
-    let lock = AtServers::of(&owner, count);
-    let mut ballot = Ballot::new(count, first, proposal.count, servers.slack());
+    replies: &mut Replies<Vote>,
+) -> Result<u64, NoMajority> {
+    let (count, first) = (proposal.count, servers.next_number(known, proposal.count));
+    let mut ballot = Ballot::new(servers.count(), first, count, servers.slack());
     let (sender, mut incoming) = mpsc::unbounded_channel();
-    let (mut contended, mut replies) = (Contended::NoneWaiting, Replies::of(count));
     let (place, number) = (0, first);
     let mut step = BallotStep::Propose { place, number };
     // Bounded by the ballot: a few proposals, and a reply or a time-out of each server to each.
-    let loss = loop {
+    loop {
         step = match step {
             BallotStep::Propose { place, number } => {
                 // Each server has a time-out of its own, since one that hangs must not delay the others.
@@ -117,49 +118,36 @@ pub(super) async fn run_round(
             BallotStep::Wait => {
                 // `sender` keeps the channel open.
                 let Some((server, place, vote)) = incoming.recv().await else {
-                    break NoMajority::Silence;
+                    return Err(NoMajority::Silence);
                 };
                 replies.note(server, vote.clone());
-                if let Ok(Vote::Accepted { wanted: true, .. }) = vote {
-                    contended = Contended::OthersWaiting;
-                }
-                match vote {
-                    Ok(vote) => ballot.count(server, place, vote),
-                    Err(_) => ballot.miss(server, place),
-                }
+                ballot.count(server, place, vote.ok())
             }
             // A majority with clocks far behind would give out a number that is no larger than an earlier one.
-            BallotStep::Won { number } if number - u64::from(proposal.count) < known => {
-                break NoMajority::Overtaken;
+            BallotStep::Won { number } if number - u64::from(count) < known => {
+                return Err(NoMajority::Overtaken);
             }
             BallotStep::Won { number } => {
-                if contended == Contended::OthersWaiting {
+                let is_wanted = |vote: &Vote| matches!(vote, Vote::Accepted { wanted: true, .. });
+                if replies.said().any(is_wanted) {
                     lock.is_wanted.store(true, Ordering::Release);
                 }
-                return Ok((block(number, proposal.count), contended));
+                return Ok(number);
             }
-            BallotStep::Lost(loss) => break loss,
+            BallotStep::Lost(loss) => return Err(loss),
         };
-    };
-    let failure = match loss {
-        NoMajority::Busy(expiry) => return Err(RoundLost::Busy(expiry)),
-        NoMajority::Silence => replies.no_majority(),
-        NoMajority::Overtaken => {
-            let what = "the servers gave higher fencing tokens to others, or their clocks differ";
-            let clocks = servers.servers.iter().filter_map(|one| one.clock_warning());
-            let all: Vec<_> = iter::once(what.to_owned()).chain(clocks).collect();
-            replies.failure(all.join("; "))
-        }
-    };
-    // If some server may have granted the lock, the outcome is unknown. A request about a lock that is ours takes no key.
-    let leaves_traces = proposal.lock == LockCondition::FreeOrOurs && lock.may_hold();
+    }
+}
+
+/// The failure of a round. If some server may have granted the lock, the outcome is unknown.
+fn failure(lock: &AtServers, replies: &Replies<Vote>, failure: Failure) -> Failure {
     let text = failure.text();
-    Err(RoundLost::Failed(match failure {
-        _ if is_contested(count, &replies) => Failure::lost_vote(text),
-        _ if leaves_traces => Failure::no_reply(text),
+    match failure {
+        _ if is_contested(lock.each.len(), replies) => Failure::lost_vote(text),
+        _ if lock.may_hold() => Failure::no_reply(text),
         Failure::NoReply(_) => Failure::not_now(text),
         definite => definite,
-    }))
+    }
 }
 
 /// Whether a next round may be won soon: no majority is out of reach, so this one was lost to other clients, or to late replies.

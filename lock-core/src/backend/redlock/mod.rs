@@ -11,7 +11,7 @@
 //! - `acquire`, `renew`, `inspect`: the other requests of the waist;
 //! - `back_off`: letting other processes in.
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     backend::{
@@ -52,18 +52,8 @@ impl RedlockBackend {
         settings: &Settings,
         quarantine: Duration,
     ) -> Result<Self, LockError> {
-        check_list(named)?;
-        let run_ids = Arc::default();
-        let servers = named
-            .iter()
-            .enumerate()
-            .map(|(place, named)| {
-                let server =
-                    RedlockServer::new(place, named, settings, quarantine, Arc::clone(&run_ids));
-                server.map(Arc::new).map_err(|error| in_place(place, error))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
+        let servers = RedlockServers::new(named, settings, quarantine)?;
+        Ok(Self(Arc::new(servers)))
     }
 
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
@@ -87,40 +77,6 @@ impl RedlockBackend {
     }
 }
 
-/// Adds to an error which url of the list it is about.
-fn in_place(place: usize, error: LockError) -> LockError {
-    match error {
-        LockError::Invalid { key: None, reason } => {
-            LockError::invalid(format!("url {} of the list: {reason}", place + 1))
-        }
-        other => other,
-    }
-}
-
-/// Verifies the number of servers, and that no url is listed twice. One server behind two urls is found out when it replies.
-fn check_list(named: &[Named]) -> Result<(), LockError> {
-    let count = named.len();
-    if count < 3 {
-        return Err(LockError::invalid(format!(
-            "{count} servers are no majority of anything: list three or five independent ones, or connect to a single one"
-        )));
-    }
-    if count.is_multiple_of(2) {
-        return Err(LockError::invalid(format!(
-            "{count} servers survive the loss of no more than {} would: list an odd number",
-            count - 1
-        )));
-    }
-    let mut urls = HashSet::new();
-    let mut all = named.iter();
-    if all.any(|named| matches!(named, Named::Url(url) if !urls.insert(url))) {
-        return Err(LockError::invalid(
-            "one server is listed twice: name each once, or its vote counts twice",
-        ));
-    }
-    Ok(())
-}
-
 impl fmt::Debug for RedlockBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
@@ -136,15 +92,7 @@ impl Backend for RedlockBackend {
     }
 
     fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
-        let servers = self.0.clone();
-        Box::pin(async move {
-            if let [request] = &batch[..]
-                && request.tokens > 0
-            {
-                return Ok(vec![renew::renew_with_tokens(&servers, request).await]);
-            }
-            renew::renew(servers, batch, within).await
-        })
+        Box::pin(renew::renew(self.0.clone(), batch, within))
     }
 
     fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
@@ -155,6 +103,8 @@ impl Backend for RedlockBackend {
     fn traits(&self) -> Traits {
         Traits {
             only_exclusive: Some(EXCLUSIVE_BY_VOTES),
+            // One acquire has tokens for as many hand-offs as other processes, which poll, are to wait for.
+            prefetches: false,
             round_trip: self.0.round_trip(),
             ..Traits::default()
         }

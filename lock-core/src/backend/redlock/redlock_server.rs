@@ -10,7 +10,7 @@ use crate::{
         redis::{
             protocol::{
                 redis_store::{RedisStore, Settings},
-                voting_server::{LockCondition, Proposal, Vote},
+                voting_server::{Proposal, Vote},
             },
             transport::address::Named,
         },
@@ -74,14 +74,14 @@ impl RedlockServer {
         named: &Named,
         settings: &Settings,
         quarantine: Duration,
-        run_ids: Arc<Mutex<RunIds>>,
+        run_ids: &Arc<Mutex<RunIds>>,
     ) -> Result<Self, LockError> {
         Ok(Self {
             place,
             node: RedisStore::one_of_several(named, settings)?,
             timing: settings.timing,
             quarantine,
-            run_ids,
+            run_ids: run_ids.clone(),
             known: Mutex::default(),
         })
     }
@@ -126,21 +126,14 @@ impl RedlockServer {
         if !waits.is_zero() {
             return Err(Failure::not_now(self.forgetful(waits)));
         }
-        let mut turn = None;
-        // A request about a lock that is ours takes no key, so it leaves nothing to be released.
-        if proposal.lock == LockCondition::FreeOrOurs {
-            let no_turn = |_| Err(Failure::no_reply("an earlier request has no reply yet"));
-            let known = timeout(left(until), at.turn()).await;
-            turn = Some(known.unwrap_or_else(no_turn)?);
-        }
-        let in_flight = turn.as_ref().map(|known| known.in_flight());
-        let marker = self.marker(&voting_right.watch);
-        let within = left(until);
-        let asked = (self.node).propose(proposal, number, marker, within, in_flight);
+        let no_turn = |_| Err(Failure::no_reply("an earlier request has no reply yet"));
+        let turn = timeout(left(until), at.turn()).await;
+        let mut turn = turn.unwrap_or_else(no_turn)?;
+        let (marker, within) = (&voting_right.watch.name, left(until));
+        let asked = (self.node).propose(proposal, number, marker, within, turn.in_flight());
         let (connection, vote) = asked.await?;
-        if let Some(mut known) = turn {
-            known.note_answer(connection, matches!(vote, Some(Vote::Accepted { .. })));
-        }
+        turn.note_answer(connection, matches!(vote, Some(Vote::Accepted { .. })));
+        drop(turn);
         let Some(vote) = vote else {
             self.check_again(&voting_right.watch);
             return Err(Failure::not_now(format!(
@@ -234,14 +227,10 @@ impl RedlockServer {
     /// Returns what is known now of the time for which the server was watched, and when to check again.
     async fn continue_watching(
         &self,
-        run_id: &Arc<str>,
+        run_id: &str,
         until: Moment,
     ) -> Result<(Watch, Moment), Failure> {
         let sent = CLOCK.now();
-        if self.quarantine.is_zero() {
-            let (name, votes_from) = (run_id.clone(), sent);
-            return Ok((Watch { name, votes_from }, Moment::NEVER));
-        }
         let known = self.known.lock().voting_right.clone();
         let known = known.map(|known| known.watch);
         let (name, watched) = match &known {
@@ -263,15 +252,6 @@ impl RedlockServer {
             now.after(CHECK_AGAIN).min(watch.votes_from)
         };
         Ok((watch, check_again))
-    }
-
-    /// What the server's marker has to begin with. No marker is written without a quarantine.
-    fn marker<'a>(&self, watch: &'a Watch) -> &'a str {
-        if self.quarantine.is_zero() {
-            ""
-        } else {
-            &watch.name
-        }
     }
 
     /// The current time of its clock, in tokens, if that is known.

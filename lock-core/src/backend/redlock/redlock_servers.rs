@@ -1,13 +1,16 @@
 //! The servers that vote, as this process knows them together.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
 use crate::{
     backend::{
         Backend,
-        redis::protocol::redis_store::{Scope, Settings},
+        redis::{
+            protocol::redis_store::{Scope, Settings},
+            transport::address::Named,
+        },
         redlock::{
             back_off::BackOff,
             ballot::quorum::{Replies, reached_by_majority},
@@ -15,6 +18,7 @@ use crate::{
         },
         timing::Timing,
     },
+    error::LockError,
     failure::Failure,
     fencing::{PER_MILLI, in_tokens},
     runtime::{
@@ -40,15 +44,25 @@ pub(super) struct RedlockServers {
 }
 
 impl RedlockServers {
-    pub(super) fn new(servers: Vec<Arc<RedlockServer>>, settings: &Settings) -> Self {
-        Self {
-            servers,
+    pub(super) fn new(
+        named: &[Named],
+        settings: &Settings,
+        quarantine: Duration,
+    ) -> Result<Self, LockError> {
+        check_list(named)?;
+        let run_ids = Arc::default();
+        let servers = named.iter().enumerate().map(|(place, named)| {
+            let server = RedlockServer::new(place, named, settings, quarantine, &run_ids);
+            server.map(Arc::new).map_err(|error| in_place(place, error))
+        });
+        Ok(Self {
+            servers: servers.collect::<Result<_, _>>()?,
             timing: settings.timing,
             scope: settings.scope.clone(),
             executor: settings.executor.clone(),
             last_number: Mutex::new(0),
             back_off: BackOff::default(),
-        }
+        })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -127,6 +141,40 @@ impl RedlockServers {
     }
 }
 
+/// Adds to an error which url of the list it is about.
+fn in_place(place: usize, error: LockError) -> LockError {
+    match error {
+        LockError::Invalid { key: None, reason } => {
+            LockError::invalid(format!("url {} of the list: {reason}", place + 1))
+        }
+        other => other,
+    }
+}
+
+/// Verifies the number of servers, and that no url is listed twice. One server behind two urls is found out when it replies.
+fn check_list(named: &[Named]) -> Result<(), LockError> {
+    let count = named.len();
+    if count < 3 {
+        return Err(LockError::invalid(format!(
+            "{count} servers are no majority of anything: list three or five independent ones, or connect to a single one"
+        )));
+    }
+    if count.is_multiple_of(2) {
+        return Err(LockError::invalid(format!(
+            "{count} servers survive the loss of no more than {} would: list an odd number",
+            count - 1
+        )));
+    }
+    let mut urls = HashSet::new();
+    let mut all = named.iter();
+    if all.any(|named| matches!(named, Named::Url(url) if !urls.insert(url))) {
+        return Err(LockError::invalid(
+            "one server is listed twice: name each once, or its vote counts twice",
+        ));
+    }
+    Ok(())
+}
+
 /// Sends requests at the same time, each in a task of its own, so that none delays another. They continue when no caller waits for the
 /// replies any more.
 pub(super) fn spawn_each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
@@ -145,18 +193,13 @@ pub(super) fn spawn_each<T: Send + 'static, F: Future<Output = T> + Send + 'stat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::redis::transport::address::Named;
 
     #[test]
     fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
         let settings = Settings::default();
-        let server = |place: usize| {
-            let (url, run_ids) = (format!("redis://h{place}"), Arc::default());
-            RedlockServer::new(place, &Named::Url(url), &settings, Duration::ZERO, run_ids)
-                .map(Arc::new)
-        };
-        let all: Result<_, _> = (0..3).map(server).collect();
-        let servers = RedlockServers::new(all.expect("whole urls"), &settings);
+        let named = [0, 1, 2].map(|place| Named::Url(format!("redis://h{place}")));
+        let servers = RedlockServers::new(&named, &settings, Duration::ZERO);
+        let servers = servers.expect("whole urls");
         let first = servers.next_number(0, 1);
         assert!(servers.next_number(0, 1) > first);
         let second = servers.next_number(first + 1000, 1);

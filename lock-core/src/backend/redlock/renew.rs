@@ -8,7 +8,7 @@
 //! reports a loss, if [no other client can have had a majority](excludes_others) since the last renewal. Where another client has the
 //! lock by now, the key is not set, and that server does not count.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -16,9 +16,7 @@ use crate::{
     backend::{
         Backend, Renew,
         on_executor::ENDED,
-        redis::protocol::voting_server::{LockCondition, Proposal},
         redlock::{
-            acquire::{RoundLost, run_round},
             at_servers::AtServers,
             ballot::quorum::{Replies, excludes_others},
             redlock_server::CLOCK,
@@ -28,7 +26,6 @@ use crate::{
     engine::reply::{Contended, Renewed},
     failure::Failure,
     fencing::FencingBlock,
-    moment::Moment,
     runtime::{executor::spawn_beside, together::together},
 };
 
@@ -75,10 +72,19 @@ async fn renew_and_restore(
             drop(sender.send(results(&leases)));
         }
     }
-    let lost_data = match sender {
-        Some(_) => when_they_lost_data(&servers, &leases, &batch).await,
-        None => vec![None; servers.count()],
-    };
+    // Already reported leases have a majority, which excludes others by itself.
+    let mut lost_data = vec![None; servers.count()];
+    if sender.is_some() {
+        let longest = batch.iter().map(|request| request.ttl).max();
+        let within = servers.patience(longest.unwrap_or_default());
+        let without: BTreeSet<_> = leases.iter().flat_map(|lease| lease.who(&false)).collect();
+        let asked = without
+            .iter()
+            .map(|at| servers.servers[*at].lost_data(within));
+        for (at, lost) in without.iter().zip(together(asked).await) {
+            lost_data[*at] = lost;
+        }
+    }
     let (set, mut restored) = mpsc::unbounded_channel();
     for (index, (lease, request)) in leases.iter().zip(&batch).enumerate() {
         let lately = |at| CLOCK.now().since(at) < request.ttl;
@@ -113,53 +119,6 @@ fn results(leases: &[Replies<bool>]) -> Results {
     };
     let results = leases.iter().map(|lease| lease.result().map(renewed));
     results.collect()
-}
-
-/// Since when the servers without a key are known to have lost their data; see
-/// [`lost_data`](crate::backend::redlock::redlock_server::RedlockServer::lost_data).
-async fn when_they_lost_data(
-    servers: &RedlockServers,
-    leases: &[Replies<bool>],
-    batch: &[Renew],
-) -> Vec<Option<Moment>> {
-    let longest = batch.iter().map(|request| request.ttl).max();
-    let within = servers.patience(longest.unwrap_or_default());
-    let asked = servers.servers.iter().enumerate();
-    let asked = asked.map(|(position, server)| async move {
-        let lacks = |lease: &Replies<bool>| lease.who(&false).any(|server| server == position);
-        if leases.iter().any(lacks) {
-            server.lost_data(within).await
-        } else {
-            None
-        }
-    });
-    together(asked).await
-}
-
-/// Renews a lease by a vote, which also decides on its fencing tokens.
-pub(super) async fn renew_with_tokens(
-    servers: &Arc<RedlockServers>,
-    request: &Renew,
-) -> Result<Renewed, Failure> {
-    let proposal = Proposal {
-        owner: request.owner.clone(),
-        ttl: request.ttl,
-        count: request.tokens,
-        lock: LockCondition::Ours,
-        mark: Duration::ZERO,
-    };
-    match run_round(servers, proposal, request.known_fencing).await {
-        Ok((tokens, contended)) => Ok(Renewed::Extended { tokens, contended }),
-        // Without new tokens, the lease may still be renewed: where the key is missing, it is restored.
-        Err(RoundLost::Busy(_)) => {
-            let plain = Renew::without_tokens(&request.owner, request.ttl);
-            let within = servers.patience(request.ttl);
-            let renewed = renew(servers.clone(), vec![plain], within).await?;
-            let none = || Err(Failure::no_reply(ENDED));
-            renewed.into_iter().next().unwrap_or_else(none)
-        }
-        Err(RoundLost::Failed(failure)) => Err(failure),
-    }
 }
 
 /// Restores a key at a server that lost it, or was not reached before. No other client can have the lock by a majority. The server

@@ -31,8 +31,7 @@ pub(crate) fn needed_for(max_ttl: Duration) -> Duration {
 /// What a client knows of a server since its last restart or loss of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
-    /// What the marker begins with: the server's run id, which ends with a restart, and a random name, which is lost with the data. The
-    /// run id alone where no marker is used.
+    /// What the marker begins with: the server's run id, which ends with a restart, and a random name, which is lost with the data.
     pub(crate) name: Arc<str>,
     /// By then the server will have been watched for the whole quarantine.
     pub(crate) votes_from: Moment,
