@@ -4,10 +4,7 @@
 //! minority keep each other out. It tries again after a random pause, with another owner token: a late release of the old vote then
 //! does no harm.
 
-use std::{
-    iter,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use tokio::sync::mpsc;
 
@@ -17,13 +14,14 @@ use crate::{
         in_flight::Order,
         redis::protocol::voting_server::{Proposal, Vote},
         redlock::{
+            RedlockServers,
             at_servers::AtServers,
             ballot::{
                 Ballot, BallotStep, NoMajority,
                 quorum::{Replies, majority},
             },
             redlock_server::CLOCK,
-            redlock_servers::{RedlockServers, spawn_each},
+            spawn_each,
         },
     },
     engine::reply::{AcquireOutcome, Busy, QueueMode, WakeUpMode},
@@ -41,7 +39,7 @@ pub(super) async fn acquire(
     servers: Arc<RedlockServers>,
     request: Acquire,
 ) -> Result<Answered<AcquireOutcome>, Failure> {
-    let (owner, ttl) = (request.owner, request.ttl);
+    let (owner, ttl, known) = (request.owner, request.ttl, request.known_fencing);
     let waits = request.queue_mode != QueueMode::DoNotQueue;
     if waits && let Some(until) = servers.back_off.end(&owner.full_key) {
         let until = until.min(CLOCK.now().after(ttl / 4));
@@ -53,17 +51,11 @@ pub(super) async fn acquire(
         owner: owner.clone(),
         ttl,
         count: request.tokens,
-        mark: servers.timing.mark() * u32::from(waits),
+        mark: servers.settings.timing.mark() * u32::from(waits),
     };
     let lock = AtServers::of(&owner, servers.count());
     let mut replies = Replies::of(servers.count());
-    let round = run_round(
-        &servers,
-        lock,
-        &proposal,
-        request.known_fencing,
-        &mut replies,
-    );
+    let round = run_round(&servers, lock, &proposal, known, &mut replies);
     let outcome = match round.await {
         Ok(number) => AcquireOutcome::Granted(block(number, proposal.count).into()),
         // Each waiter tries again, with a new owner token. The caller releases this one: a minority may have accepted it.
@@ -74,7 +66,8 @@ pub(super) async fn acquire(
         Err(NoMajority::Overtaken) => {
             let what = "the servers gave higher fencing tokens to others, or their clocks differ";
             let clocks = servers.servers.iter().filter_map(|one| one.clock_warning());
-            let all: Vec<_> = iter::once(what.to_owned()).chain(clocks).collect();
+            let mut all = vec![what.to_owned()];
+            all.extend(clocks);
             return Err(failure(lock, &replies, replies.failure(all.join("; "))));
         }
     };

@@ -23,9 +23,7 @@ use crate::{
         Answered, Backend, Release,
         in_flight::{InFlight, Order},
         owner::Owner,
-        redlock::{
-            ballot::quorum::Replies, redlock_server::CLOCK, redlock_servers::RedlockServers,
-        },
+        redlock::{RedlockServers, ballot::quorum::Replies, redlock_server::CLOCK},
     },
     engine::reply::ReleaseOutcome,
     failure::Failure,
@@ -91,23 +89,19 @@ pub(super) async fn release(
             break;
         }
     }
-    let outcome = replies.result().map_err(|failure| {
-        // The driver gives up at a refusal, but the other servers may still have the key.
-        if lock.needs_another_try() {
-            failure.executed_in_part()
-        } else {
-            failure
+    let order = lock.order();
+    let outcome = match replies.result() {
+        // The driver gives up at refusals. Servers that have not refused may still have the key.
+        Err(failure) if !failure.is_transient() && order.is_none() => {
+            return Err(failure.executed_in_part());
         }
-    })?;
+        outcome => outcome?,
+    };
     if !lock.is_released.swap(true, Ordering::AcqRel) && lock.is_wanted.load(Ordering::Acquire) {
-        let (now, pause) = (CLOCK.now(), jittered(servers.timing.polling_pause));
-        let full_key = &request.owner.full_key;
-        servers.back_off.begin(full_key, now.after(pause), now);
+        let (now, pause) = (CLOCK.now(), jittered(servers.settings.timing.polling_pause));
+        (servers.back_off).begin(&request.owner.full_key, now.after(pause), now);
     }
-    Ok(Answered {
-        outcome,
-        order: lock.order(),
-    })
+    Ok(Answered { outcome, order })
 }
 
 impl AtServers {
@@ -130,19 +124,8 @@ impl AtServers {
 
     /// The order of all servers together, if there is a reply on it.
     fn order(&self) -> Option<Order> {
-        self.all(|known| known.is_over).then_some(Order::LOCAL)
-    }
-
-    /// Whether another try may release the lock at a server that has not refused it.
-    fn needs_another_try(&self) -> bool {
-        !self.all(|known| known.is_over || known.refused > 0)
-    }
-
-    /// Whether no request is in flight, and this is known at each server.
-    fn all(&self, is_known: impl Fn(&KnownAtServer) -> bool) -> bool {
-        let each = self.each.iter();
-        each.map(|at| at.known.try_lock())
-            .all(|known| known.is_ok_and(|known| is_known(&known)))
+        let is_over = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.is_over);
+        self.each.iter().all(is_over).then_some(Order::LOCAL)
     }
 }
 
@@ -165,8 +148,9 @@ impl AtServer {
     pub(super) async fn turn(&self) -> Result<MutexGuard<'_, KnownAtServer>, Failure> {
         let mut known = self.known.lock().await;
         if self.is_closed.load(Ordering::Acquire) {
-            let released = "this request was released before it was sent";
-            return Err(Failure::no_reply(released));
+            return Err(Failure::no_reply(
+                "this request was released before it was sent",
+            ));
         }
         // An earlier request had no reply, and may have taken the key. A later refusal settles when, and not whether.
         known.took |= !known.owner.in_flight.is_empty();
@@ -191,11 +175,9 @@ impl AtServer {
         let (owner, valid_until) = (known.owner.clone(), request.valid_until);
         let answer = node.release(Release { owner, ..request }).await;
         let answered = answer.inspect_err(|failure| known.note_failure(failure))?;
-        let is_valid = CLOCK.now() < valid_until;
+        let was_deleted = known.may_have_done_it && CLOCK.now() < valid_until;
         let outcome = match answered.outcome {
-            ReleaseOutcome::NotOurs if known.may_have_done_it && is_valid => {
-                ReleaseOutcome::Released
-            }
+            ReleaseOutcome::NotOurs if was_deleted => ReleaseOutcome::Released,
             outcome => outcome,
         };
         known.is_over = known.owner.in_flight.note_answer(answered.order);

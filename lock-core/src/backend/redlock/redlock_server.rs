@@ -18,7 +18,6 @@ use crate::{
             at_servers::AtServer,
             restart_quarantine::{RunIds, Watch},
         },
-        timing::Timing,
     },
     error::LockError,
     failure::Failure,
@@ -37,7 +36,6 @@ pub(super) struct RedlockServer {
     /// Its position in the list.
     place: usize,
     pub(super) node: RedisStore,
-    timing: Timing,
     /// For how long it must have been watched.
     quarantine: Duration,
     run_ids: Arc<Mutex<RunIds>>,
@@ -79,7 +77,6 @@ impl RedlockServer {
         Ok(Self {
             place,
             node: RedisStore::one_of_several(named, settings)?,
-            timing: settings.timing,
             quarantine,
             run_ids: run_ids.clone(),
             known: Mutex::default(),
@@ -101,7 +98,8 @@ impl RedlockServer {
 
     /// Until when a new connection and its first reply may take.
     fn patience(&self) -> Moment {
-        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        let timing = &self.node.0.timing;
+        let within = timing.connect_timeout + timing.command_timeout;
         CLOCK.now().after(within)
     }
 
@@ -135,11 +133,11 @@ impl RedlockServer {
         turn.note_answer(connection, matches!(vote, Some(Vote::Accepted { .. })));
         drop(turn);
         let Some(vote) = vote else {
-            self.check_again(&voting_right.watch);
-            return Err(Failure::not_now(format!(
-                "{} has lost its data and may have forgotten locks",
-                self.node.shown()
-            )));
+            if let Some(known) = &mut self.known.lock().voting_right {
+                known.check_again = CLOCK.now();
+            }
+            let lost = "has lost its data and may have forgotten locks";
+            return Err(Failure::not_now(self.text(lost)));
         };
         match vote {
             Vote::Accepted { clock, .. } => self.set_clock(clock, number),
@@ -148,10 +146,8 @@ impl RedlockServer {
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            return Err(Failure::no_reply(format!(
-                "{} was connected to anew while it voted",
-                self.node.shown()
-            )));
+            let anew = "was connected to anew while it voted";
+            return Err(Failure::no_reply(self.text(anew)));
         }
         Ok(vote)
     }
@@ -178,16 +174,6 @@ impl RedlockServer {
         }
     }
 
-    /// The next vote fetches the right, unless one of another marker was learnt meanwhile.
-    fn check_again(&self, watch: &Watch) {
-        let mut known = self.known.lock();
-        if let Some(known) = &mut known.voting_right
-            && known.watch.name == watch.name
-        {
-            known.check_again = CLOCK.now();
-        }
-    }
-
     async fn fetch_voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
         let greeting = self.node.identify(left(until)).await?;
         if let Some(clock) = greeting.clock {
@@ -203,12 +189,10 @@ impl RedlockServer {
         let (watch, check_again) = self.continue_watching(&greeting.run_id, until).await?;
         let waits = left(watch.votes_from);
         let mut known = self.known.lock();
-        let before = known.voting_right.take();
-        let is_known = (before.as_ref()).is_some_and(|before| before.watch.name == watch.name);
-        let lost_data = match before {
-            Some(before) if is_known => before.lost_data,
-            Some(_) => Some(CLOCK.now()),
-            None => None,
+        let (lost_data, is_new) = match &known.voting_right {
+            Some(before) if before.watch.name == watch.name => (before.lost_data, false),
+            Some(_) => (Some(CLOCK.now()), true),
+            None => (None, true),
         };
         let voting_right = VotingRight {
             connection: greeting.connection,
@@ -218,7 +202,7 @@ impl RedlockServer {
         };
         known.voting_right = Some(voting_right.clone());
         drop(known);
-        if !is_known && !waits.is_zero() {
+        if is_new && !waits.is_zero() {
             tracing::warn!(server = self.node.shown(), "{}", self.forgetful(waits));
         }
         Ok(voting_right)
@@ -232,20 +216,16 @@ impl RedlockServer {
     ) -> Result<(Watch, Moment), Failure> {
         let sent = CLOCK.now();
         let known = self.known.lock().voting_right.clone();
-        let known = known.map(|known| known.watch);
-        let (name, watched) = match &known {
-            Some(known) => (&*known.name, known.watched(sent, self.quarantine)),
-            None => ("", Duration::ZERO),
-        };
+        let known = known.as_ref().map(|known| &known.watch);
+        let name = known.map_or("", |known| &known.name);
+        let watched = known.map_or(Duration::ZERO, |known| known.watched(sent, self.quarantine));
         let marker = self.node.mark(run_id, name, watched, left(until)).await?;
         let now = CLOCK.now();
-        let Some((watch, watched)) = Watch::read(&marker, run_id, now, self.quarantine) else {
-            return Err(Failure::not_now(format!(
-                "{} may have forgotten locks, and takes no marker by which that is found out",
-                self.node.shown()
-            )));
+        let read = Watch::read(&marker, run_id, now, self.quarantine, known);
+        let Some((watch, watched)) = read else {
+            let none = "may have forgotten locks, and takes no marker by which that is found out";
+            return Err(Failure::not_now(self.text(none)));
         };
-        let watch = watch.with(known.as_ref());
         let check_again = if watched >= self.quarantine {
             Moment::NEVER
         } else {
@@ -256,21 +236,19 @@ impl RedlockServer {
 
     /// The current time of its clock, in tokens, if that is known.
     pub(super) fn clock(&self) -> Option<u64> {
-        own_time().checked_add_signed(self.ahead()?)
-    }
-
-    /// How far its clock is ahead of this process's, if that is known.
-    pub(super) fn ahead(&self) -> Option<i64> {
-        self.known.lock().ahead
+        own_time().checked_add_signed(self.known.lock().ahead?)
     }
 
     /// The message that the server does not vote for this long.
     pub(super) fn forgetful(&self, waits: Duration) -> String {
-        format!(
-            "{} was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
-             {waits:?}, by this process or others",
-            self.node.shown()
-        )
+        self.text(&format!(
+            "was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
+             {waits:?}, by this process or others"
+        ))
+    }
+
+    fn text(&self, what: &str) -> String {
+        format!("{} {what}", self.node.shown())
     }
 
     /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.

@@ -17,10 +17,11 @@ use crate::{
         Backend, Renew,
         on_executor::ENDED,
         redlock::{
+            RedlockServers,
             at_servers::AtServers,
             ballot::quorum::{Replies, excludes_others},
             redlock_server::CLOCK,
-            redlock_servers::{RedlockServers, spawn_each},
+            spawn_each,
         },
     },
     engine::reply::{Contended, Renewed},
@@ -56,8 +57,7 @@ async fn renew_and_restore(
         async move { server.node.renew(batch, within).await }
     });
     // For each lease, whether it is ours.
-    let mut leases: Vec<Replies<bool>> = Vec::new();
-    leases.resize_with(batch.len(), || Replies::of(servers.count()));
+    let mut leases = vec![Replies::<bool>::of(servers.count()); batch.len()];
     let mut sender = Some(sender);
     while let Some((server, reply)) = incoming.recv().await {
         let reply = reply.unwrap_or_else(|failure| vec![Err(failure); batch.len()]);
@@ -72,27 +72,23 @@ async fn renew_and_restore(
             drop(sender.send(results(&leases)));
         }
     }
-    // Already reported leases have a majority, which excludes others by itself.
+    // Leases that were reported have a majority, which excludes others by itself.
     let mut lost_data = vec![None; servers.count()];
     if sender.is_some() {
         let longest = batch.iter().map(|request| request.ttl).max();
         let within = servers.patience(longest.unwrap_or_default());
-        let without: BTreeSet<_> = leases.iter().flat_map(|lease| lease.who(&false)).collect();
-        let asked = without
-            .iter()
-            .map(|at| servers.servers[*at].lost_data(within));
-        for (at, lost) in without.iter().zip(together(asked).await) {
+        let at: BTreeSet<_> = leases.iter().flat_map(|lease| lease.who(&false)).collect();
+        let asked = at.iter().map(|at| servers.servers[*at].lost_data(within));
+        for (at, lost) in at.iter().zip(together(asked).await) {
             lost_data[*at] = lost;
         }
     }
     let (set, mut restored) = mpsc::unbounded_channel();
     for (index, (lease, request)) in leases.iter().zip(&batch).enumerate() {
-        let lately = |at| CLOCK.now().since(at) < request.ttl;
-        let forgetful = lease
-            .who(&false)
-            .filter(|at| lost_data[*at].is_some_and(lately));
-        let (confirmed, forgetful) = (lease.who(&true).count(), forgetful.count());
-        if excludes_others(servers.count(), confirmed, forgetful) {
+        let lost_lately =
+            |at: &usize| lost_data[*at].is_some_and(|lost| CLOCK.now().since(lost) < request.ttl);
+        let forgetful = lease.who(&false).filter(lost_lately).count();
+        if excludes_others(servers.count(), lease.who(&true).count(), forgetful) {
             let each = lease.who(&false).map(|server| {
                 let (servers, request) = (servers.clone(), request.clone());
                 async move { (index, server, restore_key(&servers, server, &request).await) }
@@ -102,7 +98,7 @@ async fn renew_and_restore(
     }
     drop(set);
     while let Some((index, server, is_set)) = restored.recv().await {
-        leases[index].note(server, Ok(is_set));
+        leases[index].note(server, is_set);
     }
     if let Some(sender) = sender {
         drop(sender.send(results(&leases)));
@@ -110,36 +106,34 @@ async fn renew_and_restore(
 }
 
 fn results(leases: &[Replies<bool>]) -> Results {
-    let renewed = |is_ours| match is_ours {
-        true => Renewed::Extended {
-            tokens: FencingBlock::EMPTY,
-            contended: Contended::NoneWaiting,
-        },
-        false => Renewed::NotOurs,
+    let (tokens, contended) = (FencingBlock::EMPTY, Contended::NoneWaiting);
+    let renewed = |is_ours| {
+        if is_ours {
+            Renewed::Extended { tokens, contended }
+        } else {
+            Renewed::NotOurs
+        }
     };
-    let results = leases.iter().map(|lease| lease.result().map(renewed));
-    results.collect()
+    (leases.iter().map(|lease| lease.result().map(renewed))).collect()
 }
 
 /// Restores a key at a server that lost it, or was not reached before. No other client can have the lock by a majority. The server
 /// counts for the lease from then on. Returns whether the key was set.
-async fn restore_key(servers: &RedlockServers, server: usize, request: &Renew) -> bool {
+///
+/// # Cancel safety
+///
+/// It runs in a task of its own, and its record says that the key may be there. A release waits for its turn, and finds the record.
+async fn restore_key(
+    servers: &RedlockServers,
+    server: usize,
+    request: &Renew,
+) -> Result<bool, Failure> {
     let lock = AtServers::of(&request.owner, servers.count());
     // Not after its release has begun: the restored key would never be released.
-    let Ok(mut known) = lock.each[server].turn().await else {
-        return false;
-    };
-    let node = &servers.servers[server].node;
-    let within = servers.patience(request.ttl);
+    let mut known = lock.each[server].turn().await?;
+    let (node, within) = (&servers.servers[server].node, servers.patience(request.ttl));
     let restored = node.restore_key(request, within, known.in_flight());
-    match restored.await {
-        Ok((connection, is_set)) => {
-            known.note_answer(connection, true);
-            is_set
-        }
-        Err(failure) => {
-            tracing::debug!(server = node.shown(), ?failure, "a key was not made anew");
-            false
-        }
-    }
+    let (connection, is_set) = restored.await?;
+    known.note_answer(connection, true);
+    Ok(is_set)
 }

@@ -90,7 +90,7 @@ impl LockManagerBuilder {
             ));
         }
         let executor = start_thread()?;
-        let backend = RedlockBackend::new(&servers, &self.settings(&executor)?, quarantine)?;
+        let backend = RedlockBackend::new(&servers, self.settings(&executor)?, quarantine)?;
         let greet = {
             let backend = backend.clone();
             move || backend.greet()

@@ -115,12 +115,12 @@ impl Ballot {
                 number: self.proposals[place],
             };
         }
-        let (mut open, mut refused, mut held, mut silent) = (0, 0, 0, 0);
-        let mut overtaken = false;
+        let (mut open, mut refused, mut silent) = (0, 0, 0);
+        let (mut held, mut overtaken) = (Vec::new(), false);
         for votes in &self.servers {
             match votes.last {
                 None | Some(Ok(Vote::Accepted { .. })) => open += 1,
-                Some(Ok(Vote::Held { .. })) => held += 1,
+                Some(Ok(Vote::Held { left, .. })) => held.push(left),
                 Some(Err(())) => silent += 1,
                 Some(Ok(Vote::Refused { least, .. })) => {
                     refused += 1;
@@ -132,10 +132,9 @@ impl Ballot {
             return BallotStep::Lost(NoMajority::Silence);
         }
         if open + refused < self.majority() {
-            return BallotStep::Lost(match held {
-                0 => NoMajority::Silence,
-                _ => NoMajority::Busy(self.busy_for()),
-            });
+            let missing = self.majority() - open - refused;
+            let busy = (!held.is_empty()).then(|| NoMajority::Busy(busy_for(held, missing)));
+            return BallotStep::Lost(busy.unwrap_or(NoMajority::Silence));
         }
         let is_hopeless = open < self.majority();
         // A server with a wrong clock does not cause a second round for the others. A proposal that was overtaken causes one at
@@ -170,34 +169,23 @@ impl Ballot {
         BallotStep::Propose { place, number }
     }
 
-    /// When so many of the servers are free that there can be a majority.
-    fn busy_for(&self) -> Expiry {
-        let (mut left, mut open) = (Vec::new(), 0);
-        for votes in &self.servers {
-            match votes.last {
-                // Locks without an expiry are sorted last.
-                Some(Ok(Vote::Held { left: time, .. })) => {
-                    left.push(time.unwrap_or(Duration::MAX));
-                }
-                Some(Err(())) => {}
-                _ => open += 1,
-            }
-        }
-        left.sort_unstable();
-        let needed = self.majority().saturating_sub(open);
-        match needed.checked_sub(1).and_then(|last| left.get(last)) {
-            Some(&Duration::MAX) => Expiry::Never,
-            Some(time) => Expiry::In(*time),
-            None => Expiry::Unknown,
-        }
-    }
-
     fn latest(&self) -> u64 {
         self.proposals[self.proposals.len() - 1]
     }
 
     fn majority(&self) -> usize {
         majority(self.servers.len())
+    }
+}
+
+/// When so many of the locks have ended that there can be a majority.
+fn busy_for(mut left: Vec<Option<Duration>>, missing: usize) -> Expiry {
+    // Locks without an expiry are sorted last.
+    left.sort_unstable_by_key(|time| time.unwrap_or(Duration::MAX));
+    match left.get(missing - 1) {
+        Some(Some(time)) => Expiry::In(*time),
+        Some(None) => Expiry::Never,
+        None => Expiry::Unknown,
     }
 }
 

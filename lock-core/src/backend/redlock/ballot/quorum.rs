@@ -117,23 +117,22 @@ impl Replies<SeenLock> {
         reason = "undecided, or no holder has a majority"
     )]
     pub(crate) fn holder(&self) -> Option<Option<(&str, Option<Duration>)>> {
+        let held = || self.said().flatten();
         // No expiry counts as longer than all.
         let left_of = |holder: &str| {
-            let with_it = self.said().flatten();
-            let with_it = with_it.filter(|(token, _)| token == holder);
+            let with_it = held().filter(|(token, _)| token == holder);
             let left = with_it.map(|(_, left)| Reverse(left.unwrap_or(Duration::MAX)));
             left.collect::<Vec<_>>()
         };
-        let tokens = self.said().flatten().map(|(token, _)| token.as_str());
-        let most = tokens.max_by_key(|token| left_of(token).len());
-        let left = most.map(left_of).unwrap_or_default();
+        let most = held().max_by_key(|(token, _)| left_of(token).len());
+        let left = most.map_or(Vec::new(), |(token, _)| left_of(token));
         let silent = self.0.len() - self.said().count();
         if left.len() + silent < self.majority() {
             return Some(None);
         }
         let Reverse(left) = reached_by_majority(self.0.len(), left)?;
         let left = Some(left).filter(|left| *left != Duration::MAX);
-        most.map(|token| Some((token, left)))
+        most.map(|(token, _)| Some((token.as_str(), left)))
     }
 }
 
