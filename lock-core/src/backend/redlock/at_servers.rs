@@ -7,7 +7,8 @@
 //! For the driver, all servers together are one order. There is a reply on it as soon as each server has replied on the order that
 //! carried its requests. Until then a release has an outcome, by a majority, and no order. So the driver repeats it, and each try
 //! is sent to those servers only that are not certain yet. Usually the last reply comes before the second try, which then sends
-//! nothing.
+//! nothing. A server that refuses for good counts as certain after a few refusals: no further try is of use there, and the key ends
+//! with its ttl. A server that does not answer is tried until the driver gives up.
 //!
 //! All of it runs on the manager's thread.
 
