@@ -519,6 +519,7 @@ mod tests {
             at(&mut key, 10, Event::Acquired(&7, reply));
             assert!(is_granted(&mut key, 10));
             let limits = Limits {
+                handoffs_before_queue: 2,
                 prefetches,
                 ..Limits::default()
             };
