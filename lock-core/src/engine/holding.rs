@@ -226,8 +226,8 @@ where
                 let prefetches = held.batch.pass(cx.now) || held.next_tokens.left() == 0;
                 // After the last task of a batch no more tokens are needed.
                 let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::ReturnToServer;
-                if cx.limits.prefetches && !is_prefetching && prefetches && !is_last {
-                    cx.actions.push(held.prefetch());
+                if !is_prefetching && prefetches && !is_last {
+                    held.prefetch(cx);
                 }
                 cx.actions.push(Action::HandedOnLocally);
                 self.grant(at, id, fencing, cx);
