@@ -21,14 +21,13 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
     backend::{
-        Answered, Backend, Release,
+        Backend, Release,
         in_flight::{InFlight, Order},
         owner::Owner,
-        redlock::{RedlockServers, ballot::quorum::Replies, redlock_server::CLOCK},
+        redlock::restart_quarantine::CLOCK,
     },
     engine::reply::ReleaseOutcome,
     failure::Failure,
-    runtime::jitter::jittered,
 };
 
 /// After so many replies of a server that refuse the release for good, no further try is of use there.
@@ -67,44 +66,6 @@ pub(super) struct KnownAtServer {
     may_have_done_it: bool,
 }
 
-/// Makes one try of a release at all servers that may have the lock. The first outcome is that of a majority, so that no caller waits
-/// for a server that is away. A try after that ends with the last reply.
-///
-/// # Cancel safety
-///
-/// The requests are in tasks of their own, so each ends with its reply or its time-out, and notes it. The next try waits for it.
-pub(super) async fn release(
-    servers: Arc<RedlockServers>,
-    request: Release,
-) -> Result<Answered<ReleaseOutcome>, Failure> {
-    let lock = AtServers::of(&request.owner, servers.count());
-    let mut incoming = servers.request_all(|position, server| {
-        let (at, request) = (lock.each[position].clone(), request.clone());
-        async move { at.release(&server.node, request).await }
-    });
-    let had_outcome = lock.is_released.load(Ordering::Acquire);
-    let mut replies = Replies::of(servers.count());
-    while let Some((server, reply)) = incoming.recv().await {
-        replies.note(server, reply);
-        if !had_outcome && replies.outcome().is_some() {
-            break;
-        }
-    }
-    let order = lock.order();
-    let outcome = match replies.result() {
-        // The driver gives up at refusals. Servers that have not refused may still have the key.
-        Err(failure) if !failure.is_transient() && order.is_none() => {
-            return Err(failure.executed_in_part());
-        }
-        outcome => outcome?,
-    };
-    if !lock.is_released.swap(true, Ordering::AcqRel) && lock.is_wanted.load(Ordering::Acquire) {
-        let (now, pause) = (CLOCK.now(), jittered(servers.settings.timing.polling_pause));
-        (servers.back_off).begin(&request.owner.full_key, now.after(pause), now);
-    }
-    Ok(Answered { outcome, order })
-}
-
 impl AtServers {
     /// Returns the records of a lock at this many servers: always as many.
     pub(super) fn of(owner: &Owner, count: usize) -> &Self {
@@ -124,7 +85,7 @@ impl AtServers {
     }
 
     /// The order of all servers together, if there is a reply on it.
-    fn order(&self) -> Option<Order> {
+    pub(super) fn order(&self) -> Option<Order> {
         let is_over = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.is_over);
         self.each.iter().all(is_over).then_some(Order::LOCAL)
     }
@@ -161,7 +122,7 @@ impl AtServer {
     /// Makes a try of the release at this server, unless it is over there. Returns what the first reply said.
     ///
     /// If the key is not held any more, and an earlier try has no reply, that try deleted it, unless the lease ran out meanwhile.
-    async fn release(
+    pub(super) async fn release(
         &self,
         node: &impl Backend,
         request: Release,

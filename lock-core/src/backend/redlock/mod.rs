@@ -7,8 +7,8 @@
 //!
 //! - `ballot`: the vote, without I/O: which fencing token to propose, and what the replies add up to;
 //! - `redlock_server`: one server, as this process knows it; `restart_quarantine`: whether it may vote;
-//! - `at_servers`: one lock at each of the servers, and its release;
-//! - `acquire`, `renew`, `operate`: the other requests of the waist;
+//! - `at_servers`: one lock at each of the servers;
+//! - `requests`, `renew`: acquires and releases, and renewals; `waist`: all that the driver asks;
 //! - `back_off`: letting other processes in.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
@@ -17,8 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     backend::{
-        Acquire, Answered, Backend, Release, Renew, Reply, Traits,
-        on_executor::on_the_manager,
+        Backend, Reply,
         redis::{protocol::redis_store::Settings, transport::address::Named},
         redlock::{
             back_off::BackOff,
@@ -26,25 +25,20 @@ use crate::{
             redlock_server::RedlockServer,
         },
     },
-    engine::reply::{AcquireOutcome, ReleaseOutcome, Renewed},
     error::LockError,
     failure::Failure,
     fencing::{PER_MILLI, in_tokens},
     runtime::{clock::wall_clock, executor::spawn_beside, mutex::Mutex},
 };
 
-mod acquire;
 mod at_servers;
 mod back_off;
 mod ballot;
-mod operate;
 mod redlock_server;
 mod renew;
+mod requests;
 pub(crate) mod restart_quarantine;
-
-/// The reason why locks on several independent servers are exclusive only.
-const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
-     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
+mod waist;
 
 /// The next number is not derived from a number that is further ahead of the servers' clocks than this.
 const FAR_AHEAD: u64 = 500 * PER_MILLI;
@@ -109,32 +103,6 @@ impl fmt::Debug for RedlockBackend {
         f.debug_list()
             .entries(self.0.servers.iter().map(|server| &server.node))
             .finish()
-    }
-}
-
-impl Backend for RedlockBackend {
-    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
-        let acquired = acquire::acquire(self.0.clone(), request);
-        on_the_manager(&self.0.settings.executor, acquired)
-    }
-
-    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
-        Box::pin(renew::renew(self.0.clone(), batch, within))
-    }
-
-    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
-        let released = at_servers::release(self.0.clone(), request);
-        on_the_manager(&self.0.settings.executor, released)
-    }
-
-    fn traits(&self) -> Traits {
-        Traits {
-            only_exclusive: Some(EXCLUSIVE_BY_VOTES),
-            // One acquire has tokens for as many hand-offs as other processes, which poll, are to wait for.
-            prefetches: false,
-            round_trip: self.0.round_trip(),
-            ..Traits::default()
-        }
     }
 }
 

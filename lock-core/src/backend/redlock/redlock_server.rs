@@ -16,17 +16,15 @@ use crate::{
         },
         redlock::{
             at_servers::AtServer,
-            restart_quarantine::{RunIds, Watch},
+            restart_quarantine::{CLOCK, RunIds, Watch},
         },
     },
     error::LockError,
     failure::Failure,
     fencing::{PER_MILLI, in_tokens},
     moment::Moment,
-    runtime::{clock::Clock, mutex::Mutex},
+    runtime::mutex::Mutex,
 };
-
-pub(super) const CLOCK: Clock = Clock::Boot;
 
 /// A server that may not vote yet is asked about it this often at most: other processes may have watched it for longer.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
@@ -146,8 +144,9 @@ impl RedlockServer {
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            let anew = "was connected to anew while it voted";
-            return Err(Failure::no_reply(self.text(anew)));
+            return Err(Failure::no_reply(
+                self.text("was connected to anew while it voted"),
+            ));
         }
         Ok(vote)
     }

@@ -20,7 +20,7 @@ use crate::{
             RedlockServers,
             at_servers::AtServers,
             ballot::quorum::{Replies, excludes_others},
-            redlock_server::CLOCK,
+            restart_quarantine::CLOCK,
             spawn_each,
         },
     },

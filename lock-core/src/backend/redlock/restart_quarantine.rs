@@ -15,7 +15,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::moment::Moment;
+use crate::{moment::Moment, runtime::clock::Clock};
+
+/// The clock by which servers are watched.
+pub(super) const CLOCK: Clock = Clock::Boot;
 
 /// The longest ttl of a lock on several servers, unless the builder says otherwise.
 pub(crate) const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);

@@ -1,24 +1,58 @@
-//! The calls for operators, on several servers.
+//! All that the driver asks of several servers, by the traits of the waist.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{
-        Operate, Page, PagePosition, Reply, at_once,
+        Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
+        at_once,
+        on_executor::on_the_manager,
         owner_token::sighting_of,
         redlock::{
             RedlockBackend, RedlockServers,
             ballot::quorum::{Replies, reached_by_majority},
             redlock_server::RedlockServer,
+            renew, requests,
         },
     },
+    engine::reply::{AcquireOutcome, ReleaseOutcome, Renewed},
     failure::Failure,
     fencing::{KnownTokens, PER_MILLI},
     inspect::{Health, Sighting, Topic},
 };
 
+/// The reason why locks on several independent servers are exclusive only.
+const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
+     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
+
 /// A server's clock may differ from a majority's by this much before it is mentioned. Beyond twice as much it cannot vote.
 const CLOCK_TOLERANCE: u64 = 500 * PER_MILLI;
+
+impl Backend for RedlockBackend {
+    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
+        let acquired = requests::acquire(self.0.clone(), request);
+        on_the_manager(&self.0.settings.executor, acquired)
+    }
+
+    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
+        Box::pin(renew::renew(self.0.clone(), batch, within))
+    }
+
+    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
+        let released = requests::release(self.0.clone(), request);
+        on_the_manager(&self.0.settings.executor, released)
+    }
+
+    fn traits(&self) -> Traits {
+        Traits {
+            only_exclusive: Some(EXCLUSIVE_BY_VOTES),
+            // One acquire has tokens for as many hand-offs as other processes, which poll, are to wait for.
+            prefetches: false,
+            round_trip: self.0.round_trip(),
+            ..Traits::default()
+        }
+    }
+}
 
 impl Operate for RedlockBackend {
     fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
@@ -90,8 +124,7 @@ async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
                 warnings.push(Topic::Votes.warning(silent));
             }
         }
-        let set_back = server.clock_warning();
-        warnings.extend(set_back.map(|text| Topic::Clock.warning(text)));
+        warnings.extend((server.clock_warning()).map(|text| Topic::Clock.warning(text)));
         // A server with a clock far from the others' refuses what they accept.
         let is_far = |(clock, middle): (u64, _)| clock.abs_diff(middle) > CLOCK_TOLERANCE;
         if server.clock().zip(middle).is_some_and(is_far) {

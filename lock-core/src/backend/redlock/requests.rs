@@ -1,4 +1,6 @@
-//! Acquiring a lock: a ballot with real servers. A proposal goes to all of them at the same time, until a majority has replied.
+//! Acquiring and releasing a lock.
+//!
+//! An acquire is a ballot with real servers. A proposal goes to all of them at the same time, until a majority has replied.
 //!
 //! Without a majority the client releases what it got at once, as it would release a lease. Otherwise clients that each have a
 //! minority keep each other out. It tries again after a random pause, with another owner token: a late release of the old vote then
@@ -10,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     backend::{
-        Acquire, Answered,
+        Acquire, Answered, Release,
         in_flight::Order,
         redis::protocol::voting_server::{Proposal, Vote},
         redlock::{
@@ -20,13 +22,14 @@ use crate::{
                 Ballot, BallotStep, NoMajority,
                 quorum::{Replies, majority},
             },
-            redlock_server::CLOCK,
+            restart_quarantine::CLOCK,
             spawn_each,
         },
     },
-    engine::reply::{AcquireOutcome, Busy, QueueMode, WakeUpMode},
+    engine::reply::{AcquireOutcome, Busy, QueueMode, ReleaseOutcome, WakeUpMode},
     failure::Failure,
     fencing::FencingBlock,
+    runtime::jitter::jittered,
 };
 
 /// Makes one try with this owner token.
@@ -76,6 +79,44 @@ pub(super) async fn acquire(
         // Requests to a minority may be in flight.
         order: None,
     })
+}
+
+/// Makes one try of a release at all servers that may have the lock. The first outcome is that of a majority, so that no caller waits
+/// for a server that is away. A try after that ends with the last reply.
+///
+/// # Cancel safety
+///
+/// The requests are in tasks of their own, so each ends with its reply or its time-out, and notes it. The next try waits for it.
+pub(super) async fn release(
+    servers: Arc<RedlockServers>,
+    request: Release,
+) -> Result<Answered<ReleaseOutcome>, Failure> {
+    let lock = AtServers::of(&request.owner, servers.count());
+    let mut incoming = servers.request_all(|position, server| {
+        let (at, request) = (lock.each[position].clone(), request.clone());
+        async move { at.release(&server.node, request).await }
+    });
+    let had_outcome = lock.is_released.load(Ordering::Acquire);
+    let mut replies = Replies::of(servers.count());
+    while let Some((server, reply)) = incoming.recv().await {
+        replies.note(server, reply);
+        if !had_outcome && replies.outcome().is_some() {
+            break;
+        }
+    }
+    let order = lock.order();
+    let outcome = match replies.result() {
+        // The driver gives up at refusals. Servers that have not refused may still have the key.
+        Err(failure) if !failure.is_transient() && order.is_none() => {
+            return Err(failure.executed_in_part());
+        }
+        outcome => outcome?,
+    };
+    if !lock.is_released.swap(true, Ordering::AcqRel) && lock.is_wanted.load(Ordering::Acquire) {
+        let (now, pause) = (CLOCK.now(), jittered(servers.settings.timing.polling_pause));
+        (servers.back_off).begin(&request.owner.full_key, now.after(pause), now);
+    }
+    Ok(Answered { outcome, order })
 }
 
 /// Proposes until the round is decided. Returns the number that a majority accepted.
