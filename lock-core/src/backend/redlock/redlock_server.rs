@@ -123,8 +123,7 @@ impl RedlockServer {
             return Err(Failure::not_now(self.forgetful(waits)));
         }
         let no_turn = |_| Err(Failure::no_reply("an earlier request has no reply yet"));
-        let turn = timeout(left(until), at.turn()).await;
-        let mut turn = turn.unwrap_or_else(no_turn)?;
+        let mut turn = (timeout(left(until), at.turn()).await).unwrap_or_else(no_turn)?;
         let (marker, within) = (&voting_right.watch.name, left(until));
         let asked = (self.node).propose(proposal, number, marker, within, turn.in_flight());
         let (connection, vote) = asked.await?;
@@ -144,9 +143,8 @@ impl RedlockServer {
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            return Err(Failure::no_reply(
-                self.text("was connected to anew while it voted"),
-            ));
+            let anew = "was connected to anew while it voted";
+            return Err(Failure::no_reply(self.text(anew)));
         }
         Ok(vote)
     }
