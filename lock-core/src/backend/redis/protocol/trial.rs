@@ -120,13 +120,7 @@ pub(super) async fn try_a_lock(
 ) -> Result<Option<String>, Failure> {
     match location.capabilities(store.within()).await? {
         Capabilities::Scripts => expect_rights(location).await?,
-        Capabilities::Commands if store.0.is_one_of_several => {
-            return Err(errors::denied(
-                "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
-                 the server does not have these commands"
-                    .to_owned(),
-            ));
-        }
+        Capabilities::Commands if store.0.is_one_of_several => return Err(no_scripts()),
         Capabilities::Commands => {}
     }
     if let (Some(replica_acks), Acked::NeedNot) = (&location.server.replica_acks, acked) {
@@ -151,6 +145,15 @@ pub(super) async fn try_a_lock(
         }
         (other, _) => other,
     })
+}
+
+/// The failure of one of several servers where scripts cannot run.
+pub(super) fn no_scripts() -> Failure {
+    errors::denied(
+        "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
+         the server does not have these commands"
+            .to_owned(),
+    )
 }
 
 /// Verifies that scripts may call all that they call, also for a lock that others wait for or share. In the middle of a script a

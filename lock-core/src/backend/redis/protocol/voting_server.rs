@@ -17,10 +17,12 @@ use crate::{
                 redis_store::{RedisStore, Settings},
                 replies::{SeenLock, answered, of_reply, of_value},
                 scripts::{Call, MARK, PROPOSE},
+                trial,
             },
             topology::key_location::KeyLocation,
             transport::{
                 address::Named,
+                capabilities::Capabilities,
                 command::{
                     Arg::{Joined, Number, Text, Written},
                     command, in_one_message, millis,
@@ -156,8 +158,15 @@ impl RedisStore {
             ],
         };
         let connection = &place.server.connection;
-        let (_, reply) = (place.run_on(connection, &MARK, call, within, None)).await?;
-        let text = reply::text(&of_value(reply)?).map(str::to_owned);
+        let written = place.run_on(connection, &MARK, call, within, None).await;
+        let written = written.and_then(|(_, reply)| of_value(reply));
+        let is_refused = |failure: &Failure| !failure.is_transient();
+        if written.as_ref().is_err_and(is_refused)
+            && place.capabilities(within).await? == Capabilities::Commands
+        {
+            return Err(trial::no_scripts());
+        }
+        let text = reply::text(&written?).map(str::to_owned);
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
