@@ -88,7 +88,7 @@ impl LockManagerBuilder {
             ));
         }
         let executor = Executor::start_thread().map_err(LockError::unavailable)?;
-        let backend = RedlockBackend::new(&servers, &self.settings(&executor)?, quarantine)?;
+        let backend = RedlockBackend::new(&servers, self.settings(&executor)?, quarantine)?;
         let greeting = backend.clone();
         let greet = move || greeting.greet();
         self.on_a_thread(executor, Arc::new(backend), Arc::default(), greet)
