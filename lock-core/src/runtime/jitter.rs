@@ -13,10 +13,8 @@ pub(crate) fn stir(random: u64) {
     STATE.fetch_add(random, Ordering::Relaxed);
 }
 
-/// Between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
-///
-/// By numbers that look random, of Steele and Vigna's `SplitMix64`. Nothing secret comes from here.
-pub(crate) fn jittered(span: Duration) -> Duration {
+/// Returns a number that looks random, of Steele and Vigna's `SplitMix64`. Nothing secret comes from here.
+pub(crate) fn number() -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut z = STATE.fetch_add(STEP, Ordering::Relaxed);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,7 +24,12 @@ pub(crate) fn jittered(span: Duration) -> Duration {
     if let Some(number) = crate::runtime::simulation::ask(|world| world.random()) {
         z = number;
     }
-    let fraction = u32::try_from(z >> 48).unwrap_or(0);
+    z
+}
+
+/// Between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
+pub(crate) fn jittered(span: Duration) -> Duration {
+    let fraction = u32::try_from(number() >> 48).unwrap_or(0);
     span / 2 + span.saturating_mul(fraction) / 0x1_0000
 }
 

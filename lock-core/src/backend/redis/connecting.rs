@@ -71,6 +71,11 @@ impl RedisStore {
             Topology::Single(address) => {
                 RedisServers::One(one_server(address, None, &server_settings))
             }
+            Topology::Shards(_) if settings.replicas.is_some() => {
+                return Err(LockError::invalid(
+                    "min_replicas_acked is not possible with `?sharded=true`: which shard's replicas acknowledge is not known",
+                ));
+            }
             Topology::Shards(address) => {
                 let location = one_server(address, None, &server_settings);
                 let shards = Shards::behind(location.server, &server_settings.manager);

@@ -6,13 +6,10 @@ use crate::{
     backend::{
         Acquire, Answered, Backend, MOST_BATCHES, Operate, Page, PagePosition, Release, Renew,
         Reply, Traits,
-        redis::{
-            protocol::{
-                acquire, health, listing,
-                redis_store::{Acked, RedisStore},
-                release, renewals,
-            },
-            topology::servers::RedisServers,
+        redis::protocol::{
+            acquire, health, listing,
+            redis_store::{Acked, RedisStore},
+            release, renewals,
         },
     },
     engine::reply::{AcquireOutcome, Contended, ReleaseOutcome, Renewed},
@@ -95,10 +92,10 @@ impl RedisStore {
     /// batches would wait for that connection until they are late. In a cluster each key is a transaction, and a node that hangs must
     /// not delay the renewals at others.
     fn renews_by_transactions(&self) -> bool {
-        let RedisServers::One(location) = &self.0.servers else {
+        let Some(server) = self.0.servers.only() else {
             return false;
         };
-        let current = location.server.connection.snapshot();
+        let current = server.connection.snapshot();
         current
             .and_then(|current| current.capabilities)
             .is_some_and(|known| !known.scripts)

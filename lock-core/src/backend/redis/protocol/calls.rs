@@ -208,24 +208,31 @@ impl KeyLocation {
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let (started, mut left) = (CLOCK.now(), within);
-        // How many of the calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
+        let mut replies = vec![Value::Nil; calls.len()];
+        let mut open: Vec<usize> = (0..calls.len()).collect();
+        // How many of the open calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
         let mut by_text = usize::from(self.node_role != NodeRole::ServesSlot);
         // Three rounds at most.
         loop {
-            let commands = calls.iter().enumerate().map(|(number, call)| {
+            let commands = open.iter().enumerate().map(|(number, call)| {
                 if number < by_text {
-                    script.call_by_text(*call)
+                    script.call_by_text(calls[*call])
                 } else {
-                    script.call(*call)
+                    script.call(calls[*call])
                 }
             });
-            let sent = self.send(connection, commands, left, in_flight).await?;
-            if by_text >= calls.len() || !sent.1.iter().any(is_unknown) {
-                return Ok(sent);
+            let (id, sent) = self.send(connection, commands, left, in_flight).await?;
+            for (call, reply) in open.iter().zip(sent) {
+                replies[*call] = reply;
+            }
+            let is_last = by_text >= open.len();
+            open.retain(|call| is_unknown(&replies[*call]));
+            if is_last || open.is_empty() {
+                return Ok((id, replies));
             }
             // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
-            // call: for example, its key has moved to another node.
-            by_text = if by_text == 0 { 1 } else { calls.len() };
+            // call (its key has moved to another node), or several shards are behind it.
+            by_text = if by_text == 0 { 1 } else { open.len() };
             left = within.saturating_sub(CLOCK.now().since(started));
         }
     }

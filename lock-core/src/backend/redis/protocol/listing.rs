@@ -45,6 +45,11 @@ pub(crate) async fn page(
     let is_last = left.next().is_none();
     let pattern = format!("{}*", rights::literally(full_prefix));
     let (connection, within) = (&location.server.connection, store.within());
+    if !location.capabilities(within).await?.forwards_all() {
+        return Err(Failure::refused(
+            "locks cannot be listed through a proxy that does not forward all commands: list them at the servers themselves",
+        ));
+    }
     let (mut id, mut reply) = scan(connection, from.cursor, &pattern, within).await?;
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {
         (id, reply) = scan(connection, None, &pattern, within).await?;

@@ -13,7 +13,7 @@ use crate::{
             protocol::{
                 redis_store::RedisStore,
                 replies::{of_value, read_sighting},
-                scripts::{Call, FORCE_RELEASE, INSPECT},
+                scripts::{Call, FORCE_RELEASE, FORGET, INSPECT},
             },
             topology::key_location::KeyLocation,
             transport::{
@@ -84,7 +84,14 @@ impl RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let forget = async |location: KeyLocation| {
-                let [.., result] = location.keys(&full_key);
+                let [lock, .., result] = location.keys(&full_key);
+                if !location.capabilities(store.within()).await?.forwards_all() {
+                    let call = Call {
+                        keys: &[lock, result],
+                        arguments: &[],
+                    };
+                    return location.run(&FORGET, call).await.map(drop);
+                }
                 let delete = [command(&[&[Text("DEL"), result]])];
                 let connection = &location.server.connection;
                 let sent = location.send(connection, delete, store.within(), None);

@@ -163,7 +163,7 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
         _ if details.contains("without any password configured") => Failure::invalid(format!(
             "{address} has no password, but the url gives one: take it out of the url"
         )),
-        _ if is_transient(code, &details) => {
+        _ if is_transient(code, &details) || is_out_of_reach(code, &details) => {
             Failure::not_now(format!("{address} refuses connections: {code} {details}"))
         }
         _ => Failure::invalid(format!(
@@ -225,14 +225,18 @@ pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
 
 /// Whether this user cannot run the command at all, whatever its arguments.
 pub(crate) fn is_unavailable_command(error: &ServerError) -> bool {
-    is_unknown_command(error) || error.code() == "NOPERM" && !is_about_keys(details_of(error))
+    let details = details_of(error).to_lowercase();
+    let words = ["unsupported", "not supported", "not allowed", "disabled"];
+    is_unknown_command(error)
+        || error.code() == "ERR" && words.iter().any(|word| details.contains(word))
+        || error.code() == "NOPERM" && !is_about_keys(details_of(error))
 }
 
 /// Whether these are the words of a server or proxy that has no such command. Each proxy has its own; a server that has the command
 /// begins the reply with a code of its own.
 pub(crate) fn is_refused_by_proxy(error: &ServerError) -> bool {
     let code = error.code();
-    code == "ERR" || code.bytes().any(|byte| byte.is_ascii_lowercase())
+    is_unknown_command(error) || code == "ERR" || code.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
 /// The server has no commands that give fencing tokens.
@@ -348,6 +352,14 @@ fn is_transient(code: &str, details: &str) -> bool {
             | "MISCONF"
             | "UNBLOCKED"
     ) || details.contains("max number of clients reached")
+}
+
+/// Whether a proxy does not reach the server. Of a command that changes something, it is then unknown whether it was executed.
+fn is_out_of_reach(code: &str, details: &str) -> bool {
+    let words = ["upstream", "Connection refused", "Connection timed out"];
+    words
+        .iter()
+        .any(|word| code == *word || details.contains(word))
 }
 
 #[cfg(test)]

@@ -12,10 +12,17 @@ use crate::{
     credentials::Credentials,
     failure::Failure,
     options::RESERVED,
+    runtime::jitter,
 };
 
 /// The script that is run to see whether scripts can be run.
 const PROBE: &str = "return 1";
+
+/// Counts the keys that the server of the first key has.
+const COUNT: &str = "return redis.call('EXISTS', unpack(KEYS))";
+
+/// How many keys are written to see whether they are on one server: two servers have all of them by a chance of 1 in 128.
+const WRITTEN: usize = 8;
 
 /// A connection, and what is known of it. The public fields are final once the handshake is completed. Dropping this closes the
 /// connection.
@@ -177,6 +184,29 @@ impl CurrentConnection {
             return Err(errors::no_streams(&self.address));
         }
         Ok(Capabilities { scripts, streams })
+    }
+
+    /// Whether a script finds keys that were written one by one. A proxy may send each command to a server of its first key, and gives no
+    /// error then. If this cannot be tried, there is one server.
+    pub(super) async fn is_one_server(&self) -> Result<bool, Failure> {
+        let front = format!("{RESERVED}check:{:x}:", jitter::number());
+        let names: Vec<String> = (0..WRITTEN).map(|number| number.to_string()).collect();
+        let keys = || names.iter().map(|name| Arg::Joined(&front, name));
+        let [set, px, eval, count, del] = ["SET", "PX", "EVAL", COUNT, "DEL"].map(Arg::Text);
+        let write = |key| vec![set, key, Arg::Text(""), px, Arg::Number(1000)];
+        let mut commands: Vec<Vec<Arg<'_>>> = keys().map(write).collect();
+        let many = Arg::Number(WRITTEN as u64);
+        commands.push([eval, count, many].into_iter().chain(keys()).collect());
+        commands.push([del].into_iter().chain(keys()).collect());
+        let commands: Vec<&[Arg<'_>]> = commands.iter().map(Vec::as_slice).collect();
+        let replies = self.ask_all(&commands).await?;
+        let are_written = replies[..WRITTEN.min(replies.len())]
+            .iter()
+            .all(|reply| *reply == Value::Okay);
+        Ok(match replies.get(WRITTEN) {
+            Some(Value::Int(found)) if are_written => i64::try_from(WRITTEN) == Ok(*found),
+            _ => true,
+        })
     }
 
     /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.

@@ -21,6 +21,9 @@ const LONGEST: usize = 64 << 20;
 /// The longest line: a header, or an error.
 const LONGEST_LINE: usize = 1 << 16;
 
+/// How many bytes of memory each value takes beside its content, at least. They count as a part of a reply.
+const OF_A_VALUE: usize = 64;
+
 /// The deepest nesting of collections. The map of a cluster has four levels.
 const DEEPEST: usize = 16;
 
@@ -86,8 +89,10 @@ impl Incoming {
 
     /// Makes room after what was read, which is moved to the front.
     fn make_room(&mut self) {
-        self.buffer.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
         if self.end == 0 && self.buffer.len() > ROOM {
             // A long value is not to keep its room for ever.
             self.buffer = Vec::new();
@@ -106,7 +111,7 @@ impl Incoming {
             }
             let (item, size) = item(rest)?;
             self.start += size;
-            self.length += size;
+            self.length += size + OF_A_VALUE;
             let value = match item {
                 Item::Value(value) => value,
                 Item::Collection(kind, 0) => collect(kind, Vec::new())?,
@@ -162,7 +167,9 @@ enum Item {
 
 /// Returns the first item of these bytes, and its size.
 fn item(bytes: &[u8]) -> Result<(Item, usize), NoValue> {
-    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+    // The text of an error may have line feeds of its own.
+    let is_end = |end: &usize| bytes[*end] == b'\n' && *end > 0 && bytes[*end - 1] == b'\r';
+    let Some(end) = (0..bytes.len()).find(is_end) else {
         return Err(if bytes.len() > LONGEST_LINE {
             NoValue::Nonsense
         } else {
@@ -191,6 +198,8 @@ fn item(bytes: &[u8]) -> Result<(Item, usize), NoValue> {
         }
         b'*' | b'~' | b'>' => return Ok((Item::Collection(*kind, count(text)?), line.len())),
         b'%' => return Ok((Item::Collection(*kind, count(text)? * 2), line.len())),
+        // A server may cut the words that an error quotes within a character.
+        b'-' => rare(String::from_utf8_lossy(line).as_bytes())?,
         _ => rare(line)?,
     };
     Ok((Item::Value(value), line.len()))
@@ -270,11 +279,12 @@ mod tests {
 
     use super::*;
 
-    const VALUES: [&str; 22] = [
+    const VALUES: [&str; 23] = [
         "+OK\r\n",
         "+PONG\r\n",
         "+\r\n",
         "-ERR unknown command\r\n",
+        "-ERR two\nlines\r\n",
         "-MOVED 1234 127.0.0.1:6379\r\n",
         ":-12\r\n",
         "$-1\r\n",
@@ -367,7 +377,6 @@ mod tests {
             "\r\n",
             ":\r\n",
             ":1x\r\n",
-            ":1\n",
             "$-2\r\n",
             "$1\r\nab\r\n",
             "$99999999999999999999\r\n",
@@ -386,6 +395,20 @@ mod tests {
                 "{text:.40?}: {read:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_error_that_is_cut_within_a_character_is_read() {
+        let read = whole(read(&[b"-ERR unknown command '\xc3', with\r\n"]));
+        assert!(matches!(&read[..], [Value::ServerError(error)] if error.code() == "ERR"));
+    }
+
+    #[test]
+    fn small_values_without_end_are_refused() {
+        let many = "_\r\n".repeat(1 << 16);
+        let mut pieces = vec![&b"*67108864\r\n"[..]];
+        pieces.extend(std::iter::repeat_n(many.as_bytes(), 20));
+        assert!(matches!(&read(&pieces)[..], [Err(NoReply::Nonsense)]));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::{
             CLOCK,
             address::Address,
             authentication::{auth, credentials_for, due, keep_authenticated},
+            capabilities::Capabilities,
             command::Arg,
             connection::Connection,
             connection_events::ConnectionEvents,
@@ -86,48 +87,51 @@ pub(super) async fn open(
         address,
         listener,
     };
-    let mut current = opening.log_in().await?;
-    if primary.is_some() {
-        current.expect_a_primary().await?;
+    let was_known = address.has_spoken();
+    let (mut asks_all, mut not_subscribed) = (!address.closes_at_unknown(), None);
+    let mut has_ended_once = false;
+    // Bounded: each round but the first gives up something, or is the only one after the first end.
+    loop {
+        let current = opening.log_in().await?;
+        if primary.is_some() {
+            current.expect_a_primary().await?;
+        }
+        match settings.purpose {
+            Purpose::Pushes if current.greeting.is_none() => {
+                let why = format!("{address} {NO_RESP3}");
+                return Err(Failure::refused(why));
+            }
+            Purpose::Pushes | Purpose::OtherCommands => return Ok(current),
+            Purpose::Locks | Purpose::LocksOnly | Purpose::Requests => {}
+        }
+        let failure = match opening.ask(&current, asks_all, &mut not_subscribed).await {
+            Ok(known) => {
+                if asks_all {
+                    address.note_spoke();
+                } else if current.greeting.is_none() {
+                    address.note_closes_at_unknown();
+                }
+                return Ok(opening.opened(current, known, not_subscribed));
+            }
+            Err(failure) => failure,
+        };
+        let has_ended = current.connection.traffic.has_ended();
+        if let Failure::NotNow(_) = failure {
+            return Err(failure);
+        }
+        if has_ended && !has_ended_once {
+            // By chance, perhaps.
+            has_ended_once = true;
+        } else if settings.purpose == Purpose::Locks && not_subscribed.is_none() {
+            // Some servers take nothing but subscriptions after one. Some proxies close the connection at SUBSCRIBE, and some drop it
+            // without a reply. Later replies on that connection may then be assigned to the wrong request.
+            not_subscribed = Some(failure.text());
+        } else if has_ended && asks_all && !was_known {
+            asks_all = false;
+        } else {
+            return Err(failure);
+        }
     }
-    let mut not_subscribed = None;
-    match settings.purpose {
-        Purpose::Pushes if current.greeting.is_none() => {
-            let why = format!("{address} {NO_RESP3}");
-            return Err(Failure::refused(why));
-        }
-        Purpose::Pushes | Purpose::OtherCommands => return Ok(current),
-        Purpose::LocksOnly | Purpose::Requests => {}
-        Purpose::Locks => not_subscribed = opening.listen(&mut current).await?,
-    }
-    let asks_all = !address.closes_at_unknown();
-    let known = match current.ask_capabilities(asks_all).await {
-        // Some servers take nothing but subscriptions after one.
-        Err(failure) if settings.purpose == Purpose::Locks && not_subscribed.is_none() => {
-            current = opening.log_in().await?;
-            not_subscribed = Some(format!("after SUBSCRIBE, {}", failure.text()));
-            current.ask_capabilities(asks_all).await?
-        }
-        Err(_)
-            if current.greeting.is_none() && current.connection.traffic.has_ended() && asks_all =>
-        {
-            current = opening.log_in().await?;
-            let known = current.ask_capabilities(false).await?;
-            address.note_closes_at_unknown();
-            known
-        }
-        known => known?,
-    };
-    // Without scripts there is no queue.
-    if settings.purpose == Purpose::Locks && known.scripts {
-        current.is_subscribed = not_subscribed.is_none();
-        if let Some(why) = not_subscribed {
-            settings.events.not_subscribed(address.shown(), &why);
-        }
-    }
-    current.capabilities = Some(known);
-    settings.events.opened(known);
-    Ok(current)
 }
 
 impl Opening<'_> {
@@ -165,43 +169,77 @@ impl Opening<'_> {
             return self.open_by_client(credentials).await;
         }
         let mut current = self.connect(credentials).await?;
-        let mut is_closed_at_hello = false;
-        if address.pushes() && !address.closes_at_unknown() {
+        let mut closed = 0;
+        // Some servers and proxies close a connection that speaks RESP3. It may also have ended by chance, so there are two of them.
+        while address.pushes() && !address.closes_at_unknown() && closed < 2 {
             let replied = current.hello(self.settings.purpose, credentials).await;
-            // Some servers and proxies close a connection that speaks RESP3.
-            if replied? == Hello::Closed {
-                current = self.connect(credentials).await?;
-                is_closed_at_hello = true;
+            if replied? == Hello::Replied {
+                break;
             }
+            current = self.connect(credentials).await?;
+            closed += 1;
         }
         if let (None, Some(credentials)) = (&current.greeting, credentials) {
             current.expect_okay(&auth(credentials)).await?;
         }
         current.set_up().await?;
-        if is_closed_at_hello {
+        if closed == 2 {
             current.ask(&[Arg::Text("PING")]).await?;
             address.note_closes_at_unknown();
         }
         Ok(current)
     }
 
+    /// Subscribes, unless it is known why that has no effect, and asks what can be done.
+    async fn ask(
+        &self,
+        current: &CurrentConnection,
+        asks_all: bool,
+        not_subscribed: &mut Option<String>,
+    ) -> Result<Capabilities, Failure> {
+        if self.settings.purpose == Purpose::Locks && not_subscribed.is_none() {
+            *not_subscribed = self.listen(current).await?;
+        }
+        let mut known = current.ask_capabilities(asks_all).await?;
+        // A node of a cluster has not all keys, and a proxy that speaks the third version of the protocol is not known.
+        let may_be_several =
+            self.settings.purpose != Purpose::LocksOnly && current.greeting.is_none();
+        if may_be_several && known.scripts && known.streams && !current.is_one_server().await? {
+            known.streams = false;
+        }
+        Ok(known)
+    }
+
+    /// Notes what a connection can do.
+    fn opened(
+        &self,
+        mut current: CurrentConnection,
+        known: Capabilities,
+        not_subscribed: Option<String>,
+    ) -> CurrentConnection {
+        let events = &self.settings.events;
+        // Without scripts there is no queue.
+        if self.settings.purpose == Purpose::Locks && known.scripts {
+            current.is_subscribed = not_subscribed.is_none();
+            if let Some(why) = not_subscribed {
+                events.not_subscribed(self.address.shown(), &why);
+            }
+        }
+        current.capabilities = Some(known);
+        events.opened(known);
+        current
+    }
+
     /// Subscribes to the channel. Returns why no push messages arrive, if they do not.
-    async fn listen(&self, current: &mut CurrentConnection) -> Result<Option<String>, Failure> {
+    async fn listen(&self, current: &CurrentConnection) -> Result<Option<String>, Failure> {
         if current.greeting.is_none() {
             return Ok(Some(format!("it {NO_RESP3}")));
         }
         // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.
         let patience = self.settings.timing.connect_timeout / 4;
         let subscribed = subscribe(current, self.settings.events.channel());
-        let why = match timeout(patience, subscribed).await {
-            Ok(Ok(subscribed)) => return Ok(subscribed),
-            Ok(Err(failure)) => failure.text(),
-            Err(_) => format!("no reply to SUBSCRIBE within {patience:?}"),
-        };
-        // Some proxies close the connection at the command, and some drop it without a reply. Later replies on that connection may then
-        // be assigned to the wrong request.
-        *current = self.log_in().await?;
-        Ok(Some(why))
+        let late = |_| Failure::no_reply(format!("no reply to SUBSCRIBE within {patience:?}"));
+        timeout(patience, subscribed).await.map_err(late)?
     }
 
     /// Connects, and starts a session.

@@ -45,6 +45,9 @@ pub(super) static RENEW: LazyLock<Lua> =
 pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
 /// Those of a lock that is only tried.
 pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
+/// Deletes the second key, at the server of the first one.
+pub(super) static FORGET: LazyLock<Lua> =
+    LazyLock::new(|| Lua::new("return redis.call('DEL', KEYS[2])"));
 pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
 pub(super) static MARK: LazyLock<Lua> = script!("counter.lua", "mark.lua");
 
