@@ -790,6 +790,8 @@ async fn a_reply_without_a_request_ends_its_connection_and_nothing_else() {
         // Each connection tries whether scripts can be run, and the manager tries a lock when it connects.
         "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
         "EVALSHA" if request[3].contains("__check__") => Reply::line("-LOADING wait"),
+        // Each connection tries whether all keys are on one server.
+        "SET" if request[1].starts_with("__lock_core__:check:") => Reply::line("+OK"),
         "SET" => match acquired.fetch_add(1, Ordering::SeqCst) {
             0 => Reply::line("+OK"),
             _ => Reply::line("$-1"),
