@@ -9,6 +9,7 @@ mod replicas;
 mod rotation;
 mod runtimes;
 mod sentinel;
+mod server_kinds;
 mod servers;
 mod slots;
 mod split_brain;
