@@ -22,7 +22,7 @@ pub struct RealProxy {
 }
 
 impl RealProxy {
-    /// Starts HAProxy in front of a server. It closes a connection on which nothing was sent in one direction for two seconds.
+    /// Starts `HAProxy` in front of a server. It closes a connection on which nothing was sent in one direction for two seconds.
     pub fn haproxy(server: &RedisServer) -> Self {
         let program = || child::command("/usr/sbin/haproxy", "haproxy");
         Self::start(program, &["-db", "-f"], |port| {
@@ -42,14 +42,13 @@ impl RealProxy {
             command.args(["-a", "127.0.0.1", "-s", &free_port().to_string()]);
             command
         };
-        let servers: String = servers
-            .iter()
-            .map(|server| format!("  - 127.0.0.1:{}:1\n", server.port()))
-            .collect();
+        let lines = servers.iter();
+        let lines = lines.map(|server| format!("  - 127.0.0.1:{}:1", server.port()));
+        let servers = lines.collect::<Vec<_>>().join("\n");
         Self::start(program, &["-c"], |port| {
             format!(
                 "pool:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  \
-                 auto_eject_hosts: false\n  servers:\n{servers}"
+                 auto_eject_hosts: false\n  servers:\n{servers}\n"
             )
         })
     }

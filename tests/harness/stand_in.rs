@@ -3,10 +3,7 @@
 //! One task serves a connection, and takes the next request after the reply to the one before. So refusals and replies arrive in the order
 //! of the requests, as from the program that it stands in for.
 
-use std::{
-    io,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::io;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -23,7 +20,7 @@ use crate::{
 /// What is refused in front of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refuses {
-    /// Keys that a script uses without declaring them: Dragonfly, ElastiCache Serverless, Kvrocks with `lua-strict-key-accessing`.
+    /// Keys that a script uses without declaring them: Dragonfly, `ElastiCache` Serverless, Kvrocks with `lua-strict-key-accessing`.
     UndeclaredKeys,
     /// Requests with keys of different slots: several shards behind one endpoint.
     OtherSlots,
@@ -42,7 +39,7 @@ pub enum Refuses {
     Subscriptions,
     /// Every other command on a connection that has subscribed, as before RESP3.
     CommandsAfterSubscribe,
-    /// Nothing. It reports itself as an active replica, as KeyDB does.
+    /// Nothing. It reports itself as an active replica, as `KeyDB` does.
     Nothing,
 }
 
@@ -111,17 +108,16 @@ struct Connection {
 
 impl Connection {
     async fn new(client: TcpStream, server_port: u16, refuses: Refuses) -> io::Result<Self> {
-        static USERS: AtomicU64 = AtomicU64::new(0);
         let server = TcpStream::connect(("127.0.0.1", server_port)).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         Ok(Self {
             refuses,
+            user: format!("stand-in-{}", client.peer_addr()?.port()),
             client,
             server,
             asked: Vec::new(),
             answered: Vec::new(),
-            user: format!("stand-in-{}", USERS.fetch_add(1, Ordering::Relaxed)),
             is_authenticated: false,
             is_subscribed: false,
         })
@@ -229,8 +225,8 @@ impl Connection {
         let reply = self.exchange(script).await?;
         let back = as_words("AUTH default any");
         assert_eq!(self.exchange(&back).await?, b"+OK\r\n");
-        let is_refused =
-            String::from_utf8_lossy(&reply).contains("can't access at least one of the keys");
+        let words = "can't access at least one of the keys";
+        let is_refused = String::from_utf8_lossy(&reply).contains(words);
         let refusal = || b"-ERR script tried accessing undeclared key\r\n".into();
         Ok(if is_refused { refusal() } else { reply })
     }
@@ -295,8 +291,7 @@ fn as_words(words: &str) -> Vec<Vec<u8>> {
 
 /// The pattern that only this key matches.
 fn literally(key: &[u8]) -> Vec<u8> {
-    let escaped = key.iter().flat_map(|&byte| [b'\\', byte]);
-    escaped.collect()
+    key.iter().flat_map(|&byte| [b'\\', byte]).collect()
 }
 
 fn as_active_replica(reply: &[u8]) -> Vec<u8> {
