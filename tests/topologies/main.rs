@@ -1,4 +1,4 @@
-//! The same lock on other kinds of servers: sentinels, clusters, replicas, several servers, servers without scripts.
+//! The same lock on other kinds of servers: sentinels, clusters, replicas, several servers, proxies, servers without scripts.
 
 mod cluster;
 mod failover;
