@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LeaseLost, LockError, LockManager, LockOptions, OnceOptions};
+use lock_core::{LeaseLost, LockError, LockManager, LockOptions, OnceOptions, inspect::Topic};
 use lock_tests::{
     AcquireFree as _, HANG, Proxy, RealProxy, RedisServer, Refuses, ReleaseHeld as _, SECOND,
     StandIn, connect, eventually, patient,
@@ -112,8 +112,8 @@ async fn operators_look_and_take_away(url: &str) -> Result<usize, LockError> {
         }
     }
     other.force_release("k").await.expect("a reply");
-    let lost = timeout(HANG, guard.lease().lost()).await;
-    assert_eq!(lost.expect("noticed"), LeaseLost::TakenAway);
+    let reason = timeout(HANG, guard.lease().lost()).await;
+    assert_eq!(reason.expect("noticed"), LeaseLost::TakenAway);
     listed
 }
 
@@ -218,8 +218,9 @@ async fn by_a_proxy_of_scripts(url: &str, servers: &[RedisServer]) {
     let listed = operators_look_and_take_away(url).await;
     listed.expect_err("no server is asked");
     let health = connect(url).await.check().await.expect("a reply");
-    let warnings = format!("{:?}", health.warnings);
-    assert!(warnings.contains("does not forward all"), "{warnings}");
+    let topics: Vec<_> = health.warnings.iter().map(|found| found.topic).collect();
+    assert_eq!(topics, [Topic::Proxy]);
+    assert!(!health.servers[0].notifies, "{health:?}");
 }
 
 #[tokio::test]
@@ -304,7 +305,7 @@ async fn a_replica_that_is_promoted_meanwhile_is_connected_to() {
         .await;
 }
 
-/// HAProxy closes the connections of holders and waiters, which send nothing for longer than its time-outs.
+/// `HAProxy` closes the connections of holders and waiters, which send nothing for two seconds.
 #[tokio::test]
 async fn locks_and_waits_outlive_the_time_outs_of_haproxy() {
     let server = RedisServer::start();

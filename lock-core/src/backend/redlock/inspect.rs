@@ -52,10 +52,12 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
         Ok::<_, Failure>((waits, health))
     });
     let (mut warnings, mut failures, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    let mut examined = Vec::new();
     while let Some((position, reply)) = incoming.recv().await {
         let name = servers.servers[position].node.shown();
         match reply {
             Ok((waits, health)) => {
+                examined.extend(health.servers);
                 let own = health.warnings.into_iter();
                 warnings.extend(
                     own.map(|Warning { topic, text }| topic.warning(format!("{name}: {text}"))),
@@ -81,6 +83,7 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
         return Ok(Health {
             round_trip,
             warnings,
+            servers: examined,
         });
     }
     let invalid = |failure: &Failure| matches!(failure, Failure::Invalid(_));
