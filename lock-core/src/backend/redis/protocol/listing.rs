@@ -45,6 +45,13 @@ pub(crate) async fn page(
     let is_last = left.next().is_none();
     let pattern = format!("{}*", rights::literally(full_prefix));
     let (connection, within) = (&location.server.connection, store.within());
+    if !location.capabilities(within).await?.forwards_all() {
+        // At this command, too, a proxy may close the connection.
+        let server = connection.address().shown();
+        return Err(Failure::invalid(format!(
+            "a proxy at {server} sends each request to the server of its key, and a list has none: list the locks of each server behind it"
+        )));
+    }
     let (mut id, mut reply) = scan(connection, from.cursor, &pattern, within).await?;
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {
         (id, reply) = scan(connection, None, &pattern, within).await?;
