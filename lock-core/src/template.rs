@@ -10,8 +10,9 @@ use crate::mode::LockMode;
 #[derive(Debug)]
 pub struct Template {
     text: &'static str,
+    /// By mode. They are made at compile time, so that no metric has to make them.
     #[cfg(feature = "metrics")]
-    pub(crate) labels: [Labels; 3],
+    pub(crate) labels: [[Label; 2]; 3],
 }
 
 impl Template {
@@ -22,9 +23,9 @@ impl Template {
             text,
             #[cfg(feature = "metrics")]
             labels: [
-                Labels::new(text, LockMode::Exclusive),
-                Labels::new(text, LockMode::Shared),
-                Labels::new(text, LockMode::Permits),
+                labels(text, LockMode::Exclusive),
+                labels(text, LockMode::Shared),
+                labels(text, LockMode::Permits),
             ],
         }
     }
@@ -34,34 +35,10 @@ impl Template {
     }
 }
 
-/// The labels of a template in one mode. They are made at compile time, so that no metric has to make them.
 #[cfg(feature = "metrics")]
-#[derive(Debug)]
-pub(crate) struct Labels {
-    pub(crate) alone: [Label; 2],
-    /// Those of a hand-off, by the kind.
-    pub(crate) handed_on: [[Label; 3]; 2],
-}
-
-#[cfg(feature = "metrics")]
-impl Labels {
-    const fn new(template: &'static str, mode: LockMode) -> Self {
-        const fn label(name: &'static str, value: &'static str) -> Label {
-            Label::from_static_parts(name, value)
-        }
-        const fn of_kind(template: &'static str, mode: LockMode, kind: &'static str) -> [Label; 3] {
-            [
-                label("key", template),
-                label("mode", mode.label()),
-                label("kind", kind),
-            ]
-        }
-        Self {
-            alone: [label("key", template), label("mode", mode.label())],
-            handed_on: [
-                of_kind(template, mode, "local"),
-                of_kind(template, mode, "remote"),
-            ],
-        }
-    }
+const fn labels(template: &'static str, mode: LockMode) -> [Label; 2] {
+    [
+        Label::from_static_parts("key", template),
+        Label::from_static_parts("mode", mode.label()),
+    ]
 }

@@ -632,7 +632,9 @@ async fn what_is_no_danger_or_not_known_is_not_warned_of() {
     rights.retain(|right| right != "+info");
     allow(&server, "blind", &rights);
     let _locks = informed(&server.url_as("blind", "word")).await;
-    assert_eq!(logged_of(&server), "");
+    let logged = logged_of(&server);
+    assert!(logged.contains("INFO is refused"), "{logged}");
+    assert_eq!(logged.lines().count(), 1, "{logged}");
 }
 
 /// The groups of rights in the row of a deployment, in the page's table.

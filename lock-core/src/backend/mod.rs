@@ -19,6 +19,7 @@ use crate::{
     failure::Failure,
     fencing::{ClockIndex, KnownTokens},
     inspect::{Health, Sighting},
+    moment::Moment,
 };
 
 pub(crate) mod grants;
@@ -58,7 +59,7 @@ pub(crate) trait Backend: Operate {
 
     /// Renews leases, all in one message. Never shortens a lease. Never recreates a missing key, except at some of several servers
     /// while a majority has it, or has lost it with its data too lately to vote for others. Returns one result for each request. A
-    /// request for fencing tokens comes alone.
+    /// request for fencing tokens comes alone, and only if [`Traits::prefetches`].
     fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>>;
 
     /// Tries once to release the key if it holds this token, to remove its entry from the queue, and to grant the key to the next
@@ -99,6 +100,8 @@ pub(crate) struct Traits {
     pub(crate) clock_of: fn(&str) -> ClockIndex,
     /// How many batches of renewals may be in flight.
     pub(crate) batches: usize,
+    /// Whether a renewal takes fencing tokens in advance.
+    pub(crate) prefetches: bool,
     /// How long a renewal and its reply take, as measured lately; zero if not known.
     pub(crate) round_trip: Duration,
 }
@@ -110,6 +113,7 @@ impl Default for Traits {
             clocks: 1,
             clock_of: |_| 0,
             batches: MOST_BATCHES,
+            prefetches: true,
             round_trip: Duration::ZERO,
         }
     }
@@ -195,6 +199,8 @@ pub(crate) struct Release {
     pub(crate) known_fencing: u64,
     /// Whether the entry may be in the queue.
     pub(crate) may_be_queued: bool,
+    /// When the lease ends. Of several servers, one that does not have the key from then on need not have executed an earlier try.
+    pub(crate) valid_until: Moment,
 }
 
 impl Renew {

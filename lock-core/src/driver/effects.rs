@@ -24,7 +24,7 @@ use crate::{
     mode::RequestKind,
     moment::Moment,
     runtime::{catch_panic::catch_panic, executor::Executor, tally::Open},
-    telemetry::{self, hand_off},
+    telemetry,
 };
 
 #[derive(Default)]
@@ -130,10 +130,10 @@ impl Effects {
                     }
                 }
                 Action::HandedOnLocally => {
-                    telemetry::handed_on(key, kind.shown(), hand_off::HandOff::Local);
+                    telemetry::handed_on(key, kind.shown(), "local");
                 }
                 Action::HandedOnRemotely => {
-                    telemetry::handed_on(key, kind.shown(), hand_off::HandOff::Remote);
+                    telemetry::handed_on(key, kind.shown(), "remote");
                 }
                 Action::Arm(_) | Action::FinishRequest => {}
             }

@@ -127,6 +127,7 @@ impl ReleaseInFlight {
             result,
             known_fencing: context.known_tokens.of(action.owner.clock),
             may_be_queued: action.is_queued,
+            valid_until: action.valid_until,
         })
     }
 

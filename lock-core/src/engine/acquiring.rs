@@ -357,7 +357,7 @@ where
         let mut lease = ServerLease::new(owner, &granted, request, &terms, cx);
         let ends = lease.valid_until;
         if self.kind == RequestKind::Exclusive && waiting.queue.length() > 1 {
-            cx.actions.push(lease.prefetch());
+            lease.prefetch(cx);
         }
         waiting.request = None;
         let at = self.leases.len();
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
-            event::{Event, Outcome},
+            event::{AfterRelease, Event, Outcome},
             terms::{Defaults, Terms},
             transition::{Host, Limits, NewLease},
         },
@@ -420,9 +420,18 @@ mod tests {
 
     /// An event at a second of the clock.
     fn at(key: &mut Key, second: u64, event: Event<'_, (), u64>) -> (Outcome<(), u64>, Actions) {
+        within(Limits::default(), key, second, event)
+    }
+
+    fn within(
+        limits: Limits,
+        key: &mut Key,
+        second: u64,
+        event: Event<'_, (), u64>,
+    ) -> (Outcome<(), u64>, Actions) {
         let mut cx = Transition {
             now: Moment::from_nanos(second * 1_000_000_000),
-            limits: Limits::default(),
+            limits,
             polling_pause: Duration::from_millis(50),
             host: &Alone,
             actions: Vec::new(),
@@ -442,16 +451,20 @@ mod tests {
 
     fn waiting() -> Key {
         let mut key = Key::new(RequestKind::Exclusive);
+        wait(&mut key, TASK);
+        key
+    }
+
+    fn wait(key: &mut Key, id: TaskId) {
         let options = LockOptions::new(TTL).wait_forever();
         let terms = Terms::new(&options, Defaults::default()).expect("valid");
         let wait = Event::Wait {
-            id: TASK,
+            id,
             terms: &terms,
             deadline: None,
             waker: &mut Some(()),
         };
-        at(&mut key, 10, wait);
-        key
+        at(key, 10, wait);
     }
 
     /// The server says "wait", and perhaps sends its counter.
@@ -492,6 +505,30 @@ mod tests {
         PushedGrant {
             grant: FencingBlock::new(fencing, 1).into(),
             stamp: fencing,
+        }
+    }
+
+    /// Servers that vote give tokens by an acquire only.
+    #[test]
+    fn tokens_are_prefetched_only_where_a_renewal_takes_some() {
+        for prefetches in [true, false] {
+            let limits = Limits {
+                handoffs_before_queue: 3,
+                prefetches,
+                ..Limits::default()
+            };
+            let mut key = waiting();
+            wait(&mut key, TaskId(2));
+            wait(&mut key, TaskId(3));
+            let mut reply = granting(1);
+            reply.result = Ok(AcquireOutcome::Granted(FencingBlock::new(1, 3).into()));
+            let (_, mut actions) = within(limits, &mut key, 10, Event::Acquired(&7, reply));
+            assert!(is_granted(&mut key, 10));
+            let (released, more) = within(limits, &mut key, 10, Event::Release(TASK, &7));
+            assert!(matches!(released, Outcome::Released(AfterRelease::Passed)));
+            actions.extend(more);
+            let takes = |one: &_| matches!(one, Action::Renew { tokens, .. } if *tokens > 0);
+            assert_eq!(actions.iter().any(takes), prefetches, "{actions:?}");
         }
     }
 

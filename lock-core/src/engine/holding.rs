@@ -227,7 +227,7 @@ where
                 // After the last task of a batch no more tokens are needed.
                 let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::ReturnToServer;
                 if !is_prefetching && prefetches && !is_last {
-                    cx.actions.push(held.prefetch());
+                    held.prefetch(cx);
                 }
                 cx.actions.push(Action::HandedOnLocally);
                 self.grant(at, id, fencing, cx);

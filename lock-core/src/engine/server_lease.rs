@@ -207,9 +207,11 @@ where
         self.renewal.begin_if_due(now).then(|| self.renew(0))
     }
 
-    pub(crate) fn prefetch(&mut self) -> Action<W, L, O> {
-        self.is_prefetching = true;
-        self.renew(self.batch.block())
+    pub(crate) fn prefetch(&mut self, cx: &mut Transition<'_, W, L, O>) {
+        if cx.limits.prefetches {
+            self.is_prefetching = true;
+            cx.actions.push(self.renew(self.batch.block()));
+        }
     }
 
     fn renew(&self, tokens: u32) -> Action<W, L, O> {

@@ -44,6 +44,8 @@ pub(crate) struct Limits {
     pub(crate) handoffs_before_queue: u32,
     /// The same if there is no queue.
     pub(crate) handoffs_before_polls: u32,
+    /// Whether a renewal takes fencing tokens for hand-offs. If not, a lease has those of its acquire.
+    pub(crate) prefetches: bool,
 }
 
 impl Default for Limits {
@@ -53,6 +55,7 @@ impl Default for Limits {
             waiting: 100_000,
             handoffs_before_queue: BEFORE_QUEUE,
             handoffs_before_polls: BEFORE_POLLS,
+            prefetches: true,
         }
     }
 }

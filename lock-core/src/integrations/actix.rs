@@ -1,7 +1,6 @@
 //! A failed lock as actix's response, and handlers that return `impl Responder`.
 
 use std::{
-    convert::Infallible,
     error::Error,
     pin::Pin,
     task::{Context, Poll},
@@ -102,44 +101,24 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
     fn respond_to(self, request: &HttpRequest) -> HttpResponse {
         match self {
             Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
-            Self::Later(responder, lock) => match (responded(responder, request), lock) {
-                (Answered::Whole(response), _) => response,
-                (Answered::Stream(response), Ok(guard)) => held(response, guard),
-                (Answered::Stream(response), Err(key)) => {
-                    warn_of_release(&key);
-                    response
+            Self::Later(responder, lock) => {
+                let response = responder.respond_to(request).map_into_boxed_body();
+                // actix would read the whole of a body, and send nothing of it.
+                if request.method() == Method::HEAD {
+                    return held(response, None);
                 }
-            },
+                let (response, is_complete) = looked_at(response);
+                match lock {
+                    _ if is_complete => response,
+                    Ok(guard) => held(response, Some(guard)),
+                    Err(key) => {
+                        warn_of_release(&key);
+                        response
+                    }
+                }
+            }
             Self::Failed(responder) => responder.respond_to(request).map_into_boxed_body(),
         }
-    }
-}
-
-/// Makes the response, and looks at it. Of a response to HEAD nothing is made while it is sent.
-fn responded(responder: impl Responder, request: &HttpRequest) -> Answered {
-    let response = responder.respond_to(request).map_into_boxed_body();
-    if request.method() == Method::HEAD {
-        let response = response.map_body(|_, body| BoxBody::new(NeverSent(body.size())));
-        return Answered::Whole(response);
-    }
-    looked_at(response)
-}
-
-/// The body of a response to HEAD. actix would read the whole of another body, and send nothing of it.
-struct NeverSent(BodySize);
-
-impl MessageBody for NeverSent {
-    type Error = Infallible;
-
-    fn size(&self) -> BodySize {
-        self.0
-    }
-
-    fn poll_next(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
-        Poll::Ready(None)
     }
 }
 
@@ -158,36 +137,33 @@ impl<R, F> SentLater for Responding<R, F> {
 
 impl SentLater for HttpResponse {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
-        match looked_at(self) {
-            Answered::Whole(response) => (response, Some(lock.guard)),
-            Answered::Stream(response) => lock.until_end(response, held),
+        let (response, is_complete) = looked_at(self);
+        if is_complete {
+            return (response, Some(lock.guard));
         }
+        lock.until_end(response, |response, guard| held(response, Some(guard)))
     }
 }
 
-/// A response, after a look at whether its body is complete.
-enum Answered {
-    Whole(HttpResponse),
-    Stream(HttpResponse),
-}
-
-fn looked_at(response: HttpResponse) -> Answered {
+/// The same response again, and whether its body is complete.
+fn looked_at(response: HttpResponse) -> (HttpResponse, bool) {
     let (response, body) = response.into_parts();
     // actix drops an empty body unread.
     if matches!(body.size(), BodySize::None | BodySize::Sized(0)) {
-        return Answered::Whole(response.set_body(body));
+        return (response.set_body(body), true);
     }
     match body.try_into_bytes() {
-        Ok(bytes) => Answered::Whole(response.set_body(BoxBody::new(bytes))),
-        Err(stream) => Answered::Stream(response.set_body(stream)),
+        Ok(bytes) => (response.set_body(BoxBody::new(bytes)), true),
+        Err(stream) => (response.set_body(stream), false),
     }
 }
 
-fn held(response: HttpResponse, guard: LockGuard) -> HttpResponse {
+/// The body keeps the lock until it has ended. Without a lock, it has ended already, and nothing of it is made.
+fn held(response: HttpResponse, guard: Option<LockGuard>) -> HttpResponse {
     response.map_body(|_, body| {
         BoxBody::new(HeldMessage {
             size: body.size(),
-            held: Some(Held::new(body, guard)),
+            held: guard.map(|guard| Held::new(body, guard)),
         })
     })
 }

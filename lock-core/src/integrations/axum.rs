@@ -1,6 +1,7 @@
 //! A failed lock as axum's response. It uses `axum-core`, so it works with each version of axum that is built on that version.
 
 use axum_core::{
+    BoxError,
     body::Body,
     response::{IntoResponse, Response},
 };
@@ -42,7 +43,7 @@ impl FromLockError for Response {
 
 impl SentLater for Body {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
-        let hold = |body, guard| Self::new(HeldBody::new(body, guard));
+        let hold = |body, guard| Self::new(HeldBody::<_, BoxError>::new(body, guard));
         Peeked::of(self).until_sent(lock, Self::new, hold)
     }
 }

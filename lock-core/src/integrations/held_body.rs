@@ -1,32 +1,31 @@
 //! The body of a response, of the crate `http-body`: whether it is complete, and one that keeps a lock until it has ended.
 
 use std::{
-    error::Error,
+    marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, Waker},
 };
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::{guard::LockGuard, integrations::stream::Held, manager::run::Finished};
+use crate::{
+    error::LockError, guard::LockGuard, integrations::stream::Held, manager::run::Finished,
+};
 
-/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body.
+/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body. `E` is the error of the framework.
 ///
 /// It has `None` after the end.
-pub(crate) struct HeldBody<B>(Option<Held<B>>);
+pub(crate) struct HeldBody<B, E>(Option<Held<B>>, PhantomData<fn() -> E>);
 
-impl<B> HeldBody<B> {
+impl<B, E> HeldBody<B, E> {
     pub(crate) fn new(body: B, guard: LockGuard) -> Self {
-        Self(Some(Held::new(body, guard)))
+        Self(Some(Held::new(body, guard)), PhantomData)
     }
 }
 
-impl<B> Body for HeldBody<B>
-where
-    B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
-{
+impl<B: Body<Error: Into<E>>, E: From<LockError>> Body for HeldBody<B, E> {
     type Data = B::Data;
-    type Error = Box<dyn Error + Send + Sync>;
+    type Error = E;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -51,84 +50,57 @@ where
     }
 }
 
-/// A body, after a look at whether it is complete.
-pub(crate) enum Peeked<B: Body> {
-    /// It is in memory, and this is the whole of it.
-    Whole(B::Data),
-    /// It has nothing to send.
-    Ended(B),
-    /// It is made while it is sent, and has a size. Its first frame may be there.
-    Begun(Begun<B>),
-    /// It is made while it is sent, and was not polled.
-    Untouched(B),
-}
-
-/// A body with a first frame that was taken out of it.
-pub(crate) struct Begun<B: Body> {
-    first: Option<Result<Frame<B::Data>, B::Error>>,
+/// A body, after a look at whether it is complete. It still has all of its frames.
+pub(crate) struct Peeked<B: Body> {
+    /// Taken out of the body to look at it.
+    pub(crate) first: Option<Result<Frame<B::Data>, B::Error>>,
     rest: B,
     /// The size of both.
-    size: u64,
+    size: SizeHint,
+    /// It has no more than the first frame, which is data. Any other body may be made while it is sent.
+    pub(crate) is_complete: bool,
 }
 
 impl<B: Body + Unpin> Peeked<B> {
     /// Looks at a body. One with a known size may be in memory, or be made while it is sent, as a file is. Only a poll tells: one
     /// in memory has ended with its first frame. The waker that the poll leaves behind does nothing. Each body that is sent is
     /// polled again with another waker.
-    pub(crate) fn of(mut body: B) -> Self {
-        if body.is_end_stream() {
-            return Self::Ended(body);
+    pub(crate) fn of(mut rest: B) -> Self {
+        let size = rest.size_hint();
+        let (mut first, mut is_complete) = (None, rest.is_end_stream());
+        if !is_complete && size.exact().is_some() {
+            let mut context = Context::from_waker(Waker::noop());
+            if let Poll::Ready(frame) = Pin::new(&mut rest).poll_frame(&mut context) {
+                is_complete = frame.as_ref().is_none_or(|frame| {
+                    matches!(frame, Ok(frame) if frame.is_data()) && rest.is_end_stream()
+                });
+                first = frame;
+            }
         }
-        let Some(size) = body.size_hint().exact() else {
-            return Self::Untouched(body);
-        };
-        let mut context = Context::from_waker(Waker::noop());
-        let first = match Pin::new(&mut body).poll_frame(&mut context) {
-            Poll::Pending => None,
-            Poll::Ready(None) => return Self::Ended(body),
-            Poll::Ready(Some(Ok(frame))) if body.is_end_stream() => match frame.into_data() {
-                Ok(data) => return Self::Whole(data),
-                Err(trailers) => Some(Ok(trailers)),
-            },
-            Poll::Ready(frame) => frame,
-        };
-        let rest = body;
-        Self::Begun(Begun { first, rest, size })
+        Self {
+            first,
+            rest,
+            size,
+            is_complete,
+        }
     }
 
-    /// The same body again, in the framework's type. If it is made while it is sent, and the lock may be kept, `hold` gives it the
-    /// guard. Else the guard is returned, to be released now.
+    /// The same body again, `boxed` in the framework's type. If it is made while it is sent, and the lock may be kept, `hold` gives
+    /// it the guard. Else the guard is returned, to be released now.
     pub(crate) fn until_sent<T>(
         self,
         lock: Finished<'_>,
-        begun: impl FnOnce(Begun<B>) -> T,
+        boxed: impl FnOnce(Self) -> T,
         hold: impl FnOnce(T, LockGuard) -> T,
-    ) -> (T, Option<LockGuard>)
-    where
-        T: From<B::Data> + From<B>,
-    {
-        let is_stream = matches!(self, Self::Begun(_) | Self::Untouched(_));
-        let body = self.into_body(begun);
-        if is_stream {
-            return lock.until_end(body, hold);
+    ) -> (T, Option<LockGuard>) {
+        if self.is_complete {
+            return (boxed(self), Some(lock.guard));
         }
-        (body, Some(lock.guard))
-    }
-
-    /// The same body again, in the framework's type.
-    pub(crate) fn into_body<T>(self, begun: impl FnOnce(Begun<B>) -> T) -> T
-    where
-        T: From<B::Data> + From<B>,
-    {
-        match self {
-            Self::Whole(data) => data.into(),
-            Self::Ended(body) | Self::Untouched(body) => body.into(),
-            Self::Begun(body) => begun(body),
-        }
+        lock.until_end(boxed(self), hold)
     }
 }
 
-impl<B> Body for Begun<B>
+impl<B> Body for Peeked<B>
 where
     B: Body<Data: Unpin, Error: Unpin> + Unpin,
 {
@@ -151,7 +123,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match self.first {
-            Some(_) => SizeHint::with_exact(self.size),
+            Some(_) => self.size,
             None => self.rest.size_hint(),
         }
     }
@@ -226,19 +198,21 @@ mod tests {
 
     #[test]
     fn a_body_is_complete_if_it_ends_with_its_first_frame() {
-        assert!(matches!(Peeked::of(pieces(&[])), Peeked::Ended(_)));
+        assert!(Peeked::of(pieces(&[])).is_complete);
         let whole = Peeked::of(pieces(&[Some("whole")]));
-        assert!(matches!(whole, Peeked::Whole(b"whole")));
+        assert!(whole.is_complete);
+        assert_eq!(rest_of(whole), ["5 whole"]);
         let mut endless = pieces(&[]);
         endless.ends_with_the_last = false;
-        assert!(matches!(Peeked::of(endless), Peeked::Ended(_)));
+        assert!(Peeked::of(endless).is_complete);
     }
 
     #[test]
     fn a_body_that_has_begun_loses_nothing_and_keeps_its_size() {
-        let polled = |frames| match Peeked::of(pieces(frames)) {
-            Peeked::Begun(body) => rest_of(body),
-            _ => panic!("it is not complete"),
+        let polled = |frames| {
+            let body = Peeked::of(pieces(frames));
+            assert!(!body.is_complete);
+            rest_of(body)
         };
         assert_eq!(polled(&[None, Some("one")]), ["3 one"]);
         assert_eq!(
@@ -263,6 +237,6 @@ mod tests {
             }
         }
 
-        assert!(matches!(Peeked::of(Stream), Peeked::Untouched(_)));
+        assert!(!Peeked::of(Stream).is_complete);
     }
 }

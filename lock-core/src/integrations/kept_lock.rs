@@ -6,14 +6,9 @@ use crate::{
     guard::LockGuard, key::LockKey, manager::run::Finished, options::OnLost, runtime::mutex::Mutex,
 };
 
-/// The templates of which a warning told. Bounded by the number of templates in the program.
-type Warned = Mutex<BTreeSet<&'static str>>;
-
 /// Warns that a lock is released before the value was sent: once for each template.
 pub(super) fn warn_of_release(key: &LockKey) {
-    static WARNED: Warned = Mutex::new(BTreeSet::new());
     warn_once(
-        &WARNED,
         key,
         "the lock is released before the body of its response has been sent: set `max_hold`, without \
          `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
@@ -21,8 +16,11 @@ pub(super) fn warn_of_release(key: &LockKey) {
     );
 }
 
-fn warn_once(warned: &Warned, key: &LockKey, warning: &str) {
-    if warned.lock().insert(key.template().unwrap_or_default()) {
+fn warn_once(key: &LockKey, warning: &'static str) {
+    /// The templates of which a warning told. Bounded by the number of templates in the program.
+    static WARNED: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
+    let template = key.template().unwrap_or_default();
+    if WARNED.lock().insert((template, warning)) {
         tracing::warn!(key = %key.shown(), "{warning}");
     }
 }
@@ -33,9 +31,7 @@ impl Finished<'_> {
     /// keeps the lock.
     #[cfg(any(feature = "axum", feature = "poem"))]
     pub(super) fn upgraded(self) -> LockGuard {
-        static WARNED: Warned = Mutex::new(BTreeSet::new());
         warn_once(
-            &WARNED,
             self.guard.key(),
             "the lock is released with the response that upgrades the connection (101), and does not protect what runs on that \
              connection: take it inside the upgraded task, by `LockManager::run`",

@@ -1,9 +1,9 @@
 //! A failed lock as poem's response.
 
-use std::{error::Error, io};
+use std::io;
 
 use http::StatusCode;
-use http_body_util::{BodyExt as _, combinators::BoxBody};
+use http_body_util::combinators::BoxBody;
 use poem::{Body, Response, error::ResponseError, web::Data};
 
 use crate::{
@@ -68,13 +68,8 @@ impl SentLater for Body {
 }
 
 fn held(body: Body, guard: LockGuard) -> Body {
-    let body = HeldBody::new(BoxBody::from(body), guard);
-    // An error of the body itself keeps its kind.
-    let own = |error: Box<dyn Error + Send + Sync>| match error.downcast::<io::Error>() {
-        Ok(error) => *error,
-        Err(error) => io::Error::other(error),
-    };
-    BoxBody::new(body.map_err(own)).into()
+    let body = BoxBody::from(body);
+    BoxBody::new(HeldBody::<_, io::Error>::new(body, guard)).into()
 }
 
 impl SentLater for Response {

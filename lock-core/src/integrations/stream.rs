@@ -37,9 +37,8 @@ pub struct HeldStream<S> {
 pub(super) struct Held<S> {
     pub(super) stream: Pin<Box<S>>,
     lost: Pin<Box<dyn Future<Output = LeaseLost> + Send + Sync>>,
-    pub(super) lease: Lease,
     /// The last field, since its drop releases the lock.
-    _guard: LockGuard,
+    guard: LockGuard,
 }
 
 impl LockGuard {
@@ -84,19 +83,17 @@ impl<S> HeldStream<S> {
     /// Returns the lease that the stream ends with; `None` after the end.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
-        self.held.as_ref().map(|held| held.lease.clone())
+        self.held.as_ref().map(|held| held.guard.lease())
     }
 }
 
 impl<S> Held<S> {
     pub(super) fn new(stream: S, guard: LockGuard) -> Self {
         let lease = guard.lease();
-        let watched = lease.clone();
         Self {
             stream: Box::pin(stream),
-            lost: Box::pin(async move { watched.lost().await }),
-            lease,
-            _guard: guard,
+            lost: Box::pin(async move { lease.lost().await }),
+            guard,
         }
     }
 
@@ -123,7 +120,7 @@ impl<S> Held<S> {
 
     /// Checks the clock before each poll of the stream, as for a body.
     fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
-        let leases = &self.lease.leases;
+        let leases = self.guard.hold().leases();
         leases.check()?;
         if self.lost.as_mut().poll(context).is_ready() {
             leases.check()?;

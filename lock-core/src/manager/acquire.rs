@@ -4,17 +4,13 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use tokio::task::coop;
 
 use crate::{
-    driver::{
-        hold::{Admission, Hold},
-        reentry,
-        waiting::WaitFuture,
-    },
+    driver::{hold::Admission, waiting::WaitFuture},
     engine::terms::{Terms, deadline},
     error::LockError,
     guard::LockGuard,
@@ -129,32 +125,6 @@ impl<'a> AcquireFuture<'a> {
         }
     }
 
-    /// Shares the lease if the task holds the key already. Otherwise joins the key's wait queue.
-    fn begin(
-        &mut self,
-        key: &LockKey,
-        terms: Terms,
-        waker: &Waker,
-    ) -> Result<Option<Hold>, LockError> {
-        let manager = self.manager;
-        let now = manager.context().clock.now();
-        let registry = &manager.inner.registry;
-        if let Some(lease) = reentry::find(registry, key, terms.mode)? {
-            if let Some(reason) = lease.ended() {
-                return Err(lease.lost_error(reason));
-            }
-            if let Some(hold) = Hold::again(registry, vec![lease]) {
-                return Ok(Some(hold));
-            }
-        }
-        manager.require_runtime()?;
-        manager.check_key(key)?;
-        let until = deadline(terms.wait, now);
-        let wait = manager.join_queue(key, terms, now, until, waker)?;
-        self.state = AcquireState::Waiting(wait);
-        Ok(None)
-    }
-
     /// Polls the wait, which may end with the result of a run instead of a lease.
     pub(crate) fn poll_admission(
         &mut self,
@@ -162,28 +132,32 @@ impl<'a> AcquireFuture<'a> {
     ) -> Poll<Result<Admission, LockError>> {
         // A lock that is free at every poll must not starve the other tasks of its runtime.
         let coop = ready!(coop::poll_proceed(context));
-        let this = self;
-        if matches!(this.state, AcquireState::New(..))
-            && let AcquireState::New(key, terms) =
-                std::mem::replace(&mut this.state, AcquireState::Finished)
-            && let Some(result) = terms
-                .and_then(|terms| this.begin(&key, terms, context.waker()))
-                .transpose()
-        {
-            coop.made_progress();
-            let result = result.map(Admission::Held);
-            return Poll::Ready(result.map_err(|error| refused(this.manager, error)));
+        let result = ready!(self.poll_once(context));
+        coop.made_progress();
+        self.state = AcquireState::Finished;
+        Poll::Ready(result.map_err(|error| self.manager.refused(error, LockKey::eq)))
+    }
+
+    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Admission, LockError>> {
+        if let AcquireState::New(key, terms) = &self.state {
+            let terms = terms.clone()?;
+            let wanted = [(key.clone(), terms.mode)];
+            if let Some(hold) = self.manager.held_or_checked(&wanted)? {
+                return Poll::Ready(Ok(Admission::Held(hold)));
+            }
+            let until = deadline(terms.wait, self.manager.context().clock.now());
+            let waker = context.waker();
+            let wait = self.manager.join_queue(key, terms, until, waker)?;
+            self.state = AcquireState::Waiting(wait);
         }
-        let AcquireState::Waiting(wait) = &mut this.state else {
+        let AcquireState::Waiting(wait) = &mut self.state else {
             panic!("polled after it was over");
         };
-        let result = ready!(Pin::new(wait).poll(context));
-        coop.made_progress();
-        this.state = AcquireState::Finished;
-        if let Ok(Admission::Held(hold)) = &result {
+        let admission = ready!(Pin::new(wait).poll(context))?;
+        if let Admission::Held(hold) = &admission {
             hold.begin();
         }
-        Poll::Ready(result.map_err(|error| refused(this.manager, error)))
+        Poll::Ready(Ok(admission))
     }
 }
 
@@ -194,15 +168,6 @@ impl Future for AcquireFuture<'_> {
         self.poll_admission(context)
             .map(|admission| admission?.into_hold().map(LockGuard::new))
     }
-}
-
-/// The error of a call, with what its user is to know first or beside it.
-fn refused(manager: &LockManager, error: LockError) -> LockError {
-    let registry = &manager.inner.registry;
-    let error = manager
-        .or_closed(error)
-        .beside(|key| reentry::held_beside(registry, |other| other == key));
-    manager.context().logged(error)
 }
 
 impl fmt::Debug for AcquireFuture<'_> {

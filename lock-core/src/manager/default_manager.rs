@@ -10,7 +10,7 @@ use crate::{driver::reentry, error::LockError, lease::Lease, manager::LockManage
 static GLOBAL: RwLock<Option<LockManager>> = RwLock::new(None);
 
 tokio::task_local! {
-    static OF_TASK: LockManager;
+    static OF_TASK: Option<LockManager>;
 }
 
 /// Makes a manager the default of annotated functions that name no other; returns the previous one.
@@ -52,20 +52,18 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
 /// # }
 /// ```
 pub async fn with_locks<F: Future>(manager: LockManager, future: F) -> F::Output {
-    OF_TASK.scope(manager, future).await
+    OF_TASK.scope(Some(manager), future).await
 }
 
 /// Gives a future the manager of this task, for a task of its own.
 pub(super) fn with_locks_of_this_task<F: Future>(
     future: F,
 ) -> impl Future<Output = F::Output> + use<F> {
-    let manager = OF_TASK.try_with(Clone::clone).ok();
-    async move {
-        match manager {
-            Some(manager) => with_locks(manager, future).await,
-            None => future.await,
-        }
-    }
+    OF_TASK.scope(of_task(), future)
+}
+
+fn of_task() -> Option<LockManager> {
+    OF_TASK.try_with(Clone::clone).ok().flatten()
 }
 
 /// Returns the lease of the innermost body that the running task is in, of an annotated function or of
@@ -78,7 +76,7 @@ pub fn current_lease() -> Option<Lease> {
 impl LockManager {
     /// The manager of the task, else the global one.
     pub(crate) fn current_default() -> Result<Self, LockError> {
-        if let Ok(manager) = OF_TASK.try_with(Clone::clone) {
+        if let Some(manager) = of_task() {
             return Ok(manager);
         }
         let global = GLOBAL.read().unwrap_or_else(PoisonError::into_inner);

@@ -13,8 +13,8 @@ use tracing::{Instrument as _, Span};
 
 use crate::{
     driver::{
-        hold::Admission,
-        reentry::{self, Turns},
+        hold::{Admission, Leases},
+        reentry,
     },
     error::LockError,
     guard::LockGuard,
@@ -49,13 +49,18 @@ impl LockManager {
             Admission::Done(result) => return store.recall(&result),
         };
         let manager = self.clone();
-        finished(&runtime, async move {
-            let turns = Turns::default();
-            manager
-                .run_under(hold, turns, terms, body, store, then)
-                .await
+        let run = async move {
+            let run = manager.run_under(hold, Vec::new(), terms, body, store, then);
+            run.await
+        };
+        let task = with_locks_of_this_task(reentry::scope(Leases::None, &[], run));
+        let ended = runtime.spawn(task.instrument(Span::current())).await;
+        ended.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => Err(LockError::unavailable(
+                "the runtime was shut down while the body ran, and has dropped it",
+            )),
         })
-        .await
     }
 }
 
@@ -66,21 +71,5 @@ fn runtime() -> Result<Handle, LockError> {
             "`on_drop = finish` runs the body as a task of the caller's tokio runtime, and there is none here: call the function inside \
              one, or write `on_drop = cancel`",
         )
-    })
-}
-
-/// Runs a body to its end, and its release, whether or not the caller is dropped.
-async fn finished<T: Send + 'static>(
-    runtime: &Handle,
-    body: impl Future<Output = Result<T, LockError>> + Send + 'static,
-) -> Result<T, LockError> {
-    let body = reentry::task_of_caller(body);
-    let body = with_locks_of_this_task(body).instrument(Span::current());
-    let ended = runtime.spawn(body).await;
-    ended.unwrap_or_else(|error| match error.try_into_panic() {
-        Ok(panic) => resume_unwind(panic),
-        Err(_) => Err(LockError::unavailable(
-            "the runtime was shut down while the body ran, and has dropped it",
-        )),
     })
 }

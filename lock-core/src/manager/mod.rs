@@ -3,13 +3,14 @@
 use std::{fmt, sync::Arc, task::Waker, time::Duration};
 
 use crate::{
-    driver::{context::Context, registry::Registry, waiting::WaitFuture},
+    driver::{context::Context, hold::Hold, reentry, registry::Registry, waiting::WaitFuture},
     engine::{
         terms::{Defaults, Terms},
         transition,
     },
     error::LockError,
     key::LockKey,
+    mode::Mode,
     moment::Moment,
     options::{LockOptions, check_key},
     runtime::executor::Executor,
@@ -84,12 +85,45 @@ impl LockManager {
         &self,
         key: &LockKey,
         terms: Terms,
-        now: Moment,
         deadline: Option<Moment>,
         waker: &Waker,
     ) -> Result<WaitFuture, LockError> {
+        let now = self.context().clock.now();
         let wait = WaitFuture::join(&self.inner.registry, key, terms, now, deadline, waker);
         wait.inspect_err(|error| telemetry::refused(key, terms.mode.kind().shown(), error))
+    }
+
+    /// Shares the leases of the running task if it holds all of these keys. If it holds none, checks that they may be waited for.
+    fn held_or_checked(&self, keys: &[(LockKey, Mode)]) -> Result<Option<Hold>, LockError> {
+        let registry = &self.inner.registry;
+        let (mut leases, mut missing) = (Vec::new(), None);
+        for (key, mode) in keys {
+            match reentry::find(registry, key, *mode)? {
+                Some((lease, _)) => leases.push(lease),
+                None => missing = missing.or(Some(key)),
+            }
+        }
+        if let Some(missing) = missing
+            && !leases.is_empty()
+        {
+            // Waiting for the rest would break the order: another task may hold the rest and wait for what is held here.
+            let refused = LockError::invalid(
+                "this task holds other keys of the list already, and not this one: a task that takes them all at once \
+                 could hold this one and wait for those without end. Acquire all of them where the first is acquired",
+            );
+            return Err(refused.about(missing));
+        }
+        if missing.is_none()
+            && let Some(hold) = Hold::again(registry, leases)
+        {
+            hold.leases().check()?;
+            return Ok(Some(hold));
+        }
+        self.require_runtime()?;
+        for (key, _) in keys {
+            self.check_key(key)?;
+        }
+        Ok(None)
     }
 
     pub(crate) fn terms(&self, key: &LockKey, options: &LockOptions) -> Result<Terms, LockError> {
@@ -99,18 +133,28 @@ impl LockManager {
 
     /// The error of a call that is refused. A manager that was shut down says that first, since nothing else is worth mending then.
     fn or_closed(&self, error: LockError) -> LockError {
-        let is_refusal = matches!(
-            error,
-            LockError::Invalid { .. } | LockError::Unavailable { .. }
-        );
-        if !is_refusal || !self.inner.registry.keys.are_closed() {
-            return error;
+        match &error {
+            LockError::Invalid { key, .. } | LockError::Unavailable { key, .. }
+                if self.inner.registry.keys.are_closed() =>
+            {
+                let about = key.iter();
+                about.fold(transition::shut_down(), LockError::about)
+            }
+            _ => error,
         }
-        let closed = transition::shut_down();
-        match error.key() {
-            Some(key) => closed.about(key),
-            None => closed,
-        }
+    }
+
+    /// The error of a call, with what its user is to know first or beside it. `is_wanted` gets the key that is busy, and another
+    /// one that the task holds.
+    fn refused(
+        &self,
+        error: LockError,
+        is_wanted: impl Fn(&LockKey, &LockKey) -> bool,
+    ) -> LockError {
+        let registry = &self.inner.registry;
+        let beside =
+            |busy: &LockKey| reentry::held_beside(registry, |other| is_wanted(busy, other));
+        self.context().logged(self.or_closed(error).beside(beside))
     }
 
     /// Checks a key that is about to be locked.
@@ -150,9 +194,7 @@ impl Drop for ManagerState {
         if had_shares {
             context.in_progress.block_until_emptied(LAST_WAIT);
         }
-        if context.in_background.count() > 0 {
-            context.in_background.block_until_emptied(LAST_WAIT);
-        }
+        context.in_background.block_until_emptied(LAST_WAIT);
     }
 }
 

@@ -1,15 +1,13 @@
 //! Acquiring several keys at once.
 
 use std::{
+    collections::BTreeMap,
     future::{Future, poll_fn},
     task::{Context, Poll},
 };
 
 use crate::{
-    driver::{
-        hold::{Hold, Leases},
-        reentry,
-    },
+    driver::hold::{Hold, Leases},
     engine::{
         event::Event,
         terms::{Terms, deadline},
@@ -159,25 +157,9 @@ impl LockManager {
         keys: &[(LockKey, Mode)],
         terms: Terms,
     ) -> Result<Hold, LockError> {
-        let is_wanted = |other: &LockKey| keys.iter().any(|(key, _)| key == other);
-        self.acquire_together(keys, terms).await.map_err(|error| {
-            let beside = |_: &LockKey| reentry::held_beside(&self.inner.registry, is_wanted);
-            self.or_closed(error).beside(beside)
-        })
-    }
-
-    async fn acquire_together(
-        &self,
-        keys: &[(LockKey, Mode)],
-        terms: Terms,
-    ) -> Result<Hold, LockError> {
         let deadline = deadline(terms.wait, self.context().clock.now());
-        if let Some(held) = self.held_by_this_task(keys)? {
+        if let Some(held) = self.held_or_checked(keys)? {
             return Ok(held);
-        }
-        self.require_runtime()?;
-        for (key, _) in keys {
-            self.check_key(key)?;
         }
         // While the others are waited for, the leases already acquired must not run out.
         let mut each = Terms {
@@ -187,8 +169,7 @@ impl LockManager {
         // Bounded: each round lost a lease while this task waited in the queue of another key, or was not polled.
         loop {
             // A lease that was lost before the leases were joined is noticed after the join.
-            let acquired = self.acquire_each(keys, &mut each, deadline).await;
-            let acquired = acquired.map_err(|error| self.context().logged(error))?;
+            let acquired = self.acquire_each(keys, &mut each, deadline).await?;
             let hold = Hold::joined(&self.inner.registry, acquired);
             let leases = hold.leases();
             if terms.renew == AutoRenew::Off {
@@ -239,46 +220,17 @@ impl LockManager {
     ) -> Result<Vec<Hold>, LockError> {
         let mut order: Vec<_> = keys.iter().enumerate().collect();
         order.sort_by_key(|(_, (key, _))| key);
-        let mut acquired = Vec::with_capacity(keys.len());
+        let mut acquired = BTreeMap::new();
         for (position, (key, mode)) in order {
             terms.mode = *mode;
             let join = |context: &mut Context<'_>| {
-                let now = self.context().clock.now();
-                Poll::Ready(self.join_queue(key, *terms, now, deadline, context.waker()))
+                Poll::Ready(self.join_queue(key, *terms, deadline, context.waker()))
             };
             let wait = poll_fn(join).await?;
-            acquired.push((position, wait.await?.into_hold()?));
+            acquired.insert(position, wait.await?.into_hold()?);
             spend(terms, deadline, self.context().clock.now());
         }
-        acquired.sort_by_key(|(position, _)| *position);
-        Ok(acquired.into_iter().map(|(_, hold)| hold).collect())
-    }
-
-    /// What the running task holds of these keys, if it holds them all; `None` if it holds none.
-    fn held_by_this_task(&self, keys: &[(LockKey, Mode)]) -> Result<Option<Hold>, LockError> {
-        let (mut leases, mut missing) = (Vec::new(), None);
-        for (key, mode) in keys {
-            match reentry::find(&self.inner.registry, key, *mode)? {
-                Some(lease) => leases.push(lease),
-                None => missing = missing.or(Some(key)),
-            }
-        }
-        if leases.is_empty() {
-            return Ok(None);
-        }
-        if let Some(missing) = missing {
-            // Waiting for the rest would break the order: another task may hold the rest and wait for what is held here.
-            let refused = LockError::invalid(
-                "this task holds other keys of the list already, and not this one: a task that takes them all at once \
-                 could hold this one and wait for those without end. Acquire all of them where the first is acquired",
-            );
-            return Err(refused.about(missing));
-        }
-        let hold = Hold::again(&self.inner.registry, leases);
-        if let Some(hold) = &hold {
-            hold.leases().check()?;
-        }
-        Ok(hold)
+        Ok(acquired.into_values().collect())
     }
 }
 

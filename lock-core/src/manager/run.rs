@@ -8,7 +8,7 @@ use crate::{
     backend::RunResult,
     driver::{
         hold::{Admission, Hold, while_held},
-        reentry::{self, Turns},
+        reentry::{self, Turn},
     },
     engine::{terms::Terms, transition::unasked_result},
     error::LockError,
@@ -111,8 +111,10 @@ impl LockManager {
             }
             // In a box, so that a call with one key stays small.
             KeyList::Several(keys) => {
-                let hold = Box::pin(self.acquire_several(&keys, terms)).await?;
-                Ok(Admission::Held(hold))
+                let hold = Box::pin(self.acquire_several(&keys, terms)).await;
+                let is_wanted = |_: &_, other: &_| keys.iter().any(|(key, _)| key == other);
+                hold.map(Admission::Held)
+                    .map_err(|error| self.refused(error, is_wanted))
             }
         }
     }
@@ -120,7 +122,7 @@ impl LockManager {
     pub(super) async fn run_under<F: Future, S: Storing<F::Output>>(
         &self,
         hold: Hold,
-        mut turns: Turns,
+        turns: Vec<Turn>,
         terms: Terms,
         body: impl FnOnce(Lease) -> F,
         store: S,
@@ -130,7 +132,8 @@ impl LockManager {
         let body = body(guard.lease());
         // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
         let leases = guard.hold().leases();
-        let body = reentry::scope(leases, &mut turns, body).instrument(leases.first().span());
+        let body = reentry::scope(leases.clone(), &turns, body);
+        let body = body.instrument(leases.first().span());
         let value = match terms.on_lost {
             OnLost::Cancel => while_held(leases, body).await?,
             OnLost::Continue => body.await,

@@ -9,6 +9,7 @@ use crate::{
     key::LockKey,
     manager::LockManager,
     mode::Mode,
+    moment::Moment,
 };
 
 /// An owner token for a key of a manager, with which requests are sent past the driver.
@@ -101,6 +102,7 @@ impl Claim {
             result: None,
             known_fencing: context.known_tokens.of(self.owner.clock),
             may_be_queued: false,
+            valid_until: Moment::NEVER,
         });
         let answered = answered.await?;
         Ok(Tried {

@@ -46,7 +46,7 @@ impl Remember for axum_core::response::Response {
         let (parts, body) = self.into_parts();
         let body = Peeked::of(body);
         let remembered = remembered(parts.status, &parts.headers, whole(&body));
-        let body = body.into_body(axum_core::body::Body::new);
+        let body = axum_core::body::Body::new(body);
         (Self::from_parts(parts, body), remembered)
     }
 
@@ -68,8 +68,10 @@ impl Remember for poem::Response {
         let (parts, body) = self.into_parts();
         let body = Peeked::of(BoxBody::from(body));
         let remembered = remembered(parts.status, &parts.headers, whole(&body));
-        let body = body.into_body(|body| BoxBody::new(body).into());
-        (Self::from_parts(parts, body), remembered)
+        (
+            Self::from_parts(parts, BoxBody::new(body).into()),
+            remembered,
+        )
     }
 
     fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>> {
@@ -79,10 +81,10 @@ impl Remember for poem::Response {
 
 /// The bytes of a body that is complete.
 fn whole<B: Body<Data: AsRef<[u8]>>>(body: &Peeked<B>) -> Option<&[u8]> {
-    match body {
-        Peeked::Whole(data) => Some(data.as_ref()),
-        Peeked::Ended(_) => Some(&[]),
-        Peeked::Begun(_) | Peeked::Untouched(_) => None,
+    match &body.first {
+        Some(Ok(frame)) if body.is_complete => frame.data_ref().map(AsRef::as_ref),
+        None if body.is_complete => Some(&[]),
+        _ => None,
     }
 }
 

@@ -106,18 +106,10 @@ mod responder {
 /// The same without the framework: only `on_error` can then make another responder of the body's type.
 #[cfg(not(feature = "actix"))]
 mod responder {
-    /// Passes the body's value through.
-    pub fn responder<R>(body: R) -> R {
-        body
-    }
-
-    /// Passes the body's value through.
-    pub fn responder_in_result<R>(body: R) -> R {
-        body
-    }
-
-    /// Passes the value of `on_error` through.
-    pub fn responder_on_error<R>(value: R) -> R {
+    /// Passes the value of the body or of `on_error` through.
+    pub fn responder<R>(value: R) -> R {
         value
     }
+
+    pub use self::{responder as responder_in_result, responder as responder_on_error};
 }

@@ -1,13 +1,13 @@
 //! Templates that were passed by hand as exact keys. The call cannot tell them from keys with braces.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeSet;
 
-use crate::key::LockKey;
+use crate::{key::LockKey, runtime::mutex::Mutex};
 
 /// The most texts that are warned of. After these, a program makes such keys of its data.
 const MOST: usize = 32;
 
-static WARNED_OF: Mutex<Vec<Box<str>>> = Mutex::new(Vec::new());
+static WARNED_OF: Mutex<BTreeSet<Box<str>>> = Mutex::new(BTreeSet::new());
 
 /// Whether this is a key by hand that looks like a template, for the first time.
 pub(super) fn is_news(key: &LockKey) -> bool {
@@ -16,12 +16,8 @@ pub(super) fn is_news(key: &LockKey) -> bool {
 
 /// Notes the text. Returns whether it was not noted before, and there is room.
 fn is_new(text: &str) -> bool {
-    let mut known = WARNED_OF.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_new = known.len() < MOST && !known.iter().any(|known| **known == *text);
-    if is_new {
-        known.push(text.into());
-    }
-    is_new
+    let mut known = WARNED_OF.lock();
+    known.len() < MOST && known.insert(text.into())
 }
 
 /// Whether the text has a name in braces, as `{id}`, `{order.id}` or `{id:04}`.

@@ -23,12 +23,10 @@ use crate::{
     mode::LockMode,
     moment::Moment,
     runtime::{catch_panic::catch_panic, clock::Clock},
-    telemetry::hand_off::HandOff,
 };
 
 #[cfg_attr(not(feature = "metrics"), path = "no_figures.rs")]
 pub(crate) mod figures;
-pub(crate) mod hand_off;
 mod literal_keys;
 pub(crate) mod refusals;
 
@@ -82,7 +80,7 @@ impl WatchedWait {
         if !figures::ARE_KEPT && !details_are_logged() {
             return None;
         }
-        figures::wait_begins(key, mode);
+        figures::enter("lock_waiting", key, mode);
         let span = tracing::debug_span!("lock_wait", key = %key.shown(), template = key.template(), mode = mode.label());
         Some(Box::new(Self {
             observed: ObservedSpan::begin(key, mode, span, clock),
@@ -102,7 +100,8 @@ impl WatchedWait {
         let ObservedSpan {
             key, mode, clock, ..
         } = &self.observed;
-        figures::hold_begins(key, *mode);
+        figures::add("lock_acquired_total", key, *mode);
+        figures::enter("lock_held", key, *mode);
         let span = tracing::debug_span!("lock_hold", key = %key.shown(), template = key.template(), mode = mode.label(), fencing_token);
         WatchedHold(ObservedSpan::begin(key, *mode, span, clock))
     }
@@ -115,14 +114,16 @@ impl WatchedWait {
     /// The wait ended without the lock.
     pub(crate) fn failed(mut self, error: &LockError) {
         self.ends(|key, waited| tracing::debug!(%key, ?waited, %error, "not acquired"));
-        figures::refused(&self.observed.key, self.observed.mode, error);
+        count_refused(&self.observed.key, self.observed.mode, error);
     }
 
     fn ends(&mut self, report: impl FnOnce(Shown<'_>, Duration)) {
         // Set first: a subscriber may panic.
         self.has_ended = true;
         let waited = self.observed.ends(report);
-        figures::wait_ends(&self.observed.key, self.observed.mode, waited);
+        let ObservedSpan { key, mode, .. } = &self.observed;
+        figures::leave("lock_waiting", key, *mode);
+        figures::took("lock_wait_seconds", key, *mode, waited);
     }
 }
 
@@ -132,7 +133,11 @@ impl Drop for WatchedWait {
         if !self.has_ended {
             catch_panic(|| {
                 self.ends(|key, waited| tracing::debug!(%key, ?waited, "stopped waiting"));
-                figures::abandoned(&self.observed.key, self.observed.mode);
+                figures::add(
+                    "lock_abandoned_total",
+                    &self.observed.key,
+                    self.observed.mode,
+                );
             });
         }
     }
@@ -147,19 +152,34 @@ impl WatchedHold {
 
 impl Drop for WatchedHold {
     fn drop(&mut self) {
-        let observed = &self.0;
+        let ObservedSpan { key, mode, .. } = &self.0;
         catch_panic(|| {
-            let held = observed.ends(|key, held| tracing::debug!(%key, ?held, "released"));
-            figures::hold_ends(&observed.key, observed.mode, held);
+            let held = self
+                .0
+                .ends(|key, held| tracing::debug!(%key, ?held, "released"));
+            figures::leave("lock_held", key, *mode);
+            figures::took("lock_hold_seconds", key, *mode, held);
         });
     }
 }
 
-/// A task was refused before it could wait.
+/// A task was refused before it could wait, which counts as a wait of no length.
 pub(crate) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     tracing::debug!(key = %key.shown(), %error, "not acquired");
-    figures::refused_at_once(key, mode);
-    figures::refused(key, mode, error);
+    figures::took("lock_wait_seconds", key, mode, Duration::ZERO);
+    count_refused(key, mode, error);
+}
+
+fn count_refused(key: &LockKey, mode: LockMode, error: &LockError) {
+    match error {
+        LockError::Busy { .. } => figures::add("lock_busy_total", key, mode),
+        LockError::Unavailable { .. } => figures::add("lock_unavailable_total", key, mode),
+        // The first two are mistakes in the program. The loss was counted when it happened, and a repeat after its wait.
+        LockError::Invalid { .. }
+        | LockError::NotConfigured
+        | LockError::Lost { .. }
+        | LockError::Repeated { .. } => {}
+    }
 }
 
 /// The connection to a server has ended, and no other could be made.
@@ -250,8 +270,10 @@ pub(crate) fn released_at_once(key: &LockKey) {
     });
 }
 
-pub(crate) fn handed_on(key: &LockKey, mode: LockMode, how: HandOff) {
-    catch_panic(|| figures::handed_on(key, mode, how));
+/// The lock went from one holder to the next. Of the `kind` `local` are those of one process, without a message.
+pub(crate) fn handed_on(key: &LockKey, mode: LockMode, kind: &'static str) {
+    let labels = [("mode", mode.label()), ("kind", kind)];
+    count("lock_handoffs_total", key, &labels);
 }
 
 /// Adds one to a counter of this key, which has these labels after the key's.

@@ -1,33 +1,23 @@
 //! The line in the log for requests that are refused. In an outage there may be thousands of them a second.
 
-use std::{
-    error::Error as _,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::{error::Error as _, mem, time::Duration};
 
-use crate::{error::LockError, moment::Moment};
+use crate::{error::LockError, moment::Moment, runtime::mutex::Mutex};
 
 /// The shortest time between two lines.
 const PAUSE: Duration = Duration::from_secs(1);
 
-const NEVER: u64 = u64::MAX;
-
 /// Writes at most one line a second, and counts the others.
 #[derive(Debug)]
 pub(crate) struct Refusals {
-    /// When the last line was written, in nanoseconds of one clock; `NEVER` before the first line.
-    last: AtomicU64,
-    /// How many lines were left out since.
-    left_out: AtomicU64,
+    /// When the last line was written, and how many were left out since.
+    last: Mutex<(Option<Moment>, u64)>,
 }
 
 impl Refusals {
     pub(crate) const fn new() -> Self {
-        Self {
-            last: AtomicU64::new(NEVER),
-            left_out: AtomicU64::new(0),
-        }
+        let last = Mutex::new((None, 0));
+        Self { last }
     }
 
     /// Logs that a request is refused for want of a lock. `status` is what a client of a web service gets. Each caller gives the
@@ -41,20 +31,13 @@ impl Refusals {
 
     /// Returns how many lines were left out before this one; `None` if this one is left out, too.
     fn due(&self, now: Moment) -> Option<u64> {
-        let last = self.last.load(Relaxed);
-        let is_early = last != NEVER && now.since(Moment::from_nanos(last)) < PAUSE;
-        let this = now.as_nanos();
-        // If two threads write at once, one of them finds another value here, and is counted.
-        if is_early
-            || self
-                .last
-                .compare_exchange(last, this, Relaxed, Relaxed)
-                .is_err()
-        {
-            self.left_out.fetch_add(1, Relaxed);
+        let (last, left_out) = &mut *self.last.lock();
+        if last.is_some_and(|last| now.since(last) < PAUSE) {
+            *left_out += 1;
             return None;
         }
-        Some(self.left_out.swap(0, Relaxed))
+        *last = Some(now);
+        Some(mem::take(left_out))
     }
 }
 

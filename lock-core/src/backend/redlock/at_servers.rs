@@ -7,7 +7,8 @@
 //! For the driver, all servers together are one order. There is a reply on it as soon as each server has replied on the order that
 //! carried its requests. Until then a release has an outcome, by a majority, and no order. So the driver repeats it, and each try
 //! is sent to those servers only that are not certain yet. Usually the last reply comes before the second try, which then sends
-//! nothing.
+//! nothing. A server that refuses for good counts as certain after a few refusals: no further try is of use there, and the key ends
+//! with its ttl. A server that does not answer is tried until the driver gives up.
 //!
 //! All of it runs on the manager's thread.
 
@@ -23,10 +24,14 @@ use crate::{
         Backend, Release,
         in_flight::{InFlight, Order},
         owner::Owner,
+        redlock::restart_quarantine::CLOCK,
     },
     engine::reply::ReleaseOutcome,
     failure::Failure,
 };
+
+/// After so many replies of a server that refuse the release for good, no further try is of use there.
+const MOST_REFUSALS: u32 = 3;
 
 /// A lock at all servers, in their order.
 pub(super) struct AtServers {
@@ -51,10 +56,12 @@ pub(super) struct KnownAtServer {
     owner: Arc<Owner>,
     /// Whether the server took the key.
     took: bool,
-    /// Whether the key is not ours there, and will not be.
-    is_free: bool,
+    /// Whether the release is over: the key is not ours there and will not be, or the server refuses for good.
+    is_over: bool,
     /// The first outcome of its release.
-    outcome: Option<ReleaseOutcome>,
+    outcome: Option<Result<ReleaseOutcome, Failure>>,
+    /// How many tries of the release were refused for good.
+    refused: u32,
     /// Whether a try of the release was sent and has no reply.
     may_have_done_it: bool,
 }
@@ -79,8 +86,8 @@ impl AtServers {
 
     /// The order of all servers together, if there is a reply on it.
     pub(super) fn order(&self) -> Option<Order> {
-        let is_free = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.is_free);
-        self.each.iter().all(is_free).then_some(Order::LOCAL)
+        let is_over = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.is_over);
+        self.each.iter().all(is_over).then_some(Order::LOCAL)
     }
 }
 
@@ -91,8 +98,9 @@ impl AtServer {
             known: Mutex::new(KnownAtServer {
                 owner: Arc::new(owner.at_one_server()),
                 took: false,
-                is_free: false,
+                is_over: false,
                 outcome: None,
+                refused: 0,
                 may_have_done_it: false,
             }),
         })
@@ -102,17 +110,18 @@ impl AtServer {
     pub(super) async fn turn(&self) -> Result<MutexGuard<'_, KnownAtServer>, Failure> {
         let mut known = self.known.lock().await;
         if self.is_closed.load(Ordering::Acquire) {
-            let released = "this request was released before it was sent";
-            return Err(Failure::no_reply(released));
+            return Err(Failure::no_reply(
+                "this request was released before it was sent",
+            ));
         }
         // An earlier request had no reply, and may have taken the key. A later refusal settles when, and not whether.
         known.took |= !known.owner.in_flight.is_empty();
         Ok(known)
     }
 
-    /// Makes a try of the release at this server, unless it is certain there. Returns what the first reply said.
+    /// Makes a try of the release at this server, unless it is over there. Returns what the first reply said.
     ///
-    /// If the key is not held any more, and an earlier try has no reply, that try deleted it.
+    /// If the key is not held any more, and an earlier try has no reply, that try deleted it, unless the lease ran out meanwhile.
     pub(super) async fn release(
         &self,
         node: &impl Backend,
@@ -121,23 +130,20 @@ impl AtServer {
         // From now on no request leaves. One that has left ends with its time-out at the latest.
         self.is_closed.store(true, Ordering::Release);
         let mut known = self.known.lock().await;
-        if !known.is_free && known.may_hold() {
-            let owner = known.owner.clone();
-            let answer = node.release(Release { owner, ..request }).await;
-            let answered = answer.inspect_err(|failure| {
-                let was_sent = !known.owner.released_on.is_empty();
-                known.may_have_done_it |= was_sent && !failure.is_definite();
-            })?;
-            let outcome = match answered.outcome {
-                ReleaseOutcome::NotOurs if known.may_have_done_it => ReleaseOutcome::Released,
-                outcome => outcome,
-            };
-            known.outcome.get_or_insert(outcome);
-            known.is_free = known.owner.in_flight.note_answer(answered.order);
-        } else {
-            known.is_free = true;
+        known.is_over |= !known.may_hold();
+        if known.is_over {
+            return known.outcome.clone().unwrap_or(Ok(ReleaseOutcome::NotOurs));
         }
-        Ok(known.outcome.unwrap_or(ReleaseOutcome::NotOurs))
+        let (owner, valid_until) = (known.owner.clone(), request.valid_until);
+        let answer = node.release(Release { owner, ..request }).await;
+        let answered = answer.inspect_err(|failure| known.note_failure(failure))?;
+        let was_deleted = known.may_have_done_it && CLOCK.now() < valid_until;
+        let outcome = match answered.outcome {
+            ReleaseOutcome::NotOurs if was_deleted => ReleaseOutcome::Released,
+            outcome => outcome,
+        };
+        known.is_over = known.owner.in_flight.note_answer(answered.order);
+        known.outcome.get_or_insert(Ok(outcome)).clone()
     }
 }
 
@@ -151,6 +157,17 @@ impl KnownAtServer {
     pub(super) fn note_answer(&mut self, order: Order, took: bool) {
         self.owner.in_flight.note_answer(Some(order));
         self.took |= took;
+    }
+
+    /// Notes that a try of the release failed. A server that does not answer is asked again and again, one that refuses is not.
+    fn note_failure(&mut self, failure: &Failure) {
+        let was_sent = !self.owner.released_on.is_empty();
+        self.may_have_done_it |= was_sent && !failure.is_definite();
+        self.refused += u32::from(!failure.is_transient());
+        if self.refused >= MOST_REFUSALS {
+            self.is_over = true;
+            self.outcome.get_or_insert(Err(failure.clone()));
+        }
     }
 
     fn may_hold(&self) -> bool {
@@ -171,6 +188,7 @@ mod tests {
     use crate::{
         backend::{memory::MemoryBackend, owner::Entry},
         mode::Mode,
+        moment::Moment,
         runtime::clock::Clock,
     };
 
@@ -187,6 +205,7 @@ mod tests {
             result: None,
             known_fencing: 0,
             may_be_queued: false,
+            valid_until: Moment::NEVER,
         };
         (
             server,
@@ -203,7 +222,7 @@ mod tests {
         assert!(matches!(released, Ok(ReleaseOutcome::NotOurs)));
         assert!(server.turn().await.is_err(), "the release has begun");
         let known = server.known.lock().await;
-        assert!(known.is_free && known.owner.released_on.is_empty());
+        assert!(known.is_over && known.owner.released_on.is_empty());
     }
 
     #[tokio::test]
@@ -221,7 +240,46 @@ mod tests {
         assert!(released.await.is_ok());
         assert!(next.await.is_err(), "it has not left before the release");
         let known = server.known.lock().await;
-        assert!(known.is_free && !known.owner.released_on.is_empty());
+        assert!(known.is_over && !known.owner.released_on.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_gone_was_deleted_by_a_try_without_a_reply_only_while_the_lease_was_valid()
+     {
+        for (valid_until, outcome) in [
+            (Moment::NEVER, ReleaseOutcome::Released),
+            (CLOCK.now(), ReleaseOutcome::NotOurs),
+        ] {
+            let (server, node, mut release) = server();
+            let mut known = server.turn().await.expect("no release");
+            known.note_answer(Order::new(2), true);
+            known.owner.released_on.note_sent_on(Order::new(2));
+            known.note_failure(&Failure::no_reply("late"));
+            drop(known);
+            release.valid_until = valid_until;
+            let released = server.release(&node, release).await;
+            assert_eq!(released.expect("a reply"), outcome);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_refuses_three_times_is_asked_no_more() {
+        let (server, node, release) = server();
+        let mut known = server.turn().await.expect("no release");
+        known.note_answer(Order::new(2), true);
+        for (failure, is_over) in [
+            (Failure::no_reply("late"), false),
+            (Failure::refused("no"), false),
+            (Failure::not_now("away"), false),
+            (Failure::refused("no"), false),
+            (Failure::refused("no"), true),
+        ] {
+            known.note_failure(&failure);
+            assert_eq!(known.is_over, is_over, "{failure:?}");
+        }
+        drop(known);
+        let released = server.release(&node, release).await;
+        assert!(matches!(released, Err(Failure::Refused(_))));
     }
 
     #[tokio::test]

@@ -6,33 +6,22 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{moment::Moment, runtime::mutex::Mutex};
 
-/// The keys are swept when there are twice as many as after the last sweep, and at least so many.
-const FEWEST_SWEPT: usize = 256;
-
 /// The keys that others are to get first, and until when.
 #[derive(Debug, Default)]
-pub(super) struct BackOff(Mutex<LeftAlone>);
-
-#[derive(Debug, Default)]
-struct LeftAlone {
-    until: HashMap<Arc<str>, Moment>,
-    sweep_at: usize,
-}
+pub(super) struct BackOff(Mutex<HashMap<Arc<str>, Moment>>);
 
 impl BackOff {
-    /// Notes that a key is left alone until then.
+    /// Notes that a key is left alone until then. The others that are over are forgotten: each lasts for a moment only, so they are
+    /// few.
     pub(super) fn begin(&self, full_key: &Arc<str>, until: Moment, now: Moment) {
         let mut keys = self.0.lock();
-        if keys.until.len() >= keys.sweep_at {
-            keys.until.retain(|_, until| now < *until);
-            keys.sweep_at = FEWEST_SWEPT.max(keys.until.len() * 2);
-        }
-        keys.until.insert(full_key.clone(), until);
+        keys.retain(|_, until| now < *until);
+        keys.insert(full_key.clone(), until);
     }
 
     /// Until when a key is left alone, if it was noted since its last request.
     pub(super) fn end(&self, full_key: &str) -> Option<Moment> {
-        self.0.lock().until.remove(full_key)
+        self.0.lock().remove(full_key)
     }
 }
 
@@ -50,7 +39,7 @@ mod tests {
             let until = now.after(Duration::from_millis(50));
             back_off.begin(&number.to_string().into(), until, now);
         }
-        assert!(back_off.0.lock().until.len() <= FEWEST_SWEPT);
+        assert_eq!(back_off.0.lock().len(), 50);
         assert!(back_off.end("9999").is_some() && back_off.end("9999").is_none());
     }
 }

@@ -5,66 +5,76 @@
 //! or hangs delays no caller. Requests still in flight then continue. Each server has an in-flight record of its own, and each lock
 //! is released there as on a single server. There is no queue: waiters poll.
 //!
-//! - `ballot`: which fencing token to propose, and what the votes add up to;
-//! - `voting_round`: a ballot with real servers;
-//! - `redlock_server`: one of them, as this process knows it; `restart_quarantine`: which of them may vote; `redlock_servers`: all of
-//!   them;
-//! - `back_off`: letting other processes in;
-//! - `requests`, `inspect`: the requests of the waist.
+//! - `ballot`: the vote, without I/O: which fencing token to propose, and what the replies add up to;
+//! - `redlock_server`: one server, as this process knows it; `restart_quarantine`: whether it may vote;
+//! - `at_servers`: one lock at each of the servers;
+//! - `requests`, `renew`: acquires and releases, and renewals; `waist`: all that the driver asks;
+//! - `back_off`: letting other processes in.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
+use tokio::sync::mpsc;
+
 use crate::{
     backend::{
-        Acquire, Answered, Backend, Operate, Page, PagePosition, Release, Renew, Reply, Traits,
-        at_once,
-        on_executor::on_the_manager,
+        Backend, Reply,
         redis::{protocol::redis_store::Settings, transport::address::Named},
-        redlock::{redlock_server::RedlockServer, redlock_servers::RedlockServers},
+        redlock::{
+            back_off::BackOff,
+            ballot::quorum::{Replies, reached_by_majority},
+            redlock_server::RedlockServer,
+        },
     },
-    engine::reply::{AcquireOutcome, ReleaseOutcome, Renewed},
     error::LockError,
     failure::Failure,
-    fencing::KnownTokens,
-    inspect::{Health, Sighting},
+    fencing::{PER_MILLI, in_tokens},
+    runtime::{clock::wall_clock, executor::spawn_beside, mutex::Mutex},
 };
 
 mod at_servers;
 mod back_off;
 mod ballot;
-mod inspect;
 mod redlock_server;
-mod redlock_servers;
+mod renew;
 mod requests;
 pub(crate) mod restart_quarantine;
-mod voting_round;
+mod waist;
 
-/// The reason why locks on several independent servers are exclusive only.
-const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
-     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
+/// The next number is not derived from a number that is further ahead of the servers' clocks than this.
+const FAR_AHEAD: u64 = 500 * PER_MILLI;
 
 #[derive(Clone)]
 pub(crate) struct RedlockBackend(Arc<RedlockServers>);
+
+/// The servers that vote, and what this process knows of all of them together.
+struct RedlockServers {
+    servers: Vec<Arc<RedlockServer>>,
+    settings: Settings,
+    /// The largest number that this process proposed.
+    last_number: Mutex<u64>,
+    back_off: BackOff,
+}
 
 impl RedlockBackend {
     /// Connects with the first request. `quarantine` is for how long a server must have been watched before it votes.
     pub(crate) fn new(
         named: &[Named],
-        settings: &Settings,
+        settings: Settings,
         quarantine: Duration,
     ) -> Result<Self, LockError> {
         check_list(named)?;
         let run_ids = Arc::default();
-        let servers = named
-            .iter()
-            .enumerate()
-            .map(|(place, named)| {
-                let server =
-                    RedlockServer::new(place, named, settings, quarantine, Arc::clone(&run_ids));
-                server.map(Arc::new).map_err(|error| in_place(place, error))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self(Arc::new(RedlockServers::new(servers, settings))))
+        let servers = named.iter().enumerate().map(|(place, named)| {
+            let server = RedlockServer::new(place, named, &settings, quarantine, &run_ids);
+            server.map(Arc::new).map_err(|error| in_place(place, error))
+        });
+        let servers = servers.collect::<Result<_, _>>()?;
+        Ok(Self(Arc::new(RedlockServers {
+            servers,
+            settings,
+            last_number: Mutex::new(0),
+            back_off: BackOff::default(),
+        })))
     }
 
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
@@ -73,12 +83,100 @@ impl RedlockBackend {
         let servers = self.0.clone();
         Box::pin(async move {
             let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
-            servers.require_majority(connect).await?;
-            if let Some(warning) = servers.scope.warning() {
+            let replies = servers.all_replies(connect).await;
+            // Nothing has been locked yet: a mistake about one server is better found now than when another one is down.
+            let mut failures = replies.failures();
+            if let Some(invalid) = failures.find(|one| matches!(one, Failure::Invalid(_))) {
+                return Err(invalid.clone());
+            }
+            replies.result()?;
+            if let Some(warning) = servers.settings.scope.warning() {
                 tracing::warn!("{warning}");
             }
             Ok(())
         })
+    }
+}
+
+impl fmt::Debug for RedlockBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.servers.iter().map(|server| &server.node))
+            .finish()
+    }
+}
+
+impl RedlockServers {
+    fn count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Sends a request to every server, as in [`spawn_each`]. The replies come with the positions of the servers.
+    fn request_all<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        request: impl Fn(usize, Arc<RedlockServer>) -> F,
+    ) -> mpsc::UnboundedReceiver<(usize, T)> {
+        let (sender, incoming) = mpsc::unbounded_channel();
+        let each = self.servers.iter().enumerate();
+        let each = each.map(|(position, server)| {
+            let reply = request(position, server.clone());
+            async move { (position, reply.await) }
+        });
+        spawn_each(&sender, each);
+        incoming
+    }
+
+    /// Sends a request to every server, and waits for all replies.
+    async fn all_replies<T, F>(&self, request: impl Fn(Arc<RedlockServer>) -> F) -> Replies<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let mut incoming = self.request_all(|_, server| request(server));
+        let mut replies = Replies::of(self.count());
+        while let Some((server, reply)) = incoming.recv().await {
+            replies.note(server, reply);
+        }
+        replies
+    }
+
+    /// The number of the first proposal: the last one of a block of `count` tokens. It is the time at which the servers
+    /// will receive it, but above all numbers that this process knows or has proposed.
+    fn next_number(&self, known: u64, count: u32) -> u64 {
+        let clocks = self.servers.iter().filter_map(|server| server.clock());
+        let time = reached_by_majority(self.count(), clocks)
+            .unwrap_or_else(|| in_tokens(wall_clock()))
+            .saturating_add(in_tokens(self.round_trip()));
+        let count = u64::from(count);
+        let mut last = self.last_number.lock();
+        let mut number = time.max(known + count);
+        // A wrong proposal, by a clock that was set back since, must not make the next ones wrong.
+        if *last < number + FAR_AHEAD {
+            number = number.max(*last + count);
+        }
+        *last = number;
+        number
+    }
+
+    /// Twice the time of a message, plus the difference of two clocks within a data centre, in tokens.
+    fn slack(&self) -> u64 {
+        in_tokens(self.round_trip() * 2) + PER_MILLI / 2
+    }
+
+    fn round_trip(&self) -> Duration {
+        let known = (self.servers.iter()).map(|server| server.node.traits().round_trip);
+        let known = known.filter(|time| !time.is_zero());
+        reached_by_majority(self.count(), known).unwrap_or_default()
+    }
+
+    /// How long one server may take to reply about a lock with this ttl. It is a small part of the ttl, but time enough for a few
+    /// round trips.
+    fn patience(&self, ttl: Duration) -> Duration {
+        let enough = (self.round_trip() * 4).max(Duration::from_millis(20));
+        (ttl / 10)
+            .max(enough)
+            .min(Duration::from_millis(500))
+            .min(self.settings.timing.command_timeout)
     }
 }
 
@@ -94,93 +192,55 @@ fn in_place(place: usize, error: LockError) -> LockError {
 
 /// Verifies the number of servers, and that no url is listed twice. One server behind two urls is found out when it replies.
 fn check_list(named: &[Named]) -> Result<(), LockError> {
-    let count = named.len();
-    if count < 3 {
-        return Err(LockError::invalid(format!(
+    let (count, mut urls) = (named.len(), HashSet::new());
+    let is_twin = |named: &Named| matches!(named, Named::Url(url) if !urls.insert(url.clone()));
+    Err(LockError::invalid(if count < 3 {
+        format!(
             "{count} servers are no majority of anything: list three or five independent ones, or connect to a single one"
-        )));
-    }
-    if count.is_multiple_of(2) {
-        return Err(LockError::invalid(format!(
-            "{count} servers survive the loss of no more than {} would: list an odd number",
-            count - 1
-        )));
-    }
-    let mut urls = HashSet::new();
-    let mut all = named.iter();
-    if all.any(|named| matches!(named, Named::Url(url) if !urls.insert(url))) {
-        return Err(LockError::invalid(
-            "one server is listed twice: name each once, or its vote counts twice",
-        ));
-    }
-    Ok(())
+        )
+    } else if count.is_multiple_of(2) {
+        let less = count - 1;
+        format!("{count} servers survive the loss of no more than {less} would: list an odd number")
+    } else if named.iter().any(is_twin) {
+        "one server is listed twice: name each once, or its vote counts twice".to_owned()
+    } else {
+        return Ok(());
+    }))
 }
 
-impl fmt::Debug for RedlockBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.0.servers.iter().map(|server| &server.node))
-            .finish()
-    }
-}
-
-impl Backend for RedlockBackend {
-    fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>> {
-        let acquired = requests::acquire(self.0.clone(), request);
-        on_the_manager(&self.0.executor, acquired)
-    }
-
-    fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>> {
-        let servers = self.0.clone();
-        Box::pin(async move {
-            if let [request] = &batch[..]
-                && request.tokens > 0
-            {
-                return Ok(vec![requests::renew_with_tokens(&servers, request).await]);
-            }
-            requests::renew(servers, batch, within).await
-        })
-    }
-
-    fn release(&self, request: Release) -> Reply<Answered<ReleaseOutcome>> {
-        let released = requests::release(self.0.clone(), request);
-        on_the_manager(&self.0.executor, released)
-    }
-
-    fn traits(&self) -> Traits {
-        Traits {
-            only_exclusive: Some(EXCLUSIVE_BY_VOTES),
-            round_trip: self.0.round_trip(),
-            ..Traits::default()
-        }
+/// Sends requests at the same time, each in a task of its own, so that none delays another. They continue when no caller waits for the
+/// replies any more.
+fn spawn_each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    sender: &mpsc::UnboundedSender<T>,
+    requests: impl IntoIterator<Item = F>,
+) {
+    for request in requests {
+        let sender = sender.clone();
+        spawn_beside(async move {
+            // The receiver is gone once the result is decided.
+            drop(sender.send(request.await));
+        });
     }
 }
 
-impl Operate for RedlockBackend {
-    fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>> {
-        Box::pin(inspect::inspect(self.0.clone(), full_key))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn list(&self, _: Arc<str>, _: PagePosition) -> Reply<Page> {
-        let reason = "the locks of several independent servers are not listed together: connect to one of them, and list what it has";
-        at_once(Err(Failure::Invalid(reason.into())))
-    }
-
-    fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
-        let servers = self.0.clone();
-        // Waits for all servers, since the caller checks next whether the lock is free.
-        let force_release = move |server: Arc<RedlockServer>| {
-            server.node.force_release(full_key.clone(), known_fencing)
-        };
-        Box::pin(async move { servers.require_majority(force_release).await })
-    }
-
-    /// No result is kept: with a minority of the servers, there could be two of one key.
-    fn forget(&self, _: Arc<str>) -> Reply<()> {
-        at_once(Ok(()))
-    }
-
-    fn check(&self, _: Arc<KnownTokens>) -> Reply<Health> {
-        Box::pin(inspect::check(self.0.clone()))
+    #[test]
+    fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
+        let named = [0, 1, 2].map(|place| Named::Url(format!("redis://h{place}")));
+        let redlock = RedlockBackend::new(&named, Settings::default(), Duration::ZERO);
+        let servers = redlock.expect("whole urls").0;
+        let first = servers.next_number(0, 1);
+        assert!(servers.next_number(0, 1) > first);
+        let second = servers.next_number(first + 1000, 1);
+        assert!(second > first + 1000);
+        // All of a block.
+        assert!(servers.next_number(0, 64) - 64 >= second);
+        // By a clock that was set back since.
+        let astray = first + 10 * FAR_AHEAD;
+        *servers.last_number.lock() = astray;
+        assert!(servers.next_number(0, 1) < astray);
     }
 }

@@ -1,12 +1,6 @@
 //! One of the servers, as this process knows it: its identity, since when it may vote, what its clock says.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
@@ -22,18 +16,15 @@ use crate::{
         },
         redlock::{
             at_servers::AtServer,
-            restart_quarantine::{RunIds, Watch},
+            restart_quarantine::{CLOCK, RunIds, Watch},
         },
-        timing::Timing,
     },
     error::LockError,
     failure::Failure,
     fencing::{PER_MILLI, in_tokens},
     moment::Moment,
-    runtime::{clock::Clock, mutex::Mutex},
+    runtime::mutex::Mutex,
 };
-
-pub(super) const CLOCK: Clock = Clock::Boot;
 
 /// A server that may not vote yet is asked about it this often at most: other processes may have watched it for longer.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
@@ -43,32 +34,35 @@ pub(super) struct RedlockServer {
     /// Its position in the list.
     place: usize,
     pub(super) node: RedisStore,
-    timing: Timing,
     /// For how long it must have been watched.
     quarantine: Duration,
     run_ids: Arc<Mutex<RunIds>>,
-    /// What it reported when it was last greeted, and on which connection.
-    voting_right: Mutex<Option<VotingRight>>,
-    /// Its marker, or its run id where no marker is used; and when another one was found than before.
-    data: Mutex<Option<(Arc<str>, Option<Moment>)>>,
-    /// How far its clock is ahead of this process's, in tokens; `i64::MIN` if not known.
-    ahead: AtomicI64,
+    known: Mutex<Known>,
+}
+
+/// What it reported last.
+#[derive(Debug, Default)]
+struct Known {
+    voting_right: Option<VotingRight>,
+    /// How far its clock is ahead of this process's, in tokens.
+    ahead: Option<i64>,
     /// How far its fencing counter was ahead of its clock, in tokens.
-    counter_ahead: AtomicU64,
+    counter_ahead: u64,
 }
 
 #[derive(Clone, Debug)]
 struct VotingRight {
+    /// On which it was found.
     connection: ConnectionId,
     watch: Watch,
     /// When the server has to be checked again: never, if its marker says that it may vote.
     check_again: Moment,
+    /// When another run or marker was found than before.
+    lost_data: Option<Moment>,
 }
 
 /// How far from its clock a server accepts a number; see `counter.lua`.
 const WINDOW: Duration = Duration::from_secs(1);
-
-const UNKNOWN: i64 = i64::MIN;
 
 impl RedlockServer {
     pub(super) fn new(
@@ -76,18 +70,14 @@ impl RedlockServer {
         named: &Named,
         settings: &Settings,
         quarantine: Duration,
-        run_ids: Arc<Mutex<RunIds>>,
+        run_ids: &Arc<Mutex<RunIds>>,
     ) -> Result<Self, LockError> {
         Ok(Self {
             place,
             node: RedisStore::one_of_several(named, settings)?,
-            timing: settings.timing,
             quarantine,
-            run_ids,
-            voting_right: Mutex::new(None),
-            data: Mutex::new(None),
-            ahead: AtomicI64::new(UNKNOWN),
-            counter_ahead: AtomicU64::new(0),
+            run_ids: run_ids.clone(),
+            known: Mutex::default(),
         })
     }
 
@@ -106,7 +96,8 @@ impl RedlockServer {
 
     /// Until when a new connection and its first reply may take.
     fn patience(&self) -> Moment {
-        let within = self.timing.connect_timeout + self.timing.command_timeout;
+        let timing = &self.node.0.timing;
+        let within = timing.connect_timeout + timing.command_timeout;
         CLOCK.now().after(within)
     }
 
@@ -117,49 +108,33 @@ impl RedlockServer {
     ///
     /// # Cancel safety
     ///
-    /// The record of the server, if there is one, knows which requests may have been executed.
+    /// The record of the lock at this server knows which requests may have been executed.
     pub(super) async fn vote(
         &self,
         proposal: &Proposal,
         number: u64,
         within: Duration,
-        at: Option<&AtServer>,
+        at: &AtServer,
     ) -> Result<Vote, Failure> {
         let until = CLOCK.now().after(within);
-        let known = self.voting_right.lock().clone();
-        let is_valid = |known: &VotingRight| {
-            CLOCK.now() < known.check_again && self.node.is_connected_by(known.connection)
-        };
-        let voting_right = match known.filter(is_valid) {
-            Some(known) => known,
-            None => self.fetch_voting_right(until).await?,
-        };
+        let voting_right = self.voting_right(until).await?;
         let waits = left(voting_right.watch.votes_from);
         if !waits.is_zero() {
             return Err(Failure::not_now(self.forgetful(waits)));
         }
-        let mut turn = None;
-        if let Some(at) = at {
-            let no_turn = |_| Err(Failure::no_reply("an earlier request has no reply yet"));
-            let known = timeout(left(until), at.turn()).await;
-            turn = Some(known.unwrap_or_else(no_turn)?);
-        }
-        let in_flight = turn.as_ref().map(|known| known.in_flight());
-        let marker = &voting_right.watch.name;
-        let within = left(until);
-        let asked = (self.node).propose(proposal, number, marker, within, in_flight);
+        let no_turn = |_| Err(Failure::no_reply("an earlier request has no reply yet"));
+        let mut turn = (timeout(left(until), at.turn()).await).unwrap_or_else(no_turn)?;
+        let (marker, within) = (&voting_right.watch.name, left(until));
+        let asked = (self.node).propose(proposal, number, marker, within, turn.in_flight());
         let (connection, vote) = asked.await?;
-        if let Some(mut known) = turn {
-            known.note_answer(connection, matches!(vote, Some(Vote::Accepted { .. })));
-        }
+        turn.note_answer(connection, matches!(vote, Some(Vote::Accepted { .. })));
+        drop(turn);
         let Some(vote) = vote else {
-            // The next vote fetches the right, unless one of another marker was learnt meanwhile.
-            let is_old = |known: &mut VotingRight| known.watch.name == *marker;
-            self.voting_right.lock().take_if(is_old);
-            return Err(Failure::not_now(format!(
-                "{} has lost its data and may have forgotten locks",
-                self.node.shown()
-            )));
+            if let Some(known) = &mut self.known.lock().voting_right {
+                known.check_again = CLOCK.now();
+            }
+            let lost = "has lost its data and may have forgotten locks";
+            return Err(Failure::not_now(self.text(lost)));
         };
         match vote {
             Vote::Accepted { clock, .. } => self.set_clock(clock, number),
@@ -168,10 +143,8 @@ impl RedlockServer {
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            return Err(Failure::no_reply(format!(
-                "{} was connected to anew while it voted",
-                self.node.shown()
-            )));
+            let anew = "was connected to anew while it voted";
+            return Err(Failure::no_reply(self.text(anew)));
         }
         Ok(vote)
     }
@@ -182,35 +155,20 @@ impl RedlockServer {
         let until = CLOCK.now().after(within);
         let voting_right = self.fetch_voting_right(until).await.ok()?;
         let votes_soon = left(voting_right.watch.votes_from) <= within;
-        if votes_soon && !self.quarantine.is_zero() {
-            return None;
+        let lost_data = voting_right.lost_data?;
+        (!votes_soon || self.quarantine.is_zero()).then_some(lost_data)
+    }
+
+    /// Returns what is known, if it is still of use.
+    async fn voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
+        let known = self.known.lock().voting_right.clone();
+        let is_valid = |known: &VotingRight| {
+            CLOCK.now() < known.check_again && self.node.is_connected_by(known.connection)
+        };
+        match known.filter(is_valid) {
+            Some(known) => Ok(known),
+            None => self.fetch_voting_right(until).await,
         }
-        self.data.lock().as_ref()?.1
-    }
-
-    fn note_data(&self, run_id: &Arc<str>, watch: &Watch) {
-        let found = if watch.name.is_empty() {
-            run_id
-        } else {
-            &watch.name
-        };
-        let mut data = self.data.lock();
-        let lost = match &*data {
-            Some((known, lost)) if known == found => *lost,
-            Some(_) => Some(CLOCK.now()),
-            None => None,
-        };
-        *data = Some((found.clone(), lost));
-    }
-
-    /// The current time of its clock, in tokens, if that is known.
-    pub(super) fn clock(&self) -> Option<u64> {
-        own_time().checked_add_signed(self.ahead()?)
-    }
-
-    /// How far its clock is ahead of this process's, if that is known.
-    pub(super) fn ahead(&self) -> Option<i64> {
-        Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
     }
 
     async fn fetch_voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
@@ -226,16 +184,22 @@ impl RedlockServer {
             )));
         }
         let (watch, check_again) = self.continue_watching(&greeting.run_id, until).await?;
-        self.note_data(&greeting.run_id, &watch);
+        let waits = left(watch.votes_from);
+        let mut known = self.known.lock();
+        let (lost_data, is_new) = match &known.voting_right {
+            Some(before) if before.watch.name == watch.name => (before.lost_data, false),
+            Some(_) => (Some(CLOCK.now()), true),
+            None => (None, true),
+        };
         let voting_right = VotingRight {
             connection: greeting.connection,
             watch,
             check_again,
+            lost_data,
         };
-        let before = self.voting_right.lock().replace(voting_right.clone());
-        let is_known = before.is_some_and(|before| before.watch.name == voting_right.watch.name);
-        let waits = left(voting_right.watch.votes_from);
-        if !is_known && !waits.is_zero() {
+        known.voting_right = Some(voting_right.clone());
+        drop(known);
+        if is_new && !waits.is_zero() {
             tracing::warn!(server = self.node.shown(), "{}", self.forgetful(waits));
         }
         Ok(voting_right)
@@ -248,27 +212,17 @@ impl RedlockServer {
         until: Moment,
     ) -> Result<(Watch, Moment), Failure> {
         let sent = CLOCK.now();
-        if self.quarantine.is_zero() {
-            let watch = Watch {
-                name: "".into(),
-                votes_from: sent,
-            };
-            return Ok((watch, Moment::NEVER));
-        }
-        let known = self.voting_right.lock().clone().map(|known| known.watch);
-        let (name, watched) = match &known {
-            Some(known) => (&*known.name, known.watched(sent, self.quarantine)),
-            None => ("", Duration::ZERO),
-        };
+        let known = self.known.lock().voting_right.clone();
+        let known = known.as_ref().map(|known| &known.watch);
+        let name = known.map_or("", |known| &known.name);
+        let watched = known.map_or(Duration::ZERO, |known| known.watched(sent, self.quarantine));
         let marker = self.node.mark(run_id, name, watched, left(until)).await?;
         let now = CLOCK.now();
-        let Some((watch, watched)) = Watch::read(&marker, run_id, now, self.quarantine) else {
-            return Err(Failure::not_now(format!(
-                "{} may have forgotten locks, and takes no marker by which that is found out",
-                self.node.shown()
-            )));
+        let read = Watch::read(&marker, run_id, now, self.quarantine, known);
+        let Some((watch, watched)) = read else {
+            let none = "may have forgotten locks, and takes no marker by which that is found out";
+            return Err(Failure::not_now(self.text(none)));
         };
-        let watch = watch.with(known.as_ref());
         let check_again = if watched >= self.quarantine {
             Moment::NEVER
         } else {
@@ -277,18 +231,26 @@ impl RedlockServer {
         Ok((watch, check_again))
     }
 
+    /// The current time of its clock, in tokens, if that is known.
+    pub(super) fn clock(&self) -> Option<u64> {
+        own_time().checked_add_signed(self.known.lock().ahead?)
+    }
+
     /// The message that the server does not vote for this long.
     pub(super) fn forgetful(&self, waits: Duration) -> String {
-        format!(
-            "{} was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
-             {waits:?}, by this process or others",
-            self.node.shown()
-        )
+        self.text(&format!(
+            "was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
+             {waits:?}, by this process or others"
+        ))
+    }
+
+    fn text(&self, what: &str) -> String {
+        format!("{} {what}", self.node.shown())
     }
 
     /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.
     pub(super) fn clock_warning(&self) -> Option<String> {
-        let ahead = Duration::from_millis(self.counter_ahead.load(Ordering::Relaxed) / PER_MILLI);
+        let ahead = Duration::from_millis(self.known.lock().counter_ahead / PER_MILLI);
         let until = ahead.checked_sub(WINDOW).filter(|until| !until.is_zero())?;
         Some(format!(
             "the clock of {} is {ahead:?} behind its last fencing token, so it was set back: it votes in {until:?}, or when its \
@@ -298,10 +260,9 @@ impl RedlockServer {
     }
 
     fn set_clock(&self, clock: u64, counter: u64) {
-        self.counter_ahead
-            .store(counter.saturating_sub(clock), Ordering::Relaxed);
-        let ahead = clock.cast_signed().wrapping_sub(own_time().cast_signed());
-        self.ahead.store(ahead, Ordering::Relaxed);
+        let mut known = self.known.lock();
+        known.counter_ahead = counter.saturating_sub(clock);
+        known.ahead = Some(clock.cast_signed().wrapping_sub(own_time().cast_signed()));
     }
 }
 

@@ -15,7 +15,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::moment::Moment;
+use crate::{moment::Moment, runtime::clock::Clock};
+
+/// The clock by which servers are watched.
+pub(super) const CLOCK: Clock = Clock::Boot;
 
 /// The longest ttl of a lock on several servers, unless the builder says otherwise.
 pub(crate) const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
@@ -38,17 +41,21 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// What a server's marker, read before `now`, says about this run of the server; and for how long the server was watched.
+    /// What a server's marker, read before `now`, says about this run of the server; and for how long the server was watched. Continues
+    /// from what was known before: the marker may say less, if nothing was written to it since.
     pub(crate) fn read(
         marker: &str,
         run_id: &str,
         now: Moment,
         needed: Duration,
+        known: Option<&Self>,
     ) -> Option<(Self, Duration)> {
         let (name, watched) = marker.split_at(marker.rfind(':')? + 1);
         let watched = Duration::from_millis(watched.parse().ok()?);
         name.strip_prefix(run_id)?.strip_prefix(':')?;
         let votes_from = now.after(needed).before(watched);
+        let known = known.filter(|known| *known.name == *name);
+        let votes_from = known.map_or(votes_from, |known| known.votes_from.min(votes_from));
         let name = name.into();
         Some((Self { name, votes_from }, watched))
     }
@@ -56,14 +63,6 @@ impl Watch {
     /// For how long the server was watched until `now`; a whole quarantine at most.
     pub(crate) fn watched(&self, now: Moment, needed: Duration) -> Duration {
         needed.saturating_sub(self.votes_from.since(now))
-    }
-
-    /// Goes on with what was known of the server before: the marker may say less, if nothing was written to it since.
-    pub(crate) fn with(mut self, known: Option<&Self>) -> Self {
-        if let Some(known) = known.filter(|known| known.name == self.name) {
-            self.votes_from = self.votes_from.min(known.votes_from);
-        }
-        self
     }
 }
 
@@ -97,28 +96,29 @@ mod tests {
     fn a_server_votes_when_it_was_watched_for_long_enough_whatever_the_marker_says_meanwhile() {
         let needed = needed_for(DEFAULT_MAX_TTL);
         assert_eq!(needed, SECOND * 125);
-        let read = |marker: &str, now| Watch::read(marker, "run", now, needed);
-        let (fresh, _) = read("run:name:0", at(1000)).expect("whole");
+        let read = |marker: &str, now, known| Watch::read(marker, "run", now, needed, known);
+        let (fresh, _) = read("run:name:0", at(1000), None).expect("whole");
         assert_eq!(fresh.votes_from, at(1125));
         assert_eq!(fresh.watched(at(1100), needed), SECOND * 100);
         assert_eq!(fresh.watched(at(2000), needed), needed);
         // Others wrote less, or more, than what this client has watched.
-        let (less, watched) = read("run:name:40000", at(1100)).expect("whole");
+        let (less, watched) = read("run:name:40000", at(1100), None).expect("whole");
         assert_eq!((less.votes_from, watched), (at(1185), SECOND * 40));
-        assert_eq!(less.with(Some(&fresh)), fresh);
-        let (more, _) = read("run:name:125000", at(1100)).expect("whole");
-        assert_eq!(more.with(Some(&fresh)).votes_from, at(1100));
+        let (less, _) = read("run:name:40000", at(1100), Some(&fresh)).expect("whole");
+        assert_eq!(less, fresh);
+        let (more, _) = read("run:name:125000", at(1100), Some(&fresh)).expect("whole");
+        assert_eq!(more.votes_from, at(1100));
         // The client's machine was started after the server.
-        let (old, _) = read("run:name:125000", at(7)).expect("whole");
+        let (old, _) = read("run:name:125000", at(7), None).expect("whole");
         assert_eq!(old.votes_from, at(7));
     }
 
     #[test]
     fn a_restart_and_a_loss_of_data_begin_a_quarantine() {
-        let read = |marker: &str| Watch::read(marker, "run", at(10), SECOND);
-        let (lost, _) = read("run:other:0").expect("whole");
-        let (known, _) = read("run:name:1000").expect("whole");
-        assert_eq!(lost.with(Some(&known)).votes_from, at(11));
+        let read = |marker: &str, known| Watch::read(marker, "run", at(10), SECOND, known);
+        let (known, _) = read("run:name:1000", None).expect("whole");
+        let (lost, _) = read("run:other:0", Some(&known)).expect("whole");
+        assert_eq!(lost.votes_from, at(11));
         for odd in [
             "",
             "run",
@@ -127,7 +127,7 @@ mod tests {
             "runs:name:9999",
             "before:name:9999",
         ] {
-            assert_eq!(read(odd), None, "{odd}");
+            assert_eq!(read(odd, None), None, "{odd}");
         }
     }
 

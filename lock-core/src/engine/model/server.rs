@@ -211,6 +211,7 @@ impl Server {
                     }),
                     known_fencing: known,
                     may_be_queued: true,
+                    valid_until: Moment::NEVER,
                 };
                 let (_, messages) =
                     self.update(known, now, |table, update| table.release(&release, update));

@@ -33,7 +33,7 @@ impl LockManagerBuilder {
     /// [`max_ttl`](Self::max_ttl) plus 5 s.
     ///
     /// For tests, in which the servers have just been started. With a shorter time than the default, two processes can have the
-    /// same lock after a server restarted without its data. With zero, a loss of data is not looked for. With a longer time, the
+    /// same lock after a server restarted without its data. With zero, such a server votes at once. With a longer time, the
     /// server stays excluded for longer than needed.
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.servers.quarantine = Some(span);

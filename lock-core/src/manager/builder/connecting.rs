@@ -69,7 +69,7 @@ impl LockManagerBuilder {
 
     /// `clock` is the machine's for a manager with a thread of its own.
     pub(super) fn finish(
-        self,
+        mut self,
         backend: Arc<dyn Backend>,
         grants: Arc<Grants>,
         executor: Executor,
@@ -79,6 +79,7 @@ impl LockManagerBuilder {
         if let Ok(defaults) = &mut defaults {
             defaults.only_exclusive = backend.traits().only_exclusive;
         }
+        self.limits.prefetches = backend.traits().prefetches;
         telemetry::figures::describe();
         let context = Arc::new(Context::new(
             backend,

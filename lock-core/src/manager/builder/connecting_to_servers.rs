@@ -60,15 +60,13 @@ impl LockManagerBuilder {
         server: Named,
     ) -> Result<LockManager, LockError> {
         let grants = Arc::<Grants>::default();
-        let executor = start_thread()?;
+        let executor = Executor::start_thread().map_err(LockError::unavailable)?;
         let backend = RedisStore::new(&server, &self.settings(&executor)?, Some(grants.clone()))?;
         if backend.is_one_server() {
             self.fail_fast_after.get_or_insert(FAIL_FAST_AFTER);
         }
-        let greet = {
-            let backend = backend.clone();
-            move || backend.greet_for_caller()
-        };
+        let greeting = backend.clone();
+        let greet = move || greeting.greet_for_caller();
         self.on_a_thread(executor, Arc::new(backend), grants, greet)
             .await
     }
@@ -89,12 +87,10 @@ impl LockManagerBuilder {
                 "min_replicas_acked is for a primary with replicas, and several independent servers have none",
             ));
         }
-        let executor = start_thread()?;
-        let backend = RedlockBackend::new(&servers, &self.settings(&executor)?, quarantine)?;
-        let greet = {
-            let backend = backend.clone();
-            move || backend.greet()
-        };
+        let executor = Executor::start_thread().map_err(LockError::unavailable)?;
+        let backend = RedlockBackend::new(&servers, self.settings(&executor)?, quarantine)?;
+        let greeting = backend.clone();
+        let greet = move || greeting.greet();
         self.on_a_thread(executor, Arc::new(backend), Arc::default(), greet)
             .await
     }
@@ -138,10 +134,6 @@ async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> Reply<()>) {
             }
         }
     }
-}
-
-fn start_thread() -> Result<Executor, LockError> {
-    Executor::start_thread().map_err(LockError::unavailable)
 }
 
 /// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.

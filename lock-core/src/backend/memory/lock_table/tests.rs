@@ -335,6 +335,7 @@ impl World {
             keep: (keep == Keep::Yes).then_some(TTLS[1]),
             known_fencing: self.largest_token,
             may_be_queued: true,
+            valid_until: Moment::NEVER,
         };
         let is_held = self.holder(number).is_some();
         self.left(number);

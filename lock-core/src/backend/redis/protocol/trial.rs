@@ -124,11 +124,7 @@ pub(super) async fn try_a_lock(
     if location.capabilities(store.within()).await?.scripts {
         expect_rights(location).await?;
     } else if store.0.is_one_of_several {
-        return Err(errors::denied(
-            "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or the \
-             server does not have these commands"
-                .to_owned(),
-        ));
+        return Err(no_scripts());
     }
     if let (Some(replica_acks), Acked::NeedNot) = (&location.server.replica_acks, acked) {
         replica_acks.try_out().await?;
@@ -152,6 +148,15 @@ pub(super) async fn try_a_lock(
         }
         (other, _) => other,
     })
+}
+
+/// The failure of one of several servers where scripts cannot run.
+pub(super) fn no_scripts() -> Failure {
+    errors::denied(
+        "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
+         the server does not have these commands"
+            .to_owned(),
+    )
 }
 
 /// Verifies that scripts may call all that they call, also for a lock that others wait for or share. In the middle of a script a
@@ -178,15 +183,9 @@ async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     };
     let name = name.to_ascii_lowercase();
     if words.contains("nknown") {
-        let server = location.server.connection.address().shown();
-        return match &*name {
-            "xadd" => Err(errors::no_streams(server)),
-            // The last one that is called. In a cluster without it, as of Redis 6.2, waiters poll.
-            "spublish" => Ok(()),
-            _ => Err(Failure::invalid(format!(
-                "{server} cannot keep locks: it has no `{name}` ({words})"
-            ))),
-        };
+        return Err(errors::no_streams(
+            location.server.connection.address().shown(),
+        ));
     }
     let object = match &*name {
         "time" => String::new(),
@@ -269,6 +268,7 @@ async fn lock_and_unlock(
         keep: None,
         known_fencing: 0,
         may_be_queued: false,
+        valid_until: Moment::NEVER,
     };
     store.note_others(&release.owner.key, true);
     let key = release.owner.key.clone();

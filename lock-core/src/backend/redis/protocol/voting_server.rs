@@ -17,6 +17,7 @@ use crate::{
                 redis_store::{RedisStore, Settings},
                 replies::{SeenLock, answered, of_reply, of_value},
                 scripts::{Call, MARK, PROPOSE},
+                trial,
             },
             topology::{key_location::KeyLocation, servers::RedisServers},
             transport::{
@@ -51,16 +52,8 @@ pub(crate) struct Proposal {
     pub(crate) ttl: Duration,
     /// How many fencing tokens are wanted.
     pub(crate) count: u32,
-    pub(crate) lock: LockCondition,
     /// For how long other processes are to see that this one asks for the lock; zero: not at all.
     pub(crate) mark: Duration,
-}
-
-/// What a proposal expects of the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockCondition {
-    FreeOrOurs,
-    Ours,
 }
 
 /// A server's reply to a proposal. Its times are fencing tokens, by its clock.
@@ -70,7 +63,7 @@ pub(crate) enum Vote {
     Accepted { clock: u64, wanted: bool },
     /// The number was not above the counter, or was far from the clock. `least`: the larger of counter and clock.
     Refused { least: u64, clock: u64 },
-    /// Another process has the lock, for this long (`None`: without an expiry). Or the lock is free, but had to be ours.
+    /// Another process has the lock, for this long (`None`: without an expiry).
     Held { least: u64, left: Option<Duration> },
 }
 
@@ -165,8 +158,13 @@ impl RedisStore {
             ],
         };
         let connection = &place.server.connection;
-        let (_, reply) = (place.run_on(connection, &MARK, call, within, None)).await?;
-        let text = reply::text(&of_value(reply)?).map(str::to_owned);
+        let written = place.run_on(connection, &MARK, call, within, None).await;
+        let written = written.and_then(|(_, reply)| of_value(reply));
+        let is_refused = |failure: &Failure| !failure.is_transient();
+        if written.as_ref().is_err_and(is_refused) && !place.capabilities(within).await?.scripts {
+            return Err(trial::no_scripts());
+        }
+        let text = reply::text(&written?).map(str::to_owned);
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
@@ -178,7 +176,7 @@ impl RedisStore {
         number: u64,
         marker: &str,
         within: Duration,
-        in_flight: Option<&InFlight>,
+        in_flight: &InFlight,
     ) -> Result<(ConnectionId, Option<Vote>), Failure> {
         let (place, owner) = (self.place(), &proposal.owner);
         let call = Call {
@@ -193,22 +191,15 @@ impl RedisStore {
                 Number(millis(proposal.ttl)),
                 Number(number),
                 Number(proposal.count.into()),
-                Text(match proposal.lock {
-                    LockCondition::FreeOrOurs => "free",
-                    LockCondition::Ours => "own",
-                }),
                 Text(&place.names.channel),
                 Number(millis(proposal.mark)),
                 Text(marker),
             ],
         };
         let connection = &place.server.connection;
-        let proposed = place.run_on(connection, &PROPOSE, call, within, in_flight);
+        let proposed = place.run_on(connection, &PROPOSE, call, within, Some(in_flight));
         let (connection, reply) = proposed.await?;
-        let reply = match in_flight {
-            Some(in_flight) => of_reply(reply, connection, in_flight)?,
-            None => of_value(reply)?,
-        };
+        let reply = of_reply(reply, connection, in_flight)?;
         let vote = match reply::numbers(&reply).as_deref() {
             Some([-2]) => None,
             _ => Some(read_vote(&reply).ok_or_else(|| errors::nonsense("a proposal"))?),
@@ -270,7 +261,6 @@ fn read_vote(reply: &Value) -> Option<Vote> {
             least: number(least)?,
             left: match left {
                 -1 => None,
-                -2 => Some(Duration::ZERO),
                 left => Some(Duration::from_millis(number(left)?)),
             },
         }),

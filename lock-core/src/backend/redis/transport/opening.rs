@@ -316,7 +316,7 @@ async fn subscribe(current: &CurrentConnection, channel: &str) -> Result<Option<
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
+    use tokio::{io::DuplexStream, time::Instant};
 
     use super::*;
     use crate::backend::redis::transport::{
@@ -337,9 +337,9 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_end() {
-        let (ours, theirs) = tokio::io::duplex(64);
+    /// A connection that is watched, and the other end of its stream.
+    fn watched(credentials: Option<&Credentials>) -> (CurrentConnection, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1 << 12);
         let traffic = Arc::<Traffic>::default();
         let stream = Stream::Fixed(Box::new(ours));
         let session = Session::start(stream, traffic.clone(), Arc::new(RepliesOnly));
@@ -349,10 +349,15 @@ mod tests {
             address: &settings.address,
             listener: Arc::new(|_| ()),
         };
+        let connection = Connection::of_session(session, traffic);
+        (opening.watched(connection, credentials), theirs)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_end() {
         let day = Duration::from_secs(24 * 60 * 60);
         let credentials = Credentials::new("user", "password").valid_for(day);
-        let connection = Connection::of_session(session, traffic);
-        let current = opening.watched(connection, Some(&credentials));
+        let (current, theirs) = watched(Some(&credentials));
         let kept = Arc::downgrade(&current.connection);
         drop((current, theirs));
         let started = Instant::now();
@@ -360,5 +365,15 @@ mod tests {
             assert!(started.elapsed() < day / 2, "it is kept");
             sleep(Duration::from_secs(1)).await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_swallows_requests_ends_within_two_time_outs_and_a_second() {
+        let (current, _never_read) = watched(None);
+        let started = Instant::now();
+        let reply = current.ask(&[Arg::Text("PING")]).await;
+        assert!(matches!(reply, Err(Failure::NoReply(_))), "{reply:?}");
+        let longest = Timing::default().command_timeout * 2 + Duration::from_secs(1);
+        assert!(started.elapsed() <= longest, "{:?}", started.elapsed());
     }
 }

@@ -7,7 +7,7 @@
 //! Rejected: each server gives a token from its own counter, and the client takes the largest. That is one round trip, too. But
 //! later tokens can be smaller, whether or not the largest is written back.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     backend::{redis::protocol::voting_server::Vote, redlock::ballot::quorum::majority},
@@ -43,20 +43,11 @@ pub(crate) struct Ballot {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ServerVotes {
     /// The proposals that it accepted, by their places.
-    accepted: Vec<usize>,
-    /// What it replied to the last proposal.
-    last: LastVote,
+    accepted: BTreeSet<usize>,
+    /// What it replied to the last proposal. An error: no reply, or none that counts. It is not waited for any more.
+    last: Option<Result<Vote, ()>>,
     /// The largest number that it reported.
     least: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum LastVote {
-    #[default]
-    NoVoteYet,
-    Voted(Vote),
-    /// No reply, or none that counts. It is not waited for any more.
-    Silent,
 }
 
 /// What is to be done now.
@@ -98,39 +89,23 @@ impl Ballot {
         }
     }
 
-    /// Takes a server's reply to the proposal with this index. A reply may come late, or twice.
-    pub(crate) fn count(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
+    /// Takes a server's reply to the proposal with this index; `None` if it did not reply in time, or its reply does not count. A reply
+    /// may come late, or twice.
+    pub(crate) fn count(&mut self, server: usize, place: usize, vote: Option<Vote>) -> BallotStep {
         let is_last = place + 1 == self.proposals.len();
         let votes = &mut self.servers[server];
-        let least = match vote {
+        let least = vote.map(|vote| match vote {
             Vote::Accepted { clock, .. } => {
-                if !votes.accepted.contains(&place) {
-                    votes.accepted.push(place);
-                    votes.accepted.sort_unstable();
-                }
+                votes.accepted.insert(place);
                 clock.max(self.proposals[place])
             }
             Vote::Refused { least, .. } | Vote::Held { least, .. } => least,
-        };
-        votes.least = votes.least.max(Some(least));
+        });
+        votes.least = votes.least.max(least);
         if is_last {
-            votes.last = LastVote::Voted(vote);
+            votes.last = Some(vote.ok_or(()));
         }
         self.next_step(place)
-    }
-
-    /// A server did not reply in time, or its reply does not count.
-    pub(crate) fn miss(&mut self, server: usize, place: usize) -> BallotStep {
-        if place + 1 == self.proposals.len() {
-            self.servers[server].last = LastVote::Silent;
-        }
-        self.next_step(place)
-    }
-
-    /// Whether a majority said that another client has the lock.
-    pub(crate) fn is_definitely_held(&self) -> bool {
-        let held = |votes: &&ServerVotes| matches!(votes.last, LastVote::Voted(Vote::Held { .. }));
-        self.servers.iter().filter(held).count() >= self.majority()
     }
 
     fn next_step(&mut self, place: usize) -> BallotStep {
@@ -140,14 +115,14 @@ impl Ballot {
                 number: self.proposals[place],
             };
         }
-        let (mut open, mut refused, mut held, mut silent) = (0, 0, 0, 0);
-        let mut overtaken = false;
+        let (mut open, mut refused, mut silent) = (0, 0, 0);
+        let (mut held, mut overtaken) = (Vec::new(), false);
         for votes in &self.servers {
             match votes.last {
-                LastVote::NoVoteYet | LastVote::Voted(Vote::Accepted { .. }) => open += 1,
-                LastVote::Voted(Vote::Held { .. }) => held += 1,
-                LastVote::Silent => silent += 1,
-                LastVote::Voted(Vote::Refused { least, .. }) => {
+                None | Some(Ok(Vote::Accepted { .. })) => open += 1,
+                Some(Ok(Vote::Held { left, .. })) => held.push(left),
+                Some(Err(())) => silent += 1,
+                Some(Ok(Vote::Refused { least, .. })) => {
                     refused += 1;
                     overtaken |= least.abs_diff(self.latest()) < STRAY;
                 }
@@ -157,10 +132,9 @@ impl Ballot {
             return BallotStep::Lost(NoMajority::Silence);
         }
         if open + refused < self.majority() {
-            return BallotStep::Lost(match held {
-                0 => NoMajority::Silence,
-                _ => NoMajority::Busy(self.busy_for()),
-            });
+            let missing = self.majority() - open - refused;
+            let busy = (!held.is_empty()).then(|| NoMajority::Busy(busy_for(held, missing)));
+            return BallotStep::Lost(busy.unwrap_or(NoMajority::Silence));
         }
         let is_hopeless = open < self.majority();
         // A server with a wrong clock does not cause a second round for the others. A proposal that was overtaken causes one at
@@ -176,59 +150,23 @@ impl Ballot {
 
     /// A number above all that were reported by servers with clocks near those of a majority.
     fn propose_more(&mut self) -> BallotStep {
-        let mut named: Vec<u64> = self
-            .servers
-            .iter()
-            .filter_map(|votes| votes.least)
-            .collect();
+        let named = self.servers.iter().filter_map(|votes| votes.least);
+        let mut named: Vec<_> = named.collect();
         named.sort_unstable();
         let middle = named[(named.len() - 1).min(self.majority() - 1)];
-        let near = named
-            .iter()
-            .rev()
-            .find(|least| least.saturating_sub(middle) < STRAY);
-        let least = near.copied().unwrap_or(middle).max(self.own_number(middle));
+        // Also above our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
+        named.push(self.latest());
+        let near = |least: &u64| least.saturating_sub(middle) < STRAY;
+        let least = named.into_iter().filter(near).max().unwrap_or(middle);
         let place = self.proposals.len();
         let slack = self.slack << (place - 1);
         let number = least + u64::from(self.count) + slack;
         self.proposals.push(number);
         for votes in &mut self.servers {
-            if votes.last != LastVote::Silent {
-                votes.last = LastVote::NoVoteYet;
-            }
+            // One that is silent is not waited for in the next round.
+            votes.last = votes.last.filter(Result::is_err);
         }
         BallotStep::Propose { place, number }
-    }
-
-    /// Our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
-    fn own_number(&self, middle: u64) -> u64 {
-        let latest = self.latest();
-        if latest.saturating_sub(middle) < STRAY {
-            latest
-        } else {
-            0
-        }
-    }
-
-    /// When so many of the servers are free that there can be a majority.
-    fn busy_for(&self) -> Expiry {
-        let mut left: Vec<Option<Duration>> = Vec::new();
-        let mut open = 0;
-        for votes in &self.servers {
-            match votes.last {
-                LastVote::Voted(Vote::Held { left: time, .. }) => left.push(time),
-                LastVote::Silent => {}
-                _ => open += 1,
-            }
-        }
-        // Locks without an expiry are sorted last.
-        left.sort_unstable_by_key(|time| (time.is_none(), *time));
-        let needed = self.majority().saturating_sub(open);
-        match needed.checked_sub(1).and_then(|last| left.get(last)) {
-            Some(Some(time)) => Expiry::In(*time),
-            Some(None) => Expiry::Never,
-            None => Expiry::Unknown,
-        }
     }
 
     fn latest(&self) -> u64 {
@@ -237,6 +175,17 @@ impl Ballot {
 
     fn majority(&self) -> usize {
         majority(self.servers.len())
+    }
+}
+
+/// When so many of the locks have ended that there can be a majority.
+fn busy_for(mut left: Vec<Option<Duration>>, missing: usize) -> Expiry {
+    // Locks without an expiry are sorted last.
+    left.sort_unstable_by_key(|time| time.unwrap_or(Duration::MAX));
+    match left.get(missing - 1) {
+        Some(Some(time)) => Expiry::In(*time),
+        Some(None) => Expiry::Never,
+        None => Expiry::Unknown,
     }
 }
 
@@ -249,6 +198,12 @@ mod tests {
         clock: NOW,
         wanted: false,
     };
+
+    impl Ballot {
+        fn vote(&mut self, server: usize, place: usize, vote: Vote) -> BallotStep {
+            self.count(server, place, Some(vote))
+        }
+    }
 
     fn ballot(servers: usize) -> Ballot {
         Ballot::new(servers, NOW, 1, 100)
@@ -268,18 +223,15 @@ mod tests {
     #[test]
     fn a_majority_wins_without_the_rest() {
         let mut ballot = ballot(5);
-        assert_eq!(ballot.count(0, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.vote(0, 0, ACCEPTED), BallotStep::Wait);
         assert_eq!(
-            ballot.count(0, 0, ACCEPTED),
+            ballot.vote(0, 0, ACCEPTED),
             BallotStep::Wait,
             "twice is once"
         );
-        assert_eq!(ballot.miss(1, 0), BallotStep::Wait);
-        assert_eq!(ballot.count(2, 0, ACCEPTED), BallotStep::Wait);
-        assert_eq!(
-            ballot.count(3, 0, ACCEPTED),
-            BallotStep::Won { number: NOW }
-        );
+        assert_eq!(ballot.count(1, 0, None), BallotStep::Wait);
+        assert_eq!(ballot.vote(2, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.vote(3, 0, ACCEPTED), BallotStep::Won { number: NOW });
     }
 
     #[test]
@@ -290,20 +242,20 @@ mod tests {
             place: 1,
             number: second,
         };
-        assert_eq!(ballot.count(0, 0, refused(NOW + 700)), step);
-        assert_eq!(ballot.count(1, 1, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.vote(0, 0, refused(NOW + 700)), step);
+        assert_eq!(ballot.vote(1, 1, ACCEPTED), BallotStep::Wait);
         assert_eq!(
-            ballot.count(2, 0, ACCEPTED),
+            ballot.vote(2, 0, ACCEPTED),
             BallotStep::Wait,
             "of another number"
         );
         let mut with_the_first = ballot.clone();
         assert_eq!(
-            with_the_first.count(1, 0, ACCEPTED),
+            with_the_first.vote(1, 0, ACCEPTED),
             BallotStep::Won { number: NOW }
         );
         assert_eq!(
-            ballot.count(0, 1, ACCEPTED),
+            ballot.vote(0, 1, ACCEPTED),
             BallotStep::Won { number: second }
         );
     }
@@ -312,24 +264,20 @@ mod tests {
     fn a_clock_of_its_own_is_not_followed_and_costs_nothing() {
         let mut ballot = ballot(3);
         let stray = NOW + 3_000_000;
-        assert_eq!(ballot.count(0, 0, refused(stray)), BallotStep::Wait);
-        assert_eq!(ballot.count(1, 0, ACCEPTED), BallotStep::Wait);
-        let BallotStep::Propose { number, .. } = ballot.clone().count(2, 0, refused(NOW + 5))
-        else {
+        assert_eq!(ballot.vote(0, 0, refused(stray)), BallotStep::Wait);
+        assert_eq!(ballot.vote(1, 0, ACCEPTED), BallotStep::Wait);
+        let BallotStep::Propose { number, .. } = ballot.clone().vote(2, 0, refused(NOW + 5)) else {
             panic!("no higher number");
         };
         assert!(number < NOW + 1000, "{}", number - NOW);
-        assert_eq!(
-            ballot.count(2, 0, ACCEPTED),
-            BallotStep::Won { number: NOW }
-        );
+        assert_eq!(ballot.vote(2, 0, ACCEPTED), BallotStep::Won { number: NOW });
     }
 
     #[test]
     fn an_estimate_that_went_astray_is_given_up_for_the_servers_time() {
         let mut ballot = Ballot::new(3, NOW + 9_000_000, 1, 100);
-        assert_eq!(ballot.count(0, 0, refused(NOW)), BallotStep::Wait);
-        let step = ballot.count(1, 0, refused(NOW + 10));
+        assert_eq!(ballot.vote(0, 0, refused(NOW)), BallotStep::Wait);
+        let step = ballot.vote(1, 0, refused(NOW + 10));
         let number = NOW + 10 + 1 + 100;
         assert_eq!(step, BallotStep::Propose { place: 1, number });
     }
@@ -339,7 +287,7 @@ mod tests {
         let mut ballot = Ballot::new(3, NOW, 64, 0);
         let number = NOW + 7 + 64;
         assert_eq!(
-            ballot.count(0, 0, refused(NOW + 7)),
+            ballot.vote(0, 0, refused(NOW + 7)),
             BallotStep::Propose { place: 1, number }
         );
     }
@@ -350,8 +298,7 @@ mod tests {
         let mut refused_at = NOW;
         for place in 1..MOST_PROPOSALS {
             refused_at += 1000;
-            let BallotStep::Propose { number, .. } =
-                ballot.count(0, place - 1, refused(refused_at))
+            let BallotStep::Propose { number, .. } = ballot.vote(0, place - 1, refused(refused_at))
             else {
                 panic!("no proposal {place}");
             };
@@ -359,48 +306,51 @@ mod tests {
         }
         let last = MOST_PROPOSALS - 1;
         assert_eq!(
-            ballot.count(0, last, refused(refused_at + 1000)),
+            ballot.vote(0, last, refused(refused_at + 1000)),
             BallotStep::Wait
         );
-        let step = ballot.count(1, last, refused(refused_at + 1000));
+        let step = ballot.vote(1, last, refused(refused_at + 1000));
         assert_eq!(step, BallotStep::Lost(NoMajority::Overtaken));
     }
 
     #[test]
     fn a_lock_is_busy_until_a_majority_of_the_servers_is_free() {
         let mut ballot = ballot(5);
-        assert_eq!(ballot.count(0, 0, held(7)), BallotStep::Wait);
-        assert_eq!(ballot.count(1, 0, ACCEPTED), BallotStep::Wait);
-        assert_eq!(ballot.count(2, 0, held(3)), BallotStep::Wait);
-        assert_eq!(ballot.count(3, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.vote(0, 0, held(7)), BallotStep::Wait);
+        assert_eq!(ballot.vote(1, 0, ACCEPTED), BallotStep::Wait);
+        assert_eq!(ballot.vote(2, 0, held(3)), BallotStep::Wait);
+        assert_eq!(ballot.vote(3, 0, ACCEPTED), BallotStep::Wait);
         let mut endless = ballot.clone();
         let soonest = NoMajority::Busy(Expiry::In(Duration::from_secs(3)));
-        assert_eq!(ballot.count(4, 0, held(5)), BallotStep::Lost(soonest));
+        assert_eq!(ballot.vote(4, 0, held(5)), BallotStep::Lost(soonest));
         let without_an_end = Vote::Held {
             least: NOW,
             left: None,
         };
         assert_eq!(
-            endless.count(4, 0, without_an_end),
+            endless.vote(4, 0, without_an_end),
             BallotStep::Lost(soonest)
         );
         let mut all = self::ballot(3);
-        assert_eq!(all.count(0, 0, without_an_end), BallotStep::Wait);
+        assert_eq!(all.vote(0, 0, without_an_end), BallotStep::Wait);
         let never = NoMajority::Busy(Expiry::Never);
-        assert_eq!(all.count(1, 0, without_an_end), BallotStep::Lost(never));
+        assert_eq!(all.vote(1, 0, without_an_end), BallotStep::Lost(never));
     }
 
     #[test]
     fn too_much_silence_is_no_busy_lock() {
         let mut ballot = ballot(3);
-        assert_eq!(ballot.count(0, 0, held(7)), BallotStep::Wait);
+        assert_eq!(ballot.vote(0, 0, held(7)), BallotStep::Wait);
         let mut busy = ballot.clone();
         assert!(matches!(
-            busy.miss(1, 0),
+            busy.count(1, 0, None),
             BallotStep::Lost(NoMajority::Busy(_))
         ));
         let mut ballot = self::ballot(3);
-        assert_eq!(ballot.miss(0, 0), BallotStep::Wait);
-        assert_eq!(ballot.miss(1, 0), BallotStep::Lost(NoMajority::Silence));
+        assert_eq!(ballot.count(0, 0, None), BallotStep::Wait);
+        assert_eq!(
+            ballot.count(1, 0, None),
+            BallotStep::Lost(NoMajority::Silence)
+        );
     }
 }

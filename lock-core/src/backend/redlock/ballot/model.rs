@@ -171,7 +171,7 @@ impl Proposing {
                 let mut state = self.clone();
                 state.servers[index].replies.remove(reply);
                 let (place, vote) = *reply;
-                match state.ballot.count(index, place, vote) {
+                match state.ballot.count(index, place, Some(vote)) {
                     BallotStep::Won { number } => state.end(number, reached)?,
                     BallotStep::Propose { place, .. } if place == PROPOSALS => {}
                     BallotStep::Propose { .. } | BallotStep::Wait => reached.push(state.in_order()),

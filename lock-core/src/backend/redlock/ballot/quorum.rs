@@ -1,6 +1,6 @@
-//! Counting the replies of several servers to one request.
+//! What the replies of several servers to one request add up to.
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use crate::{backend::redis::protocol::replies::SeenLock, failure::Failure};
 
@@ -15,132 +15,157 @@ pub(crate) const fn excludes_others(servers: usize, confirmed: usize, forgetful:
     confirmed > 0 && confirmed + forgetful >= majority(servers)
 }
 
-/// The replies of several servers to one request so far.
-#[derive(Clone, Debug)]
-pub(crate) struct Replies<T> {
-    servers: usize,
-    said: Vec<T>,
-    failures: Vec<Failure>,
-}
-
-impl<T: Copy + PartialEq> Replies<T> {
-    pub(crate) fn of(servers: usize) -> Self {
-        Self {
-            servers,
-            said: Vec::new(),
-            failures: Vec::new(),
-        }
-    }
-
-    /// A failure is no reply, or none that counts.
-    pub(crate) fn count(&mut self, reply: Result<T, Failure>) {
-        match reply {
-            Ok(said) => self.said.push(said),
-            Err(failure) => self.failures.push(failure),
-        }
-    }
-
-    pub(crate) fn count_of(&self, is_meant: impl Fn(&T) -> bool) -> usize {
-        self.said.iter().filter(|said| is_meant(said)).count()
-    }
-
-    /// What a majority said, or that nothing can be what a majority says. `None` while missing replies may decide.
-    pub(crate) fn result(&self) -> Option<Result<T, Failure>> {
-        let count = |one: &T| self.said.iter().filter(|other| *other == one).count();
-        let most = self.said.iter().copied().max_by_key(count);
-        let agreed = most.as_ref().map_or(0, count);
-        let (needed, silent) = (majority(self.servers), self.failures.len());
-        if agreed >= needed {
-            return most.map(Ok);
-        }
-        let open = self.servers - self.said.len() - silent;
-        (agreed + open < needed).then(|| Err(no_majority(self.servers, &self.failures)))
-    }
-}
-
-/// The failure if too few servers replied. What one of them finds wrong with the request itself is more to the point. If each of them
-/// said that it has not executed the request and may soon do so, a retry may succeed.
-pub(crate) fn no_majority(servers: usize, failures: &[Failure]) -> Failure {
-    let invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
-    if let Some(invalid) = failures.iter().find(invalid) {
-        return invalid.clone();
-    }
-    let text = no_majority_text(servers, failures);
-    let is_not_now = |failure: &Failure| matches!(failure, Failure::NotNow(_));
-    if !failures.is_empty() && failures.iter().all(is_not_now) {
-        return Failure::not_now(text);
-    }
-    let is_refused = |failure: &Failure| matches!(failure, Failure::Refused(_));
-    if !failures.is_empty() && failures.iter().all(is_refused) {
-        return Failure::refused(text);
-    }
-    Failure::no_reply(text)
-}
-
-pub(crate) fn no_majority_text(servers: usize, failures: &[Failure]) -> String {
-    let mut reasons: Vec<String> = failures.iter().map(Failure::text).collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    let reasons = reasons.join("; ");
-    format!("no majority of the {servers} servers answered: {reasons}")
-}
-
 /// What a majority reaches: the `majority`-th smallest of what is known of each server, if so many are known.
-pub(crate) fn reached_by_majority<T: Ord + Copy>(servers: usize, mut known: Vec<T>) -> Option<T> {
+pub(crate) fn reached_by_majority<T: Ord + Copy>(
+    servers: usize,
+    known: impl IntoIterator<Item = T>,
+) -> Option<T> {
+    let mut known: Vec<_> = known.into_iter().collect();
     known.sort_unstable();
     known.get(majority(servers) - 1).copied()
 }
 
-/// The holder of a lock by the reports in `seen`, and for how long a majority has it. `None` while more reports may decide, or if they
-/// never will: a silent server may have the same owner token.
-#[expect(
-    clippy::option_option,
-    reason = "undecided, or no holder has a majority"
-)]
-pub(crate) fn holder_of_majority(
-    servers: usize,
-    seen: &[SeenLock],
-) -> Option<Option<(&str, Option<Duration>)>> {
-    let needed = majority(servers);
-    let mut most = 0;
-    for (token, _) in seen.iter().flatten() {
-        let with_it = seen.iter().flatten().filter(|(other, _)| other == token);
-        // No expiry counts as longer than all.
-        let mut left: Vec<_> = with_it
-            .map(|(_, left)| left.unwrap_or(Duration::MAX))
-            .collect();
-        most = most.max(left.len());
-        if left.len() >= needed {
-            left.sort_unstable();
-            let left = Some(left[left.len() - needed]);
-            return Some(Some((token, left.filter(|left| *left != Duration::MAX))));
+/// The last reply of each server to one request. A failure is no reply, or none that counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Replies<T>(Vec<Option<Result<T, Failure>>>);
+
+impl<T> Replies<T> {
+    pub(crate) fn of(servers: usize) -> Self {
+        Self((0..servers).map(|_| None).collect())
+    }
+
+    pub(crate) fn note(&mut self, server: usize, reply: Result<T, Failure>) {
+        self.0[server] = Some(reply);
+    }
+
+    /// By the positions of the servers.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (usize, &Result<T, Failure>)> {
+        let each = self.0.iter().enumerate();
+        each.filter_map(|(server, reply)| Some((server, reply.as_ref()?)))
+    }
+
+    pub(crate) fn said(&self) -> impl Iterator<Item = &T> {
+        self.each().filter_map(|(_, reply)| reply.as_ref().ok())
+    }
+
+    pub(crate) fn failures(&self) -> impl Iterator<Item = &Failure> {
+        self.each().filter_map(|(_, reply)| reply.as_ref().err())
+    }
+
+    /// The failure if too few servers replied, or if they said different things.
+    pub(crate) fn no_majority(&self) -> Failure {
+        let mut reasons: Vec<_> = self.failures().map(Failure::text).collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        let (count, reasons) = (self.0.len(), reasons.join("; "));
+        self.failure(format!(
+            "no majority of the {count} servers answered: {reasons}"
+        ))
+    }
+
+    /// The kind of failure that a missing majority is. The request is wrong only if a majority finds it wrong: one server may be wrong
+    /// itself. If each failure says that the request was not executed, a retry may succeed, unless all refuse it for good.
+    pub(crate) fn failure(&self, text: String) -> Failure {
+        let is_invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
+        if self.failures().filter(is_invalid).count() >= self.majority() {
+            Failure::Invalid(text.into())
+        } else if self.failures().next().is_none() || !self.failures().all(Failure::is_definite) {
+            Failure::no_reply(text)
+        } else if self.failures().any(Failure::is_transient) {
+            Failure::not_now(text)
+        } else {
+            Failure::refused(text)
         }
     }
-    (most + servers - seen.len() < needed).then_some(None)
+
+    fn majority(&self) -> usize {
+        majority(self.0.len())
+    }
+}
+
+impl<T: Clone + PartialEq> Replies<T> {
+    /// The positions of the servers that said this.
+    pub(crate) fn who(&self, said: &T) -> impl Iterator<Item = usize> {
+        let agrees = move |reply: &Result<T, Failure>| reply.as_ref().is_ok_and(|one| one == said);
+        let those = self.each().filter(move |(_, reply)| agrees(reply));
+        those.map(|(server, _)| server)
+    }
+
+    /// What a majority said, or that nothing can be what a majority says. `None` while missing replies may decide.
+    pub(crate) fn outcome(&self) -> Option<Result<T, Failure>> {
+        let count = |said: &T| self.who(said).count();
+        let most = self.said().max_by_key(|said| count(said));
+        let agreed = most.map_or(0, count);
+        if agreed >= self.majority() {
+            return most.cloned().map(Ok);
+        }
+        let open = self.0.len() - self.each().count();
+        (agreed + open < self.majority()).then(|| Err(self.no_majority()))
+    }
+
+    /// The same when no more replies come.
+    pub(crate) fn result(&self) -> Result<T, Failure> {
+        self.outcome().unwrap_or_else(|| Err(self.no_majority()))
+    }
+}
+
+impl Replies<SeenLock> {
+    /// The holder of a lock, and for how long a majority has it. `None` while more reports may decide, or if they never will: a silent
+    /// server may have the same owner token.
+    #[expect(
+        clippy::option_option,
+        reason = "undecided, or no holder has a majority"
+    )]
+    pub(crate) fn holder(&self) -> Option<Option<(&str, Option<Duration>)>> {
+        let held = || self.said().flatten();
+        // No expiry counts as longer than all.
+        let left_of = |holder: &str| {
+            let with_it = held().filter(|(token, _)| token == holder);
+            let left = with_it.map(|(_, left)| Reverse(left.unwrap_or(Duration::MAX)));
+            left.collect::<Vec<_>>()
+        };
+        let most = held().max_by_key(|(token, _)| left_of(token).len());
+        let left = most.map_or(Vec::new(), |(token, _)| left_of(token));
+        let silent = self.0.len() - self.said().count();
+        if left.len() + silent < self.majority() {
+            return Some(None);
+        }
+        let Reverse(left) = reached_by_majority(self.0.len(), left)?;
+        let left = Some(left).filter(|left| *left != Duration::MAX);
+        most.map(|(token, _)| Some((token.as_str(), left)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn replies<T: Clone + PartialEq>(
+        servers: usize,
+        of: impl IntoIterator<Item = Result<T, Failure>>,
+    ) -> Replies<T> {
+        let mut replies = Replies::of(servers);
+        let each = of.into_iter().enumerate();
+        each.for_each(|(server, reply)| replies.note(server, reply));
+        replies
+    }
+
     /// What the replies of five servers add up to.
-    fn result(yes: usize, no: usize, silent: usize) -> Option<Result<bool, ()>> {
-        let mut replies = Replies::of(5);
-        let said = [(true, yes), (false, no)].into_iter();
-        for (said, count) in said {
-            (0..count).for_each(|_| replies.count(Ok(said)));
-        }
-        (0..silent).for_each(|_| replies.count(Err(Failure::no_reply("silent"))));
-        replies.result().map(|result| result.map_err(drop))
+    fn outcome(yes: usize, no: usize, silent: usize) -> Option<Result<bool, ()>> {
+        let all = [(Ok(true), yes), (Ok(false), no), (Err(()), silent)];
+        let all = all.into_iter().flat_map(|(one, count)| vec![one; count]);
+        let all = all.map(|reply| reply.map_err(|()| Failure::no_reply("silent")));
+        let outcome = replies(5, all).outcome();
+        outcome.map(|outcome| outcome.map_err(drop))
     }
 
     #[test]
     fn a_majority_decides_as_soon_as_it_is_one() {
-        assert_eq!(result(3, 0, 0), Some(Ok(true)));
-        assert_eq!(result(3, 2, 0), Some(Ok(true)));
-        assert_eq!(result(0, 3, 0), Some(Ok(false)));
-        assert_eq!(result(2, 2, 0), None);
-        assert_eq!(result(2, 0, 2), None);
+        assert_eq!(outcome(3, 0, 0), Some(Ok(true)));
+        assert_eq!(outcome(3, 2, 0), Some(Ok(true)));
+        assert_eq!(outcome(0, 3, 0), Some(Ok(false)));
+        assert_eq!(outcome(2, 2, 0), None);
+        assert_eq!(outcome(2, 0, 2), None);
     }
 
     #[test]
@@ -167,60 +192,69 @@ mod tests {
 
     #[test]
     fn no_majority_is_no_word() {
-        assert_eq!(result(2, 2, 1), Some(Err(())));
-        assert_eq!(result(0, 0, 3), Some(Err(())));
-        assert_eq!(result(2, 0, 3), Some(Err(())));
+        assert_eq!(outcome(2, 2, 1), Some(Err(())));
+        assert_eq!(outcome(0, 0, 3), Some(Err(())));
+        assert_eq!(outcome(2, 0, 3), Some(Err(())));
     }
 
     #[test]
-    fn no_majority_may_pass_if_no_server_has_executed_the_request() {
-        let is_definite = |failures: &[fn(&'static str) -> Failure]| {
-            let failures: Vec<_> = failures.iter().map(|failure| failure("why")).collect();
-            no_majority(3, &failures).is_definite()
+    fn a_missing_majority_is_as_certain_as_its_reasons() {
+        let failure = |failures: &[fn(&'static str) -> Failure]| {
+            let failures = failures.iter().map(|failure| Err(failure("why")));
+            replies::<()>(3, failures).no_majority()
         };
-        let (late, away) = (Failure::no_reply, Failure::not_now);
-        assert!(is_definite(&[away, away]));
-        assert!(!is_definite(&[late, away]) && !is_definite(&[]));
-        let refused = ["why"; 2].map(Failure::refused);
-        assert!(!no_majority(3, &refused).is_transient());
+        let all: [fn(&'static str) -> Failure; 4] = [
+            Failure::no_reply,
+            Failure::not_now,
+            Failure::refused,
+            Failure::invalid,
+        ];
+        let [late, away, refused, invalid] = all;
+        for definite in [[away, away], [away, refused], [away, invalid]] {
+            let failure = failure(&definite);
+            assert!(matches!(failure, Failure::NotNow(_)), "{failure:?}");
+            assert!(failure.text().contains("no majority of the 3"));
+        }
+        for unknown in [&[late, away][..], &[late, invalid], &[]] {
+            let failure = failure(unknown);
+            assert!(matches!(failure, Failure::NoReply(_)), "{failure:?}");
+        }
+        for for_good in [[refused, refused], [refused, invalid]] {
+            let failure = failure(&for_good);
+            assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
+        }
+        for wrong in [&[invalid, invalid][..], &[late, invalid, invalid]] {
+            let failure = failure(wrong);
+            assert!(matches!(failure, Failure::Invalid(_)), "{failure:?}");
+            assert!(failure.text().contains("no majority of the 3"));
+        }
     }
 
     #[test]
     fn the_slowest_of_the_fastest_majority_counts() {
-        assert_eq!(reached_by_majority(5, vec![9, 1, 7, 3, 5]), Some(5));
-        assert_eq!(reached_by_majority(5, vec![9, 1, 7]), Some(9));
-        assert_eq!(reached_by_majority(5, vec![9, 1]), None);
+        assert_eq!(reached_by_majority(5, [9, 1, 7, 3, 5]), Some(5));
+        assert_eq!(reached_by_majority(5, [9, 1, 7]), Some(9));
+        assert_eq!(reached_by_majority(5, [9, 1]), None);
     }
 
     #[test]
     fn a_lock_is_held_by_the_owner_token_of_a_majority_for_as_long_as_a_majority_has_it() {
         let of =
             |token: &str, seconds| Some((token.to_owned(), Some(Duration::from_secs(seconds))));
+        let holder = |seen: &[SeenLock]| {
+            let replies = replies(5, seen.iter().cloned().map(Ok));
+            let holder = replies.holder()?;
+            Some(holder.map(|(token, left)| (token.to_owned(), left)))
+        };
         let seen = [of("a", 9), of("b", 5), of("a", 7), of("a", 8)];
-        let third = Duration::from_secs(7);
-        assert_eq!(holder_of_majority(5, &seen), Some(Some(("a", Some(third)))));
-        assert_eq!(
-            holder_of_majority(5, &seen[..3]),
-            None,
-            "the silent ones may have it"
-        );
-        assert_eq!(
-            holder_of_majority(5, &[None, of("b", 5), None]),
-            None,
-            "two to come"
-        );
-        assert_eq!(
-            holder_of_majority(5, &[None, of("b", 5), None, None]),
-            Some(None)
-        );
+        assert_eq!(holder(&seen), Some(of("a", 7)));
+        assert_eq!(holder(&seen[..3]), None, "the silent ones may have it");
+        assert_eq!(holder(&[None, of("b", 5), None]), None, "two to come");
+        assert_eq!(holder(&[None, of("b", 5), None, None]), Some(None));
         let endless = Some(("a".to_owned(), None));
-        let seen = [endless.clone(), endless.clone(), endless];
-        assert_eq!(holder_of_majority(5, &seen), Some(Some(("a", None))));
+        let seen = [endless.clone(), endless.clone(), endless.clone()];
+        assert_eq!(holder(&seen), Some(endless));
         let split = [of("a", 1), of("a", 1), of("b", 1), of("b", 1), None];
-        assert_eq!(
-            holder_of_majority(5, &split),
-            Some(None),
-            "no token has a majority"
-        );
+        assert_eq!(holder(&split), Some(None), "no token has a majority");
     }
 }

@@ -8,15 +8,14 @@
 -- ARGV[2]  the ttl in milliseconds.
 -- ARGV[3]  the proposal: the last of the fencing tokens.
 -- ARGV[4]  how many fencing tokens, one after the other.
--- ARGV[5]  'free': the lock must be free or hold this owner token; 'own': it must hold this owner token.
--- ARGV[6]  the name of the asking process.
--- ARGV[7]  for how many milliseconds its mark lasts; 0: it does not wait.
--- ARGV[8]  what the marker has to begin with; empty: anything.
+-- ARGV[5]  the name of the asking process.
+-- ARGV[6]  for how many milliseconds its mark lasts; 0: it does not wait.
+-- ARGV[7]  what the marker has to begin with.
 --
 -- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock, 0: none does.
 -- Returns {0, the larger of the counter and the server's time, server's time} if refused for its number.
 -- Returns {-1, the larger of them, remaining milliseconds} if the lock is another's.
--- Remaining -1: without an expiry, -2: the lock is free, but had to hold this owner token.
+-- Remaining -1: without an expiry.
 -- Returns {-2} if the marker is another one: the server may have forgotten locks.
 --
 -- A number far from the server's time is refused. Far above, it would drag the counter along. Far below, it may be smaller than
@@ -24,7 +23,7 @@
 local lock, fence, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, last, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-if string.sub(redis.call('GET', KEYS[4]) or '', 1, #ARGV[8]) ~= ARGV[8] then
+if string.sub(redis.call('GET', KEYS[4]) or '', 1, #ARGV[7]) ~= ARGV[7] then
   return {-2}
 end
 
@@ -35,11 +34,11 @@ local now = time_in_tokens()
 local counter = read_counter(fence, now)
 local least = math.max(now, counter)
 
-if holder ~= token and (holder or ARGV[5] == 'own') then
-  if ARGV[7] ~= '0' then
-    redis.pcall('SET', mark, ARGV[6], 'PX', ARGV[7])
+if holder and holder ~= token then
+  if ARGV[6] ~= '0' then
+    redis.pcall('SET', mark, ARGV[5], 'PX', ARGV[6])
   end
-  return {-1, least, holder and redis.call('PTTL', lock) or -2}
+  return {-1, least, redis.call('PTTL', lock)}
 end
 
 -- Beyond 2^53 one more is the same number.
@@ -52,4 +51,4 @@ if holder ~= token or redis.call('PTTL', lock) < ttl then
   redis.call('SET', lock, token, 'PX', ttl)
 end
 local asks = redis.call('GET', mark)
-return {1, now, asks and asks ~= ARGV[6] and 1 or 0}
+return {1, now, asks and asks ~= ARGV[5] and 1 or 0}
