@@ -6,6 +6,7 @@
 //! - [Web frameworks](web): what a client is told, streams, and requests that are sent again.
 //! - [Reliability](reliability): what is promised and what is not, and what happens in each failure.
 //! - [Operations](operations): servers, sizes, rights, figures, and what to do when locks fail.
+//! - [Servers](servers): which servers, managed services and proxies keep locks, and by which url.
 //! - [Migrating](migrating): from another lock to this one, service by service.
 //! - [Performance](performance): what a lock costs.
 //! - [Comparison](comparison): beside other libraries, and where those are better.
@@ -32,6 +33,9 @@ pub mod reliability {}
 
 #[doc = lock_macros::__guide!("docs/operations.md")]
 pub mod operations {}
+
+#[doc = lock_macros::__guide!("docs/servers.md")]
+pub mod servers {}
 
 #[doc = lock_macros::__guide!("docs/migrating.md")]
 pub mod migrating {}

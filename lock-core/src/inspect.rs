@@ -138,6 +138,26 @@ pub struct Health {
     pub round_trip: Duration,
     /// The conditions that work today and may cause trouble later. Empty if there is none.
     pub warnings: Vec<Warning>,
+    /// The servers that were examined: none for locks inside the process, several for a cluster and Redlock.
+    pub servers: Vec<ServerInfo>,
+}
+
+/// A server as a manager found it, behind all proxies: one of [`Health::servers`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// Its url, without the user and the password.
+    pub address: String,
+    /// Its name for itself, as in `redis`; `None` if it does not say, or a proxy does not forward the question.
+    pub kind: Option<String>,
+    /// As in `7.0.15`; `None` like `kind`.
+    pub version: Option<String>,
+    /// The version of the protocol that is spoken with it, 2 or 3.
+    pub protocol: u8,
+    /// Whether scripts can be run. Without them, locks are exclusive only, and no body runs once.
+    pub scripts: bool,
+    /// Whether a waiter is notified when the lock is passed to it. Otherwise waiters poll.
+    pub notifies: bool,
 }
 
 /// A condition that works today and may cause trouble later: one of [`Health::warnings`].
@@ -166,6 +186,8 @@ pub enum Topic {
     Eviction,
     /// How long a server takes to answer.
     Latency,
+    /// What is not known, because a proxy in front of a server does not forward the question.
+    Proxy,
     /// What the server's user may do.
     Rights,
     /// A server of several (Redlock) that does not vote.

@@ -25,7 +25,7 @@
 //! Guides, a page each: an [overview](guide::overview) with all options, [recipes](guide::recipes), [leader
 //! election](guide::leader), and [web frameworks](guide::web). For decisions: [reliability](guide::reliability), with what is promised
 //! and tested, [performance](guide::performance), [comparison](guide::comparison), [versions](guide::versions). For a service in use:
-//! [operations](guide::operations), and [migrating](guide::migrating) from another lock.
+//! [operations](guide::operations), [servers and proxies](guide::servers), and [migrating](guide::migrating) from another lock.
 //!
 //! # Shared locks and permits
 //!

@@ -8,8 +8,8 @@ use std::{
 
 use lock_core::{LockManager, LockOptions, OnceOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Kind, Process, RedisServer, ReleaseHeld as _, SECOND, connect,
-    eventually, options,
+    AcquireFree as _, HANG, Kind, Process, RealProxy, RedisServer, Refuses, ReleaseHeld as _,
+    SECOND, StandIn, connect, eventually, options,
 };
 use rustix::process::{Pid, test_kill_process};
 use serde_json::Value;
@@ -501,15 +501,22 @@ fn the_doctor_finds_what_is_to_be_mended() {
         "server",
         "persistence",
         "protocol",
+        "waiters",
+        "scripts",
         "rights",
         "eviction",
         "clock",
         "latency",
+        "verdict",
     ];
     assert_eq!(named, expected.map(Some));
     let doubtful = findings.iter().filter(|found| found["mark"] == "WARN");
     let doubtful: Vec<_> = doubtful.map(|found| found["what"].as_str()).collect();
-    assert_eq!(doubtful, [Some("persistence")], "{findings:?}");
+    assert_eq!(
+        doubtful,
+        ["persistence", "verdict"].map(Some),
+        "{findings:?}"
+    );
     server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let ill = lockctl(&server, &["doctor"]);
@@ -523,6 +530,45 @@ fn the_doctor_finds_what_is_to_be_mended() {
     );
     assert_eq!(code(&gone), 1);
     assert_eq!(json(&gone)[0]["ok"], false);
+}
+
+/// The marks that the doctor gives, without the verdict, each with what it is about.
+fn marked(url: &str, server: &RedisServer, mark: &str) -> (i32, Vec<String>) {
+    let examined = lockctl(server, &["--url", url, "doctor", "--json"]);
+    let findings = json(&examined);
+    let mut findings = findings.as_array().expect("a list").clone();
+    let verdict = findings.pop().expect("a verdict");
+    assert_eq!(verdict["what"], "verdict");
+    let what = |finding: &serde_json::Value| finding["what"].as_str().expect("text").to_owned();
+    let marked = findings.iter().filter(|finding| finding["mark"] == mark);
+    (code(&examined), marked.map(what).collect())
+}
+
+#[test]
+fn the_doctor_has_one_line_for_what_it_refuses() {
+    let server = RedisServer::start();
+    let shards = StandIn::start(server.port(), Refuses::OtherSlots);
+    let active = StandIn::start(server.port(), Refuses::Nothing);
+    let refused = (1, vec!["locks".to_owned()]);
+    assert_eq!(marked(&shards.url(), &server, "FAIL"), refused);
+    assert_eq!(marked(&active.url(), &server, "FAIL"), refused);
+    let replica = RedisServer::start();
+    let primary = server.port().to_string();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary]);
+    let refused = (1, vec!["role".to_owned()]);
+    assert_eq!(marked(&replica.url(), &replica, "FAIL"), refused);
+}
+
+#[test]
+fn the_doctor_warns_of_what_a_proxy_hides() {
+    let server = RedisServer::start();
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let twemproxy = RealProxy::twemproxy(&servers);
+    let envoy = StandIn::start(server.port(), Refuses::LikeEnvoy { password: None });
+    for url in [twemproxy.url(), envoy.url()] {
+        let hidden = ["server", "waiters", "proxy"].map(str::to_owned);
+        assert_eq!(marked(&url, &server, "WARN"), (0, hidden.to_vec()));
+    }
 }
 
 /// Locks work without it, so connecting does not ask for it.

@@ -8,6 +8,7 @@ use crate::{
     sentinels::Sentinels,
     server::RedisServer,
     slot::{slot_of, tag_of_slot},
+    stand_in::{Refuses, StandIn},
 };
 
 /// A server, sentinels with the servers that they watch, or a cluster; all of it ends when this is dropped.
@@ -20,6 +21,8 @@ pub struct Deployment {
     url: Option<String>,
     // A certificate in PEM.
     authority: Option<String>,
+    // In front of the server.
+    endpoint: Option<StandIn>,
     waiting: Waiting,
     runs_scripts: bool,
 }
@@ -85,6 +88,17 @@ impl Deployment {
             waiting: Waiting::Polling,
             runs_scripts: false,
             ..Self::from(server.start())
+        }
+    }
+
+    /// An endpoint that refuses requests with keys of different slots, as one in front of several shards does.
+    pub fn sharded() -> Self {
+        let server = RedisServer::start();
+        let endpoint = StandIn::start(server.port(), Refuses::OtherSlots);
+        Self {
+            url: Some(format!("{}?sharded=true", endpoint.url())),
+            endpoint: Some(endpoint),
+            ..Self::from(server)
         }
     }
 
@@ -215,12 +229,11 @@ impl Deployment {
     }
 
     fn has_beside(&self, key: &str, what: &str) -> bool {
-        let name = match self.servers {
-            Servers::Cluster(_) => {
-                let tag = tag_of_slot(slot_of(key));
-                format!("__lock_core__:{{{tag}}}:{what}:{key}")
-            }
-            Servers::Single(_) | Servers::Sentinels(_) => format!("__lock_core__:{what}:{key}"),
+        let name = if matches!(self.servers, Servers::Cluster(_)) || self.endpoint.is_some() {
+            let tag = tag_of_slot(slot_of(key));
+            format!("__lock_core__:{{{tag}}}:{what}:{key}")
+        } else {
+            format!("__lock_core__:{what}:{key}")
         };
         let found = self.server_of(key).cli(&["EXISTS", &name]);
         redis::from_redis_value::<u64>(found).expect("an integer") > 0
@@ -300,6 +313,7 @@ impl Deployment {
             servers,
             url: None,
             authority: None,
+            endpoint: None,
             waiting: Waiting::InLine,
             runs_scripts: true,
         }

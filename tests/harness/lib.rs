@@ -41,11 +41,13 @@ mod preload;
 mod process;
 mod proxy;
 mod random;
+mod real_proxy;
 mod resp;
 mod sentinels;
 mod server;
 mod slot;
 mod stall;
+mod stand_in;
 mod tools;
 mod wait;
 
@@ -66,11 +68,13 @@ pub use monitor::{Monitor, ServerHold};
 pub use process::Process;
 pub use proxy::{After, Direction, Proxy, Request, Scope, Which};
 pub use random::Random;
+pub use real_proxy::RealProxy;
 pub use resp::{frames, take_request};
 pub use sentinels::{Sentinels, SentinelsBuilder};
 pub use server::{AskClients, Kind, RedisServer, RedisServerBuilder};
 pub use slot::{SLOTS, slot_of, tag_of_slot};
 pub use stall::{hold_many, hold_through_a_stall, lost_by_a_stall, own_cores};
+pub use stand_in::{Refuses, StandIn};
 pub use tools::tool;
 pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 

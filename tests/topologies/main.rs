@@ -1,4 +1,4 @@
-//! The same lock on other kinds of servers: sentinels, clusters, replicas, several servers, servers without scripts.
+//! The same lock on other kinds of servers: sentinels, clusters, replicas, several servers, proxies, servers without scripts.
 
 mod cluster;
 mod failover;
@@ -9,6 +9,7 @@ mod replicas;
 mod rotation;
 mod runtimes;
 mod sentinel;
+mod server_kinds;
 mod servers;
 mod slots;
 mod split_brain;

@@ -65,6 +65,7 @@ the_suite_on! { valkey_9: server(Kind::Valkey9) }
 the_suite_on! { without_scripts: Deployment::without_scripts(RedisServer::start()) }
 the_suite_on! { without_evalsha: Deployment::without_evalsha() }
 the_suite_on! { least_privilege: least_privilege() }
+the_suite_on! { sharded: Deployment::sharded() }
 the_suite_on! { tls: over_tls() }
 the_suite_on! { sentinels: Sentinels::start() }
 the_suite_on! { sentinels_with_passwords: sentinels_with_passwords() }
@@ -174,6 +175,12 @@ async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
     let first = acquire(&connect(servers).await, patient()).await;
     let before = fencing_token(&first);
     let others = connect(servers).await;
+    let health = others.check().await.expect("a reply");
+    for server in &health.servers {
+        assert_eq!(server.scripts, servers.runs_scripts(), "{server:?}");
+        let notifies = servers.grants_by().is_some();
+        assert_eq!(server.notifies, notifies, "{server:?}");
+    }
     let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
     it_waits(servers).await;
     if servers.grants_by() == Some("spublish") {

@@ -56,6 +56,7 @@ impl LockList {
     ///
     /// - [`LockError::Unavailable`] if a server did not reply: the next call asks it again;
     /// - [`LockError::Invalid`] if the server's user lacks the right `+scan`, which locks do not need, with the line that grants it;
+    /// - [`LockError::Invalid`] behind a proxy that sends each request to the server of its key: list the locks of each of those servers;
     /// - [`LockError::Invalid`] with Redlock, since each lock is on a majority of several servers: connect to one of them, and list
     ///   its locks.
     ///

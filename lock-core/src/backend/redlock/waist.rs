@@ -140,8 +140,12 @@ async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
         let texts: Vec<_> = warnings.into_iter().map(|warning| warning.text).collect();
         return Err(replies.failure(texts.join("; ")));
     };
+    let examined = replies.said();
     Ok(Health {
         round_trip,
         warnings,
+        servers: examined
+            .flat_map(|(_, health)| health.servers.clone())
+            .collect(),
     })
 }

@@ -2,10 +2,14 @@
 
 use std::{
     io::{self, Write},
-    time::Duration,
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
-use lock_core::{LockError, LockManager, inspect::Topic, redis};
+use lock_core::{
+    LockError, LockManager,
+    inspect::{Health, ServerInfo, Topic, Warning},
+    redis,
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -53,75 +57,142 @@ struct Finding {
     text: String,
 }
 
+/// Asks the server by a client of its own first, and then tries the manager. Each thing has one line, and the last one is the verdict.
 pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, Failed> {
-    let mut findings = server(url).await;
-    let is_reached = !findings.is_empty();
-    if findings.is_empty() {
-        findings.push(doubtful(
+    let asked = ask(url).await;
+    let mut findings = match &asked {
+        Ok(asked) => of_info(&asked.info),
+        Err(NoInfo::Refused) => vec![bad(
             "server",
-            "version, protocol and persistence were not asked: this url names several servers, or none that answers. Examine each by \
-             its own url",
-        ));
-    }
-    match LockManager::builder().key_prefix(prefix).connect(url).await {
-        Ok(locks) => {
+            "its INFO cannot be read: grant this user `+info`, or look at the version and at persistence by hand",
+        )],
+        Err(NoInfo::Silent) => Vec::new(),
+    };
+    match try_manager(url, prefix).await {
+        Ok(health) => {
+            if let Err(NoInfo::Silent) = asked {
+                findings.push(doubtful(
+                    "server",
+                    "persistence and replicas were not asked: this url names no single server, or that of a proxy. Examine each server by \
+                     its own url",
+                ));
+            }
             findings.insert(0, good("connection", "the manager is connected"));
-            findings.extend(health(&locks).await);
+            findings.extend(health.servers.iter().flat_map(of_server));
+            findings.extend(of_health(health, asked.ok().as_ref()));
         }
+        // That is what the manager refuses, too.
+        Err(_) if findings.iter().any(|finding| finding.what == "role") => {}
         Err(error) => {
             // The server replies, and refuses what a lock needs.
-            let is_refused = is_reached && matches!(error, LockError::Invalid { .. });
-            let what = if is_refused { "rights" } else { "connection" };
-            findings.insert(0, bad(what, Failed::from(error).reason));
+            let is_refused =
+                !matches!(asked, Err(NoInfo::Silent)) && matches!(error, LockError::Invalid { .. });
+            let reason = Failed::from(error).reason;
+            let what = match is_refused {
+                true if reason.contains("ACL SETUSER") => "rights",
+                true => "locks",
+                false => "connection",
+            };
+            findings.insert(0, bad(what, reason));
         }
     }
-    report(&findings, json)
+    report(findings, json)
 }
 
-/// The findings of the manager's own check: at least one line for each topic.
-async fn health(locks: &LockManager) -> Vec<Finding> {
-    let health = match locks.check().await {
-        Ok(health) => health,
-        Err(error @ LockError::Invalid { .. }) => {
-            return vec![bad("rights", Failed::from(error).reason)];
-        }
-        Err(error) => return vec![bad("connection", Failed::from(error).reason)],
+async fn try_manager(url: &str, prefix: &str) -> Result<Health, LockError> {
+    let locks = LockManager::builder().key_prefix(prefix).connect(url);
+    locks.await?.check().await
+}
+
+/// How the manager talks to a server.
+fn of_server(server: &ServerInfo) -> [Finding; 3] {
+    let kind = server.kind.as_deref().unwrap_or("kind not known");
+    let version = server
+        .version
+        .as_deref()
+        .map(|version| format!(" {version}"));
+    let version = version.unwrap_or_default();
+    let protocol = format!(
+        "RESP{} with {} ({kind}{version})",
+        server.protocol, server.address
+    );
+    let waiters = if server.notifies {
+        good(
+            "waiters",
+            "a waiter is notified when it is granted the lock",
+        )
+    } else {
+        doubtful(
+            "waiters",
+            "waiters poll: to be notified they need RESP3, scripts, and a proxy that forwards SUBSCRIBE",
+        )
     };
-    let round_trip = format!("a request takes {:?}", health.round_trip);
+    let scripts = if server.scripts {
+        good("scripts", "locks of all kinds, and bodies that run once")
+    } else {
+        doubtful(
+            "scripts",
+            "not run: locks are exclusive only, and no body runs once",
+        )
+    };
+    [good("protocol", protocol), waiters, scripts]
+}
+
+/// The findings of the manager's own check: at least one line for each topic, unless a proxy hides it.
+fn of_health(health: Health, asked: Option<&Asked>) -> Vec<Finding> {
+    let is_hidden = |warning: &Warning| warning.topic == Topic::Proxy;
+    let is_known = !health.warnings.iter().any(is_hidden);
+    let memory = asked.and_then(|asked| {
+        let field = |name| field(&asked.info, name);
+        let (most, policy) = (field("maxmemory_human")?, field("maxmemory_policy")?);
+        Some(format!(" (maxmemory {most}, {policy})"))
+    });
+    let memory = memory.unwrap_or_default();
+    let apart = match asked.and_then(|asked| asked.clock_offset) {
+        Some(offset) => format!("{} ms", offset.as_millis()),
+        None => "less than 10 s".to_owned(),
+    };
     let topics = [
         (
             Topic::Rights,
             "rights",
             "a lock is taken, renewed and released".to_owned(),
+            true,
         ),
         (
             Topic::Eviction,
             "eviction",
-            "the server evicts no locks".to_owned(),
+            format!("the server evicts no locks{memory}"),
+            is_known,
         ),
         (
             Topic::Clock,
             "clock",
-            "the clocks of the server and of this machine agree".to_owned(),
+            format!("the clocks of the server and of this machine differ by {apart}"),
+            is_known,
         ),
-        (Topic::Latency, "latency", round_trip),
+        (
+            Topic::Latency,
+            "latency",
+            format!("a request takes {:?}", health.round_trip),
+            true,
+        ),
     ];
     let mut findings = Vec::new();
     let mut warnings = health.warnings;
-    for (topic, what, well) in topics {
+    for (topic, what, well, is_known) in topics {
         let about: Vec<_> = warnings
             .extract_if(.., |warning| warning.topic == topic)
             .collect();
-        if about.is_empty() {
+        if about.is_empty() && is_known {
             findings.push(good(what, well));
         }
         findings.extend(about.into_iter().map(|warning| bad(what, warning.text)));
     }
-    findings.extend(
-        warnings
-            .into_iter()
-            .map(|warning| bad("votes", warning.text)),
-    );
+    findings.extend(warnings.into_iter().map(|warning| match warning.topic {
+        Topic::Proxy => doubtful("proxy", warning.text),
+        _ => bad("votes", warning.text),
+    }));
     findings
 }
 
@@ -140,41 +211,51 @@ fn bad(what: &'static str, text: impl Into<String>) -> Finding {
     Finding { what, mark, text }
 }
 
-/// The findings about a single server. None if it cannot be reached, or if the url names several servers.
-async fn server(url: &str) -> Vec<Finding> {
-    let Ok(client) = redis::Client::open(url) else {
-        return Vec::new();
-    };
+/// What a single server says of itself.
+struct Asked {
+    info: String,
+    clock_offset: Option<Duration>,
+}
+
+/// Why there is no INFO of a server.
+enum NoInfo {
+    Refused,
+    /// It cannot be reached, a proxy does not forward the question, or the url names several.
+    Silent,
+}
+
+async fn ask(url: &str) -> Result<Asked, NoInfo> {
+    let client = redis::Client::open(url).map_err(|_| NoInfo::Silent)?;
     let connecting = timeout(PATIENCE, client.get_multiplexed_async_connection());
     let Ok(Ok(mut connection)) = connecting.await else {
-        return Vec::new();
+        return Err(NoInfo::Silent);
     };
     let info = redis::cmd("INFO");
-    let info = timeout(PATIENCE, info.query_async::<String>(&mut connection)).await;
-    let mut findings = match info {
-        Ok(Ok(info)) => of_info(&info),
-        _ => vec![bad(
-            "server",
-            "its INFO cannot be read: grant this user `+info`, or look at the version and at persistence by hand",
-        )],
+    let info = match timeout(PATIENCE, info.query_async(&mut connection)).await {
+        Ok(Ok(info)) => info,
+        Ok(Err(error)) if error.code() == Some("NOPERM") => return Err(NoInfo::Refused),
+        _ => return Err(NoInfo::Silent),
     };
-    let mut hello = redis::cmd("HELLO");
-    let hello = hello.arg(3).query_async::<redis::Value>(&mut connection);
-    findings.push(match timeout(PATIENCE, hello).await {
-        Ok(Ok(_)) => good("protocol", "RESP3: grants come by messages"),
-        _ => doubtful(
-            "protocol",
-            "RESP2 only, so waiters poll: use Redis 6 or later, and a proxy that passes RESP3 on",
-        ),
-    });
-    findings
+    let (time, sent) = (redis::cmd("TIME"), Instant::now());
+    let time = timeout(PATIENCE, time.query_async::<(u64, u64)>(&mut connection)).await;
+    let half = sent.elapsed() / 2;
+    let offset = |(seconds, micros)| {
+        let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros) + half;
+        Some(theirs.abs_diff(UNIX_EPOCH.elapsed().ok()?))
+    };
+    Ok(Asked {
+        info,
+        clock_offset: time.ok().and_then(Result::ok).and_then(offset),
+    })
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 fn of_info(info: &str) -> Vec<Finding> {
-    let field = |name: &str| {
-        let mut lines = info.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
+    let field = |name| field(info, name);
     let mut findings = Vec::new();
     if let Some(version) = field("valkey_version") {
         findings.push(good("server", format!("Valkey {version}")));
@@ -202,17 +283,33 @@ fn of_info(info: &str) -> Vec<Finding> {
         )
     };
     findings.push(persistence);
-    if field("role").is_some_and(|role| role != "master") {
+    if field("role") == Some("slave") {
         findings.push(bad(
             "role",
             "this is a replica: use the url of its primary, or redis+sentinel:// with the sentinels",
         ));
     }
+    if let Some(replicas) = field("connected_slaves").filter(|replicas| *replicas != "0") {
+        findings.push(good(
+            "replicas",
+            format!("{replicas}: a fail-over may lose the newest locks, unless `min_replicas_acked` is set"),
+        ));
+    }
     findings
 }
 
-fn report(findings: &[Finding], json: bool) -> Result<u8, Failed> {
-    let is_fit = findings.iter().all(|finding| finding.mark != Mark::Bad);
+fn report(mut findings: Vec<Finding>, json: bool) -> Result<u8, Failed> {
+    let has = |mark| findings.iter().any(|finding| finding.mark == mark);
+    let is_fit = !has(Mark::Bad);
+    let verdict = match (is_fit, has(Mark::Doubtful)) {
+        (true, false) => good("verdict", "fit to keep locks"),
+        (true, true) => doubtful("verdict", "fit to keep locks, with what each WARN says"),
+        (false, _) => bad(
+            "verdict",
+            "not fit to keep locks, before each FAIL is mended",
+        ),
+    };
+    findings.push(verdict);
     if json {
         let shown = findings.iter().map(|finding| {
             json!({
@@ -225,7 +322,7 @@ fn report(findings: &[Finding], json: bool) -> Result<u8, Failed> {
         print_json(&Value::Array(shown.collect()))?;
     } else {
         let mut stdout = io::stdout();
-        for finding in findings {
+        for finding in &findings {
             let mark = painted(
                 &format!("{:4}", finding.mark.label()),
                 finding.mark.colour(),

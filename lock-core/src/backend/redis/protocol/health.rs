@@ -22,6 +22,9 @@ use crate::{
 /// A server's clock may differ from this process's by this much before it is mentioned.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
+const HIDDEN: &str = "a proxy in front of the server forwards neither INFO nor TIME, so the eviction policy, which must be `noeviction`, \
+                      and the server's clock, which fencing tokens follow, are not known: look at the server itself";
+
 /// Tries a lock on each server, and reads the settings that can hurt locks. That is six commands a server where scripts run,
 /// and four more if the server has forgotten the scripts.
 pub(crate) async fn check(
@@ -31,6 +34,7 @@ pub(crate) async fn check(
     let mut health = Health {
         round_trip: Duration::ZERO,
         warnings: Vec::new(),
+        servers: Vec::new(),
     };
     for location in store.0.servers.each() {
         if let Err(failure) = check_one(store, &location, known_tokens, &mut health).await {
@@ -57,20 +61,16 @@ async fn check_one(
     let sent = CLOCK.now();
     connection.send(&[&[Text("PING")]], within, None).await?;
     health.round_trip = health.round_trip.max(CLOCK.now().since(sent));
-    let unasked = |what: &str| {
-        format!("{what} is not known: a proxy in front of the server does not forward all commands")
-    };
-    let (clock, eviction) = if known.forwards_all() {
-        (
-            clock_warning(connection, within).await?,
-            known_eviction_warning(connection, within).await?,
-        )
+    health
+        .servers
+        .extend(trial::server_info(store, location, within).await);
+    let (mut clock, mut eviction, mut hidden) = (None, None, None);
+    if known.forwards_all() {
+        clock = clock_warning(connection, within).await?;
+        eviction = known_eviction_warning(connection, within).await?;
     } else {
-        (
-            Some(unasked("the server's clock, which fencing tokens follow,")),
-            Some(unasked("the eviction policy, which must be `noeviction`,")),
-        )
-    };
+        hidden = Some(HIDDEN.to_owned());
+    }
     let scripts = if known.scripts {
         None
     } else {
@@ -81,6 +81,7 @@ async fn check_one(
         (Topic::Clock, clock),
         (Topic::Eviction, eviction),
         (Topic::Rights, scripts),
+        (Topic::Proxy, hidden),
     ];
     let several = store.0.servers.are_several();
     let front = several.then(|| format!("{}: ", connection.address().shown()));

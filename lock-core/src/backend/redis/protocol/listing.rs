@@ -46,9 +46,11 @@ pub(crate) async fn page(
     let pattern = format!("{}*", rights::literally(full_prefix));
     let (connection, within) = (&location.server.connection, store.within());
     if !location.capabilities(within).await?.forwards_all() {
-        return Err(Failure::refused(
-            "locks cannot be listed through a proxy that does not forward all commands: list them at the servers themselves",
-        ));
+        // At this command, too, a proxy may close the connection.
+        let server = connection.address().shown();
+        return Err(Failure::invalid(format!(
+            "a proxy at {server} sends each request to the server of its key, and a list has none: list the locks of each server behind it"
+        )));
     }
     let (mut id, mut reply) = scan(connection, from.cursor, &pattern, within).await?;
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {

@@ -29,13 +29,13 @@ use crate::{
                 CLOCK,
                 command::Arg::{Joined, Text},
                 errors,
-                handshake::CurrentConnection,
             },
         },
     },
     engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome, Renewed},
     failure::Failure,
     fencing::KnownTokens,
+    inspect::ServerInfo,
     key::LockKey,
     mode::Mode,
     moment::Moment,
@@ -81,7 +81,7 @@ impl RedisStore {
             let Some(current) = location.server.connection.snapshot() else {
                 continue;
             };
-            announce(self, location, &current, left()).await;
+            announce(self, location, left()).await;
             if current.capabilities.is_some_and(|known| !known.scripts) && !is_warned {
                 let server = location.server.connection.address().shown();
                 let warning = rights::without_scripts(self, location, left()).await;
@@ -282,37 +282,48 @@ async fn lock_and_unlock(
 }
 
 /// Logs the server that was found.
-async fn announce(
+async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) {
+    let Some(found) = server_info(store, location, within).await else {
+        return;
+    };
+    tracing::info!(
+        server = found.address,
+        kind = found.kind.as_deref().unwrap_or("unknown"),
+        version = found.version.as_deref().unwrap_or("unknown"),
+        protocol = if found.protocol == 3 {
+            "RESP3"
+        } else {
+            "RESP2"
+        },
+        mode = if found.notifies { "push" } else { "polling" },
+        scripts = found.scripts,
+        "connected"
+    );
+}
+
+/// The server that was found, if there is a connection to it.
+pub(super) async fn server_info(
     store: &RedisStore,
     location: &KeyLocation,
-    current: &CurrentConnection,
     within: Duration,
-) {
-    let protocol = if current.greeting.is_some() {
-        "RESP3"
-    } else {
-        "RESP2"
-    };
+) -> Option<ServerInfo> {
+    let current = location.server.connection.snapshot()?;
     let greeting = location.server.connection.greeting(within).await;
     let scripts = current.capabilities.is_some_and(|known| known.scripts);
+    let has_resp3 = current.greeting.is_some();
     // In a cluster, grants arrive on a connection beside this one, once a task waits.
-    let delivery = if store.0.servers.are_several() {
-        scripts && protocol == "RESP3" && !greeting.is_before(7)
+    let delivers = if store.0.servers.are_several() {
+        scripts && has_resp3 && !greeting.is_before(7)
     } else {
         current.is_subscribed
     };
-    tracing::info!(
+    Some(ServerInfo {
         // With sentinels, the primary that they named.
-        server = current.address.shown(),
-        kind = greeting.server.as_deref().unwrap_or("unknown"),
-        version = greeting.version.as_deref().unwrap_or("unknown"),
-        protocol,
-        mode = if delivery && !store.0.is_one_of_several {
-            "push"
-        } else {
-            "polling"
-        },
+        address: current.address.shown().to_owned(),
+        kind: greeting.server,
+        version: greeting.version,
+        protocol: if has_resp3 { 3 } else { 2 },
         scripts,
-        "connected"
-    );
+        notifies: delivers && !store.0.is_one_of_several,
+    })
 }

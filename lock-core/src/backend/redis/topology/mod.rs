@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn shards_behind_one_endpoint_are_named_by_a_parameter() {
         let is_sharded = |url| matches!(parse(url), Ok(Topology::Shards(_)));
-        assert!(is_sharded("rediss://:pw@a/0?sharded=true&protocol=2"));
+        assert!(is_sharded("redis://:pw@a/0?sharded=true&protocol=2"));
         assert!(!is_sharded("redis://a?sharded=false") && !is_sharded("redis://a"));
         all_are_refused(&[
             ("redis://a?sharded=1", "`sharded` is `true` or `false`"),

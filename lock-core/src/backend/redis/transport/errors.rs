@@ -157,6 +157,8 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
     let details = shown_details(details);
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(address),
+        // In the words of Envoy.
+        "ERR" if details == "invalid password" => wrong_credentials(address),
         "NOPERM" => denied(format!(
             "{address} refuses the connection: {code} {details}"
         )),

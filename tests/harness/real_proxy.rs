@@ -1,0 +1,96 @@
+//! Proxies that are installed here, as programs of their own.
+
+use std::{
+    fs::{self, File},
+    net::TcpStream,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::{child, child::ChildProcess, port::free_port, server::RedisServer, wait::HANG};
+
+/// A proxy on a free port of 127.0.0.1, ended when this is dropped.
+#[derive(Debug)]
+pub struct RealProxy {
+    port: u16,
+    // Kept for their drops.
+    _process: ChildProcess,
+    _folder: TempDir,
+}
+
+impl RealProxy {
+    /// Starts `HAProxy` in front of a server. It closes a connection on which nothing was sent in one direction for two seconds.
+    pub fn haproxy(server: &RedisServer) -> Self {
+        let program = || child::command("/usr/sbin/haproxy", "haproxy");
+        Self::start(program, &["-db", "-f"], |port| {
+            format!(
+                "defaults\n mode tcp\n timeout connect 2s\n timeout client 2s\n timeout server 2s\n\
+                 listen redis\n bind 127.0.0.1:{port}\n server redis 127.0.0.1:{}\n",
+                server.port()
+            )
+        })
+    }
+
+    /// Starts twemproxy in front of servers, among which it divides the keys.
+    pub fn twemproxy(servers: &[RedisServer]) -> Self {
+        let program = || {
+            let mut command = child::command("/usr/sbin/nutcracker", "nutcracker");
+            // Statistics, which would be on a fixed port otherwise.
+            command.args(["-a", "127.0.0.1", "-s", &free_port().to_string()]);
+            command
+        };
+        let lines = servers.iter();
+        let lines = lines.map(|server| format!("  - 127.0.0.1:{}:1", server.port()));
+        let servers = lines.collect::<Vec<_>>().join("\n");
+        Self::start(program, &["-c"], |port| {
+            format!(
+                "pool:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  \
+                 auto_eject_hosts: false\n  servers:\n{servers}\n"
+            )
+        })
+    }
+
+    fn start(
+        program: impl Fn() -> Command,
+        arguments: &[&str],
+        configuration: impl Fn(u16) -> String,
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [file, log] = ["configuration", "log"].map(|name| folder.path().join(name));
+        // Another process may take the port between the check and the bind.
+        for _ in 0..20 {
+            let port = free_port();
+            fs::write(&file, configuration(port)).expect("a file in the temporary folder");
+            let output = File::create(&log).expect("a file in the temporary folder");
+            let mut command = program();
+            command.args(arguments).arg(&file).stdin(Stdio::null());
+            command.stdout(output.try_clone().expect("one more file"));
+            let mut process = ChildProcess::spawn({
+                command.stderr(output);
+                command
+            });
+            let deadline = Instant::now() + HANG;
+            while process.ended().is_none() {
+                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return Self {
+                        port,
+                        _process: process,
+                        _folder: folder,
+                    };
+                }
+                assert!(Instant::now() < deadline, "the proxy takes no connection");
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let log = fs::read_to_string(log).expect("text");
+        panic!("the proxy does not start:\n{log}");
+    }
+
+    /// Returns the url for a client.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}

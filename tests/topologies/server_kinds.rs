@@ -1,0 +1,382 @@
+//! Servers and proxies of other kinds: each does what its row of `docs/servers.md` says, or is refused at connect with what to do.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use lock_core::{
+    LeaseLost, LockError, LockManager, LockOptions, OnceOptions,
+    inspect::{Health, Topic},
+};
+use lock_tests::{
+    AcquireFree as _, HANG, Proxy, RealProxy, RedisServer, Refuses, ReleaseHeld as _, SECOND,
+    StandIn, connect, eventually, patient,
+};
+use tokio::{task::JoinSet, time::timeout};
+
+/// A lease is renewed after a third of it, when a proxy has closed connections that were idle for two seconds.
+const TTL: Duration = Duration::from_secs(8);
+
+/// What runs behind the stand-in or proxy.
+fn behind(refuses: Refuses) -> (RedisServer, StandIn) {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(server.port(), refuses);
+    (server, stand_in)
+}
+
+fn calls(servers: &[RedisServer]) -> u64 {
+    let commands = ["eval", "evalsha", "set", "get"];
+    let all = |server: &RedisServer| commands.map(|name| server.calls(name)).iter().sum::<u64>();
+    servers.iter().map(all).sum()
+}
+
+/// An exclusive lock excludes, is renewed, and is passed on to a waiter, and nothing of it stays.
+async fn exclusive_locks_work(url: &str, servers: &[RedisServer], ttl: Duration) {
+    let (one, other) = (connect(url).await, connect(url).await);
+    let guard = one.acquire_free("k", LockOptions::new(ttl)).await;
+    let started = Instant::now();
+    let busy = other.acquire("k", patient().no_wait()).await;
+    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    let before = calls(servers);
+    let waiting = {
+        let other = other.clone();
+        tokio::spawn(async move { other.acquire("k", patient()).await })
+    };
+    eventually(HANG, "it waits", async || calls(servers) > before).await;
+    eventually(HANG, "the first ttl is over", async || {
+        started.elapsed() > ttl
+    })
+    .await;
+    guard.lease().verify().await.expect("renewed");
+    assert!(!waiting.is_finished());
+    let before = guard.lease().fencing_token();
+    guard.release_held().await;
+    let next = timeout(HANG, waiting).await.expect("no hang");
+    let next = next.expect("no panic").expect("its turn");
+    assert!(next.lease().fencing_token() > before);
+    next.release_held().await;
+    for server in servers {
+        assert_eq!(server.keys("lock:*"), [""; 0]);
+    }
+}
+
+async fn shared_locks_permits_and_results_work(url: &str) {
+    let (one, other) = (connect(url).await, connect(url).await);
+    let first = one.acquire_free("s", patient().shared()).await;
+    let second = other.acquire_free("s", patient().shared()).await;
+    assert_eq!(
+        first.lease().fencing_token(),
+        second.lease().fencing_token()
+    );
+    first.release_held().await;
+    second.release_held().await;
+
+    let permits = || patient().permits(2);
+    let first = one.acquire_free("p", permits()).await;
+    let second = other.acquire_free("p", permits()).await;
+    assert_ne!(first.lease().permit(), second.lease().permit());
+    let third = one.try_acquire("p", permits()).await;
+    assert!(third.expect("a reply").is_none());
+    first.release_held().await;
+    second.release_held().await;
+
+    let runs = AtomicU32::new(0);
+    for locks in [&one, &other] {
+        let body = async |_| Ok::<_, String>(runs.fetch_add(1, SeqCst));
+        let ran = locks.run_once("o", OnceOptions::keep(SECOND * 60), body);
+        assert_eq!(ran.await.expect("a reply"), Ok(0));
+    }
+    one.forget("o").await.expect("a reply");
+}
+
+async fn a_shared_key_refuses_an_exclusive_request(url: &str) {
+    let (one, other) = (connect(url).await, connect(url).await);
+    let guard = one.acquire_free("s", patient().shared()).await;
+    let refused = other.try_acquire("s", patient()).await;
+    assert!(refused.expect("a reply").is_none());
+    guard.release_held().await;
+}
+
+/// Returns the reply to a list of the locks.
+async fn operators_look_and_take_away(url: &str) -> Result<usize, LockError> {
+    let (one, other) = (connect(url).await, connect(url).await);
+    let guard = one.acquire_free("k", LockOptions::new(SECOND * 3)).await;
+    let found = other.inspect("k").await.expect("a reply").expect("held");
+    assert_eq!(found.holders, 1);
+    let (mut list, mut listed) = (other.list(""), Ok(0));
+    while let (Ok(count), Some(next)) = (&mut listed, list.next().await) {
+        match next {
+            Ok(_) => *count += 1,
+            Err(error) => listed = Err(error),
+        }
+    }
+    other.force_release("k").await.expect("a reply");
+    let reason = timeout(HANG, guard.lease().lost()).await;
+    assert_eq!(reason.expect("noticed"), LeaseLost::TakenAway);
+    listed
+}
+
+async fn everything_works(url: &str, servers: &[RedisServer]) {
+    exclusive_locks_work(url, servers, SECOND * 3).await;
+    shared_locks_permits_and_results_work(url).await;
+    a_shared_key_refuses_an_exclusive_request(url).await;
+    assert_eq!(operators_look_and_take_away(url).await.expect("a list"), 1);
+    let health = checked(url).await;
+    assert!(health.warnings.is_empty(), "{health:?}");
+}
+
+/// Returns what a check finds, but for a machine that is slow just now.
+async fn checked(url: &str) -> Health {
+    let mut health = connect(url).await.check().await.expect("a reply");
+    let warnings = &mut health.warnings;
+    warnings.retain(|warning| warning.topic != Topic::Latency);
+    health
+}
+
+/// Connecting is refused, as [`LockError::Invalid`] with these words.
+async fn connecting_is_refused(url: &str, words: &str) {
+    let refused = LockManager::connect(url).await;
+    let error = refused.map(drop).expect_err("it cannot keep locks");
+    let LockError::Invalid { reason, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert!(reason.contains(words), "{reason}");
+}
+
+#[tokio::test]
+async fn several_shards_behind_one_endpoint_are_refused_unless_the_url_says_so() {
+    let (_server, shards) = behind(Refuses::OtherSlots);
+    connecting_is_refused(&shards.url(), "add `?sharded=true` to its url").await;
+    // Locks are tried in `servers.rs`.
+    let url = format!("{}?sharded=true", shards.url());
+    let listed = operators_look_and_take_away(&url).await;
+    assert_eq!(listed.expect("a list"), 1);
+    let health = checked(&url).await;
+    assert!(health.warnings.is_empty(), "{health:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_undeclared_keys_keeps_locks_but_shows_none() {
+    let (server, strict) = behind(Refuses::UndeclaredKeys);
+    let (url, servers) = (strict.url(), [server]);
+    exclusive_locks_work(&url, &servers, SECOND * 3).await;
+    shared_locks_permits_and_results_work(&url).await;
+    let (one, other) = (connect(&url).await, connect(&url).await);
+    let guard = one.acquire_free("k", patient().shared()).await;
+    // That it is shared is found by the keys of shared locks, which an exclusive request does not declare.
+    is_for_undeclared_keys(other.try_acquire("k", patient()).await);
+    is_for_undeclared_keys(other.inspect("k").await);
+    let listed = other.list("").next().await;
+    is_for_undeclared_keys(listed.expect("a reply"));
+    is_for_undeclared_keys(other.force_release("k").await);
+    let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
+    let before = calls(&servers);
+    eventually(HANG, "it asks", async || calls(&servers) > before).await;
+    guard.release_held().await;
+    let next = timeout(HANG, waiting).await.expect("no hang");
+    let next = next.expect("no panic").expect("its turn");
+    one.force_release("k").await.expect("it is exclusive");
+    let released = next.release().await;
+    assert!(
+        matches!(released, Err(LockError::Lost { .. })),
+        "{released:?}"
+    );
+}
+
+fn is_for_undeclared_keys<T>(reply: Result<T, LockError>) {
+    let Err(LockError::Unavailable { source, .. }) = &reply.map(drop) else {
+        panic!("not `Unavailable`");
+    };
+    assert!(source.to_string().contains("undeclared"), "{source}");
+}
+
+#[tokio::test]
+async fn envoy_passes_all_but_lists_and_messages() {
+    let (server, envoy) = behind(Refuses::LikeEnvoy { password: None });
+    by_a_proxy_of_scripts(&envoy.url(), &[server]).await;
+}
+
+#[tokio::test]
+async fn envoy_asks_for_its_own_password() {
+    let password = Some("word");
+    let (_server, envoy) = behind(Refuses::LikeEnvoy { password });
+    let locks = connect(&envoy.url_with("word")).await;
+    locks
+        .acquire_free("k", patient())
+        .await
+        .release_held()
+        .await;
+    for url in [envoy.url_with("other"), envoy.url()] {
+        connecting_is_refused(&url, "refuses the user or password").await;
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_envoy_refuses_in_its_own_words() {
+    let (server, envoy) = behind(Refuses::LikeOldEnvoy);
+    by_a_proxy_of_scripts(&envoy.url(), &[server]).await;
+}
+
+/// The proxy sends each script to the server of its first key, and passes no other command that locks need.
+async fn by_a_proxy_of_scripts(url: &str, servers: &[RedisServer]) {
+    exclusive_locks_work(url, servers, SECOND * 3).await;
+    shared_locks_permits_and_results_work(url).await;
+    a_shared_key_refuses_an_exclusive_request(url).await;
+    let listed = operators_look_and_take_away(url).await;
+    assert!(
+        matches!(listed, Err(LockError::Invalid { .. })),
+        "{listed:?}"
+    );
+    let health = checked(url).await;
+    let topics: Vec<_> = health.warnings.iter().map(|found| found.topic).collect();
+    assert_eq!(topics, [Topic::Proxy]);
+    assert!(!health.servers[0].notifies, "{health:?}");
+}
+
+#[tokio::test]
+async fn redis_cluster_proxy_works_with_sharded_names() {
+    let (server, proxy) = behind(Refuses::LikeClusterProxy);
+    everything_works(&format!("{}?sharded=true", proxy.url()), &[server]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_resp3_in_other_words_is_polled() {
+    let (server, old) = behind(Refuses::Resp3);
+    everything_works(&old.url(), &[server]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_closes_at_a_subscription_is_polled() {
+    let (server, closing) = behind(Refuses::Subscriptions);
+    everything_works(&closing.url(), &[server]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_command_after_a_subscription_is_polled() {
+    let (server, deaf) = behind(Refuses::CommandsAfterSubscribe);
+    everything_works(&deaf.url(), &[server]).await;
+}
+
+#[tokio::test]
+async fn a_server_without_streams_is_refused() {
+    for without in [&["XADD"][..], &["XADD", "EVAL", "EVALSHA"]] {
+        let server = without.iter().fold(RedisServer::builder(), |server, name| {
+            server.without_command(name)
+        });
+        connecting_is_refused(&server.start().url(), "has no streams").await;
+    }
+}
+
+#[tokio::test]
+async fn an_active_replica_is_refused() {
+    let (_server, active) = behind(Refuses::Nothing);
+    connecting_is_refused(&active.url(), "is an active replica").await;
+}
+
+fn replica() -> (RedisServer, RedisServer) {
+    let (primary, replica) = (RedisServer::start(), RedisServer::start());
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    (primary, replica)
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_once_the_time_for_connecting_is_over() {
+    let (primary, replica) = replica();
+    let locks = LockManager::builder().connect_timeout(SECOND * 3);
+    let refused = locks.connect(&replica.url()).await;
+    let error = refused.map(drop).expect_err("it takes no writes");
+    let LockError::Unavailable { source, .. } = &error else {
+        panic!("{error:?}");
+    };
+    let names = format!("is a replica of 127.0.0.1:{}", primary.port());
+    assert!(source.to_string().contains(&names), "{source}");
+}
+
+#[tokio::test]
+async fn a_replica_that_is_promoted_meanwhile_is_connected_to() {
+    let (_primary, replica) = replica();
+    let proxy = Proxy::start(replica.port());
+    let url = proxy.url();
+    let connecting = tokio::spawn(async move {
+        let locks = LockManager::builder().connect_timeout(HANG);
+        locks.connect(&url).await
+    });
+    eventually(HANG, "its role was asked", async || {
+        proxy.requests("INFO") > 1
+    })
+    .await;
+    replica.cli(&["REPLICAOF", "NO", "ONE"]);
+    let locks = timeout(HANG, connecting).await.expect("no hang");
+    let locks = locks.expect("no panic").expect("a primary");
+    locks
+        .acquire_free("k", patient())
+        .await
+        .release_held()
+        .await;
+}
+
+/// `HAProxy` closes the connections of holders and waiters, which send nothing for two seconds.
+#[tokio::test]
+async fn locks_and_waits_outlive_the_time_outs_of_haproxy() {
+    let server = RedisServer::start();
+    let haproxy = RealProxy::haproxy(&server);
+    let connections = || server.calls("hello");
+    let before = connections();
+    exclusive_locks_work(&haproxy.url(), std::slice::from_ref(&server), TTL).await;
+    assert!(connections() > before + 4, "none was closed");
+    everything_works(&haproxy.url(), &[server]).await;
+}
+
+#[tokio::test]
+async fn twemproxy_passes_all_but_lists_and_messages() {
+    let servers = [(); 2].map(|()| RedisServer::start());
+    let twemproxy = RealProxy::twemproxy(&servers);
+    by_a_proxy_of_scripts(&twemproxy.url(), &servers).await;
+}
+
+#[tokio::test]
+async fn tasks_of_several_managers_exclude_each_other_by_twemproxy() {
+    const KEYS: usize = 4;
+    let servers = [(); 2].map(|()| RedisServer::start());
+    let twemproxy = RealProxy::twemproxy(&servers);
+    let inside = Arc::new([(); KEYS].map(|()| Mutex::new((0_u32, 0_u64))));
+    let mut tasks = JoinSet::new();
+    for manager in 0..3 {
+        let locks = connect(&twemproxy.url()).await;
+        for task in 0..4 {
+            let (locks, inside) = (locks.clone(), inside.clone());
+            tasks.spawn(async move {
+                for round in 0..20 {
+                    let key = (manager + task + round) % KEYS;
+                    let guard = locks.acquire(format!("key:{key}"), patient()).await;
+                    let guard = guard.expect("its turn");
+                    let token = u64::from(guard.lease().fencing_token());
+                    {
+                        let mut inside = inside[key].lock().expect("no panic");
+                        inside.0 += 1;
+                        assert_eq!(inside.0, 1, "two have {key}");
+                        assert!(token > inside.1, "{token} after {}", inside.1);
+                        inside.1 = token;
+                    }
+                    tokio::task::yield_now().await;
+                    inside[key].lock().expect("no panic").0 -= 1;
+                    guard.release_held().await;
+                }
+            });
+        }
+    }
+    while let Some(ended) = timeout(HANG, tasks.join_next()).await.expect("no hang") {
+        ended.expect("no panic");
+    }
+    for server in &servers {
+        assert_eq!(server.keys("lock:*"), [""; 0]);
+        assert!(
+            calls(std::slice::from_ref(server)) > 0,
+            "it has some of the keys"
+        );
+    }
+}
