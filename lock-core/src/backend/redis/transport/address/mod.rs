@@ -168,7 +168,9 @@ impl Address {
     pub(crate) fn client(&self) -> Option<&AsyncConnectionConfig> {
         match &self.transport {
             Transport::Client(config) => Some(config),
-            _ => None,
+            Transport::Plain => None,
+            #[cfg(feature = "tls")]
+            Transport::Tls(_) => None,
         }
     }
 
