@@ -13,7 +13,7 @@ use crate::{
     },
     failure::Failure,
     fencing::{KnownTokens, PER_MILLI},
-    inspect::{Health, Sighting, Topic, Warning},
+    inspect::{Health, Sighting, Topic},
 };
 
 /// A server's clock may differ from a majority's by this much before it is mentioned. Beyond twice as much it cannot vote.
@@ -56,10 +56,7 @@ pub(super) async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failur
         let name = servers.servers[position].node.shown();
         match reply {
             Ok((waits, health)) => {
-                let own = health.warnings.into_iter();
-                warnings.extend(
-                    own.map(|Warning { topic, text }| topic.warning(format!("{name}: {text}"))),
-                );
+                warnings.extend(health.warnings);
                 if waits.is_zero() {
                     times.push(health.round_trip);
                 } else {

@@ -13,6 +13,5 @@ pub(crate) mod renewals;
 pub(crate) mod replies;
 mod rights;
 pub(crate) mod scripts;
-mod server_role;
 mod trial;
 pub(crate) mod voting_server;

@@ -92,7 +92,7 @@ pub(super) async fn open(
     }
     let mut not_subscribed = None;
     match settings.purpose {
-        Purpose::Pushes if current.greeting.is_none() => {
+        Purpose::Pushes if !current.speaks_resp3 => {
             let why = format!("{address} {NO_RESP3}");
             return Err(Failure::refused(why));
         }
@@ -108,9 +108,7 @@ pub(super) async fn open(
             not_subscribed = Some(format!("after SUBSCRIBE, {}", failure.text()));
             current.ask_capabilities(asks_all).await?
         }
-        Err(_)
-            if current.greeting.is_none() && current.connection.traffic.has_ended() && asks_all =>
-        {
+        Err(_) if !current.speaks_resp3 && current.connection.traffic.has_ended() && asks_all => {
             current = opening.log_in().await?;
             let known = current.ask_capabilities(false).await?;
             address.note_closes_at_unknown();
@@ -131,7 +129,7 @@ pub(super) async fn open(
 }
 
 impl Opening<'_> {
-    /// Opens a connection of this user to this database. If it has a greeting, messages arrive on it, too.
+    /// Opens a connection of this user to this database. If it speaks RESP3, messages arrive on it, too.
     ///
     /// If the server refuses the credentials of a provider, that is asked again a few times.
     async fn log_in(&self) -> Result<CurrentConnection, Failure> {
@@ -174,7 +172,7 @@ impl Opening<'_> {
                 is_closed_at_hello = true;
             }
         }
-        if let (None, Some(credentials)) = (&current.greeting, credentials) {
+        if let (false, Some(credentials)) = (current.speaks_resp3, credentials) {
             current.expect_okay(&auth(credentials)).await?;
         }
         current.set_up().await?;
@@ -187,7 +185,7 @@ impl Opening<'_> {
 
     /// Subscribes to the channel. Returns why no push messages arrive, if they do not.
     async fn listen(&self, current: &mut CurrentConnection) -> Result<Option<String>, Failure> {
-        if current.greeting.is_none() {
+        if !current.speaks_resp3 {
             return Ok(Some(format!("it {NO_RESP3}")));
         }
         // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.

@@ -20,7 +20,7 @@ for _, call in ipairs({
   -- As servers before Redis 7.2 say it, as later ones do, and as commands outside a script are refused; then as a server without
   -- the command says it.
   for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM', 'nknown'}) do
-    if string.find(refusal, words, 1, true) then
+    if string.find(refusal, words, 1, true) and not (words == 'nknown' and call[1] == 'SPUBLISH') then
       return {call[1], refusal}
     end
   end
