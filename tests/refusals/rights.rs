@@ -685,6 +685,7 @@ async fn acknowledgements_take_the_right_of_their_row() {
     let locks = connect("poor").await;
     let failed = one_lock(locks).await.expect_err("without +wait");
     assert!(names(&failed, "+wait"), "{failed}");
+    assert!(!failed.contains("word@"), "{failed}");
 }
 
 #[tokio::test]

@@ -122,7 +122,7 @@ pub(super) async fn expect_a_primary(
 ) -> Result<Option<String>, Failure> {
     let connection = &location.server.connection;
     let server = connection.address().shown();
-    // Bounded by the time for a connect.
+    // Bounded by the time for a connect, and one reply.
     loop {
         let Some(info) = connection.info("default", store.within()).await? else {
             return Ok(None);

@@ -9,6 +9,9 @@ use crate::{
     failure::Failure,
 };
 
+const LISTED: &str =
+    "the section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)";
+
 /// Extends a failure for lack of rights by where the rights are listed.
 pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
     let Some(reason) = errors::lack_of_rights(&failure) else {
@@ -17,14 +20,13 @@ pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
     let connection = &location.server.connection;
     let known = connection.snapshot().and_then(|now| now.capabilities);
     let has_scripts = known.is_none_or(|known| known.scripts);
-    let instead = if has_scripts {
+    let without = if has_scripts {
         ""
     } else {
-        "`+eval +evalsha`, or instead: "
+        "without `+eval +evalsha`: "
     };
     Failure::invalid(format!(
-        "this user of {} may not do all that locks need ({instead}{reason}): grant it the rights that the section \"Rights\" of the \
-         operations guide lists (`lock_core::guide::operations`)",
+        "this user of {} may not do all that locks need ({without}{reason}): grant it the rights that {LISTED}",
         connection.address().shown()
     ))
 }
@@ -33,7 +35,6 @@ pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
 pub(super) fn without_scripts(polling_pause: Duration) -> String {
     format!(
         "`EVAL` and `EVALSHA` cannot both be used, so there is no queue: waiters poll, about every {polling_pause:?} each, and are \
-         served in no order; if the server has these commands, grant this user the rights that the section \"Rights\" of the operations \
-         guide lists for scripts (`lock_core::guide::operations`)"
+         served in no order; if the server has these commands, grant this user the rights for scripts that {LISTED}"
     )
 }

@@ -117,10 +117,8 @@ fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>)
     let mode = if is_pushed { "push" } else { "polling" };
     tracing::info!(server, kind, version, protocol, mode, scripts, "connected");
     let no_scripts = (!scripts).then(|| rights::without_scripts(store.0.timing.polling_pause));
-    for warning in [no_scripts, health::eviction_warning(info)]
-        .iter()
-        .flatten()
-    {
+    let warnings = [no_scripts, health::eviction_warning(info)];
+    for warning in warnings.iter().flatten() {
         tracing::warn!(server, "{warning}");
     }
 }
