@@ -13,10 +13,11 @@ use crate::{
         owner_token::{OwnerTokens, Scheme, random_name},
         redis::{
             protocol::{
-                acquire, health,
+                acquire,
                 redis_store::{Acked, RedisStore},
                 release, rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
+                server_info,
             },
             topology::{
                 companions::{GRANTS, tag_in},
@@ -74,7 +75,7 @@ async fn try_one(
     location: &KeyLocation,
     until: Moment,
 ) -> Result<Option<String>, Failure> {
-    let info = health::expect_a_primary(store, location, until).await?;
+    let info = server_info::expect_a_primary(store, location, until).await?;
     let (none, left) = (KnownTokens::of_clocks(0), until.since(CLOCK.now()));
     let address = location.server.connection.address();
     let tried = timeout(left, try_a_lock(store, location, Acked::NeedNot, &none)).await;
@@ -117,7 +118,7 @@ fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>)
     let mode = if is_pushed { "push" } else { "polling" };
     tracing::info!(server, kind, version, protocol, mode, scripts, "connected");
     let no_scripts = (!scripts).then(|| rights::without_scripts(store.0.timing.polling_pause));
-    let warnings = [no_scripts, health::eviction_warning(info)];
+    let warnings = [no_scripts, server_info::eviction_warning(info)];
     for warning in warnings.iter().flatten() {
         tracing::warn!(server, "{warning}");
     }
