@@ -92,20 +92,11 @@ pub trait CredentialsProvider: Any + Send + Sync {
     ///
     /// The future is dropped if it takes longer than a connection may take. The provider is then asked again.
     fn credentials(&self) -> CredentialsFuture<'_>;
-
-    /// Returns the user's name, for messages, if it is known in advance. Defaults to `None`.
-    fn user(&self) -> Option<&str> {
-        None
-    }
 }
 
 impl CredentialsProvider for Credentials {
     fn credentials(&self) -> CredentialsFuture<'_> {
         Box::pin(async { Ok(self.clone()) })
-    }
-
-    fn user(&self) -> Option<&str> {
-        self.user.as_deref()
     }
 }
 

@@ -52,9 +52,9 @@ async fn all_locks_that_begin_so_are_listed_and_nothing_else_is() {
     }
 }
 
-/// The pattern of a `SCAN` also stands for other keys. It is made as those in a line of rights are, in which each is one word.
+/// The pattern of a `SCAN` could also stand for other keys.
 #[tokio::test]
-async fn a_prefix_with_signs_of_a_pattern_or_of_a_line_means_itself() {
+async fn a_prefix_with_signs_of_a_pattern_means_itself() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     for (prefix, other) in [

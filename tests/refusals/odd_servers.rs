@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Scope, Which, connect, eventually,
+    Reply, Scope, Which, connect, eventually,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -50,6 +50,14 @@ async fn refused(locks: &LockManager) -> LockError {
     // The bound covers the wait, a time-out of the connection, and a busy machine.
     assert!(started.elapsed() < HANG / 2, "{error:?}");
     error
+}
+
+#[track_caller]
+fn invalid(refused: Result<LockManager, LockError>, says: &str) {
+    match refused {
+        Err(LockError::Invalid { reason, .. }) => assert!(reason.contains(says), "{reason}"),
+        odd => panic!("not `Invalid`: {odd:?}"),
+    }
 }
 
 fn unavailable(error: &LockError, says: &str) {
@@ -108,6 +116,60 @@ async fn a_replica_is_named_and_comes_back_as_a_primary() {
         || drop(server.cli(&["REPLICAOF", "NO", "ONE"])),
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_at_connect_unless_it_becomes_the_primary_in_time() {
+    let server = RedisServer::start();
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let proxy = Proxy::start(server.port());
+    let within = |timeout| {
+        let builder = LockManager::builder().connect_timeout(timeout);
+        let url = proxy.url();
+        tokio::spawn(async move { builder.connect(&url).await })
+    };
+    let refused = within(Duration::from_millis(300)).await.expect("no panic");
+    unavailable(&refused.expect_err("a replica"), "a replica of 127.0.0.1:1");
+    proxy.clear_log();
+    let connecting = within(HANG);
+    eventually(HANG, "it is asked again", async || {
+        proxy.requests("INFO") > 1
+    })
+    .await;
+    server.cli(&["REPLICAOF", "NO", "ONE"]);
+    connecting.await.expect("no panic").expect("a primary");
+}
+
+/// The others that accept writes do so at the same time.
+#[tokio::test]
+async fn an_active_replica_is_refused_at_connect() {
+    let server = FakeServer::start(|request| match request[0].as_str() {
+        "PING" => Reply::pong(request),
+        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
+        "INFO" => Reply::line("$21\r\nrole:active-replica\r\n"),
+        _ => Reply::line("+OK"),
+    });
+    invalid(
+        LockManager::connect(&server.url()).await,
+        "is an active replica",
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_lacks_a_command_of_the_scripts_is_refused_at_connect() {
+    let lacks = "*2\r\n$7\r\nZPOPMIN\r\n+Unknown Redis command called from script";
+    let server = FakeServer::start(move |request| match request[0].as_str() {
+        "PING" => Reply::pong(request),
+        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
+        // Each connection tries whether scripts can be run.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
+        "EVALSHA" => Reply::line(lacks),
+        _ => Reply::line("+OK"),
+    });
+    invalid(
+        LockManager::connect(&server.url()).await,
+        "it has no `ZPOPMIN`",
+    );
 }
 
 #[tokio::test]

@@ -286,22 +286,6 @@ async fn a_fail_over_to_a_replica_that_has_it_keeps_the_lease() {
 }
 
 #[tokio::test]
-async fn a_missing_right_is_named_when_connecting() {
-    let server = RedisServer::builder()
-        .acl("user default off")
-        .acl("user app on >word ~* &* +@all -wait")
-        .start();
-    let refused = LockManager::builder()
-        .min_replicas_acked(1, SECOND)
-        .connect(&server.url_as("app", "word"))
-        .await;
-    let error = refused.expect_err("no right");
-    assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
-    let text = error.to_string();
-    assert!(text.contains("+wait") && !text.contains("word"), "{text}");
-}
-
-#[tokio::test]
 async fn independent_servers_have_no_replicas_to_wait_for() {
     let refused = LockManager::builder()
         .min_replicas_acked(1, SECOND)

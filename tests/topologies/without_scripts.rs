@@ -546,26 +546,3 @@ async fn locks_of(server: &RedisServer) -> LockManager {
     let connected = LockManager::connect(&server.url()).await;
     connected.expect("a server with scripts")
 }
-
-#[tokio::test]
-async fn a_missing_right_is_named_when_connecting() {
-    let server = server(Kind::Distribution);
-    let rights: [(&[&str], &str); 3] = [
-        (&["-@scripting", "-@transaction"], "+eval +evalsha"),
-        (&["-publish"], "`+publish &__lock_core__:grants:*`"),
-        (&["resetchannels"], "`+publish &__lock_core__:grants:*`"),
-    ];
-    for (refused, named) in rights {
-        let mut acl = vec![
-            "ACL", "SETUSER", "poor", "reset", "on", ">word", "~*", "&*", "+@all",
-        ];
-        acl.extend(refused);
-        server.cli(&acl);
-        match LockManager::connect(&server.url_as("poor", "word")).await {
-            Err(LockError::Invalid { reason, .. }) => {
-                assert!(reason.contains(named), "{refused:?}: {reason}");
-            }
-            odd => panic!("{refused:?}: {odd:?}"),
-        }
-    }
-}

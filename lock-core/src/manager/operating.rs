@@ -118,12 +118,13 @@ impl LockManager {
     ///
     /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under the
     /// prefix, or the builder's [`check_key`](crate::manager::builder::LockManagerBuilder::check_key). The check also reads the settings that can
-    /// harm locks. It costs six commands a server where scripts run. It leaves no key behind, and many processes may call it each
+    /// harm locks. It costs seven commands a server where scripts run. It leaves no key behind, and many processes may call it each
     /// second. Conditions that work today but may cause trouble are in [`Health::warnings`].
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need, with the line that grants all missing rights;
+    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need. It names the right; all of them are listed in
+    ///   [operations](crate::guide::operations#rights);
     /// - [`LockError::Invalid`] if the `check_key` holds something that is no lock;
     /// - [`LockError::Unavailable`] with what the backend said, or why it did not reply.
     ///

@@ -1,7 +1,7 @@
 //! From a url to a store, and the first connection: which server it leads to, and what its user may do.
 
 use std::{
-    sync::{Arc, Once, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -14,7 +14,6 @@ use crate::{
         owner_token::random_name,
         redis::{
             protocol::{
-                health,
                 pub_sub::PubSubDispatch,
                 redis_store::{MARKS, RedisState, RedisStore, Settings},
             },
@@ -97,7 +96,6 @@ impl RedisStore {
             executor: settings.executor.clone(),
             servers,
             contended: (0..MARKS).map(|_| AtomicBool::new(false)).collect(),
-            eviction: Once::new(),
             timing: settings.timing,
             scope: settings.scope.clone(),
             is_one_of_several,
@@ -127,9 +125,6 @@ impl RedisStore {
         let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
         let until = CLOCK.now().after(within);
         let reached = self.reach(within).await;
-        if reached.is_ok() {
-            health::look_at_eviction(self);
-        }
         self.try_out(reached, until).await?;
         if let Some(warning) = self.0.scope.warning() {
             tracing::warn!(server = self.0.servers.address().shown(), "{warning}");

@@ -112,9 +112,7 @@ async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
         let server = &servers.servers[position];
         let name = server.node.shown();
         if let Ok((_, health)) = reply {
-            let own = health.warnings.iter();
-            let own = own.map(|one| one.topic.warning(format!("{name}: {}", one.text)));
-            warnings.extend(own);
+            warnings.extend(health.warnings.iter().cloned());
         }
         match reply {
             Ok((waits, _)) if waits.is_zero() => {}

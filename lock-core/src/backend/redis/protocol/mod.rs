@@ -13,6 +13,6 @@ pub(crate) mod renewals;
 pub(crate) mod replies;
 mod rights;
 pub(crate) mod scripts;
-mod server_role;
+mod server_info;
 mod trial;
 pub(crate) mod voting_server;

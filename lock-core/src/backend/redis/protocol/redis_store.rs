@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Once,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -35,8 +35,6 @@ pub(crate) struct RedisState {
     /// entry to the queue, though: if the key is busy, that takes a second round trip. So for a key that was contended, the script is
     /// sent at once.
     pub(crate) contended: Box<[AtomicBool]>,
-    /// The look at the eviction policies.
-    pub(crate) eviction: Once,
     pub(crate) timing: Timing,
     pub(crate) scope: Scope,
     /// Whether the server is one of several that vote: by scripts only, and without grants.

@@ -15,11 +15,9 @@ use crate::{
             protocol::{
                 acquire,
                 redis_store::{Acked, RedisStore},
-                release,
-                replies::NO_LOCK,
-                rights,
+                release, rights,
                 scripts::{Call, RELEASE_UNCONTENDED, TRIAL},
-                server_role,
+                server_info,
             },
             topology::{
                 companions::{GRANTS, tag_in},
@@ -29,10 +27,12 @@ use crate::{
                 CLOCK,
                 command::Arg::{Joined, Text},
                 errors,
+                handshake::CurrentConnection,
+                reply,
             },
         },
     },
-    engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome, Renewed},
+    engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome},
     failure::Failure,
     fencing::KnownTokens,
     inspect::ServerInfo,
@@ -60,61 +60,113 @@ impl RedisStore {
         reached: Result<(), Failure>,
         until: Moment,
     ) -> Result<(), Failure> {
-        let left = || until.since(CLOCK.now());
+        reached.map_err(|failure| rights::explained(&self.0.servers.any(), failure))?;
         let homes = self.0.servers.each();
-        if let Err(failure) = reached {
-            return Err(rights::explained(self, &self.0.servers.any(), failure, left()).await);
-        }
         // At the same time. A trial that is not awaited would leave its key until its ttl ends.
-        let tried = together(homes.iter().map(|location| try_one(self, location, until)));
-        if let Ok(tried) = timeout(left(), tried).await {
-            for (location, tried) in homes.iter().zip(tried) {
-                if let Err(failure) = tried {
-                    return Err(rights::explained(self, location, failure, left()).await);
-                }
-            }
-        } else {
-            tracing::warn!(server = ?self, "no lock could be tried in time; the locks themselves retry");
-        }
-        let mut is_warned = false;
-        for location in &homes {
-            let Some(current) = location.server.connection.snapshot() else {
-                continue;
-            };
-            announce(self, location, left()).await;
-            if current.capabilities.is_some_and(|known| !known.scripts) && !is_warned {
-                let server = location.server.connection.address().shown();
-                let warning = rights::without_scripts(self, location, left()).await;
-                tracing::warn!(server, "{warning}");
-                is_warned = true;
-            }
+        let tried = together(homes.iter().map(|location| try_one(self, location, until))).await;
+        for (location, tried) in homes.iter().zip(tried) {
+            let info = tried.map_err(|failure| rights::explained(location, failure))?;
+            log_connected(self, location, info.as_deref());
         }
         Ok(())
     }
 }
 
-/// Only a permanent failure is one, and a server that stays a replica until then.
-async fn try_one(store: &RedisStore, location: &KeyLocation, until: Moment) -> Result<(), Failure> {
-    if store.0.servers.only().is_some() {
-        server_role::expect_a_primary(store, location, until).await?;
+/// Returns what the server reports about itself. Only a permanent failure is one, and a server that stays a replica until then.
+async fn try_one(
+    store: &RedisStore,
+    location: &KeyLocation,
+    until: Moment,
+) -> Result<Option<String>, Failure> {
+    let info = server_info::expect_a_primary(store, location, until).await?;
+    let (none, left) = (KnownTokens::of_clocks(0), until.since(CLOCK.now()));
+    let address = location.server.connection.address();
+    let tried = timeout(left, try_a_lock(store, location, Acked::NeedNot, &none)).await;
+    match tried.unwrap_or_else(|_| Err(errors::late(address, left))) {
+        Err(failure) if failure.is_transient() => tracing::warn!(
+            server = address.shown(),
+            ?failure,
+            "no lock could be taken just now; the locks themselves retry"
+        ),
+        tried => drop(tried?),
     }
-    let none = KnownTokens::of_clocks(0);
-    let Err(failure) = try_a_lock(store, location, Acked::NeedNot, &none).await else {
-        return Ok(());
-    };
-    if !failure.is_transient() {
-        return Err(failure);
-    }
-    let server = location.server.connection.address().shown();
-    tracing::warn!(
-        server,
-        ?failure,
-        "no lock could be taken just now; the locks themselves retry"
-    );
-    Ok(())
+    Ok(info)
 }
 
-/// Does once what every lock does. If it is interrupted, the key ends with its ttl.
+/// Logs the server that was found, and what may do harm there.
+fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>) {
+    let Some(current) = location.server.connection.snapshot() else {
+        return;
+    };
+    let found = server_info(store, &current, info);
+    let server = &*found.address;
+    tracing::info!(
+        server,
+        kind = found.kind.as_deref().unwrap_or("unknown"),
+        version = found.version.as_deref().unwrap_or("unknown"),
+        protocol = if found.protocol == 3 {
+            "RESP3"
+        } else {
+            "RESP2"
+        },
+        mode = if found.notifies { "push" } else { "polling" },
+        scripts = found.scripts,
+        "connected"
+    );
+    let no_scripts =
+        (!found.scripts).then(|| rights::without_scripts(store.0.timing.polling_pause));
+    let warnings = [no_scripts, server_info::eviction_warning(info)];
+    for warning in warnings.iter().flatten() {
+        tracing::warn!(server, "{warning}");
+    }
+}
+
+/// A server as it was found. `info`: what it reports about itself.
+pub(super) fn server_info(
+    store: &RedisStore,
+    current: &CurrentConnection,
+    info: Option<&str>,
+) -> ServerInfo {
+    let field = |name| reply::info_field(info?, name).map(str::to_owned);
+    let (kind, version) = match (field("valkey_version"), field("redis_version")) {
+        (Some(version), _) => (Some("valkey".to_owned()), Some(version)),
+        (None, version) => (version.is_some().then(|| "redis".to_owned()), version),
+    };
+    let scripts = current.capabilities.is_some_and(|known| known.scripts);
+    let notifies = if store.0.servers.are_several() {
+        // On another connection, once a task waits. Redis 6 has no channels for that.
+        let is_old = version
+            .as_ref()
+            .is_some_and(|version| version.starts_with("6."));
+        scripts && current.speaks_resp3 && !is_old
+    } else {
+        current.is_subscribed
+    };
+    ServerInfo {
+        // With sentinels, the primary that they named.
+        address: current.address.shown().to_owned(),
+        kind,
+        version,
+        protocol: if current.speaks_resp3 { 3 } else { 2 },
+        scripts,
+        notifies: notifies && !store.0.is_one_of_several,
+    }
+}
+
+/// The failure of one of several servers where scripts cannot run.
+pub(super) fn no_scripts() -> Failure {
+    errors::denied(
+        "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
+         the server does not have these commands"
+            .to_owned(),
+    )
+}
+
+/// Does once what every lock does. Returns a warning if that took longer than its lease.
+///
+/// # Cancel safety
+///
+/// If the future is dropped, or a reply never arrives, the key ends with its ttl.
 pub(super) async fn try_a_lock(
     store: &RedisStore,
     location: &KeyLocation,
@@ -130,47 +182,92 @@ pub(super) async fn try_a_lock(
         replica_acks.try_out().await?;
     }
     let key = key_on(store, location);
-    let given = store.0.scope.check_key.as_deref();
-    let given = given.filter(|given| *given == &*key);
-    let clock = store.0.servers.clock_of()(&key);
-    let known_fencing = known_tokens.of(clock);
-    let label = location.server.connection.address().label();
+    let is_check_key = store.0.scope.check_key.as_deref() == Some(&*key);
+    let (own_key, clock) = (LockKey::new(&*key), store.0.servers.clock_of()(&key));
     // Polling is right for its waiters, whether or not scripts may run here.
+    let label = location.server.connection.address().label();
     let token = OwnerTokens::of(label).next(Scheme::Deletes);
-    let (own_key, mode) = (LockKey::new(&*key), Mode::Exclusive);
-    let owner = Owner::new(token, &Arc::default(), mode, &own_key, key, clock);
-    let (owner, may_be_busy) = (Arc::new(owner), given.is_some());
-    let tried = lock_and_unlock(store, owner, may_be_busy, acked, known_fencing).await;
-    tried.map_err(|failure| match (failure, given) {
-        (Failure::Invalid(reason), Some(given)) if *reason == *NO_LOCK => {
-            let given = given.escape_debug();
-            Failure::invalid(format!("`{given}` cannot be the check_key: {reason}"))
+    let (mode, others) = (Mode::Exclusive, Arc::default());
+    let owner = Arc::new(Owner::new(token, &others, mode, &own_key, key, clock));
+    let request = Acquire {
+        owner: owner.clone(),
+        ttl: CHECK_TTL,
+        known_fencing: known_tokens.of(clock),
+        tokens: 1,
+        queue_mode: QueueMode::DoNotQueue,
+        queued_ttl: None,
+        after: None,
+    };
+    let started = CLOCK.now();
+    // So it is acquired by the script, which the server knows from then on.
+    store.note_others(&own_key, true);
+    let acquired = acquire::acquire(store, request, acked).await;
+    let acquired = acquired.map_err(|failure| match failure {
+        Failure::Invalid(reason) if is_check_key => {
+            Failure::invalid(format!("the check_key cannot be used: {reason}"))
         }
-        (other, _) => other,
-    })
+        other => other,
+    })?;
+    // A key of other locks, too, may be busy. The rights are tried all the same.
+    let is_ours = matches!(acquired.outcome, AcquireOutcome::Granted(_));
+    // Longer than what is left at any time, so that the renewal has to change the key.
+    let renewal = Renew::without_tokens(&owner, CHECK_TTL + Duration::from_millis(1));
+    let renewed = store.renew(vec![renewal], store.within()).await?;
+    // If the lease is gone by now, the release shows it.
+    renewed.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let release = Release {
+        owner,
+        result: None,
+        keep: None,
+        known_fencing: 0,
+        // So it is released by the script for all cases, which the server knows from then on.
+        may_be_queued: true,
+        valid_until: Moment::NEVER,
+    };
+    let released = release::release(store, release).await?;
+    let took = CLOCK.now().since(started);
+    match released.outcome {
+        ReleaseOutcome::NotOurs if is_ours && took < CHECK_TTL => Err(Failure::no_reply(format!(
+            "the lock of the check was gone after {took:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
+        ))),
+        ReleaseOutcome::NotOurs if is_ours => Ok(Some(format!(
+            "a lock with a ttl of {CHECK_TTL:?} could not be taken, renewed and released in {took:?}: choose longer ttls, or find what \
+             slows this server down"
+        ))),
+        _ => Ok(None),
+    }
 }
 
-/// The failure of one of several servers where scripts cannot run.
-pub(super) fn no_scripts() -> Failure {
-    errors::denied(
-        "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
-         the server does not have these commands"
-            .to_owned(),
-    )
+/// The key of the trial lock on a server: one that stands for those of the locks, if there is one here.
+fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
+    let (scope, servers, random) = (&store.0.scope, &store.0.servers, random_name());
+    let reserved = || format!("{}{random}", location.names.check);
+    let key = match (&scope.check_key, &*scope.prefix) {
+        (Some(key), _) => key.clone(),
+        (None, "") => reserved(),
+        // Of no effect if the prefix has a tag. A brace that the prefix leaves open changes the tag, and so the server of the key.
+        (None, prefix) if location.names.are_of_a_slot() => {
+            format!("{prefix}{CHECK}{{{}}}:{random}", tag_in(location.slot))
+        }
+        (None, prefix) => format!("{prefix}{CHECK}{random}"),
+    };
+    let is_here = Arc::ptr_eq(&servers.location(&key).server, &location.server);
+    if is_here { key } else { reserved() }.into()
 }
 
 /// Verifies that scripts may call all that they call, also for a lock that others wait for or share. In the middle of a script a
 /// refusal would leave the lock half done.
 async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let (names, random) = (&location.names, random_name());
+    let key = Joined(&names.check, &random);
     let call = Call {
-        keys: &[Joined(&names.check, &random)],
+        keys: &[key],
         arguments: &[Joined(&names.grants, ":check")],
     };
     // The usual release is a script that the release of the trial lock does not run. The server is to know it before the first lock. What
     // it refuses of that script, it refuses of the other one, too, which names the right.
     let nothing = Call {
-        keys: &[Joined(&names.check, &random); 2],
+        keys: &[key; 2],
         arguments: &[Text("")],
     };
     let (tried, _) = tokio::join!(
@@ -181,149 +278,27 @@ async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let Some((name, words)) = refused else {
         return Ok(());
     };
-    let name = name.to_ascii_lowercase();
-    if words.contains("nknown") {
-        return Err(errors::no_streams(
-            location.server.connection.address().shown(),
-        ));
+    // A user's name in the words of a refusal may be anything.
+    let is_refused = ["user executing the script", "ACL failure", "NOPERM"];
+    let is_unknown =
+        words.contains("nknown") && !is_refused.iter().any(|said| words.contains(said));
+    if is_unknown && name == "XADD" {
+        let server = location.server.connection.address().shown();
+        return Err(errors::no_streams(server));
+    }
+    if is_unknown {
+        return Err(Failure::invalid(format!(
+            "{} cannot keep locks: it has no `{name}` ({words}); use Redis 6.2 or later, or Valkey",
+            location.server.connection.address().shown()
+        )));
     }
     let object = match &*name {
-        "time" => String::new(),
-        "publish" | "spublish" => format!(" &{GRANTS}*"),
+        "TIME" => String::new(),
+        "PUBLISH" | "SPUBLISH" => format!(" &{GRANTS}*"),
         _ => format!(" ~{RESERVED}*"),
     };
     Err(errors::denied(format!(
-        "scripts need `+{name}{object}`: {words}"
+        "scripts need `+{}{object}`: {words}",
+        name.to_ascii_lowercase()
     )))
-}
-
-/// The key of the trial lock on a server: a key that stands for those of the locks, if there is one here.
-fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
-    let (scope, servers) = (&store.0.scope, &store.0.servers);
-    let (prefix, random) = (&scope.prefix, random_name());
-    let key = match &scope.check_key {
-        Some(key) => Some(key.clone()),
-        None if prefix.is_empty() => None,
-        // Of no effect if the prefix has a tag. A brace that the prefix leaves open changes the tag, and so the server of the key.
-        None if location.names.are_of_a_slot() => {
-            let tag = tag_in(location.slot);
-            Some(format!("{prefix}{CHECK}{{{tag}}}:{random}"))
-        }
-        None => Some(format!("{prefix}{CHECK}{random}")),
-    };
-    let is_here = |key: &String| Arc::ptr_eq(&servers.location(key).server, &location.server);
-    let key = key.filter(is_here);
-    key.unwrap_or_else(|| format!("{}{random}", location.names.check))
-        .into()
-}
-
-/// Returns a warning if the lock ended before all was done. If the key is that of other locks, too, it may be busy: the rights are
-/// tried all the same.
-async fn lock_and_unlock(
-    store: &RedisStore,
-    owner: Arc<Owner>,
-    may_be_busy: bool,
-    acked: Acked,
-    known_fencing: u64,
-) -> Result<Option<String>, Failure> {
-    let started = CLOCK.now();
-    let gone = || match CLOCK.now().since(started) {
-        late if late >= CHECK_TTL => Ok(Some(format!(
-            "a lock with a ttl of {CHECK_TTL:?} could not be taken, renewed and released in {late:?}: choose longer ttls, or find \
-             what slows this server down"
-        ))),
-        early => Err(Failure::no_reply(format!(
-            "the lock of the check was gone after {early:?} of its {CHECK_TTL:?}: something deletes or evicts keys"
-        ))),
-    };
-    let request = Acquire {
-        owner: owner.clone(),
-        ttl: CHECK_TTL,
-        known_fencing,
-        tokens: 1,
-        queue_mode: QueueMode::DoNotQueue,
-        queued_ttl: None,
-        after: None,
-    };
-    // By the scripts, which need all rights.
-    store.note_others(&owner.key, true);
-    let is_ours = match acquire::acquire(store, request, acked).await?.outcome {
-        AcquireOutcome::Granted(_) => true,
-        AcquireOutcome::Busy(_) if may_be_busy => false,
-        AcquireOutcome::Busy(_) | AcquireOutcome::Undo | AcquireOutcome::Done(_) => {
-            return Err(errors::nonsense("an acquire of a fresh key"));
-        }
-    };
-    // Longer than what is left at any time, so that the renewal has to change the key.
-    let renewal = Renew::without_tokens(&owner, CHECK_TTL + Duration::from_millis(1));
-    let renewed = store.renew(vec![renewal], store.within()).await?;
-    match renewed.into_iter().next() {
-        Some(Err(failure)) => return Err(failure),
-        Some(Ok(Renewed::NotOurs)) | None if is_ours => return gone(),
-        _ => {}
-    }
-    let release = Release {
-        owner,
-        result: None,
-        keep: None,
-        known_fencing: 0,
-        may_be_queued: false,
-        valid_until: Moment::NEVER,
-    };
-    store.note_others(&release.owner.key, true);
-    let key = release.owner.key.clone();
-    let released = release::release(store, release).await;
-    // Other keys may share the mark.
-    store.note_others(&key, false);
-    match released?.outcome {
-        ReleaseOutcome::NotOurs if is_ours => gone(),
-        _ => Ok(None),
-    }
-}
-
-/// Logs the server that was found.
-async fn announce(store: &RedisStore, location: &KeyLocation, within: Duration) {
-    let Some(found) = server_info(store, location, within).await else {
-        return;
-    };
-    tracing::info!(
-        server = found.address,
-        kind = found.kind.as_deref().unwrap_or("unknown"),
-        version = found.version.as_deref().unwrap_or("unknown"),
-        protocol = if found.protocol == 3 {
-            "RESP3"
-        } else {
-            "RESP2"
-        },
-        mode = if found.notifies { "push" } else { "polling" },
-        scripts = found.scripts,
-        "connected"
-    );
-}
-
-/// The server that was found, if there is a connection to it.
-pub(super) async fn server_info(
-    store: &RedisStore,
-    location: &KeyLocation,
-    within: Duration,
-) -> Option<ServerInfo> {
-    let current = location.server.connection.snapshot()?;
-    let greeting = location.server.connection.greeting(within).await;
-    let scripts = current.capabilities.is_some_and(|known| known.scripts);
-    let has_resp3 = current.greeting.is_some();
-    // In a cluster, grants arrive on a connection beside this one, once a task waits.
-    let delivers = if store.0.servers.are_several() {
-        scripts && has_resp3 && !greeting.is_before(7)
-    } else {
-        current.is_subscribed
-    };
-    Some(ServerInfo {
-        // With sentinels, the primary that they named.
-        address: current.address.shown().to_owned(),
-        kind: greeting.server,
-        version: greeting.version,
-        protocol: if has_resp3 { 3 } else { 2 },
-        scripts,
-        notifies: delivers && !store.0.is_one_of_several,
-    })
 }

@@ -13,7 +13,6 @@ use crate::{
         redis::{
             protocol::{
                 calls::set_if_free,
-                health,
                 redis_store::{RedisStore, Settings},
                 replies::{SeenLock, answered, of_reply, of_value},
                 scripts::{Call, MARK, PROPOSE},
@@ -133,7 +132,6 @@ impl RedisStore {
             }
             reply => reply::info(&reply).ok_or_else(|| errors::no_redis(self.shown()))?,
         };
-        health::look_at_eviction(self);
         let counter = reply::text(&counter).and_then(|counter| counter.parse().ok());
         read_greeting(connection, &text, counter).ok_or_else(|| errors::no_redis(self.shown()))
     }

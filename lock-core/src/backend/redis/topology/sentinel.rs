@@ -216,10 +216,8 @@ async fn query(
             "the sentinel {sentinel} knows no primary by the name `{service}`: it follows the hosts in the url"
         ))
     } else if error.code() == "NOPERM" {
-        let user = address.user().unwrap_or("default");
         Failure::invalid(format!(
-            "this user of the sentinel {sentinel} may not ask where the primary is: an administrator of the sentinels grants it \
-             by `ACL SETUSER {user} +ping +sentinel|master`"
+            "this user of the sentinel {sentinel} may not ask where the primary is: grant it `+ping +sentinel|master`"
         ))
     } else if errors::is_unknown_command(&error) {
         Failure::invalid(format!(

@@ -33,8 +33,8 @@ pub(crate) struct CurrentConnection {
     pub(crate) address: Address,
     /// The sentinels' reply by which the server was found.
     pub(crate) found: Option<KnownPrimary>,
-    /// What the server reported about itself, in RESP3 only.
-    pub(crate) greeting: Option<Greeting>,
+    /// Whether it speaks the third version of the protocol, in which push messages arrive.
+    pub(crate) speaks_resp3: bool,
     /// The commands by which locks are kept; `None` if this connection keeps no locks.
     pub(crate) capabilities: Option<Capabilities>,
     /// Whether it is subscribed to the channel of its manager.
@@ -47,7 +47,7 @@ impl CurrentConnection {
             connection,
             address,
             found: None,
-            greeting: None,
+            speaks_resp3: false,
             capabilities: None,
             is_subscribed: false,
         }
@@ -119,13 +119,13 @@ impl CurrentConnection {
         if purpose == Purpose::Locks && mode == Some(b"cluster") {
             return Err(errors::of_a_cluster(&self.address));
         }
-        self.greeting = Some(Greeting::read(reply));
+        self.speaks_resp3 = true;
         Ok(())
     }
 
     /// Names the connection, and selects the database.
     pub(super) async fn set_up(&self) -> Result<(), Failure> {
-        if self.greeting.is_some() {
+        if self.speaks_resp3 {
             self.set_name().await?;
         }
         if self.address.database() != 0 {
@@ -252,53 +252,6 @@ pub(crate) enum Purpose {
     Pushes,
     /// Other commands.
     OtherCommands,
-}
-
-/// What a server reports about itself in RESP3. The name may be missing.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Greeting {
-    /// As in `redis`.
-    pub(crate) server: Option<String>,
-    /// As in `7.0.15`.
-    pub(crate) version: Option<String>,
-}
-
-impl Greeting {
-    /// Whether it is known to be of an earlier major version of Redis.
-    pub(crate) fn is_before(&self, major: u32) -> bool {
-        let version = self.version.as_deref().unwrap_or_default();
-        let first = version.split('.').next().unwrap_or_default().parse();
-        first.is_ok_and(|first: u32| first < major)
-    }
-
-    /// What `INFO` reports about a server that was not greeted in RESP3.
-    pub(crate) fn of_info(info: &str) -> Self {
-        let of = |server: &str, field| {
-            let version = shown(reply::info_field(info, field)?.as_bytes())?;
-            Some(Self {
-                server: Some(server.to_owned()),
-                version: Some(version),
-            })
-        };
-        of("valkey", "valkey_version")
-            .or_else(|| of("redis", "redis_version"))
-            .unwrap_or_default()
-    }
-
-    fn read(reply: &Value) -> Self {
-        let field = |wanted: &str| shown(reply::bytes(reply::field(reply, wanted)?)?);
-        Self {
-            server: field("server"),
-            version: field("version"),
-        }
-    }
-}
-
-/// A name or a version as it may stand in a line of a log.
-fn shown(text: &[u8]) -> Option<String> {
-    let is_plain = |byte: &u8| byte.is_ascii_graphic();
-    let text = std::str::from_utf8(text.trim_ascii()).ok()?;
-    (text.len() <= 64 && text.as_bytes().iter().all(is_plain)).then(|| text.to_owned())
 }
 
 /// Whether the server, or a proxy before it, does not speak the third version of the protocol.

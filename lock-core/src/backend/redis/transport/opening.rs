@@ -97,7 +97,7 @@ pub(super) async fn open(
             current.expect_a_primary().await?;
         }
         match settings.purpose {
-            Purpose::Pushes if current.greeting.is_none() => {
+            Purpose::Pushes if !current.speaks_resp3 => {
                 let why = format!("{address} {NO_RESP3}");
                 return Err(Failure::refused(why));
             }
@@ -108,7 +108,7 @@ pub(super) async fn open(
             Ok(known) => {
                 if asks_all {
                     address.note_spoke();
-                } else if current.greeting.is_none() {
+                } else if !current.speaks_resp3 {
                     address.note_closes_at_unknown();
                 }
                 return Ok(opening.opened(current, known, not_subscribed));
@@ -179,7 +179,7 @@ impl Opening<'_> {
             current = self.connect(credentials).await?;
             closed += 1;
         }
-        if let (None, Some(credentials)) = (&current.greeting, credentials) {
+        if let (false, Some(credentials)) = (current.speaks_resp3, credentials) {
             current.expect_okay(&auth(credentials)).await?;
         }
         current.set_up().await?;
@@ -202,8 +202,7 @@ impl Opening<'_> {
         }
         let mut known = current.ask_capabilities(asks_all).await?;
         // A node of a cluster has not all keys, and a proxy that speaks the third version of the protocol is not known.
-        let may_be_several =
-            self.settings.purpose != Purpose::LocksOnly && current.greeting.is_none();
+        let may_be_several = self.settings.purpose != Purpose::LocksOnly && !current.speaks_resp3;
         if may_be_several && known.scripts && known.streams && !current.is_one_server().await? {
             known.streams = false;
         }
@@ -232,7 +231,7 @@ impl Opening<'_> {
 
     /// Subscribes to the channel. Returns why no push messages arrive, if they do not.
     async fn listen(&self, current: &CurrentConnection) -> Result<Option<String>, Failure> {
-        if current.greeting.is_none() {
+        if !current.speaks_resp3 {
             return Ok(Some(format!("it {NO_RESP3}")));
         }
         // Opening takes four round trips at least, so a connection that opens in time gets each reply within a quarter of the time-out.

@@ -24,7 +24,7 @@ use crate::{
             connection::Connection,
             connection_events::{ConnectionEvents, RepliesOnly},
             errors,
-            handshake::{CurrentConnection, Greeting, Purpose},
+            handshake::{CurrentConnection, Purpose},
             known_primary::{Need, PrimaryFinder},
             lifecycle::{Attempt, Lifecycle, Wanted, since_then},
             opening::{self, ConnectionSettings},
@@ -85,30 +85,18 @@ impl ReconnectingConnection {
         )
     }
 
-    /// A connection to the same server for finding out the user's rights: in the first database, which every user may use.
-    pub(crate) fn for_rights(&self) -> Arc<Self> {
-        let mut reconnecting = self.another(Purpose::OtherCommands, self.timing());
-        reconnecting.settings.address = self.address().clone().in_first_database();
-        Arc::new(reconnecting)
-    }
-
-    /// What the server reports about itself.
-    pub(crate) async fn greeting(self: &Arc<Self>, within: Duration) -> Greeting {
-        if let Some(greeting) = self.snapshot().and_then(|now| now.greeting.clone()) {
-            return greeting;
+    /// A section of what the server reports about itself. `None`: it refuses, or a proxy may not be asked.
+    pub(crate) async fn info(
+        self: &Arc<Self>,
+        section: &str,
+        within: Duration,
+    ) -> Result<Option<String>, Failure> {
+        if !self.capabilities(within).await?.forwards_all() {
+            return Ok(None);
         }
-        let info = self.info(within).await;
-        Greeting::of_info(&info.unwrap_or_default())
-    }
-
-    async fn info(self: &Arc<Self>, within: Duration) -> Option<String> {
-        let known = self.snapshot().and_then(|now| now.capabilities);
-        if known.is_some_and(|known| !known.forwards_all()) {
-            return None;
-        }
-        let words = [Arg::Text("INFO"), Arg::Text("server")];
-        let (_, info) = self.send(&[&words], within, None).await.ok()?;
-        reply::info(&info)
+        let words = [Arg::Text("INFO"), Arg::Text(section)];
+        let (_, reply) = self.send(&[&words], within, None).await?;
+        Ok(reply::info(&reply))
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -257,7 +245,8 @@ impl ReconnectingConnection {
         telemetry::out_of_reach_no_more(server);
         let (this, within) = (self.clone(), self.reply_within());
         spawn_beside(async move {
-            let info = this.info(within).await.unwrap_or_default();
+            let info = this.info("server", within).await.ok().flatten();
+            let info = info.unwrap_or_default();
             let said = since_then(reply::info_field(&info, "uptime_in_seconds"), away);
             tracing::info!(server = this.address().shown(), ?away, "{said}");
         });

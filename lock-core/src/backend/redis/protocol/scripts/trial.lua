@@ -1,5 +1,4 @@
--- Calls each command that the other scripts call, once, and finds the first one that the server refuses to this user.
--- XADD is found, too, where the server does not have it.
+-- Calls each command that the other scripts call, once, and finds the first one that the server refuses to this user, or does not have.
 --
 -- KEYS[1]  an unused key of the reserved name space, in a slot of this server.
 -- ARGV[1]  a channel of the asking process, to which it does not listen. In a cluster it has a tag between braces. A server without
@@ -20,8 +19,8 @@ for _, call in ipairs({
   local refusal = type(reply) == 'table' and reply.err or ''
   -- As servers before Redis 7.2 say it, as later ones do, and as commands outside a script are refused; then as a server without
   -- the command says it.
-  for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM', call[1] == 'XADD' and 'nknown' or nil}) do
-    if string.find(refusal, words, 1, true) then
+  for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM', 'nknown'}) do
+    if string.find(refusal, words, 1, true) and not (words == 'nknown' and call[1] == 'SPUBLISH') then
       return {call[1], refusal}
     end
   end

@@ -150,11 +150,6 @@ impl Address {
         self.label.as_deref()
     }
 
-    /// The name of the user, unless it is the default one.
-    pub(crate) fn user(&self) -> Option<&str> {
-        self.credentials.as_ref()?.user()
-    }
-
     pub(crate) fn database(&self) -> i64 {
         self.info.redis_settings().db()
     }

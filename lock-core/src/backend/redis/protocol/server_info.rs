@@ -1,0 +1,76 @@
+//! What a server reports about itself: whether it is the one that accepts writes, and whether it evicts keys.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::{
+    backend::redis::{
+        protocol::redis_store::RedisStore,
+        topology::key_location::KeyLocation,
+        transport::{CLOCK, reply},
+    },
+    failure::Failure,
+    moment::Moment,
+};
+
+/// How long a server may take to become the primary before it is asked again.
+const PROMOTION_PAUSE: Duration = Duration::from_millis(100);
+
+/// Locks are keys with an expiry, which every eviction policy but one may delete.
+pub(super) fn eviction_warning(info: Option<&str>) -> Option<String> {
+    let Some(info) = info else {
+        return Some(
+            "the eviction policy and the role are not known, since `INFO` is refused: grant this user `+info`, or make sure that the \
+             policy is `noeviction`, and that no other server accepts writes, as active replicas do"
+                .to_owned(),
+        );
+    };
+    let field = |name| reply::info_field(info, name);
+    match (field("maxmemory"), field("maxmemory_policy")) {
+        (Some("0"), _) | (_, Some("noeviction") | None) => None,
+        (_, Some(policy)) => Some(format!(
+            "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or keep locks on a \
+             server of their own"
+        )),
+    }
+}
+
+/// Waits until the server is a primary, and returns what it reports about itself. If it may not be asked, it counts as a primary.
+pub(super) async fn expect_a_primary(
+    store: &RedisStore,
+    location: &KeyLocation,
+    until: Moment,
+) -> Result<Option<String>, Failure> {
+    let connection = &location.server.connection;
+    let server = connection.address().shown();
+    // Bounded by the time for a connect, and one reply.
+    loop {
+        let Some(info) = connection.info("default", store.within()).await? else {
+            return Ok(None);
+        };
+        let field = |name| reply::info_field(&info, name).unwrap_or_default();
+        match field("role") {
+            "active-replica" => {
+                return Err(Failure::invalid(format!(
+                    "{server} is an active replica: two servers accept writes, and the last one wins, so two clients can hold one \
+                     lock; use a server without `active-replica`"
+                )));
+            }
+            // The map of a cluster names the primaries, and may be stale.
+            "slave" if store.0.servers.are_several() => return Ok(Some(info)),
+            "slave" if CLOCK.now().after(PROMOTION_PAUSE) < until => {
+                // A name may lead to another server by then.
+                connection.doubt();
+                sleep(PROMOTION_PAUSE).await;
+            }
+            "slave" => {
+                let primary = format!("{}:{}", field("master_host"), field("master_port"));
+                return Err(Failure::not_now(format!(
+                    "{server} is a replica of {primary}: connect to the primary, or to sentinels by `redis+sentinel://`"
+                )));
+            }
+            _ => return Ok(Some(info)),
+        }
+    }
+}
