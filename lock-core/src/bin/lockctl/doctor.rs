@@ -89,7 +89,7 @@ pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, F
                 !matches!(asked, Err(NoInfo::Silent)) && matches!(error, LockError::Invalid { .. });
             let reason = Failed::from(error).reason;
             let what = match is_refused {
-                true if reason.contains("ACL SETUSER") => "rights",
+                true if reason.contains("guide::operations") => "rights",
                 true => "locks",
                 false => "connection",
             };
