@@ -198,6 +198,14 @@ fn hostile(seed: u64) -> FakeServer {
             "EVAL" | "EVALSHA" if words.get(3).is_some_and(|key| key == "__lock_core__:check") => {
                 Reply::line(":1")
             }
+            "EVAL" | "EVALSHA"
+                if words
+                    .get(3)
+                    .is_some_and(|key| key == "__lock_core__:watched") =>
+            {
+                let marker = format!("{}:{}:0", words[5], words[6]);
+                Reply::Bytes(format!("${}\r\n{marker}\r\n", marker.len()).into())
+            }
             "ROLE" => Reply::Bytes("*1\r\n$6\r\nmaster\r\n".into()),
             "CLUSTER" => {
                 let owner = format!("*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
