@@ -50,5 +50,6 @@ write_counter(fence, last)
 if holder ~= token or redis.call('PTTL', lock) < ttl then
   redis.call('SET', lock, token, 'PX', ttl)
 end
-local asks = redis.call('GET', mark)
-return {1, now, asks and asks ~= ARGV[5] and 1 or 0}
+-- The lock is taken, so nothing may fail any more.
+local asks = redis.pcall('GET', mark)
+return {1, now, type(asks) == 'string' and asks ~= ARGV[5] and 1 or 0}
