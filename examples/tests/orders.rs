@@ -6,6 +6,7 @@
 use std::{path::Path, process::Command, time::Duration};
 
 use lock_tests::{HttpRequest, HttpResponse, Process, RedisServer, eventually};
+use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -60,7 +61,7 @@ struct Shop {
     first: Instance,
     second: Instance,
     redis: RedisServer,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Shop {
@@ -77,21 +78,24 @@ impl Shop {
             first: Instance::start(&redis.url(), &database, arguments, payment_ms),
             second: Instance::start(&redis.url(), &database, arguments, "200"),
             redis,
-            _folder: folder,
+            folder,
         }
     }
 
-    /// Sends a payment to the first instance and waits until a lock was granted. The fencing clock shows the grant, also after a
-    /// short payment.
+    /// Sends a payment to the first instance, and waits until its body has announced itself to the database.
     async fn begin_payment(&self) -> HttpRequest {
         let url = format!("{}/orders/1/pay", self.first.url);
         let payment = HttpRequest::send("POST", &url, "").await.expect("sent");
-        eventually(SOON, "the payment got the lock", async || {
-            self.redis.fencing_clock("__lock_core__:clock").is_some()
+        let database = self.folder.path().join("orders.db");
+        let database = format!("sqlite:{}", database.display());
+        let opened = SqliteConnection::connect(&database).await;
+        let mut orders = opened.expect("the database of the shop");
+        eventually(SOON, "the payment has the lock", async || {
+            let claimed = sqlx::query_scalar("SELECT fencing_token FROM orders WHERE id = 1");
+            let claimed: Result<i64, _> = claimed.fetch_one(&mut orders).await;
+            claimed.is_ok_and(|token| token > 0)
         })
         .await;
-        // The server grants the lock before the shop knows it. When the shop has answered the next request, it has read the grant.
-        self.first.charges().await;
         payment
     }
 
