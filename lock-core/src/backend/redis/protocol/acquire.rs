@@ -129,14 +129,14 @@ async fn acquire_at(
 ) -> Result<Answered<AcquireOutcome>, Failure> {
     let Capabilities {
         scripts: has_scripts,
-        streams,
+        forwards_all,
     } = ready.capabilities()?;
     if !has_scripts && request.owner.mode != Mode::Exclusive {
         return Err(needs_scripts());
     }
     let mut acquired = None;
     let is_contended = is_retry || store.expects_others(&request.owner.key);
-    if !is_contended && streams && goes_plainly(location, request) {
+    if !is_contended && forwards_all && goes_plainly(location, request) {
         let plain = plainly(location, ready, request, has_scripts).await;
         ready.expect_its_form(&plain);
         acquired = plain?;

@@ -8,9 +8,7 @@ use crate::{
     backend::redis::{
         protocol::{
             redis_store::{Acked, RedisStore},
-            rights,
-            server_info::eviction_warning,
-            trial,
+            rights, server_info, trial,
         },
         topology::key_location::KeyLocation,
         transport::{CLOCK, command::Arg::Text, errors},
@@ -59,19 +57,19 @@ async fn check_one(
     let (connection, within) = (&location.server.connection, store.within());
     let known = location.capabilities(within).await?;
     // A proxy that does not forward all commands may close the connection at this one.
-    let asked = if known.forwards_all() { "TIME" } else { "PING" };
+    let asked = if known.forwards_all { "TIME" } else { "PING" };
     let sent = CLOCK.now();
     let (_, time) = connection.send(&[&[Text(asked)]], within, None).await?;
     health.round_trip = health.round_trip.max(CLOCK.now().since(sent));
     let info = connection.info("default", within).await?;
     if let Some(current) = connection.snapshot() {
-        let found = trial::server_info(store, &current, info.as_deref());
+        let found = server_info::as_found(store, &current, info.as_deref());
         health.servers.push(found);
     }
     let (mut clock, mut eviction, mut hidden) = (None, None, None);
-    if known.forwards_all() {
+    if known.forwards_all {
         clock = clock_warning(errors::of_value(time)?)?;
-        eviction = eviction_warning(info.as_deref());
+        eviction = server_info::eviction_warning(info.as_deref());
     } else {
         hidden = Some(HIDDEN.to_owned());
     }

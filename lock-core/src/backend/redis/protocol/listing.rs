@@ -45,7 +45,7 @@ pub(crate) async fn page(
     let is_last = left.next().is_none();
     let pattern = format!("{}*", literally(full_prefix));
     let (connection, within) = (&location.server.connection, store.within());
-    if !location.capabilities(within).await?.forwards_all() {
+    if !location.capabilities(within).await?.forwards_all {
         // At this command, too, a proxy may close the connection.
         let server = connection.address().shown();
         return Err(Failure::invalid(format!(

@@ -85,7 +85,7 @@ impl RedisStore {
         Box::pin(async move {
             let forget = async |location: KeyLocation| {
                 let [lock, .., result] = location.keys(&full_key);
-                if !location.capabilities(store.within()).await?.forwards_all() {
+                if !location.capabilities(store.within()).await?.forwards_all {
                     let call = Call {
                         keys: &[lock, result],
                         arguments: &[],

@@ -88,7 +88,7 @@ async fn release_at(
         return on_the_manager(&store.0.executor, by_commands).await;
     }
     // That script is shared by several locks.
-    if known.streams && goes_plainly(store, location, request) {
+    if known.forwards_all && goes_plainly(store, location, request) {
         let released = messages::release(location, ready, request).await;
         ready.expect_its_form(&released);
         let released = released?;

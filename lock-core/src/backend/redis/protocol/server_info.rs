@@ -8,9 +8,10 @@ use crate::{
     backend::redis::{
         protocol::redis_store::RedisStore,
         topology::key_location::KeyLocation,
-        transport::{CLOCK, reply},
+        transport::{CLOCK, handshake::CurrentConnection, reply},
     },
     failure::Failure,
+    inspect::ServerInfo,
     moment::Moment,
 };
 
@@ -33,6 +34,38 @@ pub(super) fn eviction_warning(info: Option<&str>) -> Option<String> {
             "the server may evict locks when its memory is full (maxmemory-policy {policy}): set it to `noeviction`, or keep locks on a \
              server of their own"
         )),
+    }
+}
+
+/// A server as it was found. `info`: what it reports about itself.
+pub(super) fn as_found(
+    store: &RedisStore,
+    current: &CurrentConnection,
+    info: Option<&str>,
+) -> ServerInfo {
+    let field = |name| reply::info_field(info?, name).map(str::to_owned);
+    let (kind, version) = match (field("valkey_version"), field("redis_version")) {
+        (Some(version), _) => (Some("valkey".to_owned()), Some(version)),
+        (None, version) => (version.is_some().then(|| "redis".to_owned()), version),
+    };
+    let scripts = current.capabilities.is_some_and(|known| known.scripts);
+    let notifies = if store.0.servers.are_several() {
+        // On another connection, once a task waits. Redis 6 has no channels for that.
+        let is_old = version
+            .as_ref()
+            .is_some_and(|version| version.starts_with("6."));
+        scripts && current.speaks_resp3 && !is_old
+    } else {
+        current.is_subscribed
+    };
+    ServerInfo {
+        // With sentinels, the primary that they named.
+        address: current.address.shown().to_owned(),
+        kind,
+        version,
+        protocol: if current.speaks_resp3 { 3 } else { 2 },
+        scripts,
+        notifies: notifies && !store.0.is_one_of_several,
     }
 }
 

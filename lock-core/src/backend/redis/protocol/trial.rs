@@ -27,15 +27,12 @@ use crate::{
                 CLOCK,
                 command::Arg::{Joined, Text},
                 errors,
-                handshake::CurrentConnection,
-                reply,
             },
         },
     },
     engine::reply::{AcquireOutcome, QueueMode, ReleaseOutcome},
     failure::Failure,
     fencing::KnownTokens,
-    inspect::ServerInfo,
     key::LockKey,
     mode::Mode,
     moment::Moment,
@@ -98,7 +95,7 @@ fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>)
     let Some(current) = location.server.connection.snapshot() else {
         return;
     };
-    let found = server_info(store, &current, info);
+    let found = server_info::as_found(store, &current, info);
     let server = &*found.address;
     tracing::info!(
         server,
@@ -118,38 +115,6 @@ fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>)
     let warnings = [no_scripts, server_info::eviction_warning(info)];
     for warning in warnings.iter().flatten() {
         tracing::warn!(server, "{warning}");
-    }
-}
-
-/// A server as it was found. `info`: what it reports about itself.
-pub(super) fn server_info(
-    store: &RedisStore,
-    current: &CurrentConnection,
-    info: Option<&str>,
-) -> ServerInfo {
-    let field = |name| reply::info_field(info?, name).map(str::to_owned);
-    let (kind, version) = match (field("valkey_version"), field("redis_version")) {
-        (Some(version), _) => (Some("valkey".to_owned()), Some(version)),
-        (None, version) => (version.is_some().then(|| "redis".to_owned()), version),
-    };
-    let scripts = current.capabilities.is_some_and(|known| known.scripts);
-    let notifies = if store.0.servers.are_several() {
-        // On another connection, once a task waits. Redis 6 has no channels for that.
-        let is_old = version
-            .as_ref()
-            .is_some_and(|version| version.starts_with("6."));
-        scripts && current.speaks_resp3 && !is_old
-    } else {
-        current.is_subscribed
-    };
-    ServerInfo {
-        // With sentinels, the primary that they named.
-        address: current.address.shown().to_owned(),
-        kind,
-        version,
-        protocol: if current.speaks_resp3 { 3 } else { 2 },
-        scripts,
-        notifies: notifies && !store.0.is_one_of_several,
     }
 }
 

@@ -2,7 +2,7 @@
 
 /// What can be done on a connection. Each connection asks, since the next one may lead to another server.
 ///
-/// | scripts | streams | locks |
+/// | scripts | all forwarded | locks |
 /// | --- | --- | --- |
 /// | yes | yes | of all kinds |
 /// | yes | no | of all kinds, each request by a script for one lock, whose key is the first: a proxy may send the script to a server by that key |
@@ -12,14 +12,7 @@
 pub(crate) struct Capabilities {
     /// `EVAL` and `EVALSHA` can be run.
     pub(crate) scripts: bool,
-    /// `XADD` can be run outside scripts.
-    pub(crate) streams: bool,
-}
-
-impl Capabilities {
-    /// Whether any command may be sent. A proxy that forwards no streams may close the connection at another command that it does not
-    /// know, such as INFO and TIME.
-    pub(crate) fn forwards_all(self) -> bool {
-        self.streams
-    }
+    /// Any command may be sent. A proxy that forwards no streams outside of scripts may close the connection at another command that it does
+    /// not know, such as INFO and TIME; and one may send each command to a server of its first key.
+    pub(crate) forwards_all: bool,
 }

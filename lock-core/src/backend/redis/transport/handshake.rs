@@ -183,7 +183,10 @@ impl CurrentConnection {
         if !scripts && !streams {
             return Err(errors::no_streams(&self.address));
         }
-        Ok(Capabilities { scripts, streams })
+        Ok(Capabilities {
+            scripts,
+            forwards_all: streams,
+        })
     }
 
     /// Whether a script finds keys that were written one by one. A proxy may send each command to a server of its first key, and gives no

@@ -88,7 +88,7 @@ pub(super) async fn open(
         listener,
     };
     let was_known = address.has_spoken();
-    let (mut asks_all, mut not_subscribed) = (!address.closes_at_unknown(), None);
+    let (mut gives_up, mut not_subscribed) = (false, None);
     let mut has_ended_once = false;
     // Bounded: each round but the first gives up something, or is the only one after the first end.
     loop {
@@ -104,6 +104,8 @@ pub(super) async fn open(
             Purpose::Pushes | Purpose::OtherCommands => return Ok(current),
             Purpose::Locks | Purpose::LocksOnly | Purpose::Requests => {}
         }
+        // The greeting may just have shown that the server closes connections.
+        let asks_all = !gives_up && !address.closes_at_unknown();
         let failure = match opening.ask(&current, asks_all, &mut not_subscribed).await {
             Ok(known) => {
                 if asks_all {
@@ -127,7 +129,7 @@ pub(super) async fn open(
             // without a reply. Later replies on that connection may then be assigned to the wrong request.
             not_subscribed = Some(failure.text());
         } else if has_ended && asks_all && !was_known {
-            asks_all = false;
+            gives_up = true;
         } else {
             return Err(failure);
         }
@@ -203,8 +205,9 @@ impl Opening<'_> {
         let mut known = current.ask_capabilities(asks_all).await?;
         // A node of a cluster has not all keys, and a proxy that speaks the third version of the protocol is not known.
         let may_be_several = self.settings.purpose != Purpose::LocksOnly && !current.speaks_resp3;
-        if may_be_several && known.scripts && known.streams && !current.is_one_server().await? {
-            known.streams = false;
+        if may_be_several && known.scripts && known.forwards_all && !current.is_one_server().await?
+        {
+            known.forwards_all = false;
         }
         Ok(known)
     }

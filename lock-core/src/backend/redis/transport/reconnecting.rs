@@ -91,7 +91,7 @@ impl ReconnectingConnection {
         section: &str,
         within: Duration,
     ) -> Result<Option<String>, Failure> {
-        if !self.capabilities(within).await?.forwards_all() {
+        if !self.capabilities(within).await?.forwards_all {
             return Ok(None);
         }
         let words = [Arg::Text("INFO"), Arg::Text(section)];

@@ -38,8 +38,17 @@ pub(crate) struct Address {
     /// The label of the manager that connects, if it was given one.
     label: Option<Arc<str>>,
     shown: String,
-    /// Where servers have spoken the Redis protocol, as it is shown. All addresses that were made of one share it.
-    spoke: Arc<Mutex<HashSet<String>>>,
+    /// All addresses that were made of one share it.
+    met: Arc<Mutex<Met>>,
+}
+
+/// The servers that were met, by their addresses as they are shown.
+#[derive(Default)]
+struct Met {
+    /// Those that have spoken the Redis protocol.
+    spoke: HashSet<String>,
+    /// Those that close connections at commands that they do not know.
+    close_at_unknown: HashSet<String>,
 }
 
 impl Address {
@@ -54,7 +63,7 @@ impl Address {
             credentials: url.credentials.clone().map(|given| Arc::new(given) as _),
             label: None,
             shown: url.shown.clone(),
-            spoke: Arc::default(),
+            met: Arc::default(),
         };
         Ok(match place_of(&url.servers[0]) {
             Some((host, port)) => address.moved_to(host, port),
@@ -81,7 +90,7 @@ impl Address {
             credentials,
             label: None,
             shown,
-            spoke: Arc::default(),
+            met: Arc::default(),
         }
     }
 
@@ -191,26 +200,22 @@ impl Address {
 
     /// Notes that a server here spoke the Redis protocol.
     pub(crate) fn note_spoke(&self) {
-        self.spoke.lock().insert(self.shown.clone());
+        self.met.lock().spoke.insert(self.shown.clone());
     }
 
     /// Notes that a server here closes connections at commands that it does not know.
     pub(crate) fn note_closes_at_unknown(&self) {
-        self.spoke.lock().insert(self.with_known());
+        self.met.lock().close_at_unknown.insert(self.shown.clone());
     }
 
     /// Whether a server here closes connections at commands that it does not know, such as the greeting.
     pub(crate) fn closes_at_unknown(&self) -> bool {
-        self.spoke.lock().contains(&self.with_known())
-    }
-
-    fn with_known(&self) -> String {
-        format!("{} with known commands only", self.shown)
+        self.met.lock().close_at_unknown.contains(&self.shown)
     }
 
     /// Whether a server here ever spoke the Redis protocol.
     pub(crate) fn has_spoken(&self) -> bool {
-        self.spoke.lock().contains(&self.shown)
+        self.met.lock().spoke.contains(&self.shown)
     }
 
     pub(crate) fn shown(&self) -> &str {
