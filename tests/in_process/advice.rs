@@ -36,7 +36,7 @@ async fn a_manager_that_was_shut_down_says_so_before_anything_else() {
     shut_down(no_keys.expect_err("shut down"));
 }
 
-const ONE_LIST: &str = "this task holds `a` already: take both at once";
+const ONE_LIST: &str = "this task already holds `a`: acquire both in one call";
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_lock_inside_a_body_proposes_one_list() {

@@ -35,7 +35,7 @@ pub const fn remembered<T: Remember>() -> Remembering<T> {
 /// What a run without `on_error` needs of a return type other than a `Result`. It is one trait, so that a type that lacks both is
 /// reported once.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be remembered for later callers, or cannot carry a failed lock",
+    message = "`{Self}` cannot be remembered for later callers, or cannot represent a lock failure",
     label = "this value is given to every caller, and to a caller whose lock failed",
     note = "return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned` and `E: From<lock_core::LockError>`",
     note = "of a handler, return `impl IntoResponse`, `Result<Json<T>, E>` or the response of axum or poem, with the feature of `lock-core` \

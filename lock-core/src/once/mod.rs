@@ -240,7 +240,7 @@ impl Fingerprint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept<'a> {
     pub(crate) fingerprint: Option<Fingerprint>,
-    /// `None`: the body has run, and its value was not kept.
+    /// `None`: the body has run, and its result was not stored.
     pub(crate) value: Option<&'a [u8]>,
 }
 

@@ -41,7 +41,7 @@ impl LockManager {
     /// # Errors
     ///
     /// - [`LockError::Busy`] if the body ran elsewhere for longer than this caller waits;
-    /// - [`LockError::Repeated`] if the result is of a request with another fingerprint, or its value was not kept;
+    /// - [`LockError::Repeated`] if the result is of a request with another fingerprint, or its result was not stored;
     /// - [`LockError::Lost`] if the lease was lost while the body ran. The body was dropped, and the next caller runs it;
     /// - [`LockError::Unavailable`] if the server did not reply: the body does not run without the lock;
     /// - [`LockError::Invalid`] if the task holds the key already, if the kept value is of another type, with Redlock, and where no

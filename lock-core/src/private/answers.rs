@@ -36,7 +36,7 @@ impl<T: Skipped + FromLockError> SkipOrFail for T {
 
 /// What `-> impl IntoResponse` needs: the response that the trait makes can say that the lock failed.
 #[diagnostic::on_unimplemented(
-    message = "the response of this `impl IntoResponse` cannot carry a failed lock",
+    message = "the response of this `impl IntoResponse` cannot represent a lock failure",
     label = "becomes a `{Self}`, which does not implement `FromLockError`",
     note = "switch on the feature of `lock-core` that bears the name of the framework: `axum` (for axum 0.8, with axum-core 0.5) or \
             `poem` (for poem 3)",
@@ -59,7 +59,7 @@ impl<T: FromLockError> Answer for T {
 #[cfg_attr(
     not(feature = "actix"),
     diagnostic::on_unimplemented(
-        message = "this `impl Responder` cannot carry a failed lock",
+        message = "this `impl Responder` cannot represent a lock failure",
         label = "is actix's with the feature `actix` of `lock-core` only",
         note = "switch on the feature `actix` of `lock-core`, which is for actix-web 4",
         note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"

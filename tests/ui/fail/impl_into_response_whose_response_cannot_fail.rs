@@ -1,5 +1,5 @@
 //! Impl into response with a response that cannot fail, like a framework's with its feature off, or of another version.
-// error: the response of this `impl IntoResponse` cannot carry a failed lock
+// error: the response of this `impl IntoResponse` cannot represent a lock failure
 // at: IntoResponse
 // note: becomes a `Response`, which does not implement `FromLockError`
 // note: switch on the feature of `lock-core` that bears the name of the framework: `axum` (for axum 0.8, with axum-core 0.5) or `poem` (for poem 3)
