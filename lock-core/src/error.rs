@@ -253,7 +253,7 @@ impl fmt::Display for LockError {
                 if let Some(held) = beside {
                     write!(
                         f,
-                       "; this task already holds `{}`: acquire both in one call, with `acquire_all` or `key = [\"…\", \"…\"]`, or two \
+                        "; this task already holds `{}`: acquire both in one call, with `acquire_all` or `key = [\"…\", \"…\"]`, or two \
                         tasks may wait for each other",
                         held.shown()
                     )?;
@@ -266,7 +266,7 @@ impl fmt::Display for LockError {
                 ..
             } => write!(
                 f,
-               "the lock `{}` is busy and has no expiry, because another client took it without one; \
+                "the lock `{}` is busy and has no expiry, because another client took it without one; \
                  `force_release` frees it",
                 key.shown()
             ),
@@ -343,12 +343,10 @@ impl fmt::Display for HeldBy {
         match self {
             Self::ThisTask(held) => write!(
                 f,
-               "this task has held it for {held:.1?} and cannot wait for itself: make the call inside the body of `run` or of an \
+                "this task has held it for {held:.1?} and cannot wait for itself: make the call inside the body of `run` or of an \
                 annotated function, or release the guard first"
             ),
-            Self::ThisBody => {
-                f.write_str("a call in another branch of the same body holds it")
-            }
+            Self::ThisBody => f.write_str("a call in another branch of the same body holds it"),
             Self::ThisProcess(held) => {
                 write!(f, "another task of this process has held it for {held:.1?}")
             }
@@ -400,10 +398,10 @@ impl Error for LockError {
     message = "`{Self}` cannot represent a lock failure",
     label = "this return type cannot report that the lock was not acquired",
     note = "return `Result<_, E>` with an error that implements `From<lock_core::LockError>`",
-   note = "in a handler, return `impl IntoResponse` (axum, poem) or `impl Responder` (actix), whatever the value, or the framework's \
-           own response, with the feature of `lock-core` of the same name: `axum`, `actix`, `poem`, `tonic`",
-   note = "the features support axum 0.8 (axum-core 0.5), actix-web 4, poem 3, tonic 0.14 and http 1, and no other versions: if the \
-           feature is on, `cargo tree -d` shows whether the program has two versions",
+    note = "in a handler, return `impl IntoResponse` (axum, poem) or `impl Responder` (actix), whatever the value, or the framework's \
+            own response, with the feature of `lock-core` of the same name: `axum`, `actix`, `poem`, `tonic`",
+    note = "the features support axum 0.8 (axum-core 0.5), actix-web 4, poem 3, tonic 0.14 and http 1, and no other versions: if the \
+            feature is on, `cargo tree -d` shows whether the program has two versions",
     note = "or write `on_error = |error| …` in the attribute, or implement `lock_core::FromLockError` for a return type of your own"
 )]
 pub trait FromLockError: Sized {
@@ -560,7 +558,11 @@ mod tests {
         let typical = Some(Duration::from_secs(2));
         assert_eq!(after(Some(Duration::from_secs(3600))), typical);
         assert_eq!(after(Some(Duration::from_millis(10))), typical);
-        assert_eq!(after(None), None, "a lease without an expiry never ends by itself");
+        assert_eq!(
+            after(None),
+            None,
+            "a lease without an expiry never ends by itself"
+        );
     }
 
     #[test]

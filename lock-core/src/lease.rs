@@ -190,7 +190,7 @@ fn check_length(lease: &LeaseState, at_least: Duration) -> Result<(), LockError>
     let ttl = lease.ttl;
     if lease.is_renewed() && at_least > ttl / 2 {
         return Err(LockError::invalid(format!(
-           "a lease with a ttl of {ttl:?} cannot always be certain to last {at_least:?} longer: choose a ttl of at least \
+            "a lease with a ttl of {ttl:?} cannot always be certain to last {at_least:?} longer: choose a ttl of at least \
              twice that time"
         ))
         .about(&lease.key));
@@ -224,7 +224,9 @@ fn note_renewal(
             Err(lease.lost_error(reason))
         }
         Some(Err(failure)) => Err(LockError::from(failure).about(&lease.key)),
-        None => Err(LockError::unavailable("the backend did not answer for this key").about(&lease.key)),
+        None => {
+            Err(LockError::unavailable("the backend did not answer for this key").about(&lease.key))
+        }
     }
 }
 

@@ -250,7 +250,8 @@ impl LockOptions {
         match options.into_iter().find(|(_, differs)| *differs) {
             None => Ok(self.mode),
             Some((option, _)) => Err(LockError::invalid(format!(
-               "the options of this key set `{option}` to another value than those of the list: all keys are held as one, so \
+                "the options of this key set `{option}` to another value than those of the list: all keys are held as one, so \
+                 the options of one key may differ only in the mode"
             ))),
         }
     }

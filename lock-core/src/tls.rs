@@ -13,7 +13,8 @@ use crate::error::LockError;
 const NO_AUTHORITIES: &str = "this system has no trusted certificate authorities: install them (on Debian, the package \
                              `ca-certificates`), or pass one to `Tls::authority`";
 
-const NO_PEM: &str = "it is not a PEM certificate, or an unencrypted PEM private key in PKCS #8, PKCS #1 or SEC 1";
+const NO_PEM: &str =
+    "it is not a PEM certificate, or an unencrypted PEM private key in PKCS #8, PKCS #1 or SEC 1";
 
 /// Configures which servers are trusted over TLS, and the certificate of this process, for `rediss://` and `valkeys://` urls.
 ///

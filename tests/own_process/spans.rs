@@ -135,7 +135,7 @@ async fn a_lease_that_its_release_finds_lost_is_logged_also_in_the_background() 
         assert_eq!(started.elapsed(), SECOND * 2 + reply);
         let logged = |text: &str| log.text().contains(text);
         assert!(logged("held=2s"), "{}", log.text());
-        let warning = "the body ended, but the release of its lock failed key=report error=";
+        let warning = "the body has ended, but its lock could not be released key=report error=";
         assert_eq!(logged(warning), !reply.is_zero(), "{}", log.text());
         sleep(SECOND).await;
         assert!(logged("WARN") && logged(warning), "{}", log.text());
@@ -344,7 +344,7 @@ async fn connecting_to_memory_says_that_it_excludes_inside_this_process_only() {
     drop(LockManager::connect("memory://").await.expect("in memory"));
     let text = log.text();
     assert!(
-        text.contains("INFO") && text.contains("exclude inside this process only"),
+        text.contains("INFO") && text.contains("exclude only tasks of this process"),
         "{text}"
     );
     assert_eq!(text.lines().count(), 1, "{text}");
