@@ -275,7 +275,7 @@ async fn a_bad_label_is_refused_before_anything_is_sent() {
         ("\"web\"".to_owned(), "the character '\"'"),
         (
             "wéb".to_owned(),
-            "choose letters, digits and signs of ASCII",
+            "choose letters, digits and ASCII punctuation",
         ),
     ] {
         let builder = || LockManager::builder().label(&*label).connect_lazily();
