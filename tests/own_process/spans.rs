@@ -263,7 +263,7 @@ async fn a_template_that_is_passed_by_hand_is_logged_once() {
     let log = Log::default();
     let _listens = listens(&log);
     let locks = LockManager::in_memory();
-    let logged = || log.text().matches("no template").count();
+    let logged = || log.text().matches("not a template").count();
     let options = LockOptions::default;
     for _ in 0..2 {
         drop(locks.acquire_free("order:{id}", options()).await);
@@ -303,7 +303,7 @@ async fn a_template_by_hand_is_logged_by_each_call_that_takes_a_key(log: &Log) {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let is_logged = |key: &str| {
         let (text, key) = (log.text(), format!("key={key}"));
-        let is_meant = |line: &str| line.contains("no template") && line.ends_with(&key);
+        let is_meant = |line: &str| line.contains("not a template") && line.ends_with(&key);
         assert!(text.lines().any(is_meant), "{key}: {text}");
     };
     locks.inspect("inspected:{id}").await.expect("in memory");
