@@ -357,7 +357,7 @@ async fn ten_thousand_locks_are_shown() {
             "exclusive",
             "another client",
             "1",
-            "for ever",
+            "forever",
             "0"
         ]
     );
