@@ -287,7 +287,7 @@ async fn a_plain_server_is_no_sentinel_and_the_error_says_so() {
     let refused = timeout(HANG, LockManager::connect(&url)).await;
     let error = refused.expect("at once").expect_err("no sentinel");
     assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
-    let says = format!("127.0.0.1:{} is no sentinel", server.port());
+    let says = format!("127.0.0.1:{} is not a sentinel", server.port());
     assert!(error.to_string().contains(&says), "{error}");
 }
 
