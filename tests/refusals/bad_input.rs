@@ -269,7 +269,7 @@ async fn a_bad_label_is_refused_before_anything_is_sent() {
     let url = proxy.url();
     for (label, says) in [
         (String::new(), "the label is empty: name this process"),
-        ("x".repeat(64), "64 characters, and the most is 63"),
+        ("x".repeat(64), "64 characters, but at most 63"),
         ("web 1".to_owned(), "the character ' '"),
         ("web\r\nFLUSHALL".to_owned(), "the character '\\r'"),
         ("\"web\"".to_owned(), "the character '\"'"),
@@ -317,7 +317,7 @@ async fn a_bad_key_or_option_is_refused_without_a_message_to_the_server() {
         (
             "k",
             LockOptions::new(Duration::from_millis(99)),
-            "the least is 100ms",
+            "must be at least 100ms",
         ),
         ("k", LockOptions::new(Duration::from_secs(86_401)), "24 h"),
         ("k", LockOptions::new(Duration::MAX), "24 h"),

@@ -253,7 +253,7 @@ async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
         (
             &*service,
             "/others?",
-            "knows no primary by the name `others`",
+            "knows no primary named `others`",
         ),
         ("=w4tch", "=hunter2", "refuses the user or password"),
         (
