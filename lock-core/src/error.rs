@@ -72,7 +72,7 @@ pub enum LockError {
     Invalid {
         /// The key that was to be locked; `None` where no key is involved.
         key: Option<LockKey>,
-        /// What is wrong and what to write instead.
+        /// The mistake, and what to write instead.
         reason: Arc<str>,
     },
     /// The body has already run for another caller, and this caller cannot have its result: see

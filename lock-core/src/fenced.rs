@@ -14,7 +14,7 @@
 //!     WHERE id = $1 AND (fencing_token < $2 OR fencing_token = $2 AND fencing_holder = $3);
 //! -- Read.
 //! SELECT balance FROM account WHERE id = $1;
-//! -- Write. If no row was changed, a later holder was announced meanwhile: nothing happened.
+//! -- Write. If no row was changed, a later holder has been announced, and nothing happened.
 //! UPDATE account SET balance = $4 WHERE id = $1 AND fencing_token = $2 AND fencing_holder = $3;
 //! ```
 //!
@@ -22,7 +22,7 @@
 //! until the commit. A holder that is refused acquires the lock again, and never raises its token to try again.
 //!
 //! The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster: while two
-//! servers act as the primary, both can give out the same number. So the store compares the holder beside the token.
+//! servers act as the primary, both can give out the same number. So the store also compares the holder.
 //!
 //! - *Shared locks*: the holders of one phase have the same token, and 0 as the holder, and the store accepts each of them. A fence
 //!   keeps out the holders of earlier phases, but cannot tell two holders of one phase apart. Work that writes takes the lock

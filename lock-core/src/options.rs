@@ -297,7 +297,7 @@ impl LockOptions {
 
     /// Sets what happens to the body when the lease is lost. Defaults to [`OnLost::Cancel`].
     ///
-    /// A body that is cancelled may leave its work half done; a body that continues may run beside that of the next holder.
+    /// A body that is cancelled may leave its work half done; a body that continues may run concurrently with that of the next holder.
     pub const fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self

@@ -62,7 +62,7 @@ mod tests {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
         let items = ["options.rs", "once/mod.rs"].map(|file| {
             let text =
-                fs::read_to_string(source.join(file)).expect("lock-core is beside this crate");
+                fs::read_to_string(source.join(file)).expect("lock-core is next to this crate");
             syn::parse_file(&text).expect("it compiles").items
         });
         let value_of = |name: &str| {

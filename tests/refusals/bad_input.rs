@@ -82,7 +82,10 @@ async fn a_malformed_url_says_how_to_write_it() {
         "memory://,redis://127.0.0.1:1",
         "redis://127.0.0.1:1, memory://",
     ] {
-        invalid(&refused(list).await, "`memory://` stands alone");
+        invalid(
+            &refused(list).await,
+            "`memory://` cannot be one of several servers",
+        );
     }
 }
 

@@ -501,7 +501,10 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
             Tls::new().client_certificate(good, &*other.key),
             "cannot be used",
         ),
-        (Tls::new().server_name(""), "no certificate can be issued for ``"),
+        (
+            Tls::new().server_name(""),
+            "no certificate can be issued for ``",
+        ),
     ];
     for (tls, says) in bad {
         let shown = format!("{tls:?} {:?}", builder(tls.clone()));

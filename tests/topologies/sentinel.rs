@@ -250,11 +250,7 @@ async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
     connect(&good).await;
     let service = format!("/{}?", sentinels.service());
     for (right, wrong, reason) in [
-        (
-            &*service,
-            "/others?",
-            "knows no primary named `others`",
-        ),
+        (&*service, "/others?", "knows no primary named `others`"),
         ("=w4tch", "=hunter2", "refuses the user or password"),
         (
             "?sentinel_password=w4tch",

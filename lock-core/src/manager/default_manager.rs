@@ -38,7 +38,7 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
 ///
 /// # Cancel safety
 ///
-/// The same as that of the future.
+/// As cancel safe as the future that it runs.
 ///
 /// # Examples
 ///

@@ -448,7 +448,7 @@ mod faults {
         assert!(turns.iter().all(|(second, _)| *second <= 7), "{turns:?}");
         assert_ne!(
             turns[0].0, turns[1].0,
-            "a reader beside a writer: {turns:?}"
+            "a reader concurrent with a writer: {turns:?}"
         );
         is_free(&manager).await;
     }

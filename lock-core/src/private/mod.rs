@@ -397,7 +397,7 @@ mod editor {
         pub const mode: () = ();
         /// How many holders the lock has at a time, instead of a mode: 1 to 1,000.
         pub const permits: () = ();
-        /// Whether the lease is renewed while the body runs: `true`, the default, or `false`.
+        /// Renewal of the lease while the body runs: `true`, the default, or `false`.
         pub const renew: () = ();
         /// The longest time for which the lock is held, after which the lease is lost. For a body that may hang.
         pub const max_hold: () = ();
@@ -416,7 +416,7 @@ mod editor {
         pub const fingerprint: () = ();
         /// A path or closure that turns a `LockError` into the return value.
         pub const on_error: () = ();
-        /// Whether the release is `awaited` before the call returns, or sent in the `background`. Defaults to the manager's choice,
+        /// The release: `awaited` before the call returns, or sent in the `background`. Defaults to the manager's choice,
         /// which is `awaited`.
         pub const release: () = ();
         /// The name of the `Lease` in the body, for example to read its fencing token.

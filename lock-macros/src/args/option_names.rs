@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn an_editor_knows_each_option() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/private/mod.rs");
-        let source = fs::read_to_string(source).expect("lock-core is beside this crate");
+        let source = fs::read_to_string(source).expect("lock-core is next to this crate");
         let constants = source
             .lines()
             .filter_map(|line| line.trim().strip_prefix("pub const "));
