@@ -145,7 +145,7 @@ pub struct Health {
     pub servers: Vec<ServerInfo>,
 }
 
-/// A server as a manager found it, with no proxy in between counted: one of [`Health::servers`].
+/// A server as a manager found it, past all proxies: one of [`Health::servers`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerInfo {
