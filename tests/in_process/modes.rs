@@ -287,10 +287,10 @@ async fn in_a_list_the_options_of_a_key_differ_in_the_mode_only() {
 async fn a_key_in_two_modes_in_one_list_is_refused_before_anything_is_taken() {
     let locks = LockManager::in_memory();
     for (modes, said) in [
-        ([shared(), options()], "shared and exclusively"),
+        ([shared(), options()], "once shared and once exclusively"),
         (
             [permits(2), permits(3)],
-            "with 2 permits and with 3 permits",
+            "once with 2 permits and once with 3 permits",
         ),
     ] {
         let keys = modes.map(|own| ("k", own));
@@ -349,7 +349,7 @@ async fn several_independent_servers_refuse_what_is_not_exclusive_before_anythin
     ];
     for (key, reason) in refused {
         assert_eq!(key, Some(LockKey::new("k")));
-        assert!(reason.contains("Acquire it exclusively"), "{reason}");
+        assert!(reason.contains("acquire it exclusively"), "{reason}");
     }
     let exclusive = [("k", options())];
     let exclusive = locks.acquire_all(exclusive, shared().no_wait()).await;

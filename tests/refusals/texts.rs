@@ -29,14 +29,11 @@ fn refused<T>(result: Result<T, LockError>) -> String {
 async fn errors_with_a_server() {
     let server = RedisServer::start();
     let place = format!("127.0.0.1:{}", server.port());
-    let labelled = LockManager::builder().label("web-1").connect(&server.url());
-    let _held = labelled
-        .await
-        .expect("up")
-        .acquire_free("held", options())
-        .await;
+    let (url, labelled) = (server.url(), LockManager::builder().label("web-1"));
+    let labelled = labelled.connect(&url).await.expect("up");
+    let _held = labelled.acquire_free("held", options()).await;
     server.cli(&["SET", "lock:foreign", "theirs"]);
-    let locks = connect(&server.url()).await;
+    let locks = connect(&url).await;
     let tried = async |key: &str| refused(locks.acquire(key, options().no_wait()).await);
     let dead = [
         "redis://127.0.0.1:1",
@@ -59,7 +56,7 @@ async fn errors_with_a_server() {
         (
             "a shared lock on servers that vote",
             refused(voting.acquire("k", options().shared()).await),
-            "the lock `k` cannot be used: the lock is asked for shared: several independent servers (Redlock) can agree only on a \
+            "the lock `k` cannot be used: the lock is requested shared: several independent servers (Redlock) can agree only on a \
              single holder of a lock, not on several or on the result of a run: acquire it exclusively, or use a manager on one \
              primary, sentinels or a cluster for this lock",
         ),

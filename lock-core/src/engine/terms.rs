@@ -110,7 +110,7 @@ impl Terms {
         match (terms.mode, defaults.only_exclusive) {
             (Mode::Exclusive, _) | (_, None) => Ok(terms),
             (mode, Some(reason)) => Err(LockError::invalid(format!(
-                "the lock is asked for {mode}: {reason}"
+                "the lock is requested {mode}: {reason}"
             ))),
         }
     }
