@@ -106,8 +106,6 @@ pub mod inspect;
 mod key;
 mod mode;
 mod moment;
-#[cfg(feature = "once")]
-mod once;
 mod options;
 mod template;
 #[cfg(feature = "tls")]
@@ -126,6 +124,10 @@ mod lease;
 
 mod manager;
 mod private;
+
+// After `manager`: the documentation shows methods in the order of the modules, and `run_once` is not the first to look for.
+#[cfg(feature = "once")]
+mod once;
 
 mod integrations;
 #[cfg(feature = "testing")]
