@@ -9,7 +9,7 @@ fn figures(row: &str) -> [Vec<i64>; 2] {
         panic!("{row}");
     };
     [before, after].map(|cell| {
-        let numbers = cell.split(", ").map(|number| number.parse());
+        let numbers = cell.split(", ").map(str::parse);
         numbers.collect::<Result<_, _>>().expect(row)
     })
 }

@@ -41,7 +41,8 @@ pub(crate) const LARGEST: usize = 64 * 1024;
 /// use lock_core::OnceOptions;
 ///
 /// let options = OnceOptions::keep(Duration::from_secs(24 * 60 * 60)).wait(Duration::from_secs(2));
-/// let receipt = locks.run_once("charge:42", options, async |_| "paid".to_owned()).await?;
+/// let charge = async |_| Ok::<_, lock_core::LockError>("paid".to_owned());
+/// let receipt = locks.run_once("charge:42", options, charge).await??;
 /// # Ok(())
 /// # }
 /// ```
