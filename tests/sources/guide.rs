@@ -197,7 +197,7 @@ fn the_code_of_each_page_is_compiled() {
 fn code_that_is_not_compiled_in_its_page_is_part_of_a_recipe() {
     let words = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");
     let programs = below(&root().join("examples/recipes"));
-    let programs = programs.iter().map(|path| fs::read_to_string(path));
+    let programs = programs.iter().map(fs::read_to_string);
     let programs: String = programs.map(|text| text.expect("text")).collect();
     let mut count = 0;
     for page in pages() {
