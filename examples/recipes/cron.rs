@@ -10,7 +10,7 @@ use std::{
 use lock_core::{LockError, LockManager, run_once};
 use tokio_cron_scheduler::{Job, JobScheduler};
 
-const EVERY: Duration = Duration::from_secs(60 * 60);
+const EVERY: Duration = Duration::from_hours(1);
 
 /// The number of the tick that is nearest to this time. Replicas agree on it as long as their clocks differ by less than half of
 /// `EVERY`, even if one of them is early and another one late.
