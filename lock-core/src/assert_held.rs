@@ -1,12 +1,12 @@
-//! The macro `assert_held!`, and how it reads a literal.
+//! The macro `assert_held!`, and the way it reads a literal.
 
 use crate::{driver::reentry::holds, key::IntoLockKey};
 
-/// Panics unless the running task is in a body that holds the key: for functions that rely on their caller's lock.
+/// Panics unless the running task is in a body that holds the key. For functions that rely on their caller's lock.
 ///
-/// A string literal is a template, as in the attribute and in `key!`: it may use each variable in scope. Any other expression is
-/// the exact key, as for [`LockManager::acquire`](crate::manager::LockManager::acquire). A guard without a body does not count, and a lease
-/// that is lost does not either.
+/// A string literal is a template, as in the attribute and in `key!`: it may use each variable in scope. Any other expression
+/// is the exact key, as for [`LockManager::acquire`](crate::manager::LockManager::acquire). Neither a guard without a body
+/// counts, nor a lease that is lost.
 ///
 /// Templates need the feature `macros`. Without it, a literal with braces does not compile.
 ///
@@ -40,7 +40,7 @@ macro_rules! assert_held {
     };
 }
 
-/// What the macro expands to.
+/// The expansion of the macro.
 ///
 /// # Panics
 ///
@@ -54,7 +54,7 @@ pub fn assert_holds(key: impl IntoLockKey) {
 #[doc(hidden)]
 pub use crate::__key_of_literal as key_of_literal;
 
-/// A literal, which is a template everywhere.
+/// Reads a literal, which is a template everywhere.
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 #[macro_export]
@@ -64,7 +64,7 @@ macro_rules! __key_of_literal {
     };
 }
 
-/// Without the macro that reads templates, a literal is a text without braces.
+/// Reads a literal. Without the macro that reads templates, it is a text without braces.
 #[cfg(not(feature = "macros"))]
 #[doc(hidden)]
 #[macro_export]
@@ -79,7 +79,7 @@ macro_rules! __key_of_literal {
     }};
 }
 
-/// Whether a literal is no template.
+/// Returns `true` if a literal is not a template.
 #[cfg(not(feature = "macros"))]
 #[must_use]
 pub const fn has_no_braces(text: &str) -> bool {

@@ -1,4 +1,4 @@
-//! The user and password for servers: fixed, or from a provider that is asked for each connection.
+//! Users and passwords for servers: fixed, or from a provider that is asked for each connection.
 
 use std::{any::Any, error::Error, fmt, future::Future, pin::Pin, time::Duration};
 
@@ -29,7 +29,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Makes credentials of a user and a password or token; an empty name means the default user.
+    /// Creates credentials from a user and a password or token; an empty name means the default user.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self {
             user: Some(user.into()).filter(|user| !user.is_empty()),
@@ -38,11 +38,11 @@ impl Credentials {
         }
     }
 
-    /// Sets for how long the credentials are valid, counted from when the provider returns them. Defaults to for ever.
+    /// Sets for how long the credentials are valid, counted from when the provider returns them. Defaults to forever.
     ///
-    /// When four fifths of this time are over, an open connection is authenticated anew with the next credentials. If the time is
-    /// too short, the provider and the server are asked more often than needed, once a second at most. If it is too long, a server
-    /// that enforces the end closes the connection, and the next connection has to be made with new credentials.
+    /// When four fifths of this time have passed, an open connection is authenticated anew with the next credentials. If the
+    /// time is too short, the provider and the server are asked more often than necessary, at most once a second. If it is too
+    /// long, a server that enforces the end closes the connection, and the next connection has to be made with new credentials.
     pub fn valid_for(mut self, span: Duration) -> Self {
         self.valid_for = Some(span);
         self
@@ -50,7 +50,7 @@ impl Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
             .field("user", &self.user)
@@ -62,19 +62,19 @@ impl fmt::Debug for Credentials {
 pub type CredentialsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 
-/// Gives the credentials for each connection: for passwords that rotate, and for tokens of an identity service.
+/// Provides the credentials for each connection: for passwords that rotate, and for tokens of an identity service.
 ///
 /// Implemented by closures that return a future of them, and by [`Credentials`], which never change.
 ///
-/// The provider is asked anew for each connection, and again before the credentials of an open connection end. It runs on the
-/// thread of the manager, inside a tokio runtime with timers and sockets: it must not block. Its time-out is that of a connection
-/// (`connect_timeout`). If there is no reply in time, or the reply is an error, the failure is logged, and the provider is asked
-/// again. This loses no lease while the old connection works. Without a connection, locks are
+/// The provider is asked anew for each connection, and again before the credentials of an open connection expire. It runs on
+/// the manager's thread, inside a tokio runtime with timers and sockets, and must not block. Its time-out is that of a
+/// connection (`connect_timeout`). If there is no reply in time, or the reply is an error, the failure is logged, and the
+/// provider is asked again. No lease is lost by this while the old connection works. Without a connection, locks are
 /// [`LockError::Unavailable`](crate::error::LockError::Unavailable) until the provider answers.
 ///
-/// A server may refuse what the provider returned, such as a token that has just expired. The provider is then asked again: up to
-/// three times within a second, and with each later connection. Meanwhile locks are waited for, or `Unavailable`. With fixed
-/// [`Credentials`], a refusal while connecting is [`LockError::Invalid`](crate::error::LockError::Invalid).
+/// A server may refuse what the provider returned, such as a token that has just expired. The provider is then asked again: up
+/// to three times within a second, and with each later connection. In the meantime, acquires wait or return `Unavailable`. With
+/// fixed [`Credentials`], a refusal while connecting is [`LockError::Invalid`](crate::error::LockError::Invalid).
 ///
 /// # Examples
 ///
@@ -127,7 +127,7 @@ where
     }
 }
 
-/// Whether it always returns the same credentials: if they are refused once, asking again is of no use.
+/// Returns `true` if the provider always returns the same credentials, so that asking again after a refusal is of no use.
 pub(crate) fn is_fixed(provider: &dyn CredentialsProvider) -> bool {
     (provider as &dyn Any).is::<Credentials>()
 }
@@ -138,7 +138,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The credentials of a provider that answers at once.
+    /// Returns the credentials of a provider that answers at once.
     pub(crate) fn given(provider: &dyn CredentialsProvider) -> Credentials {
         let mut reply = provider.credentials();
         match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

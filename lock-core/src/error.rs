@@ -1,17 +1,17 @@
-//! What can go wrong, one variant for each decision that a caller can take.
+//! The errors of lock operations, one variant for each decision that a caller can take.
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use crate::key::LockKey;
 
-/// Why a lock was not acquired, or is no longer held.
+/// The reason why a lock was not acquired, or is no longer held.
 ///
 /// | variant | means | a caller would |
 /// | --- | --- | --- |
 /// | [`Busy`](Self::Busy) | another holder has it: normal | answer 409, or try again later |
-/// | [`Lost`](Self::Lost) | this process held it and does not any more | stop, and undo or re-check what was done |
+/// | [`Lost`](Self::Lost) | this process held it, but no longer does | stop, and undo or re-check what was done |
 /// | [`Unavailable`](Self::Unavailable) | the backend did not reply or cannot serve; the state is unknown | answer 503 |
-/// | [`Invalid`](Self::Invalid) | the request itself is wrong | mend the program or its configuration |
+/// | [`Invalid`](Self::Invalid) | the request itself is wrong | fix the program or its configuration |
 /// | [`NotConfigured`](Self::NotConfigured) | no manager was given | call [`set_global`](crate::manager::default_manager::set_global) |
 ///
 /// No variant prints an owner token or a password.
@@ -34,71 +34,72 @@ use crate::key::LockKey;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another holder has the lock, or other waiters are before this one.
+    /// Another holder has the lock, or other waiters are ahead of this one.
     ///
-    /// If the task holds another key already, the text proposes to take both in one list. Tasks that take locks inside locks may
-    /// wait for each other.
+    /// If the task already holds another key, the message suggests acquiring both in one list, because tasks that take one lock
+    /// inside another may wait for each other forever.
     #[non_exhaustive]
     Busy {
-        /// What is locked.
+        /// The key that is locked.
         key: LockKey,
-        /// When to try again: see [`LockError::retry_after`]. `None` if the holder's lease never ends by itself, because another
-        /// client took the key without an expiry. Then only
-        /// [`LockManager::force_release`](crate::manager::LockManager::force_release) frees the lock.
+        /// When to try again: see [`LockError::retry_after`]. `None` if the holder's lease never ends by itself, because
+        /// another client took the key without an expiry. Only
+        /// [`LockManager::force_release`](crate::manager::LockManager::force_release) frees such a lock.
         retry_after: Option<Duration>,
-        /// What holds it, as far as the call knew without an extra request.
+        /// The holder, as far as the call knew without an extra request.
         held_by: Option<HeldBy>,
-        /// Another key that the task holds already.
+        /// Another key that the task already holds.
         beside: Option<LockKey>,
     },
     /// The lease ended before it was released.
     #[non_exhaustive]
     Lost {
-        /// What was locked.
+        /// The key that was locked.
         key: LockKey,
         /// How it ended.
         reason: LeaseLost,
-        /// Why it was not renewed: the last failure of a backend that did not reply.
+        /// Why the lease was not renewed: the last failure of a backend that did not reply.
         failure: Option<Arc<str>>,
     },
-    /// The backend did not reply, or replied that it cannot serve now. Whether the lock is free is unknown.
+    /// The backend did not reply, or replied that it cannot serve requests now. It is unknown whether the lock is free.
     Unavailable {
-        /// What was to be locked; `None` where no key is involved, as while connecting.
+        /// The key that was to be locked; `None` where no key is involved, as while connecting.
         key: Option<LockKey>,
-        /// What the backend or the connection reported.
+        /// The error that the backend or the connection reported.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// The request cannot succeed as it is: a wrong value, a wrong url, a key that holds something else.
+    /// The request cannot succeed as it is: a value or a url is wrong, or the key holds something that is not a lock.
     Invalid {
-        /// What was to be locked; `None` where no key is involved.
+        /// The key that was to be locked; `None` where no key is involved.
         key: Option<LockKey>,
-        /// What is wrong and what to write instead.
+        /// The mistake, and what to write instead.
         reason: Arc<str>,
     },
-    /// The body ran before, for another caller, and this caller cannot have its result: see
-    /// [`LockManager::run_once`](crate::manager::LockManager::run_once). The body does not run.
+    /// The body has already run for another caller, and this caller cannot have its result: see
+    /// [`LockManager::run_once`](crate::manager::LockManager::run_once). The body does not run again.
     #[non_exhaustive]
     Repeated {
-        /// What was locked.
+        /// The key of the run.
         key: LockKey,
         /// Why there is no result for this caller.
         reason: Repeat,
     },
-    /// No manager: neither `locks = …`, nor [`with_locks`](crate::manager::default_manager::with_locks), nor [`set_global`](crate::manager::default_manager::set_global).
+    /// There is no manager: neither `locks = …`, nor [`with_locks`](crate::manager::default_manager::with_locks), nor
+    /// [`set_global`](crate::manager::default_manager::set_global).
     ///
-    /// `with_locks` gives a manager to one task. It does not reach into a task that is spawned inside, which has none: wrap the
-    /// spawned future in `with_locks`, too.
+    /// `with_locks` gives a manager to one task. A task that is spawned inside does not inherit it: wrap the spawned future in
+    /// `with_locks`, too.
     NotConfigured,
 }
 
-/// The least and the longest pause before another try.
+/// The shortest and the longest pause before another try.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// The pause if a request failed because of an outage.
+/// The pause after a request failed because of an outage.
 const PAUSE_IN_AN_OUTAGE: Duration = Duration::from_secs(5);
 
-/// In whole seconds, since a header has no fraction. Rounded up, since a caller would otherwise try again too early. Never zero,
-/// which would cause a busy loop.
+/// Rounds to whole seconds, since a header has no fraction: up, so that the caller does not try again too early, and never to
+/// zero, which would cause a busy loop.
 fn pause(expected: Duration) -> Duration {
     let (least, longest) = PAUSES;
     let begun = u64::from(expected.subsec_nanos() > 0);
@@ -107,7 +108,7 @@ fn pause(expected: Duration) -> Duration {
 }
 
 impl LockError {
-    /// Returns the key that the error is about, if it is about one.
+    /// Returns the key that the error is about, if there is one.
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         match self {
@@ -119,7 +120,7 @@ impl LockError {
         }
     }
 
-    /// Returns what holds a lock that is [`Busy`](Self::Busy), as far as the call knew without an extra request.
+    /// Returns the holder of a lock that is [`Busy`](Self::Busy), as far as the call knew without an extra request.
     #[must_use]
     pub fn held_by(&self) -> Option<HeldBy> {
         match self {
@@ -128,21 +129,21 @@ impl LockError {
         }
     }
 
-    /// Returns whether another holder has the lock: the one failure that is part of normal work.
+    /// Returns whether another holder has the lock, which is the one failure that is part of normal operation.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. })
     }
 
-    /// Returns after which pause another try is worthwhile. This is the value of the header `Retry-After` in the responses of the
-    /// web integrations, in whole seconds.
+    /// Returns how long to wait before another try is worthwhile. This is the value of the header `Retry-After` in the
+    /// responses of the web integrations, in whole seconds.
     ///
-    /// | variant | pause | since |
+    /// | variant | pause | because |
     /// | --- | --- | --- |
-    /// | [`Busy`](Self::Busy) | how long this process lately held keys of the template, else what the lease has left; 1 s to 10 s | a renewed lease lasts as long as its holder lives, so what it has left says little |
+    /// | [`Busy`](Self::Busy) | how long this process recently held keys of the template, else the time that the lease has left; 1 s to 10 s | a renewed lease lasts as long as its holder lives, so the time it has left says little |
     /// | [`Busy`](Self::Busy) without an expiry | `None` | only an operator frees the lock |
-    /// | [`Lost`](Self::Lost) | 1 s | the lock is probably free, and the work may be done in part |
-    /// | [`Unavailable`](Self::Unavailable) | 5 s | an outage is not over at once, and all callers come back |
+    /// | [`Lost`](Self::Lost) | 1 s | the lock is probably free, and the work may be half done |
+    /// | [`Unavailable`](Self::Unavailable) | 5 s | an outage takes a while, and all callers return at once |
     /// | [`Invalid`](Self::Invalid), [`NotConfigured`](Self::NotConfigured) | `None` | the same request fails each time |
     ///
     /// # Examples
@@ -172,7 +173,7 @@ impl LockError {
         }
     }
 
-    /// `left` is what the holder's lease has left; `None` if it has no expiry.
+    /// `left` is the time that the holder's lease has left; `None` if it has no expiry.
     pub(crate) fn busy(key: &LockKey, left: Option<Duration>, known: KnownHolder) -> Self {
         Self::Busy {
             key: key.clone(),
@@ -190,7 +191,7 @@ impl LockError {
         self
     }
 
-    /// `failure`: the last one of the backend, if it does not reply.
+    /// `failure` is the last failure of the backend, if it does not reply.
     pub(crate) fn lost(key: &LockKey, reason: LeaseLost, failure: Option<Arc<str>>) -> Self {
         Self::Lost {
             key: key.clone(),
@@ -213,13 +214,13 @@ impl LockError {
         }
     }
 
-    /// Whether the log has this error already, or counts it.
+    /// Returns whether this error has already been logged or counted.
     #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
     pub(crate) fn is_logged(&self) -> bool {
         matches!(self, Self::Unavailable { source, .. } if source.is::<LoggedSource>())
     }
 
-    /// Notes that the log has this error, so that its conversion to a response is not logged, too.
+    /// Marks the error as logged, so that its conversion to a response does not log it again.
     pub(crate) fn logged(mut self) -> Self {
         if let Self::Unavailable { source, .. } = &mut self {
             *source = Arc::new(LoggedSource(source.clone()));
@@ -252,8 +253,8 @@ impl fmt::Display for LockError {
                 if let Some(held) = beside {
                     write!(
                         f,
-                        "; this task holds `{}` already: take both at once, by `acquire_all` or `key = [\"…\", \"…\"]`, or two tasks \
-                         may wait for each other",
+                        "; this task already holds `{}`: acquire both in one call, with `acquire_all` or `key = [\"…\", \"…\"]`, or two \
+                        tasks may wait for each other",
                         held.shown()
                     )?;
                 }
@@ -265,7 +266,7 @@ impl fmt::Display for LockError {
                 ..
             } => write!(
                 f,
-                "the lock `{}` is busy and has no expiry: another client took it without one; \
+                "the lock `{}` is busy and has no expiry, because another client took it without one; \
                  `force_release` frees it",
                 key.shown()
             ),
@@ -274,7 +275,7 @@ impl fmt::Display for LockError {
                 failure.as_ref().map_or(Ok(()), |failure| write!(f, " (the last failure: {failure})"))
             }
             Self::Repeated { key, reason } => {
-                write!(f, "the body for `{}` ran before, and {reason}", key.shown())
+                write!(f, "`{}` has already been run, but {reason}", key.shown())
             }
             Self::Unavailable { key: Some(key), .. } => {
                 write!(f, "the lock `{}` is unavailable: no usable reply from the backend", key.shown())
@@ -286,7 +287,7 @@ impl fmt::Display for LockError {
             } => write!(f, "the lock `{}` cannot be used: {reason}", key.shown()),
             Self::Invalid { key: None, reason } => f.write_str(reason),
             Self::NotConfigured => f.write_str(
-                "no lock manager: call `lock_core::set_global(manager)` once at start, wrap the future in \
+                "no lock manager is configured: call `lock_core::set_global(manager)` once at startup, wrap the future in \
                  `lock_core::with_locks(manager, …)`, or write `locks = …` in the attribute; `with_locks` does not reach into \
                  `tokio::spawn`: wrap the spawned future, too",
             ),
@@ -294,15 +295,15 @@ impl fmt::Display for LockError {
     }
 }
 
-/// What this process knows of a lock that is busy.
+/// The facts that this process knows about the holder of a busy lock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownHolder {
     pub(crate) held_by: Option<HeldBy>,
-    /// How long the holders in this process lately held keys of the template.
+    /// How long the holders in this process recently held keys of the template.
     pub(crate) typical_hold: Option<Duration>,
 }
 
-/// The source of an error that the log has already. It looks like the source inside.
+/// The source of an error that has already been logged. It formats exactly like the source inside.
 struct LoggedSource(Arc<dyn Error + Send + Sync>);
 
 impl fmt::Debug for LoggedSource {
@@ -323,13 +324,13 @@ impl Error for LoggedSource {
     }
 }
 
-/// What holds a lock that is busy: see [`LockError::held_by`].
+/// The holder of a busy lock: see [`LockError::held_by`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldBy {
-    /// The task that made the request, for this long. It would wait for itself.
+    /// The task that made the request, for this long. Waiting would mean to wait for itself.
     ThisTask(Duration),
-    /// Another branch of the body that made the request: a call with the same key that runs beside this one, as with `join!`.
+    /// Another branch of the body that made the request: a call with the same key that runs concurrently, as with `join!`.
     ThisBody,
     /// Another task of this process, for this long.
     ThisProcess(Duration),
@@ -342,12 +343,10 @@ impl fmt::Display for HeldBy {
         match self {
             Self::ThisTask(held) => write!(
                 f,
-                "this task has held it for {held:.1?} and cannot wait for itself: call what needs the lock inside the body of `run` or \
-                 of an annotated function, or release the guard first"
+                "this task has held it for {held:.1?} and cannot wait for itself: make the call inside the body of `run` or of an \
+                annotated function, or release the guard first"
             ),
-            Self::ThisBody => {
-                f.write_str("another branch of the same body is in a call that holds it")
-            }
+            Self::ThisBody => f.write_str("a call in another branch of the same body holds it"),
             Self::ThisProcess(held) => {
                 write!(f, "another task of this process has held it for {held:.1?}")
             }
@@ -356,26 +355,26 @@ impl fmt::Display for HeldBy {
     }
 }
 
-/// Why a caller cannot have the result of a body that ran before.
+/// The reason why a caller cannot have the result of a body that has already run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Repeat {
-    /// The result is of a request with another fingerprint.
+    /// The result belongs to a request with a different fingerprint.
     OtherRequest,
-    /// The value was not kept: it has more than 64 KiB, or is a response with a body that was not complete.
+    /// The result was not stored: it is larger than 64 KiB, or is a response whose body was not complete.
     NotKept,
 }
 
 impl fmt::Display for Repeat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::OtherRequest => "its result is of another request with this key",
-            Self::NotKept => "its value was not kept",
+            Self::OtherRequest => "its result belongs to a different request with the same key",
+            Self::NotKept => "its result was not stored",
         })
     }
 }
 
-/// For interfaces that know only input and output errors, such as the body of a response.
+/// For interfaces that accept only I/O errors, such as the body of a response.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> Self {
         Self::other(error)
@@ -391,25 +390,26 @@ impl Error for LockError {
     }
 }
 
-/// How a lock failure becomes the return value of an annotated function.
+/// Converts a lock failure into the return value of an annotated function.
 ///
-/// Implemented for `Result<T, E>` where `E: From<LockError>`, and, with the feature of a web framework, for its own response
-/// types. For a return type of your own, implement it, or give the attribute `on_error = …`.
+/// Implemented for `Result<T, E>` where `E: From<LockError>`, and, with the feature of a web framework, for its response types.
+/// For a return type of your own, implement it, or give the attribute `on_error = …`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot carry a failed lock",
-    label = "this return type cannot say that the lock was not acquired",
+    message = "`{Self}` cannot represent a lock failure",
+    label = "this return type cannot report that the lock was not acquired",
     note = "return `Result<_, E>` with an error that implements `From<lock_core::LockError>`",
-    note = "of a handler, return `impl IntoResponse` (axum, poem) or `impl Responder` (actix), whatever the value, or the framework's \
-            own response, with the feature of `lock-core` that bears its name: `axum`, `actix`, `poem`, `tonic`",
-    note = "the features are for axum 0.8 (axum-core 0.5), actix-web 4, poem 3, tonic 0.14 and http 1, and know the types of no other \
-            version: if the feature is on, `cargo tree -d` shows whether the program has two versions",
+    note = "in a handler, return `impl IntoResponse` (axum, poem) or `impl Responder` (actix), whatever the value, or the framework's \
+            own response, with the feature of `lock-core` of the same name: `axum`, `actix`, `poem`, `tonic`",
+    note = "the features support axum 0.8 (axum-core 0.5), actix-web 4, poem 3, tonic 0.14 and http 1, and no other versions: if the \
+            feature is on, `cargo tree -d` shows whether the program has two versions",
     note = "or write `on_error = |error| …` in the attribute, or implement `lock_core::FromLockError` for a return type of your own"
 )]
 pub trait FromLockError: Sized {
     /// Converts the failure.
     fn from_lock_error(error: LockError) -> Self;
 
-    // For the attribute: clippy warns of a closure with a large error, and the compiler reports a mismatched path two times.
+    // Exists for the attribute: clippy warns about a closure with a large error, and the compiler reports a mismatched path
+    // twice.
     #[doc(hidden)]
     #[must_use]
     fn __conversion() -> fn(LockError) -> Self {
@@ -424,14 +424,14 @@ impl<T, E: From<LockError>> FromLockError for Result<T, E> {
     }
 }
 
-/// A return type that can say "it did not run", for `on_busy = skip`.
+/// A return type that can express "it did not run", for `on_busy = skip`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot say that the body was skipped",
+    message = "`{Self}` cannot express that the body was skipped",
     label = "`on_busy = skip` needs `()`, `Option<_>`, or a `Result` of one of them",
     note = "return `Option<_>`, or `Result<Option<_>, _>`, and get `None` when the lock is busy"
 )]
 pub trait Skipped: Sized {
-    /// Returns the value that says that the body did not run.
+    /// Returns the value which says that the body did not run.
     fn skipped() -> Self;
 }
 
@@ -452,11 +452,11 @@ impl<T: Skipped, E> Skipped for Result<T, E> {
     }
 }
 
-/// How a lease ended.
+/// The way in which a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseLost {
-    /// It was not renewed in time: the network or the server failed, this process was stopped, or renewal is off.
+    /// It was not renewed in time, because the network or the server failed, this process was stopped, or renewal is off.
     Expired,
     /// The server said that the key is gone or has another holder. It was deleted, evicted or released by force, or the server lost
     /// its data.
@@ -465,7 +465,7 @@ pub enum LeaseLost {
     MaxHold,
     /// [`LockManager::shutdown`](crate::manager::LockManager::shutdown) ended it at its deadline.
     Shutdown,
-    /// Another key that was acquired at once with this one was lost, and this one with it.
+    /// Another key that was acquired in the same call was lost, and this one with it.
     OtherKey,
     /// It was released by its own guard. Only a clone that outlives the guard can see this.
     Released,
@@ -499,18 +499,18 @@ mod tests {
     }
 
     #[test]
-    fn an_error_looks_the_same_when_it_is_logged() {
+    fn marking_an_error_as_logged_does_not_change_its_texts() {
         let error = LockError::unavailable("the inner text").about(&LockKey::new("k"));
         let logged = error.clone().logged();
         assert_eq!(logged.to_string(), error.to_string());
         assert_eq!(format!("{logged:?}"), format!("{error:?}"));
         let source = logged.source().expect("has a source");
         assert_eq!(source.to_string(), "the inner text");
-        assert!(source.source().is_none(), "it is told once");
+        assert!(source.source().is_none(), "the source is reported once");
     }
 
     #[test]
-    fn a_key_in_a_message_cannot_forge_a_line_of_a_log() {
+    fn a_key_cannot_forge_a_line_of_the_log() {
         let key = LockKey::new("a\nERROR all is lost");
         let error = LockError::busy(&key, Some(Duration::ZERO), KnownHolder::default());
         assert_eq!(
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_lock_is_worth_another_try_when_its_holders_are_typically_done() {
+    fn the_pause_follows_the_typical_hold_time_of_the_template() {
         let after = |left| {
             let typically = KnownHolder {
                 held_by: None,
@@ -558,11 +558,15 @@ mod tests {
         let typical = Some(Duration::from_secs(2));
         assert_eq!(after(Some(Duration::from_secs(3600))), typical);
         assert_eq!(after(Some(Duration::from_millis(10))), typical);
-        assert_eq!(after(None), None, "no holder ends by itself");
+        assert_eq!(
+            after(None),
+            None,
+            "a lease without an expiry never ends by itself"
+        );
     }
 
     #[test]
-    fn what_passes_by_itself_says_when_to_try_again() {
+    fn failures_that_pass_by_themselves_have_a_retry_after() {
         let key = LockKey::new("k");
         let lost = LockError::lost(&key, LeaseLost::Expired, None);
         let seconds = |error: LockError| error.retry_after().map(|pause| pause.as_secs());
@@ -573,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_manager_says_that_a_spawned_task_inherits_none() {
+    fn the_error_of_a_missing_manager_mentions_spawned_tasks() {
         let text = LockError::NotConfigured.to_string();
         assert!(
             text.contains("`with_locks` does not reach into `tokio::spawn`"),

@@ -1,19 +1,20 @@
-//! Why a request has no reply, or none that can be used.
+//! The reasons why a request has no reply, or none that can be used.
 
 use std::{error::Error, sync::Arc};
 
-/// Why there is no reply, or none that can be used.
+/// The reason why there is no reply, or none that can be used.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// It is unknown whether the request was executed.
+    /// No reply arrived, so it is unknown whether the request was executed.
     NoReply(Source),
-    /// Several servers were asked, and no majority agreed, although it is not out of reach. Some may have executed the request.
+    /// Several servers were asked, and no majority agreed, although one is still possible. Some servers may have executed
+    /// the request.
     LostVote(Source),
-    /// Not executed, but a retry may succeed: the server is loading, out of memory, read-only.
+    /// The request was not executed, but a retry may succeed: the server is loading, out of memory, or read-only.
     NotNow(Source),
-    /// Not executed, and a retry cannot succeed: a missing right, or an unknown command.
+    /// The request was not executed, and a retry cannot succeed: a right is missing, or a command is unknown.
     Refused(Source),
-    /// Not executed, because the request itself is wrong.
+    /// The request was not executed, because it is itself wrong.
     Invalid(Arc<str>),
 }
 
@@ -21,7 +22,7 @@ pub(crate) enum Failure {
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
-    /// There is no connection, or none that takes more.
+    /// There is no connection, or none that accepts more requests.
     pub(crate) fn not_now(message: impl Into<String>) -> Self {
         Self::NotNow(source(message.into()))
     }
@@ -39,7 +40,7 @@ impl Failure {
         Self::Refused(source(message.into()))
     }
 
-    /// For a request that was executed in part.
+    /// Converts the failure of a request that was executed in part.
     pub(crate) fn executed_in_part(self) -> Self {
         Self::NoReply(self.into_source())
     }
@@ -54,17 +55,17 @@ impl Failure {
         }
     }
 
-    /// Whether it is certain that the request was not executed.
+    /// Returns `true` if it is certain that the request was not executed.
     pub(crate) fn is_definite(&self) -> bool {
         !matches!(self, Self::NoReply(_) | Self::LostVote(_))
     }
 
-    /// What the log says of it.
+    /// Returns the text that is written to the log.
     pub(crate) fn text(&self) -> String {
         self.clone().into_source().to_string()
     }
 
-    /// Whether a retry can succeed.
+    /// Returns `true` if a retry can succeed.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::NoReply(_) | Self::LostVote(_) | Self::NotNow(_))
     }

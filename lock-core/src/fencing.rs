@@ -1,4 +1,5 @@
-//! The number that grows from one holder of a key to the next, and guards a store. What a process knows of such numbers.
+//! Fencing tokens, which grow from one holder of a key to the next and protect a store, and the record of the tokens that a
+//! process knows.
 
 use std::{
     fmt,
@@ -9,16 +10,16 @@ use std::{
 /// A number that grows with each exclusive acquisition of a key, to be handed to the store that the lock protects.
 ///
 /// All holders of one shared phase have the same token. It is larger than that of the exclusive holder before them, and smaller
-/// than that of the next one. With permits the token grows with each acquisition, too. Several holders then have the lock at a
-/// time, so a store compares the tokens of each permit separately: see [`Fence::permit`].
+/// than that of the next one. With permits, the token also grows with each acquisition. Since several holders then have the
+/// lock at a time, a store compares the tokens of each permit separately: see [`Fence::permit`].
 ///
-/// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if the
-/// store remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try again.
+/// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if
+/// it remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try again.
 ///
-/// Tokens of different keys say nothing about each other. Locks that are taken at the same time may have equal ones.
+/// Tokens of different keys are not comparable. Locks that are taken at the same time may have equal ones.
 ///
-/// A token is 2048 for each millisecond since 1970, and a number below 2048. It fits in 53 bits until the year 2109, so JavaScript
-/// and JSON keep it exactly.
+/// A token is 2048 for each millisecond since 1970, plus a number below 2048. It fits in 53 bits until the year 2109, so
+/// JavaScript and JSON represent it exactly.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -35,20 +36,20 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
-/// How many tokens there are for each millisecond.
+/// The number of tokens for each millisecond.
 pub(crate) const PER_MILLI: u64 = 2048;
 
-/// Beyond it, a script cannot tell a number from the next one.
+/// Above this number, a script cannot tell a number from its successor.
 pub(crate) const LARGEST_TOKEN: u64 = 1 << 53;
 
-/// A span of time, or a time since 1970, in tokens.
+/// Converts a span of time, or a time since 1970, to tokens.
 pub(crate) fn in_tokens(span: Duration) -> u64 {
     let tokens = span.as_micros() * u128::from(PER_MILLI) / 1000;
     u64::try_from(tokens).unwrap_or(u64::MAX)
 }
 
 impl FencingToken {
-    /// Returns the number, for a store: the same as `u64::from(token)`.
+    /// Returns the number, for a store. Equals `u64::from(token)`.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -69,7 +70,7 @@ pub struct Fence {
     pub holder: u64,
     /// The permit of a holder that has one of several permits, as [`Lease::permit`](crate::lease::Lease::permit).
     ///
-    /// Tokens of different permits say nothing about each other, so a store remembers one fence for each permit.
+    /// Tokens of different permits are not comparable, so a store remembers one fence for each permit.
     pub permit: Option<u16>,
 }
 
@@ -94,7 +95,7 @@ impl FencingBlock {
         self.left
     }
 
-    /// Takes the smallest.
+    /// Takes the smallest token of the block.
     pub(crate) fn take(&mut self) -> Option<FencingToken> {
         self.left = self.left.checked_sub(1)?;
         let token = FencingToken(self.next);
@@ -102,19 +103,19 @@ impl FencingBlock {
         Some(token)
     }
 
-    /// The largest token of the block. Tokens that this process gets later must be larger.
+    /// Returns the largest token of the block. Tokens that this process gets later must be larger.
     pub(crate) const fn last(self) -> FencingToken {
         FencingToken((self.next + self.left as u64).saturating_sub(1))
     }
 }
 
-/// Names the fencing clock of a key: in a cluster the slot of the key, else 0.
+/// The number of a key's fencing clock: in a cluster the slot of the key, otherwise 0.
 pub(crate) type ClockIndex = u16;
 
-/// The largest fencing token that a manager knows of each fencing clock.
+/// The largest fencing token that a manager knows, for each fencing clock.
 ///
-/// Clocks of several nodes differ. One number for all of them would be ahead of every token of the slower node. Each acquire there
-/// would have to move the clock.
+/// The clocks of several nodes differ. A single number for all of them would be ahead of every token of the slower node, and
+/// each acquire there would have to advance the clock.
 #[derive(Debug)]
 pub(crate) struct KnownTokens(Box<[AtomicU64]>);
 
@@ -123,7 +124,7 @@ impl KnownTokens {
         Self((0..count).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The largest known token of this clock; 0 if none is known.
+    /// Returns the largest known token of this clock, or 0 if none is known.
     pub(crate) fn of(&self, clock: ClockIndex) -> u64 {
         match self.0.get(usize::from(clock)) {
             Some(known) => known.load(Ordering::Acquire),

@@ -1,4 +1,4 @@
-//! The value that owns a lease.
+//! The guard, which owns a lease.
 
 use std::fmt;
 
@@ -8,19 +8,20 @@ use crate::{backend::RunResult, driver::hold::Hold, error::LockError, key::LockK
 ///
 /// # What dropping does, and what it cannot do
 ///
-/// Dropping the guard releases the lock in the background, within one round trip. This covers an early return, `?`, a panic, and a
-/// dropped future that owns the guard. It works outside a runtime, and while a runtime shuts down. It never blocks. The drop cannot
-/// report how the release went; [`release`](Self::release) can. If the process ends at once, the message may not be sent. The lock
-/// is then free after the rest of its ttl, unless [`LockManager::shutdown`](crate::manager::LockManager::shutdown) was awaited.
+/// Dropping the guard releases the lock in the background, within one round trip. This covers an early return, `?`, a panic,
+/// and a dropped future that owns the guard. It works outside a runtime, and while a runtime shuts down, and it never blocks.
+/// Unlike [`release`](Self::release), the drop cannot report how the release went. If the process ends at once, the message may
+/// not be sent. The lock is then free after the rest of its ttl, unless
+/// [`LockManager::shutdown`](crate::manager::LockManager::shutdown) was awaited.
 ///
-/// A guard that is leaked with [`std::mem::forget`] holds its lock as long as the process lives, or until `max_hold`.
+/// A guard that is leaked with [`std::mem::forget`] holds its lock for as long as the process lives, or until `max_hold`.
 ///
-/// A guard that is not bound to a name, as with `let _ = …`, is dropped in its statement, and the code below runs without the lock.
-/// For a guard that is dropped within a millisecond, and that nothing looked at, there is an event `released at once` of `tracing`, at
-/// the level `DEBUG`.
+/// A guard that is not bound to a name, as with `let _ = …`, is dropped in its own statement, and the code below it runs
+/// without the lock. When a guard is dropped within a millisecond, without having been used, the event `released at once` is
+/// emitted by `tracing` at the level `DEBUG`.
 ///
 /// A bare guard does not stop your code when the lease is lost. Watch [`Lease::lost`], or use
-/// [`LockManager::run`](crate::manager::LockManager::run), which does.
+/// [`LockManager::run`](crate::manager::LockManager::run), which drops its body.
 ///
 /// # Examples
 ///
@@ -45,7 +46,7 @@ impl LockGuard {
         Self { hold }
     }
 
-    /// Returns what is locked; of several keys the first, in the order in which they were written.
+    /// Returns the key that is locked; of several keys, the first in the order in which they were written.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         &self.hold().leases().first().key
@@ -63,10 +64,10 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`] if the lease had ended before: another holder may have had the lock meanwhile. Of several keys, the
-    ///   error names the one that was lost;
-    /// - [`LockError::Unavailable`] if the backend did not reply within its time-out. The release goes on in the background, at
-    ///   most until the lease has ended by itself.
+    /// - [`LockError::Lost`] if the lease had already ended: another holder may have had the lock in the meantime. Of several
+    ///   keys, the error names the one that was lost;
+    /// - [`LockError::Unavailable`] if the backend did not reply within its time-out. The release continues in the background,
+    ///   at most until the lease has ended by itself.
     ///
     /// # Cancel safety
     ///
@@ -75,7 +76,7 @@ impl LockGuard {
         self.hold.release(None).await
     }
 
-    /// `release`, which stores the result of a run.
+    /// Like `release`, but also stores the result of a run.
     pub(crate) async fn release_with(self, result: Option<RunResult>) -> Result<(), LockError> {
         self.hold.release(result).await
     }

@@ -1,15 +1,15 @@
-//! The guides: pages about one matter each, as they are in this version.
+//! The guides: one page for each subject, as of this version.
 //!
 //! - [Overview](overview): the README, with all options and urls.
-//! - [Recipes](recipes): what is often built with a lock, in twenty lines each.
-//! - [Leader election](leader): one process of several does the work, and another one goes on after it.
-//! - [Web frameworks](web): what a client is told, streams, and requests that are sent again.
-//! - [Reliability](reliability): what is promised and what is not, and what happens in each failure.
-//! - [Operations](operations): servers, sizes, rights, figures, and what to do when locks fail.
-//! - [Servers](servers): which servers, managed services and proxies keep locks, and by which url.
+//! - [Recipes](recipes): things that are often built with a lock, in twenty lines each.
+//! - [Leader election](leader): one process of several does the work, and another one takes over after it.
+//! - [Web frameworks](web): responses to clients, streams, and requests that are sent again.
+//! - [Reliability](reliability): which promises are made, which are not, and what happens in each failure.
+//! - [Operations](operations): servers, sizes, rights, metrics, and what to do when locks fail.
+//! - [Servers](servers): which servers, managed services and proxies can hold locks, and by which url.
 //! - [Migrating](migrating): from another lock to this one, service by service.
 //! - [Performance](performance): what a lock costs.
-//! - [Comparison](comparison): beside other libraries, and where those are better.
+//! - [Comparison](comparison): other libraries, and where those are better.
 //! - [Versions](versions): what a version number promises, and which versions run side by side.
 //!
 //! The life of one lock:

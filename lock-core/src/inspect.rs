@@ -1,8 +1,8 @@
-//! What operators see: the holders of a key, the locks that are held, and whether the backend is fit for use.
+//! The operators' view: the holders of a key, the locks that are held, and the health of the backend.
 //!
-//! [`LockManager::inspect`](crate::manager::LockManager::inspect) looks at one key, [`list`](crate::manager::LockManager::list) at all that are held,
-//! and [`check`](crate::manager::LockManager::check) at the backend. [`LockError::held_by`](crate::error::LockError::held_by) names the holder of a
-//! lock that is busy.
+//! [`LockManager::inspect`](crate::manager::LockManager::inspect) examines one key, [`list`](crate::manager::LockManager::list)
+//! all keys that are held, and [`check`](crate::manager::LockManager::check) the backend.
+//! [`LockError::held_by`](crate::error::LockError::held_by) names the holder of a busy lock.
 
 use std::{fmt, time::Duration};
 
@@ -13,25 +13,26 @@ pub use crate::{error::HeldBy, manager::listing::LockList, mode::LockMode};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// For how long the lease runs unless it is renewed or released; `None` if the key has no expiry.
+    /// For how long the lease continues unless it is renewed or released; `None` if the key has no expiry.
     pub remaining: Option<Duration>,
-    /// How many waiters the key has: tasks of this manager, and other processes.
+    /// The number of waiters of the key: tasks of this manager, and other processes.
     pub waiters: usize,
-    /// The holder; one of them, if there are several.
+    /// The holder, or one of them if there are several.
     pub holder: Holder,
-    /// The mode in which it is held.
+    /// The mode in which the lock is held.
     pub mode: LockMode,
-    /// How many leases hold it. A process has one for all its tasks that share a key, and one for each permit.
+    /// The number of leases that hold it. A process has one for all its tasks that share a key, and one for each permit.
     pub holders: usize,
-    /// The holders beside `holder`: 64 at most, and none in a [`LockList`].
+    /// The holders other than `holder`: at most 64, and none in a [`LockList`].
     pub other_holders: Vec<Holder>,
-    /// The leases that hold it, the one with most time left first: 64 at most, and one in a [`LockList`]. Since when
-    /// they last is not known: servers do not keep that.
+    /// The leases that hold it, the one with the most time left first: at most 64, and one in a [`LockList`]. The time at which
+    /// they began is unknown, because servers do not store it.
     pub leases: Vec<LeaseInfo>,
-    /// For how long the result of a body that ran once is still kept, if there is one (feature `once`). Its bytes are not shown.
+    /// For how long the result of a body that ran once is still kept, if there is one (feature `once`). Its bytes are not
+    /// shown.
     pub result_kept_for: Option<Duration>,
-    /// The requests that wait on the server, in the order in which they joined: 64 at most, and none in a
-    /// [`LockList`]. A process has one request for each mode in which its tasks wait.
+    /// The requests that wait on the server, in the order in which they joined: at most 64, and none in a [`LockList`]. A
+    /// process has one request for each mode in which its tasks wait.
     pub queue: Vec<Waiter>,
 }
 
@@ -39,9 +40,9 @@ pub struct LockInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseInfo {
-    /// The process, labelled as a [`Holder`].
+    /// The process, labelled like a [`Holder`].
     pub process: Holder,
-    /// For how long it runs unless it is renewed or released; `None` if it has no expiry.
+    /// For how long the lease continues unless it is renewed or released; `None` if it has no expiry.
     pub remaining: Option<Duration>,
     /// The number of its permit, as [`Lease::permit`](crate::lease::Lease::permit) returns it. `None` in the other modes.
     pub permit: Option<u16>,
@@ -51,19 +52,19 @@ pub struct LeaseInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// The process, labelled as a [`Holder`].
+    /// The process, labelled like a [`Holder`].
     pub process: Holder,
-    /// The mode that it waits for.
+    /// The mode that the request waits for.
     pub mode: LockMode,
 }
 
-/// A lock of a [`LockList`].
+/// A lock in a [`LockList`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListedLock {
     /// The key, without the manager's prefix.
     pub key: LockKey,
-    /// Its holder and lease, as they were when the server was read.
+    /// The holder and the lease, as they were when the server was read.
     pub info: LockInfo,
 }
 
@@ -76,12 +77,13 @@ pub enum Holder {
     Ours(String),
     /// Another library or a script.
     Foreign,
-    /// The lock is free, and only a result is kept.
+    /// The lock is free, and only a result is stored.
     None,
 }
 
 impl Holder {
-    /// The holder with this label, if it has one. Any client can write a label: it is shown, and nothing else is done with it.
+    /// Returns the holder with this label, if it has one. Any client can write a label, so it is only shown, and never relied
+    /// on.
     pub(crate) fn labelled(label: Option<&str>) -> Self {
         label.map_or(Self::Foreign, |label| Self::Ours(Shown(label).to_string()))
     }
@@ -97,23 +99,24 @@ impl fmt::Display for Holder {
     }
 }
 
-/// What a backend knows of a key.
+/// The facts that a backend knows about a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Sighting {
     pub(crate) remaining: Option<Duration>,
     pub(crate) mode: LockMode,
     pub(crate) holders: usize,
-    /// How many processes wait.
+    /// The number of processes that wait.
     pub(crate) waiting: usize,
-    /// Of the holders, the one with most time left first: one at least, unless it is not known, and at most [`NAMED`].
+    /// The leases that hold it, the one with the most time left first: at least one, unless it is unknown, and at most
+    /// [`NAMED`].
     pub(crate) leases: Vec<LeaseInfo>,
-    /// The first of those that wait, at most [`NAMED`].
+    /// The first waiting requests, at most [`NAMED`].
     pub(crate) queue: Vec<Waiter>,
     pub(crate) result_kept_for: Option<Duration>,
 }
 
 impl Sighting {
-    /// A lock that is free, with a result that is kept for so long.
+    /// A free lock with a result that is kept for this long.
     pub(crate) fn of_result(kept_for: Duration) -> Self {
         Self {
             remaining: None,
@@ -127,36 +130,36 @@ impl Sighting {
     }
 }
 
-/// So many holders and waiters are named, at most: a look stays short on the server.
+/// The maximum number of holders and waiters that are named, so that inspecting a key stays cheap for the server.
 pub(crate) const NAMED: usize = 64;
 
-/// What [`LockManager::check`](crate::manager::LockManager::check) found of a backend that works.
+/// The findings of [`LockManager::check`](crate::manager::LockManager::check) about a backend that works.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Health {
-    /// How long one request and its reply took.
+    /// The time that one request and its reply took.
     pub round_trip: Duration,
-    /// The conditions that work today and may cause trouble later. Empty if there is none.
+    /// The conditions that work today and may cause trouble later. Empty if there are none.
     pub warnings: Vec<Warning>,
-    /// The servers that were examined: none for locks inside the process, several for a cluster and Redlock.
+    /// The servers that were examined: none for locks inside the process, several for a cluster and for Redlock.
     pub servers: Vec<ServerInfo>,
 }
 
-/// A server as a manager found it, behind all proxies: one of [`Health::servers`].
+/// A server as a manager found it, past all proxies: one of [`Health::servers`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerInfo {
-    /// Its url, without the user and the password.
+    /// The server's url, without the user and the password.
     pub address: String,
-    /// Its name for itself, as in `redis`; `None` if it does not say, or a proxy does not forward the question.
+    /// The server's name for itself, as in `redis`; `None` if it does not report one, or a proxy does not forward the question.
     pub kind: Option<String>,
-    /// As in `7.0.15`; `None` like `kind`.
+    /// The server's version, as in `7.0.15`; `None` in the same cases as `kind`.
     pub version: Option<String>,
-    /// The version of the protocol that is spoken with it, 2 or 3.
+    /// The version of the protocol that is spoken with the server, 2 or 3.
     pub protocol: u8,
-    /// Whether scripts can be run. Without them, locks are exclusive only, and no body runs once.
+    /// `true` if scripts can be run. Without them, locks are exclusive only, and run once is not available.
     pub scripts: bool,
-    /// Whether a waiter is notified when the lock is passed to it. Otherwise waiters poll.
+    /// `true` if a waiter is notified when the lock is granted to it. Otherwise waiters poll.
     pub notifies: bool,
 }
 
@@ -164,7 +167,7 @@ pub struct ServerInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
-    /// What it is about.
+    /// The subject of the warning.
     pub topic: Topic,
     /// The condition, and the remedy.
     pub text: String,
@@ -176,7 +179,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What a [`Warning`] is about.
+/// The subject of a [`Warning`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Topic {
@@ -184,13 +187,13 @@ pub enum Topic {
     Clock,
     /// A server that may delete locks when its memory is full.
     Eviction,
-    /// How long a server takes to answer.
+    /// The time that a server takes to answer.
     Latency,
-    /// What is not known, because a proxy in front of a server does not forward the question.
+    /// Facts that are unknown, because a proxy in front of a server does not forward the question.
     Proxy,
-    /// What the server's user may do.
+    /// The rights of the server's user.
     Rights,
-    /// A server of several (Redlock) that does not vote.
+    /// One of several servers (Redlock) that does not vote.
     Votes,
 }
 

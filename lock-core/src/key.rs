@@ -1,4 +1,4 @@
-//! The key of a lock, and how values become part of one.
+//! The key of a lock, and the rules by which values become part of one.
 
 use std::{
     borrow::Cow,
@@ -10,10 +10,10 @@ use std::{
 
 use crate::template::Template;
 
-/// What is locked: a short text that every process spells alike.
+/// The key of a lock: a short text that is spelled the same in every process.
 ///
-/// A clone is cheap. Any text can be a `LockKey`. It can be locked if it is not empty and has at most 512 bytes. The call that uses
-/// the key checks this, and otherwise returns [`LockError::Invalid`](crate::error::LockError::Invalid).
+/// A clone is cheap. Any text can be a `LockKey`, but only one that has 1 to 512 bytes can be locked. The call that uses the
+/// key checks this, and otherwise returns [`LockError::Invalid`](crate::error::LockError::Invalid).
 ///
 /// # Examples
 ///
@@ -27,19 +27,19 @@ use crate::template::Template;
 #[derive(Clone)]
 pub struct LockKey(Arc<Made>);
 
-/// Behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
+/// Stored behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
 struct Made {
     text: Box<str>,
-    /// The hash of the text: a lock looks for its key several times.
+    /// The hash of the text, kept because a lock looks up its key several times.
     hash: u64,
-    /// For telemetry only, without meaning for the lock: keys with the same text are the same key.
+    /// Used by telemetry only, and without meaning for the lock: keys with the same text are the same key.
     from: Option<&'static Template>,
 }
 
 impl LockKey {
     /// Creates a key from its exact text.
     ///
-    /// To put values into a text so that no two lists of values make the same key, use [`key!`](crate::key).
+    /// To insert values so that no two lists of values make the same key, use [`key!`](crate::key).
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self::made(text.into(), None)
@@ -58,17 +58,17 @@ impl LockKey {
 
     /// Returns the template of a key that was made by the attribute or by [`key!`](crate::key), as in `"order:{order_id}"`.
     ///
-    /// `None` for a key that was made from a text. In telemetry the template is the label of the key, since a program has only as
-    /// many templates as are written in it.
+    /// `None` for a key that was made from a plain text. In telemetry the template is the label of the key, since a program has
+    /// only as many templates as are written in it.
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.0.from.map(Template::text)
     }
 
-    /// The text behind a manager's prefix.
+    /// Returns the text, preceded by a manager's prefix.
     pub(crate) fn with_prefix(&self, prefix: &str) -> Arc<str> {
         let (text, mut room) = (&self.0.text, [0; 128]);
-        // Made in one allocation if it is not long.
+        // A short text is made in a single allocation.
         if let Some((front, rest)) = room.split_at_mut_checked(prefix.len())
             && let Some(back) = rest.get_mut(..text.len())
         {
@@ -81,12 +81,12 @@ impl LockKey {
         [prefix, text].concat().into()
     }
 
-    /// The hash of the text.
+    /// Returns the hash of the text.
     pub(crate) fn hashed(&self) -> u64 {
         self.0.hash
     }
 
-    /// The text, escaped and cut for one line of a log.
+    /// Formats the text for one line of a log, escaped and truncated.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(self.as_str())
     }
@@ -97,11 +97,11 @@ impl LockKey {
     }
 }
 
-/// Hashes are secret to this process, so that no client can choose keys that collide.
+/// Hashes are keyed by a secret of this process, so that no client can choose keys that collide.
 #[cfg(not(feature = "simulation"))]
 type Hashes = std::hash::RandomState;
 
-/// In a simulation, the hashes are the same each time.
+/// In a simulation, the hashes are the same in every run.
 #[cfg(feature = "simulation")]
 type Hashes = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
@@ -148,8 +148,8 @@ impl fmt::Debug for LockKey {
     }
 }
 
-/// A text from outside, shown in one line of a log: control characters and line ends are escaped, and at most 128 characters are
-/// shown.
+/// A text from outside, formatted for one line of a log: control characters and line ends are escaped, and at most 128
+/// characters are shown.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl Shown<'_> {
@@ -171,7 +171,7 @@ impl Display for Shown<'_> {
 
 /// Turns a text into a [`LockKey`], byte for byte.
 ///
-/// Implemented for texts and keys only: a number is no key by itself, because it does not say what it identifies.
+/// Implemented for texts and keys only: a number alone does not say what it identifies.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock key",
     label = "expected a text or a `LockKey`",
@@ -230,15 +230,15 @@ impl IntoLockKey for Arc<str> {
     }
 }
 
-/// A value that may stand in a key template: everything that implements [`Display`].
+/// A value that may be part of a key template: everything that implements [`Display`].
 ///
 /// The trait exists for its error message, and cannot be implemented by hand.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot stand in a lock key",
+    message = "`{Self}` cannot be part of a lock key",
     label = "this value has no single text form, because it does not implement `Display`",
-    note = "of an `Option`, say what `None` means, before the function is called or in the key: `key = match id {{ Some(id) => lock_core::key!(\"order:{{id}}\"), None => lock_core::key!(\"orders\") }}`",
-    note = "of a struct, name the field that tells one from another: `{{order.id}}`",
-    note = "of an extractor, write `Path(id): Path<u64>`, and `{{id}}` in the key"
+    note = "for an `Option`, say what `None` means, before the function is called or in the key: `key = match id {{ Some(id) => lock_core::key!(\"order:{{id}}\"), None => lock_core::key!(\"orders\") }}`",
+    note = "for a struct, name the field that identifies it: `{{order.id}}`",
+    note = "for an extractor, write `Path(id): Path<u64>`, and `{{id}}` in the key"
 )]
 pub trait KeyPart: Display {}
 
@@ -252,18 +252,18 @@ impl<T: Display + ?Sized> KeyPart for T {}
     reason = "lives for one statement of the attribute's output"
 )]
 pub enum Part<'a> {
-    /// Fixed text of the template: taken as it is.
+    /// Fixed text of the template, taken as it is.
     Text(&'static str),
-    /// A value: encoded.
+    /// A value, which is encoded.
     Value(&'a dyn Display),
 }
 
 /// Joins the parts of a template.
 ///
-/// No two lists of values make the same key. Before each value but the first there is fixed text with at least one separator. A
-/// separator is a character that is neither a letter nor a digit nor `%`. The attribute refuses templates without one. [`Encoder`]
-/// escapes every separator of the template, so the first occurrence of this separator is the end of the value before it. The
-/// encoder's output can be decoded, since it has `%` in escapes only.
+/// No two lists of values make the same key. The reason: before each value but the first there is fixed text with at least one
+/// separator, which is a character that is neither a letter nor a digit nor `%`. The attribute refuses templates without one.
+/// [`Encoder`] escapes every separator of the template in values, so the first occurrence of this separator is the end of the
+/// value before it. The encoder's output can be decoded, since it contains `%` in escapes only.
 pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     let mut encoder = Encoder {
         parts,
@@ -272,7 +272,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     for part in parts {
         match part {
             Part::Text(text) => encoder.key.push_str(text),
-            // As `ToString` does: a `Display` that fails is a bug of the value, and must not become a key.
+            // As `ToString` does: a `Display` that fails is a bug in the value's type, and must not become a key.
             Part::Value(value) => {
                 write!(encoder, "{value}")
                     .expect("a `Display` implementation returned an error unexpectedly");
@@ -282,7 +282,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     LockKey::made(encoder.key.into(), Some(template))
 }
 
-/// Writes a character that could be mistaken for a part of the template as `%` and two hexadecimal digits for each byte.
+/// Writes each byte of a character that could be mistaken for a part of the template as `%` and two hexadecimal digits.
 struct Encoder<'a> {
     parts: &'a [Part<'a>],
     key: String,
@@ -328,7 +328,7 @@ mod tests {
 
     static OF_TESTS: Template = Template::new("of tests");
 
-    /// A template with a value before, between and behind its texts.
+    /// A template with values before, between and after its texts.
     fn keyed(texts: &[&'static str], values: &[&str]) -> LockKey {
         let mut parts = vec![Text(texts[0])];
         for (value, text) in values.iter().zip(&texts[1..]) {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_mistaken_is_encoded() {
+    fn ambiguous_characters_are_encoded() {
         for (value, encoded) in [
             ("abc-42_x.y", "abc-42_x.y"),
             ("a:b", "a%3Ab"),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_encoded_in_whatever_pieces_they_are_written() {
+    fn values_are_encoded_even_if_written_in_pieces() {
         struct Pieces;
         impl Display for Pieces {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -409,9 +409,9 @@ mod tests {
         }
     }
 
-    /// Why the attribute refuses templates with only letters, digits or `%` between two values.
+    /// The reason why the attribute refuses templates with only letters, digits or `%` between two values.
     #[test]
-    fn weaker_separators_would_not_do() {
+    fn weaker_separators_would_let_keys_collide() {
         assert_eq!(
             keyed(&["", "x", ""], &["a", "bxc"]),
             keyed(&["", "x", ""], &["axb", "c"])

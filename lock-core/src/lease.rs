@@ -45,7 +45,7 @@ impl Lease {
         Self { leases }
     }
 
-    /// Returns what is locked; of several keys the first, in the order in which they were written.
+    /// Returns the key that is locked; of several keys, the first in the order in which they were written.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         &self.leases.first().key
@@ -53,15 +53,16 @@ impl Lease {
 
     /// Returns the number to hand to the store that the lock protects, so that the store can refuse a holder that was paused.
     ///
-    /// It is the token of [`key`](Self::key). Data that another key of the lease protects need that key's own token, from
-    /// [`fencing_tokens`](Self::fencing_tokens). Tokens grow from one holder of a key to the next, and are not comparable with the
-    /// tokens of another key.
+    /// It is the token of [`key`](Self::key). Data that another key of the lease protects needs that key's own token, from
+    /// [`fencing_tokens`](Self::fencing_tokens). Tokens grow from one holder of a key to the next, and are not comparable with
+    /// the tokens of another key.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.leases.first().fencing
     }
 
-    /// Returns what the store that the lock protects compares: the fencing token, which manager has it, and the permit.
+    /// Returns the values that the store protected by the lock compares: the fencing token, the manager that has it, and the
+    /// permit.
     ///
     /// It is the fence of [`key`](Self::key). The module [`fenced`](crate::fenced) has the three statements with which a store refuses
     /// a holder that was paused.
@@ -123,10 +124,10 @@ impl Lease {
         self.leases.remaining()
     }
 
-    /// Returns whether the lease has ended. Once true, it stays true.
+    /// Returns `true` if the lease has ended. Once it has, it stays so.
     ///
-    /// A local check without a message. It cannot know what the server has not reported yet; [`verify`](Self::verify) asks the
-    /// server.
+    /// This is a local check without a message. It cannot know what the server has not reported yet; [`verify`](Self::verify)
+    /// asks the server.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.leases.ended().is_some()
@@ -144,12 +145,12 @@ impl Lease {
         }
     }
 
-    /// Checks that the lease lasts for `at_least` longer: for the line before a side effect.
+    /// Checks that the lease lasts for `at_least` longer. Call it right before a side effect.
     ///
     /// # Errors
     ///
     /// - [`LockError::Lost`] if the lease has ended;
-    /// - [`LockError::Unavailable`] if it is not certain to last that long, because renewals are failing;
+    /// - [`LockError::Unavailable`] if the lease is not certain to last that long, because renewals are failing;
     /// - [`LockError::Invalid`] if `at_least` is more than half of the ttl: a renewed lease cannot always be certain to last that
     ///   long.
     pub fn ensure(&self, at_least: Duration) -> Result<(), LockError> {
@@ -159,15 +160,15 @@ impl Lease {
         each().try_for_each(|lease| check_remaining(lease, at_least))
     }
 
-    /// Asks the server whether the lease still holds, each key of it. One round trip.
+    /// Asks the server whether the lease still holds, for each of its keys. Takes one round trip.
     ///
-    /// For a process that may have been paused by its hypervisor, which no local clock can show. It does not renew the
+    /// For a process that may have been paused by its hypervisor, which no local clock can show. The call does not renew the
     /// lease.
     ///
     /// # Errors
     ///
     /// - [`LockError::Lost`] if it has ended, or the server says that the key is gone or has another holder;
-    /// - [`LockError::Unavailable`] if the server did not reply: whether the lease holds is unknown.
+    /// - [`LockError::Unavailable`] if the server did not reply, so that it is unknown whether the lease holds.
     ///
     /// # Cancel safety
     ///
@@ -175,8 +176,8 @@ impl Lease {
     pub async fn verify(&self) -> Result<(), LockError> {
         let context = &self.leases.first().context;
         self.leases.check()?;
-        // A renewal never shortens. So a renewal by the remaining time only compares the token. It also restores the expiry of a
-        // key from which another client removed it.
+        // A renewal never shortens a lease, so a renewal by the remaining time only compares the token. It also restores the
+        // expiry of a key from which another client removed it.
         let now = context.clock.now();
         let compare = |lease: &Arc<LeaseState>| {
             let left = lease.valid_until().since(now);
@@ -193,19 +194,19 @@ impl Lease {
             let result = note_renewal(lease, replies.next());
             known = known.and(result);
         }
-        // A lost key is reported before a key of which nothing is known. The lease may also have run out while the reply was in
+        // A lost key takes precedence over a key whose state is unknown. The lease may also have run out while the reply was in
         // flight.
         self.leases.check()?;
         known
     }
 }
 
-/// Fails unless the lease can be expected to last so much longer at all times.
+/// Fails unless the lease can always be expected to last for `at_least` longer.
 fn check_length(lease: &LeaseState, at_least: Duration) -> Result<(), LockError> {
     let ttl = lease.ttl;
     if lease.is_renewed() && at_least > ttl / 2 {
         return Err(LockError::invalid(format!(
-            "a lease with a ttl of {ttl:?} is not always certain to last {at_least:?} longer: choose a ttl of at least \
+            "a lease with a ttl of {ttl:?} cannot always be certain to last {at_least:?} longer: choose a ttl of at least \
              twice that time"
         ))
         .about(&lease.key));
@@ -217,14 +218,14 @@ fn check_remaining(lease: &LeaseState, at_least: Duration) -> Result<(), LockErr
     let remaining = lease.remaining();
     if remaining < at_least {
         return Err(LockError::unavailable(format!(
-            "the lease is certain for {remaining:?} more, less than the {at_least:?} asked for"
+            "the lease is certain to last only {remaining:?} longer, less than the requested {at_least:?}"
         ))
         .about(&lease.key));
     }
     Ok(())
 }
 
-/// Reads the server's reply on whether the key is still held.
+/// Evaluates the server's reply to the question whether the key is still held.
 fn note_renewal(
     lease: &LeaseState,
     result: Option<Result<Renewed, Failure>>,
@@ -239,7 +240,9 @@ fn note_renewal(
             Err(lease.lost_error(reason))
         }
         Some(Err(failure)) => Err(LockError::from(failure).about(&lease.key)),
-        None => Err(LockError::unavailable("the backend answered nothing").about(&lease.key)),
+        None => {
+            Err(LockError::unavailable("the backend did not answer for this key").about(&lease.key))
+        }
     }
 }
 
@@ -258,7 +261,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// For how long a lease is certain to last. It does not record the end of the lease: an observer changes nothing.
+/// Returns for how long a lease is certain to last. Does not record the end of the lease: an observer changes nothing.
 #[cfg(feature = "simulation")]
 #[must_use]
 pub fn certain_for(lease: &Lease) -> Duration {

@@ -21,7 +21,7 @@ impl fmt::Display for LockMode {
 }
 
 impl LockMode {
-    /// The mode's label in metrics and spans.
+    /// Returns the mode's label in metrics and spans.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -31,7 +31,7 @@ impl LockMode {
     }
 }
 
-/// Which other holders a holder admits beside itself, and what a request is for.
+/// The other holders that a holder admits at the same time, and the purpose of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {
     /// None.
@@ -41,12 +41,12 @@ pub(crate) enum Mode {
     Shared,
     /// Other holders of permits, up to this many in all.
     Permits(u16),
-    /// None: to run a body once. A request is answered with the result of an earlier run, if there is one.
+    /// None: to run a body once. Such a request is answered with the result of an earlier run, if there is one.
     Once,
 }
 
 impl Mode {
-    /// Replaces a number that does not fit by one that is refused where options are checked.
+    /// Converts a number. One that does not fit becomes a number that is refused when options are checked.
     pub(crate) fn permits(n: usize) -> Self {
         Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
     }
@@ -65,25 +65,25 @@ impl Mode {
     }
 }
 
-/// The modes of which the requests of a process for a key go together.
+/// The modes whose requests for a key are combined within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RequestKind {
     Exclusive,
     Shared,
     Permits,
-    /// Exclusive in every respect, but that it may end with a result.
+    /// Exclusive in every respect, except that the request may end with a result.
     Once,
 }
 
 impl RequestKind {
     pub(crate) const ALL: [Self; 4] = [Self::Exclusive, Self::Shared, Self::Permits, Self::Once];
 
-    /// Whether a holder has the lock alone.
+    /// Returns `true` if a holder has the lock alone.
     pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Exclusive | Self::Once)
     }
 
-    /// The mode that users see.
+    /// Returns the mode that users see.
     pub(crate) fn shown(self) -> LockMode {
         match self {
             Self::Exclusive | Self::Once => LockMode::Exclusive,
@@ -93,7 +93,7 @@ impl RequestKind {
     }
 }
 
-/// How a key is held or requested.
+/// Formats how a key is held or requested.
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! A point in time, as all parts of the crate compare it.
+//! A point in time, comparable everywhere in the crate.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use std::time::Duration;
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// Later than any reading of a clock.
+    /// The moment that no clock ever reaches.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The moment so long after the origin.
+    /// Returns the moment that is `span` after the origin.
     pub(crate) fn from_origin(span: Duration) -> Self {
         Self(nanos(span))
     }

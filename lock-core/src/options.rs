@@ -1,4 +1,4 @@
-//! How a lock is to be taken, and the bounds of all values.
+//! The options of an acquire, and the bounds of all values.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ pub(crate) const TTL_RANGE: (Duration, Duration) = (
     Duration::from_secs(24 * 60 * 60),
 );
 
-/// The fewest and the most permits of a lock.
+/// The smallest and the largest number of permits of a lock.
 pub(crate) const PERMITS_RANGE: (u16, u16) = (1, 1_000);
 
 /// The longest bounded wait. A longer one is refused.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// The most bytes in a key, without the manager's prefix.
+/// The maximum number of bytes in a key, without the manager's prefix.
 const LONGEST_KEY: usize = 512;
 
-/// The most keys that are taken at once.
+/// The maximum number of keys that are taken at once.
 pub(crate) const MOST_KEYS: usize = 64;
 
-/// The most bytes in a manager's prefix.
+/// The maximum number of bytes in a manager's prefix.
 const LONGEST_PREFIX: usize = 256;
 
 /// The prefix of keys that belong to no single lock, such as the fencing clock.
 pub(crate) const RESERVED: &str = "__lock_core__:";
 
-/// How one lock is to be taken.
+/// The options with which a lock is acquired.
 ///
-/// An option that is not set has the manager's default.
+/// An option that is not set takes the manager's default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,7 +63,7 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// Whether a lease is kept alive while it is held.
+/// The choice between a lease that is renewed while it is held, and one that ends at its ttl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AutoRenew {
     #[default]
@@ -71,32 +71,33 @@ pub(crate) enum AutoRenew {
     Off,
 }
 
-/// When a call that runs a body returns, after the body has ended.
+/// The point at which a call that runs a body returns, after the body has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReleaseMode {
-    /// When the server has replied to the release.
+    /// Once the server has replied to the release.
     #[default]
     Awaited,
-    /// When the release was handed over to the connection.
+    /// Once the release has been handed over to the connection.
     InBackground,
 }
 
-/// What happens to a running body when its lease is lost.
+/// The fate of a running body whose lease is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLost {
     /// The body is dropped at its next await, and the caller gets [`LockError::Lost`]. The default.
     #[default]
     Cancel,
-    /// The body runs on, without protection. Only for work that is safe when done twice at once.
+    /// The body continues without protection. Only for work that is safe when it is done twice at once.
     Continue,
 }
 
 impl LockOptions {
-    /// Creates options with a ttl: how long a crash of the holder blocks all others.
+    /// Creates options with a ttl, which is how long a crash of the holder blocks all others.
     ///
-    /// The ttl does not bound how long the lock may be held, because the lease is renewed while it is held. 100 ms to 24 h. With a
-    /// short ttl, the lock is free sooner after a crash, but is lost in a shorter outage of the network or the server. With a long
-    /// ttl, the lease survives longer outages, and blocks others for longer after a crash. Defaults to the manager's ttl.
+    /// The ttl does not bound how long the lock may be held, because the lease is renewed while it is held. It may be 100 ms to
+    /// 24 h. With a short ttl, the lock is free sooner after a crash, but it is lost in a shorter outage of the network or the
+    /// server. With a long ttl, the lease survives longer outages, and blocks others for longer after a crash. Defaults to the
+    /// manager's ttl.
     pub const fn new(ttl: Duration) -> Self {
         Self {
             ttl: Some(ttl),
@@ -118,8 +119,8 @@ impl LockOptions {
 
     /// Sets how long an acquire may wait for a busy lock.
     ///
-    /// With a short wait, [`LockError::Busy`] is returned sooner. With a long wait, more tasks are in the wait queues. Zero is
-    /// [`no_wait`](Self::no_wait), and more than 365 days is [`LockError::Invalid`]. Defaults to the manager's wait.
+    /// With a short wait, [`LockError::Busy`] is returned sooner. With a long wait, more tasks are in the wait queues. Zero
+    /// means [`no_wait`](Self::no_wait), and more than 365 days is [`LockError::Invalid`]. Defaults to the manager's wait.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(if wait.is_zero() {
             Wait::No
@@ -129,10 +130,10 @@ impl LockOptions {
         self
     }
 
-    /// Lets an acquire wait without end. Defaults to the manager's wait.
+    /// Lets an acquire wait indefinitely. Defaults to the manager's wait.
     ///
-    /// The future stays pending while the lock is busy or the backend is away; bound it from outside if that matters. With a
-    /// bound, tasks give up that would have been granted the lock later.
+    /// The future stays pending while the lock is busy or the backend is unavailable; bound it from outside if that matters. A
+    /// bounded wait makes tasks give up that would have been granted the lock later.
     #[doc(alias = "leader election")]
     pub const fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
@@ -149,20 +150,21 @@ impl LockOptions {
         self
     }
 
-    /// Takes the lock shared: beside other shared holders, and never beside an exclusive one. Defaults to exclusive.
+    /// Acquires the lock in shared mode: together with other shared holders, and never together with an exclusive one. Defaults
+    /// to exclusive.
     ///
-    /// For work that only reads what the lock protects: many such holders run at a time, in all processes, and an exclusive holder
-    /// runs alone. Requests wait in one queue. Shared requests that wait are granted together. The next exclusive request is
-    /// granted before any shared request that comes later, so neither mode keeps the other out.
+    /// For work that only reads what the lock protects: many such holders run at a time, in all processes, and an exclusive
+    /// holder runs alone. All requests wait in one queue. Shared requests that wait there are granted together, but the next
+    /// exclusive request is granted before any shared request that arrives later, so neither mode starves the other.
     ///
-    /// What gets worse: if work under a shared lock writes, it runs beside other work that writes. An exclusive request waits until
-    /// all shared holders before it have ended, so the slowest of them determines its wait. All holders of one shared phase have
-    /// the same [fencing token](crate::lease::Lease::fencing_token), which does not tell them apart.
+    /// If work under a shared lock writes, it runs concurrently with other work that writes. An exclusive request waits until
+    /// all shared holders before it have ended, so the slowest of them determines its wait. All holders of one shared phase
+    /// have the same [fencing token](crate::lease::Lease::fencing_token), which does not tell them apart.
     ///
     /// A process keeps its share for up to a second after its last task has ended, so that the next task needs no round trip. The
     /// first exclusive request ends the share, and so does dropping the last manager. A process that is killed in that second
     /// blocks exclusive requests for the ttl, as a process that is killed in a body does. Clients that do not queue (other
-    /// libraries, server users without scripts) cannot end the share. They have no turn while readers overlap.
+    /// libraries, server users without scripts) cannot end the share. They get no turn while readers overlap.
     ///
     /// A body that holds a key shared cannot acquire it exclusively: the call is [`LockError::Invalid`]. Two such bodies would wait
     /// for each other without end. If the body may write, acquire the key exclusively from the start. Several independent servers
@@ -190,19 +192,20 @@ impl LockOptions {
         self
     }
 
-    /// Lets `n` holders have the lock at a time. Defaults to one, which is exclusive.
+    /// Lets `n` holders have the lock at a time. Defaults to one holder, in exclusive mode.
     ///
-    /// For work that must be limited, such as exports or calls of a partner's interface. At most `n` bodies run at a time, in all
-    /// processes. `n` is a number from 1 to 1,000; another one is [`LockError::Invalid`] when the lock is acquired. Each holder
-    /// has a permit, from 0 to `n - 1`. With [`min_hold`](Self::min_hold) of a second, at most `n` bodies start in a second.
+    /// For work that must be limited, such as exports or calls to a partner's API. At most `n` bodies run at a time, in all
+    /// processes. `n` is a number from 1 to 1,000; any other number is [`LockError::Invalid`] when the lock is acquired. Each
+    /// holder has a permit, from 0 to `n - 1`. With a [`min_hold`](Self::min_hold) of a second, at most `n` bodies start per
+    /// second.
     ///
-    /// With more permits, more bodies run at once. With fewer, more of them wait. `n` comes with each request: a request with `n`
-    /// is granted when fewer than `n` permits are taken. While services with different numbers run beside each other, as during a
+    /// With more permits, more bodies run at once. With fewer, more of them wait. Each request carries its own `n`, and is
+    /// granted when fewer than `n` permits are taken. While services with different numbers run side by side, as during a
     /// deployment, the largest number is the bound. The first request in the queue is never overtaken, whatever its `n`.
     ///
     /// Use a key either with permits or without. If a holder or waiter has permits, an exclusive or shared request for the key is
     /// [`LockError::Invalid`], and the reverse. With several independent servers (Redlock), a request with permits is always
-    /// [`LockError::Invalid`]. Fencing tokens of different permits say nothing about each other.
+    /// [`LockError::Invalid`]. Fencing tokens of different permits are not comparable.
     ///
     /// If both this and [`shared`](Self::shared) are called, the last call counts. In a list, each key can have permits of its own:
     /// see [`LockManager::acquire_all`](crate::manager::LockManager::acquire_all).
@@ -232,7 +235,8 @@ impl LockOptions {
         self
     }
 
-    /// The mode of a key in a list, by the key's own options. Everything else that they set must be as in the options of the list.
+    /// Returns the mode of a key in a list, from the key's own options. Everything else that they set must equal the options of
+    /// the list.
     pub(crate) fn mode_in_list(&self, of_the_list: &Self) -> Result<Mode, LockError> {
         fn differs<T: Copy + PartialEq>(own: Option<T>, other: Option<T>) -> bool {
             own.is_some() && own != other
@@ -252,16 +256,16 @@ impl LockOptions {
         match options.into_iter().find(|(_, differs)| *differs) {
             None => Ok(self.mode),
             Some((option, _)) => Err(LockError::invalid(format!(
-                "the options of this key set `{option}`, and those of the list do not set it to the same: all keys are held as one, so \
-                 the options of one key may differ in the mode only"
+                "the options of this key set `{option}` to another value than those of the list: all keys are held as one, so \
+                 the options of one key may differ only in the mode"
             ))),
         }
     }
 
     /// Switches renewal off: the lease ends at its ttl, and the body with it. Defaults to renewal.
     ///
-    /// For work that must not take longer than the ttl in any case. A body that takes longer is dropped, even if no other task
-    /// wants the lock. This saves one message each third of the ttl. With renewal, a body that hangs keeps the lock, unless
+    /// For work that must never take longer than the ttl. A body that takes longer is dropped, even if no other task wants the
+    /// lock. This saves one message for each third of the ttl. With renewal, a body that hangs keeps the lock, unless
     /// [`max_hold`](Self::max_hold) is set.
     pub const fn without_renewal(mut self) -> Self {
         self.renewal = AutoRenew::Off;
@@ -270,8 +274,9 @@ impl LockOptions {
 
     /// Bounds how long the lock is held: after this time the lease is lost. Defaults to no bound.
     ///
-    /// For a body that may hang. 100 ms to 24 h. Too short a bound cancels work that is only slow. With a long bound, a body that
-    /// hangs blocks others for as long. [Without renewal](Self::without_renewal), a bound above the ttl is never reached, and refused.
+    /// For a body that may hang. 100 ms to 24 h. A bound that is too short cancels work that is merely slow. With a long bound,
+    /// a body that hangs blocks others for as long. [Without renewal](Self::without_renewal), a bound above the ttl would never
+    /// be reached, and is refused.
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -279,17 +284,18 @@ impl LockOptions {
 
     /// Keeps the lock for at least this long, even if it is released sooner. Defaults to no bound.
     ///
-    /// For a job that several replicas start by their own clocks. A replica that is late by less than this time finds the lock
-    /// taken, and does not run the job again. 100 ms to 24 h. If the time is too short, a late replica runs the job again. If it is
-    /// too long, the next run finds the lock of the last one.
+    /// For a job that several replicas start by their own clocks: a replica that is late by less than this time finds the lock
+    /// taken, and does not run the job again. 100 ms to 24 h. If the time is too short, a late replica runs the job again. If
+    /// it is too long, the next run still finds the lock of the previous one.
     ///
-    /// The time counts whatever the body returns: after an error, the lock is kept as after a success. So the other replicas skip a
-    /// job that has failed. If another replica is to try again, leave this option out, and record in a store that the job is done.
+    /// The time counts whatever the body returns: the lock is kept after an error as after a success, so the other replicas
+    /// skip a job that has failed. If another replica should try again, leave this option out, and record in a store that the
+    /// job is done.
     ///
-    /// The release makes the server keep the lock for what is left of this time. If the release does not reach the server before
-    /// the lease has run out by itself, the lock is free sooner. It is not taken again when the server is back: an operator may
-    /// have freed it meanwhile, or another holder may have had its turn. With a ttl some seconds longer than this time, the lock
-    /// lasts for this time after a crash of the holder. It then also lasts through any outage in which the server keeps its data.
+    /// The release makes the server keep the lock for the rest of this time. If the release does not reach the server before
+    /// the lease has ended, the lock is free sooner. It is not taken again when the server is back, since an operator may have
+    /// freed it in the meantime, or another holder may have had its turn. With a ttl some seconds longer than this time, the
+    /// lock lasts for this time even after a crash of the holder, and through any outage in which the server keeps its data.
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(min_hold);
         self
@@ -297,35 +303,38 @@ impl LockOptions {
 
     /// Sets what happens to the body when the lease is lost. Defaults to [`OnLost::Cancel`].
     ///
-    /// A body that is cancelled may leave its work half done; a body that continues may run beside that of the next holder.
+    /// A body that is cancelled may leave its work half done; a body that continues may run concurrently with that of the next holder.
     pub const fn on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
     }
 
-    /// Has [`run`](crate::manager::LockManager::run) and [`run_all`](crate::manager::LockManager::run_all) return as soon as the release has been
-    /// handed over, so that a lock costs its caller one round trip. Defaults to the manager's choice, which is to wait for the
-    /// reply.
+    /// Makes [`run`](crate::manager::LockManager::run) and [`run_all`](crate::manager::LockManager::run_all) return as soon as
+    /// the release has been handed over, so that a lock costs its caller one round trip. Defaults to the manager's choice,
+    /// which is to wait for the reply.
     ///
-    /// See [`LockManagerBuilder::release_in_background`](crate::manager::builder::LockManagerBuilder::release_in_background) for what gets worse.
-    /// It has no effect on guards: [`LockGuard::release`](crate::guard::LockGuard::release) always waits, and dropping a guard never does.
+    /// The trade-off is described at
+    /// [`LockManagerBuilder::release_in_background`](crate::manager::builder::LockManagerBuilder::release_in_background). The
+    /// option has no effect on guards: [`LockGuard::release`](crate::guard::LockGuard::release) always waits, and dropping a
+    /// guard never does.
     pub const fn release_in_background(mut self) -> Self {
         self.release = Some(ReleaseMode::InBackground);
         self
     }
 }
 
-/// A key of a list: alone, or with options that say its mode. See [`LockManager::acquire_all`](crate::manager::LockManager::acquire_all).
+/// A key in a list, alone or with options that set its mode. See
+/// [`LockManager::acquire_all`](crate::manager::LockManager::acquire_all).
 ///
-/// Implemented for all that is a key, and for a pair of a key and [`LockOptions`]. It cannot be implemented by hand.
+/// Implemented for every type that is a key, and for pairs of a key and [`LockOptions`]. It cannot be implemented by hand.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a key of a list",
+    message = "`{Self}` is not a key in a list",
     label = "expected a text, a `LockKey`, or a pair of one with its `LockOptions`",
-    note = "of all keys in one mode, write `[\"account:4\", \"account:7\"]`",
-    note = "of keys in different modes, write `[(\"prices\", options.clone().shared()), (\"order:42\", options.clone())]`"
+    note = "for keys in one mode, write `[\"account:4\", \"account:7\"]`",
+    note = "for keys in different modes, write `[(\"prices\", options.clone().shared()), (\"order:42\", options.clone())]`"
 )]
 pub trait KeyInList {
-    /// Returns the key, and its own options.
+    /// Returns the key and its own options.
     #[doc(hidden)]
     fn __into_parts(self) -> (LockKey, Option<LockOptions>);
 }
@@ -348,7 +357,7 @@ impl<K: IntoLockKey> KeyInList for (K, LockOptions) {
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), LockError> {
     if prefix.len() > LONGEST_PREFIX {
         return Err(LockError::invalid(format!(
-            "the key prefix has {} bytes, and the most is {LONGEST_PREFIX}: choose a shorter one",
+            "the key prefix has {} bytes, but at most {LONGEST_PREFIX} are allowed: choose a shorter one",
             prefix.len()
         )));
     }
@@ -369,7 +378,7 @@ pub(crate) fn check_key(prefix: &str, key: &LockKey) -> Result<(), LockError> {
     }
     if is_too_long(key) {
         return Err(LockError::invalid(format!(
-            "the key has {} bytes, and the most is {LONGEST_KEY}: use a shorter one, or a hash of it",
+            "the key has {} bytes, but at most {LONGEST_KEY} are allowed: use a shorter key, or a hash of it",
             text.len()
         ))
         .about(key));
@@ -393,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_cannot_be_used_are_refused() {
+    fn unusable_keys_are_refused() {
         let reason = |prefix, text| match check_key(prefix, &LockKey::new(text)) {
             Err(LockError::Invalid { reason, .. }) => reason.to_string(),
             other => panic!("not `Invalid`: {other:?}"),

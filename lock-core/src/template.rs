@@ -1,4 +1,4 @@
-//! The template of a key, with the labels of its metrics.
+//! The template of a key, and the labels of its metrics.
 
 #[cfg(feature = "metrics")]
 use metrics::Label;
@@ -6,11 +6,11 @@ use metrics::Label;
 #[cfg(feature = "metrics")]
 use crate::mode::LockMode;
 
-/// The template of a key: a text of the program, with names where the key has values.
+/// The template of a key: a text in the program, with names in the places of values.
 #[derive(Debug)]
 pub struct Template {
     text: &'static str,
-    /// By mode. They are made at compile time, so that no metric has to make them.
+    /// The labels by mode, made at compile time so that recording a metric does not have to make them.
     #[cfg(feature = "metrics")]
     pub(crate) labels: [[Label; 2]; 3],
 }

@@ -1,4 +1,4 @@
-//! How a server and this process authenticate each other over TLS.
+//! Certificates and trust: how a server and this process authenticate each other over TLS.
 
 use std::{fmt, sync::Arc};
 
@@ -10,20 +10,21 @@ use rustls::{
 
 use crate::error::LockError;
 
-const NO_AUTHORITIES: &str = "this system has no certificates of authorities to trust: install them (on Debian, the package \
-                              `ca-certificates`), or give one by `Tls::authority`";
+const NO_AUTHORITIES: &str = "this system has no trusted certificate authorities: install them (on Debian, the package \
+                             `ca-certificates`), or pass one to `Tls::authority`";
 
-const NO_PEM: &str = "it is not PEM of a certificate, or of a private key that is not encrypted, in PKCS #8, PKCS #1 or SEC 1";
+const NO_PEM: &str =
+    "it is not a PEM certificate, or an unencrypted PEM private key in PKCS #8, PKCS #1 or SEC 1";
 
-/// Sets which servers are trusted over TLS, and the certificate of this process: for `rediss://` and `valkeys://` urls.
+/// Configures which servers are trusted over TLS, and the certificate of this process, for `rediss://` and `valkeys://` urls.
 ///
 /// Those urls need it only if the defaults do not fit. By default, the system's authorities are trusted, the server must be the
-/// host in the url, and this process has no certificate. The protocol is TLS 1.2 or 1.3, with certificates that are verified. The
-/// verification cannot be switched off, and there is no fallback to a connection without TLS. Everything is given as PEM in memory,
-/// wherever it is stored.
+/// host in the url, and this process has no certificate. The protocol is TLS 1.2 or 1.3, with certificates that are verified.
+/// The verification cannot be switched off, and there is no fallback to a connection without TLS. Everything is passed as PEM
+/// in memory, wherever it is stored.
 ///
-/// Certificates are read when the manager connects, and not again: after they were replaced, make another manager. If the server or
-/// this process does not accept the other's certificate, the error is [`LockError::Invalid`], with the reason.
+/// Certificates are read when the manager connects, and not again: after they have been replaced, create another manager. If
+/// the server or this process does not accept the other's certificate, the error is [`LockError::Invalid`], with the reason.
 ///
 /// # Examples
 ///
@@ -42,9 +43,9 @@ const NO_PEM: &str = "it is not PEM of a certificate, or of a private key that i
 #[derive(Clone, Default)]
 #[must_use = "it does nothing until it is given to `LockManagerBuilder::tls`"]
 pub struct Tls {
-    /// In PEM. If empty: the system's.
+    /// The authorities as PEM. If empty, those of the system.
     authorities: Vec<Vec<u8>>,
-    /// The chain and the key of the own certificate.
+    /// The chain and the key of this process's certificate.
     client: Option<(Vec<u8>, Vec<u8>)>,
     server_name: Option<String>,
 }
@@ -55,10 +56,10 @@ impl Tls {
         Self::default()
     }
 
-    /// Trusts the authorities in this PEM, one or more, and no longer those of the system. Callable several times.
+    /// Trusts the authorities in this PEM, one or more, instead of those of the system. May be called several times.
     ///
     /// Defaults to the system's authorities. A private authority admits only servers with a certificate that you signed. A new
-    /// authority has to reach every process, so give both the old and the new one during the change.
+    /// authority has to reach every process, so pass both the old and the new one during the change.
     pub fn authority(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities.push(pem.into());
         self
@@ -66,9 +67,9 @@ impl Tls {
 
     /// Sends this certificate to servers that ask for one. Defaults to none.
     ///
-    /// It takes the PEM of the chain, with the certificate of this process first, and the PEM of its private key. The key is not
-    /// encrypted, and is PKCS #8, PKCS #1 or SEC 1. With a certificate, a stolen password alone gives no access. When the
-    /// certificate expires, no connection can be made.
+    /// It takes the PEM of the chain, with the certificate of this process first, and the PEM of its private key. The key must
+    /// not be encrypted, and is PKCS #8, PKCS #1 or SEC 1. With a certificate, a stolen password alone gives no access, but
+    /// when the certificate expires, no connection can be made.
     pub fn client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,
@@ -87,8 +88,8 @@ impl Tls {
         self
     }
 
-    /// Reads the certificates, the key and the name. Error messages quote only the name: a key may be in the place of a
-    /// certificate.
+    /// Reads the certificates, the key and the name. Error messages quote only the name, because a key may have been passed in
+    /// the place of a certificate.
     pub(crate) fn read(&self) -> Result<Trust, LockError> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -140,7 +141,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// A [`Tls`] that was read.
+/// The contents of a [`Tls`], read and checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Trust {
     pub(crate) config: Arc<ClientConfig>,
@@ -148,11 +149,11 @@ pub(crate) struct Trust {
     pub(crate) server_name: Option<ServerName<'static>>,
 }
 
-/// The name of a host, for which a certificate can be valid.
+/// Parses the name of a host for which a certificate can be valid.
 pub(crate) fn name_of(host: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned()).map_err(|_| {
         let host = host.escape_debug();
-        format!("no certificate can be for `{host}`: write a name, or an IP address")
+        format!("no certificate can be issued for `{host}`: write a host name or an IP address")
     })
 }
 

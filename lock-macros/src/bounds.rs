@@ -1,19 +1,19 @@
 //! The bounds of lock-core that a macro can check before the program runs. lock-core depends on this crate, not the other way
-//! round. So these numbers are in both crates, and a test compares them.
+//! round, so these numbers are in both crates, and a test compares them.
 
-/// The least milliseconds of a lease.
+/// The shortest time that a lease may last, in milliseconds.
 pub(crate) const SHORTEST_MS: u64 = 100;
 
-/// The most milliseconds of a lease.
+/// The longest time that a lease may last, in milliseconds.
 pub(crate) const LONGEST_MS: u64 = 86_400_000;
 
-/// The most milliseconds for which a result is kept.
+/// The longest time for which a result may be kept, in milliseconds.
 pub(crate) const LONGEST_KEEP_MS: u64 = 31_536_000_000;
 
-/// The least and the most permits.
+/// The smallest and the largest number of permits.
 pub(crate) const PERMITS: (u64, u64) = (1, 1_000);
 
-/// The most bytes in a key.
+/// The maximum number of bytes in a key.
 pub(crate) const LONGEST_KEY: usize = 512;
 
 #[cfg(test)]
@@ -24,7 +24,7 @@ mod tests {
 
     use super::*;
 
-    /// The value of a constant of lock-core's options: a number, a span in milliseconds, or several of them.
+    /// Returns the values of a constant in lock-core's options: a number, a span in milliseconds, or several of them.
     fn values(expr: &Expr) -> Vec<u64> {
         match expr {
             Expr::Tuple(tuple) => tuple.elems.iter().flat_map(values).collect(),
@@ -44,14 +44,14 @@ mod tests {
                 let scale = match unit.as_deref() {
                     Some("from_millis") => 1,
                     Some("from_secs") => 1_000,
-                    odd => panic!("{odd:?} makes no span that this test knows"),
+                    odd => panic!("{odd:?} is not a span that this test knows"),
                 };
                 let spans = call.args.iter().flat_map(values);
                 spans.map(|span| span * scale).collect()
             }
             Expr::Lit(literal) => match &literal.lit {
                 Lit::Int(number) => vec![number.base10_parse().expect("a number")],
-                _ => panic!("a literal that is no number"),
+                _ => panic!("a literal that is not a number"),
             },
             _ => panic!("an expression that this test does not know"),
         }
@@ -62,7 +62,7 @@ mod tests {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
         let items = ["options.rs", "once/mod.rs"].map(|file| {
             let text =
-                fs::read_to_string(source.join(file)).expect("lock-core is beside this crate");
+                fs::read_to_string(source.join(file)).expect("lock-core is next to this crate");
             syn::parse_file(&text).expect("it compiles").items
         });
         let value_of = |name: &str| {

@@ -7,7 +7,7 @@ pub(crate) fn refuse<T>(at: Span, reason: impl std::fmt::Display) -> Result<T> {
     Err(Error::new(at, reason))
 }
 
-/// All values, or one error with all mistakes.
+/// Returns all values, or one error with all mistakes.
 pub(crate) fn all<T>(results: impl Iterator<Item = Result<T>>) -> Result<Vec<T>> {
     let (mut values, mut mistakes) = (Vec::new(), None::<Error>);
     for result in results {
@@ -20,7 +20,7 @@ pub(crate) fn all<T>(results: impl Iterator<Item = Result<T>>) -> Result<Vec<T>>
     mistakes.map_or(Ok(values), Err)
 }
 
-/// The candidate that is closest to a word, if any is close at all.
+/// Returns the candidate that is closest to a word, if any is close at all.
 pub(crate) fn nearest<'a>(word: &str, candidates: &'a [String]) -> Option<&'a str> {
     let close = |edits| {
         let mut candidates = candidates.iter().map(String::as_str);
@@ -29,7 +29,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: &'a [String]) -> Option<&'a st
     (0..=word.len().max(3) / 3).find_map(close)
 }
 
-/// Whether at most so many edits turn one word into the other. A swap of two neighbouring letters is one edit.
+/// Returns `true` if at most this many edits turn one word into the other. A swap of two neighbouring letters is one edit.
 fn within(edits: usize, one: &[u8], other: &[u8]) -> bool {
     let Some(less) = edits.checked_sub(1) else {
         return one == other;

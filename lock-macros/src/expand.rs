@@ -1,4 +1,4 @@
-//! The output: from the model to tokens. Nothing can fail here.
+//! The output, made from the model. Nothing can fail here.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
@@ -15,7 +15,7 @@ use crate::{
     key::{Key, Keys},
 };
 
-/// Writes the function without a lock, after a mistake. Further statements keep the mistake from causing other errors.
+/// Writes the function without a lock, after a mistake. Additional statements keep the mistake from causing other errors.
 pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
     let (private, lease) = (&args.private, args.lease.iter());
     let (arguments, bound) = (&item.names.arguments, &item.names.bound);
@@ -42,7 +42,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     let written = item.output();
     // With `on_busy = skip`, the value that means "skipped" has the body's own type.
     let answer = Answer::of(&written).filter(|_| !args.skip_busy);
-    // The type of the body's value; `_` if the type is not written, or cannot be.
+    // The type of the body's value, or `_` if the type is not written, or cannot be.
     let output = match &written {
         Type::Never(_) => parse_quote!(_),
         other => inferred(other.clone()),
@@ -57,7 +57,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     let acquire_and_run = acquire_and_run(args, &item, &inside);
     let (capture, bindings) = (&item.capture, &item.bindings);
     let statements = quote!(#typed #bindings #acquire_and_run);
-    // The span is that of the body, so that an error about all captures of the body points there.
+    // The span is that of the body, so that an error about everything that the body captures points there.
     let at = item.braces.resolved_at(Span::mixed_site());
     let mut function = quote_spanned!(at=> async #capture { #statements });
     let in_result = answer_in_result(&written).filter(|_| !args.skip_busy);
@@ -83,7 +83,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         function = quote!(async #capture { #function.await.#taken_out });
         on_error = quote!(|#error| (#on_error)(#error).#taken_out);
     }
-    // Only the compiler knows whether the type is a response, which an alias may hide.
+    // Only the compiler knows whether the type is a response, because an alias may hide it.
     let is_known = !matches!(output, Type::Infer(_)) || answer.is_some();
     let is_sent = is_known && !is_unit(&output);
     let then = if is_sent && !is_once {
@@ -92,7 +92,8 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         quote!(#private::release_now)
     };
     let call = hidden(if args.finishes { "finishing" } else { "locked" });
-    // With `return`, as clippy's `implicit_return` wants it. Behind a value that never comes, it could not be reached.
+    // Written with `return`, as clippy's `implicit_return` requires, except after a value that never arrives, where it would be
+    // unreachable.
     let returned = (!matches!(written, Type::Never(_))).then(|| quote!(return));
     let kept = json.as_ref().map(|json| inferred(json.plain.clone()));
     let mut stored = stored(args, kept.as_ref().unwrap_or(&output), in_result);
@@ -113,7 +114,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     })
 }
 
-/// Writes the argument that says whether the value is stored for later calls, and shows the compiler that it can be.
+/// Writes the argument that says whether the value is stored for later calls, and proves to the compiler that it can be.
 fn stored(args: &Args, output: &Type, in_result: bool) -> TokenStream {
     let private = &args.private;
     match args.attribute {
@@ -125,7 +126,7 @@ fn stored(args: &Args, output: &Type, in_result: bool) -> TokenStream {
     }
 }
 
-/// Writes the call that waits for the lease, and the body behind it.
+/// Writes the call that waits for the lease, followed by the body.
 fn acquire_and_run(args: &Args, item: &Item, inside: &Ident) -> TokenStream {
     let arguments = ["manager", "key", "options"].map(local);
     let mut prologue = prologue(args, &arguments);
@@ -178,7 +179,7 @@ fn answered(args: &Args, answer: &Answer<'_>, value: &Ident) -> TokenStream {
     }
 }
 
-/// The same inside a `Result`.
+/// Like [`answered`], inside a `Result`.
 fn answered_in_result(args: &Args, answer: &Answer<'_>, value: &Ident) -> TokenStream {
     let private = &args.private;
     let answered = match answer {
@@ -217,8 +218,8 @@ fn options_seen(args: &Args) -> TokenStream {
     quote!(#private::for_editor!(#(#private::option::#names),*);)
 }
 
-/// Builds the key and the options, each in a statement of its own. So no borrow and no temporary of an expression lives on
-/// while the function waits.
+/// Builds the key and the options, each in a statement of its own, so that no borrow and no temporary of an expression outlives
+/// it while the function waits.
 fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     let private = &args.private;
     let keys = args.key.iter().flatten();
@@ -254,8 +255,8 @@ fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     }
 }
 
-/// Writes the head of a closure that takes the place of the user's expression, from its first token to its last. So an error about what
-/// it captures points at the expression.
+/// Writes the head of a closure that replaces the user's expression, from its first token to its last, so that an error about
+/// its captures points at the expression.
 fn closure_at(own: &Expr, argument: &Ident) -> TokenStream {
     let tokens: Vec<_> = own.to_token_stream().into_iter().collect();
     let end = |token: Option<&TokenTree>| {
@@ -299,8 +300,8 @@ fn bind_keys(
     }
 }
 
-/// Writes the conversion from a failure to the function's value. A closure is avoided where possible: clippy warns of a closure
-/// with a large error, and not of an `async fn`.
+/// Writes the conversion from a failure to the function's value. A closure is avoided where possible, because clippy warns
+/// about a closure with a large error, but not about an `async fn`.
 fn on_error(args: &Args, output: &Type) -> TokenStream {
     let (private, error) = (&args.private, local("error"));
     match (&args.on_error, args.skip_busy) {
@@ -316,13 +317,13 @@ fn on_error(args: &Args, output: &Type) -> TokenStream {
     }
 }
 
-/// The name of a variable, with underscores. Hygiene separates it from the user's variables, but not from a constant of that name
-/// in a pattern. Nor does it separate it from the unit struct that a framework makes of a handler called `key` or `options`.
+/// Returns the name of a variable, with underscores. Hygiene separates it from the user's variables, but not from a constant of
+/// that name in a pattern, nor from the unit struct that a framework makes of a handler called `key` or `options`.
 fn local(name: &str) -> Ident {
     hidden(&format!("__{name}"))
 }
 
-/// A name that no variable of the user's can have.
+/// Returns a name that no variable of the user can have.
 fn hidden(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }

@@ -48,7 +48,7 @@ pub fn run_once(
     attribute(AttributeName::RunOnce, args.into(), item.into()).into()
 }
 
-/// `run_once` of a lock-core without the feature that it needs. Not for users.
+/// The `run_once` of a lock-core without the feature that it needs. Not for users.
 #[doc(hidden)]
 #[proc_macro_attribute]
 pub fn __without_once(
@@ -82,7 +82,7 @@ pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     tokens.unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// The text of a page of lock-core, for the documentation of lock-core. Not for users.
+/// Returns the text of a page of lock-core, for the documentation of lock-core. Not for users.
 #[doc(hidden)]
 #[proc_macro]
 pub fn __guide(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
@@ -96,7 +96,7 @@ pub fn __guide(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     made.unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Reads a text. An error about another literal is at the literal, also if it comes through `$key:literal`.
+/// Reads a text. An error about another literal points at the literal, even if it is passed through `$key:literal`.
 fn text(input: ParseStream) -> Result<LitStr> {
     if !input.peek(Lit) {
         return input.parse();
@@ -107,7 +107,7 @@ fn text(input: ParseStream) -> Result<LitStr> {
     }
 }
 
-/// Reads `crate = path,` in front of the template of `key!`: the path of lock-core.
+/// Reads `crate = path,` in front of the template of `key!`, which is the path of lock-core.
 fn path_option(input: ParseStream) -> Result<Path> {
     if !(input.peek(Token![crate]) && input.peek2(Token![=])) {
         return Ok(parse_quote!(::lock_core));
@@ -138,7 +138,7 @@ fn attribute(attribute: AttributeName, arguments: TokenStream, tokens: TokenStre
         None => tokens,
     };
     let errors = errors.iter().map(Error::to_compile_error);
-    // The errors come after the item, so that an editor finds the item where it was.
+    // The errors follow the item, so that an editor finds the item where it was.
     quote!(#item #(#errors)*)
 }
 
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// The documentation of an attribute shows the expansion, and a file keeps it.
+    /// The documentation of an attribute shows the expansion, and a file stores it.
     #[test]
     fn the_expansion_is_the_one_that_is_documented() {
         let expanded = expanded_as_in(
@@ -184,7 +184,7 @@ mod tests {
         let docs = fs::read_to_string(docs.join(file)).expect("the docs");
         assert!(
             docs.contains(expanded),
-            "docs/{file} shows another expansion"
+            "docs/{file} shows a different expansion"
         );
     }
 
@@ -202,7 +202,7 @@ mod tests {
         );
     }
 
-    /// Expands the attribute, and compares with a file.
+    /// Expands the attribute, and compares the result with a file.
     fn expanded_as_in(
         name: AttributeName,
         file: &str,

@@ -352,14 +352,7 @@ async fn ten_thousand_locks_are_shown() {
     let first: Vec<&str> = lines.lines().next().expect("a line").split('\t').collect();
     assert_eq!(
         first,
-        [
-            "k00000",
-            "exclusive",
-            "another client",
-            "1",
-            "for ever",
-            "0"
-        ]
+        ["k00000", "exclusive", "another client", "1", "forever", "0"]
     );
     let some = json(&lockctl(&server, &["ls", "k0001", "--json"]));
     assert_eq!(some.as_array().expect("a list").len(), 10);

@@ -36,7 +36,7 @@ async fn a_manager_that_was_shut_down_says_so_before_anything_else() {
     shut_down(no_keys.expect_err("shut down"));
 }
 
-const ONE_LIST: &str = "this task holds `a` already: take both at once";
+const ONE_LIST: &str = "this task already holds `a`: acquire both in one call";
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_lock_inside_a_body_proposes_one_list() {
@@ -56,7 +56,7 @@ async fn a_busy_lock_inside_a_body_proposes_one_list() {
     );
     assert!(busy.contains("another task of this process"), "{busy}");
     let busy = locks.acquire("b", tries()).await.expect_err("busy");
-    assert!(!busy.to_string().contains("at once"), "{busy}");
+    assert!(!busy.to_string().contains("in one call"), "{busy}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +77,10 @@ async fn a_busy_lock_beside_a_guard_proposes_one_list() {
     // The keys of one list are no reason to write one.
     let listed = locks.acquire_all(["a", "b"], tries()).await;
     let busy = listed.expect_err("busy").to_string();
-    assert!(busy.contains("`b`") && !busy.contains("at once"), "{busy}");
+    assert!(
+        busy.contains("`b`") && !busy.contains("in one call"),
+        "{busy}"
+    );
     other.release_held().await;
 }
 
@@ -88,6 +91,6 @@ async fn a_key_that_the_task_holds_itself_is_no_other_key() {
     let busy = locks.acquire("a", tries()).await.expect_err("busy");
     let text = busy.to_string();
     assert!(text.contains("this task has held it"), "{text}");
-    assert!(!text.contains("at once"), "{text}");
+    assert!(!text.contains("in one call"), "{text}");
     guard.release_held().await;
 }

@@ -12,3 +12,4 @@ mod once_in_memory;
 mod recipes;
 mod reentry;
 mod several;
+mod texts;

@@ -116,22 +116,22 @@ async fn a_key_that_is_held_with_permits_has_no_other_mode_inside_the_body_and_t
         (
             permits(2),
             options(),
-            "with 2 permits, and asks for it exclusively",
+            "with 2 permits, but asks for it exclusively",
         ),
         (
             permits(1),
             shared(),
-            "with one permit, and asks for it shared",
+            "with one permit, but asks for it shared",
         ),
         (
             options(),
             permits(3),
-            "exclusively, and asks for it with 3 permits",
+            "exclusively, but asks for it with 3 permits",
         ),
         (
             shared(),
             permits(3),
-            "shared, and asks for it with 3 permits",
+            "shared, but asks for it with 3 permits",
         ),
     ] {
         let body = locks.run("k", held, async |_| {

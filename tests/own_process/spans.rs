@@ -135,7 +135,7 @@ async fn a_lease_that_its_release_finds_lost_is_logged_also_in_the_background() 
         assert_eq!(started.elapsed(), SECOND * 2 + reply);
         let logged = |text: &str| log.text().contains(text);
         assert!(logged("held=2s"), "{}", log.text());
-        let warning = "the body ended, but the release of its lock failed key=report error=";
+        let warning = "the body has ended, but its lock could not be released key=report error=";
         assert_eq!(logged(warning), !reply.is_zero(), "{}", log.text());
         sleep(SECOND).await;
         assert!(logged("WARN") && logged(warning), "{}", log.text());
@@ -263,7 +263,7 @@ async fn a_template_that_is_passed_by_hand_is_logged_once() {
     let log = Log::default();
     let _listens = listens(&log);
     let locks = LockManager::in_memory();
-    let logged = || log.text().matches("no template").count();
+    let logged = || log.text().matches("not a template").count();
     let options = LockOptions::default;
     for _ in 0..2 {
         drop(locks.acquire_free("order:{id}", options()).await);
@@ -303,7 +303,7 @@ async fn a_template_by_hand_is_logged_by_each_call_that_takes_a_key(log: &Log) {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let is_logged = |key: &str| {
         let (text, key) = (log.text(), format!("key={key}"));
-        let is_meant = |line: &str| line.contains("no template") && line.ends_with(&key);
+        let is_meant = |line: &str| line.contains("not a template") && line.ends_with(&key);
         assert!(text.lines().any(is_meant), "{key}: {text}");
     };
     locks.inspect("inspected:{id}").await.expect("in memory");
@@ -344,7 +344,7 @@ async fn connecting_to_memory_says_that_it_excludes_inside_this_process_only() {
     drop(LockManager::connect("memory://").await.expect("in memory"));
     let text = log.text();
     assert!(
-        text.contains("INFO") && text.contains("exclude inside this process only"),
+        text.contains("INFO") && text.contains("exclude only tasks of this process"),
         "{text}"
     );
     assert_eq!(text.lines().count(), 1, "{text}");

@@ -82,7 +82,10 @@ async fn a_malformed_url_says_how_to_write_it() {
         "memory://,redis://127.0.0.1:1",
         "redis://127.0.0.1:1, memory://",
     ] {
-        invalid(&refused(list).await, "`memory://` stands alone");
+        invalid(
+            &refused(list).await,
+            "`memory://` cannot be one of several servers",
+        );
     }
 }
 
@@ -269,13 +272,13 @@ async fn a_bad_label_is_refused_before_anything_is_sent() {
     let url = proxy.url();
     for (label, says) in [
         (String::new(), "the label is empty: name this process"),
-        ("x".repeat(64), "64 characters, and the most is 63"),
+        ("x".repeat(64), "64 characters, but at most 63"),
         ("web 1".to_owned(), "the character ' '"),
         ("web\r\nFLUSHALL".to_owned(), "the character '\\r'"),
         ("\"web\"".to_owned(), "the character '\"'"),
         (
             "wéb".to_owned(),
-            "choose letters, digits and signs of ASCII",
+            "choose letters, digits and ASCII punctuation",
         ),
     ] {
         let builder = || LockManager::builder().label(&*label).connect_lazily();
@@ -317,7 +320,7 @@ async fn a_bad_key_or_option_is_refused_without_a_message_to_the_server() {
         (
             "k",
             LockOptions::new(Duration::from_millis(99)),
-            "the least is 100ms",
+            "must be at least 100ms",
         ),
         ("k", LockOptions::new(Duration::from_secs(86_401)), "24 h"),
         ("k", LockOptions::new(Duration::MAX), "24 h"),

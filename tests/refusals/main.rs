@@ -5,4 +5,5 @@
 mod bad_input;
 mod odd_servers;
 mod rights;
+mod texts;
 mod tls;

@@ -250,7 +250,7 @@ async fn a_server_may_be_known_by_another_name_than_its_host() {
     );
     invalid(
         &refused(named("no name at all"), &by_address(&elsewhere)).await,
-        "no certificate can be for `no name at all`",
+        "no certificate can be issued for `no name at all`",
     );
 }
 
@@ -471,37 +471,40 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
     let bad = [
         (
             Tls::new().authority(""),
-            "the authority cannot be used: it is not PEM",
+            "the authority cannot be used: it is not a PEM",
         ),
         (
             Tls::new().authority("nonsense"),
-            "the authority cannot be used: it is not PEM",
+            "the authority cannot be used: it is not a PEM",
         ),
         (
             Tls::new().authority([0xff; 100]),
-            "the authority cannot be used: it is not PEM",
+            "the authority cannot be used: it is not a PEM",
         ),
         (
             Tls::new().authority(key),
-            "the authority cannot be used: it is not PEM",
+            "the authority cannot be used: it is not a PEM",
         ),
         (
             Tls::new().client_certificate(key, good),
-            "the client certificate cannot be used: it is not PEM",
+            "the client certificate cannot be used: it is not a PEM",
         ),
         (
             Tls::new().client_certificate(good, good),
-            "the client certificate's key cannot be used: it is not PEM",
+            "the client certificate's key cannot be used: it is not a PEM",
         ),
         (
             Tls::new().client_certificate(good, cut),
-            "the client certificate's key cannot be used: it is not PEM",
+            "the client certificate's key cannot be used: it is not a PEM",
         ),
         (
             Tls::new().client_certificate(good, &*other.key),
             "cannot be used",
         ),
-        (Tls::new().server_name(""), "no certificate can be for ``"),
+        (
+            Tls::new().server_name(""),
+            "no certificate can be issued for ``",
+        ),
     ];
     for (tls, says) in bad {
         let shown = format!("{tls:?} {:?}", builder(tls.clone()));

@@ -250,11 +250,7 @@ async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
     connect(&good).await;
     let service = format!("/{}?", sentinels.service());
     for (right, wrong, reason) in [
-        (
-            &*service,
-            "/others?",
-            "knows no primary by the name `others`",
-        ),
+        (&*service, "/others?", "knows no primary named `others`"),
         ("=w4tch", "=hunter2", "refuses the user or password"),
         (
             "?sentinel_password=w4tch",
@@ -287,7 +283,7 @@ async fn a_plain_server_is_no_sentinel_and_the_error_says_so() {
     let refused = timeout(HANG, LockManager::connect(&url)).await;
     let error = refused.expect("at once").expect_err("no sentinel");
     assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
-    let says = format!("127.0.0.1:{} is no sentinel", server.port());
+    let says = format!("127.0.0.1:{} is not a sentinel", server.port());
     assert!(error.to_string().contains(&says), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! Where grants arrive: the server grants a lock to a waiter directly, and notifies the waiter's process by a message.
+//! The reception of grants: the server grants a lock to a waiter directly, and notifies the waiter's process by a message.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,24 +8,24 @@ use crate::{
     moment::Moment,
 };
 
-/// What a backend reports by itself.
+/// The events that a backend reports by itself.
 #[derive(Clone, Copy)]
 pub(crate) enum News<'a> {
-    /// An entry is notified. Its owner may be one whose key has another one by now, such as during its release.
+    /// An entry is notified. Its owner may belong to a key that has another one by now, such as during its release.
     Notice(&'a Arc<Owner>, Notice, Moment),
-    /// There is a new connection since then, and messages may have been missed.
+    /// There has been a new connection since this moment, and messages may have been missed.
     Connected(Moment),
-    /// The connection ended then. A lease that the server of the next one does not know is lost.
+    /// The connection ended at this moment. A lease that the server of the next one does not know is lost.
     Disconnected(Moment),
     /// No connection can be made.
     OutOfReach { server: &'a str, cause: &'a str },
 }
 
-/// The callback of the driver, which is the only call of a backend upwards. Called with no mutex held, on the manager's thread. In
-/// memory: on the thread of the request that caused the notice, and within that request.
+/// The callback of the driver, which is the only upward call of a backend. Called with no mutex held, on the manager's thread,
+/// or in memory on the thread of the request that caused the notice, and within that request.
 pub(crate) type Listener = Box<dyn Fn(News<'_>) + Send + Sync>;
 
-/// Where the messages for a manager's entries arrive.
+/// The recipient of the messages for a manager's entries.
 #[derive(Default)]
 pub(crate) struct Grants {
     pub(crate) owners: Arc<QueuedOwners>,
@@ -36,7 +36,7 @@ pub(crate) struct Grants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) number: EntryNumber,
-    /// What the proof is for.
+    /// The text that the proof authenticates.
     pub(crate) body: &'a str,
     pub(crate) notice: Notice,
     /// Larger than those of all earlier messages of this kind to the entry.
@@ -44,12 +44,12 @@ pub(crate) struct Message<'a> {
     pub(crate) proof: &'a str,
 }
 
-/// What a message is used for.
+/// The use of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     /// It is a grant.
     Grant,
-    /// It is only a reason to send a request to the server.
+    /// It is merely a reason to send a request to the server.
     Hint,
 }
 
@@ -59,11 +59,11 @@ impl Grants {
         self.listener.get_or_init(|| listener);
     }
 
-    /// Handles a message that has arrived. If its entry is gone, nothing is done: giving up an entry makes the server grant the
-    /// lock to the next waiter.
+    /// Handles a message that has arrived. If its entry is gone, nothing is done, because giving up an entry makes the server
+    /// grant the lock to the next waiter.
     ///
-    /// A message that the server's scripts did not write, or that came before, is dropped: it costs no command, however often it
-    /// comes.
+    /// A message that the server's scripts did not write, or that has arrived before, is dropped. It costs no command, however
+    /// often it arrives.
     #[cfg(feature = "redis")]
     pub(crate) fn deliver(&self, message: Message<'_>, kind: MessageKind, now: Moment) {
         let Some(owner) = self.owners.find(message.number) else {
@@ -89,7 +89,7 @@ impl Grants {
         }
     }
 
-    /// Tells the driver. Returns whether there is one: one of several servers has none.
+    /// Notifies the driver. Returns whether there is one: one of several servers has none.
     pub(crate) fn report(&self, news: News<'_>) -> bool {
         let listener = self.listener.get();
         listener.map(|listener| listener(news)).is_some()
@@ -116,9 +116,9 @@ mod tests {
         runtime::mutex::Mutex,
     };
 
-    /// Within a microsecond, a release grants a share, and an exclusive request comes. Both messages have the same time.
+    /// Within a microsecond, a release grants a share, and an exclusive request arrives. Both messages have the same time.
     #[test]
-    fn a_grant_and_a_request_behind_it_are_each_notified_once() {
+    fn a_grant_and_a_request_after_it_are_each_reported_once() {
         let grants = Arc::<Grants>::default();
         let notified = Arc::<Mutex<Vec<_>>>::default();
         let heard = notified.clone();

@@ -1,19 +1,20 @@
 //! The name by which operators recognise a holder: its label, or its host and process id.
 //!
-//! It is a part of each owner token, `lc1:LABEL:RANDOM`. So it is in the value of a lock, and in the entries of its queue and of its
-//! holders. Scripts and this crate find its end at the last colon. So it may contain colons, as an address does. It is also a part of
-//! the name of each connection.
+//! It is a part of each owner token, `lc1:LABEL:RANDOM`, and therefore in the value of a lock, and in the entries of its queue
+//! and of its holders. Scripts and this crate find its end at the last colon, so it may contain colons, as an address does. It
+//! is also a part of the name of each connection.
 //!
 //! These characters are refused:
 //!
-//! - spaces and quotation marks, because a server's message may quote an owner token. `redacted.rs` cuts a token out of
-//!   a message up to the next such character. Behind a label with a space, the random part would be logged;
-//! - control characters, and the backslash, because they are shown escaped, so that the label would not be shown as it was given;
-//! - all others beyond ASCII, because no name of a connection may have them.
+//! - spaces and quotation marks, because a server's message may quote an owner token. `redacted.rs` cuts a token out of a
+//!   message up to the next such character, so after a label with a space, the random part would be logged;
+//! - control characters and the backslash, because they are escaped when shown, so the label would not be shown as it was
+//!   given;
+//! - all others beyond ASCII, because the name of a connection may not contain them.
 
 use crate::error::LockError;
 
-/// The longest label. It is a part of the value of each lock, and of each entry in a queue.
+/// The maximum length of a label. It is a part of the value of each lock, and of each entry in a queue.
 const MOST: usize = 63;
 
 /// The host and the process id.
@@ -35,18 +36,18 @@ pub(crate) fn check(label: &str) -> Result<(), LockError> {
     let length = label.chars().count();
     if length == 0 {
         return Err(LockError::invalid(
-            "the label is empty: name this process, as in `10.0.3.7:8080`, or set none, for its host and process id",
+            "the label is empty: name this process, as in `10.0.3.7:8080`, or set none to use its host and process id",
         ));
     }
     if length > MOST {
         return Err(LockError::invalid(format!(
-            "the label has {length} characters, and the most is {MOST}: choose a shorter one"
+            "the label has {length} characters, but at most {MOST} are allowed: choose a shorter one"
         )));
     }
     if let Some(refused) = label.chars().find(|c| !may_be_in_a_label(*c)) {
         return Err(LockError::invalid(format!(
-            "the label has the character {refused:?}: choose letters, digits and signs of ASCII without spaces, quotation marks and \
-             backslashes, as in `10.0.3.7:8080`"
+            "the label has the character {refused:?}: choose letters, digits and ASCII punctuation without spaces, quotation \
+             marks and backslashes, as in `10.0.3.7:8080`"
         )));
     }
     Ok(())
@@ -81,9 +82,9 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_cannot_be_used_is_refused_with_the_fix() {
+    fn an_unusable_label_is_refused_with_the_fix() {
         assert!(reason("").contains("name this process"));
-        assert!(reason(&"x".repeat(64)).contains("64 characters, and the most is 63"));
+        assert!(reason(&"x".repeat(64)).contains("64 characters, but at most 63"));
         for refused in [
             ' ', '\t', '\n', '\0', '\u{7f}', '\'', '"', '`', '\\', 'ä', '\u{202e}',
         ] {
@@ -112,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Otherwise the process's name could not be given as a label, and would be shown escaped.
+    /// Otherwise the process's own name could not be given as a label, and would be shown escaped.
     #[test]
     fn the_name_of_this_process_could_be_a_label() {
         let name = of_this_process();

@@ -1,12 +1,13 @@
-//! On which orders a request left, so that the driver knows when it may stop to repeat a release.
+//! The orders on which a request was sent, so that the driver knows when it may stop repeating a release.
 //!
 //! Requests on one connection are executed in their order. So once a release has a reply on the connection that carried the
-//! acquire, no copy of the acquire can get the key any more. A copy that left on another connection may still be in a socket,
-//! and get the key after the release. Then the release is repeated until the lease would have ended by itself.
+//! acquire, no copy of the acquire can get the key any more. A copy that was sent on another connection may still be in a
+//! socket, and get the key after the release. In that case the release is repeated until the lease would have ended by itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An order in which requests are executed, never reused: once a reply on it is here, nothing that was sent on it earlier still runs.
+/// An order in which requests are executed, never reused. Once a reply on it has arrived, nothing that was sent on it earlier
+/// still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order(u64);
 
@@ -17,21 +18,21 @@ impl Order {
     /// The only order of a backend inside this process, and of several servers together.
     pub(crate) const LOCAL: Self = Self(1);
 
-    /// A number that no other connection of this process has, to whatever server.
+    /// Returns a number that no other connection of this process has, to any server.
     pub(crate) fn next() -> Self {
-        // The first ones are those of tests and of backends inside the process.
+        // The first ones are reserved for tests and for backends inside the process.
         static LAST: AtomicU64 = AtomicU64::new(1 << 16);
         Self(LAST.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// `number` must be small, and not zero.
+    /// Creates an order. `number` must be small, and not zero.
     #[cfg(all(test, feature = "redis"))]
     pub(crate) const fn new(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// The connections that requests with one owner token left on: none, one, or several.
+/// The connections on which requests with one owner token were sent: none, one, or several.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight(AtomicU64);
 
@@ -40,8 +41,8 @@ const NONE: u64 = 0;
 const SEVERAL: u64 = u64::MAX;
 
 impl InFlight {
-    /// Notes that a request leaves on a connection. Called before the first byte leaves. Requests with one token are sent one
-    /// after the other.
+    /// Records that a request is sent on a connection. Called before the first byte is sent. Requests with one token are sent
+    /// one after the other.
     pub(crate) fn note_sent_on(&self, connection: ConnectionId) {
         let before = self.0.load(Ordering::Acquire);
         let after = if before == NONE || before == connection.0 {
@@ -52,28 +53,29 @@ impl InFlight {
         self.0.store(after, Ordering::Release);
     }
 
-    /// Whether no request has left yet.
+    /// Returns `true` if no request has been sent yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == NONE
     }
 
-    /// Forgets the requests that left: all of them have a definite reply.
+    /// Forgets the requests that were sent, because all of them have a definite reply.
     pub(crate) fn note_all_answered(&self) {
         self.0.store(NONE, Ordering::Release);
     }
 
-    /// The only connection with a request that is not settled.
+    /// Returns the only connection with a request that is not settled.
     pub(crate) fn only_connection(&self) -> Option<ConnectionId> {
         let connection = self.0.load(Ordering::Acquire);
         (connection != NONE && connection != SEVERAL).then_some(Order(connection))
     }
 
-    /// Whether everything that is not settled left on one connection.
+    /// Returns `true` if everything that is not settled was sent on one connection.
     pub(crate) fn is_on_one_connection(&self) -> bool {
         self.0.load(Ordering::Acquire) != SEVERAL
     }
 
-    /// Notes an answer, which settles what left on its order. Returns whether every request that left was executed or never will be.
+    /// Records an answer, which settles everything that was sent on its order. Returns whether every request that was sent has
+    /// been executed or never will be.
     pub(crate) fn note_answer(&self, order: Option<Order>) -> bool {
         let is_settled = order.is_some_and(|order| self.is_settled_by(order));
         if is_settled {
@@ -82,7 +84,7 @@ impl InFlight {
         is_settled
     }
 
-    /// Whether a reply on `connection` means that every request that left was executed or never will be.
+    /// Returns `true` if a reply on `connection` means that every request that was sent has been executed or never will be.
     pub(crate) fn is_settled_by(&self, connection: ConnectionId) -> bool {
         let in_flight = self.0.load(Ordering::Acquire);
         in_flight == NONE || in_flight == connection.0
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_settles_only_what_left_on_its_own_connection() {
+    fn a_reply_settles_only_the_requests_on_its_own_connection() {
         let (first, second) = (Order(1), Order(2));
         let in_flight = InFlight::default();
         assert!(in_flight.is_empty() && in_flight.is_settled_by(second));

@@ -1,12 +1,12 @@
-//! The waist: what the driver asks of every backend. A backend keeps locks, in memory or on servers.
+//! The waist: the interface between the driver and every backend. A backend keeps locks, in memory or on servers.
 //!
-//! Every reply comes within a few command time-outs of the backend, and that of a renewal within the time that it is given.
-//! Otherwise it is [`Failure::NoReply`]: the driver has no timers for replies.
+//! Every reply arrives within a few command time-outs of the backend, and that of a renewal within the time that it is given.
+//! Otherwise it is [`Failure::NoReply`], because the driver has no timers for replies.
 //!
 //! The futures of [`Backend::acquire`] and [`Backend::release`] contain nothing of a runtime, so any task may poll them, on any
 //! thread, and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
 //!
-//! A backend calls the driver in one way: by the callback of [`grants`].
+//! A backend calls the driver in one way only: by the callback of [`grants`].
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -46,20 +46,20 @@ pub(crate) fn at_once<T: Send + 'static>(reply: Result<T, Failure>) -> Reply<T> 
 
 /// The reason why a request is refused: either the lock or the request is in permits mode, and the other is not.
 pub(crate) const OTHER_MODE: &str =
-    "it is held or waited for in another mode: a key is taken with permits everywhere, or nowhere";
+    "it is held or waited for in another mode: lock a key with permits everywhere, or nowhere";
 
-/// The most batches of renewals in flight.
+/// The maximum number of batches of renewals in flight.
 pub(crate) const MOST_BATCHES: usize = 64;
 
 /// Keeps locks.
 pub(crate) trait Backend: Operate {
-    /// Acquires the key if it is free, or if it already holds this very token (the reply to an earlier request was lost). Otherwise
-    /// joins the key's queue, or checks on its position, as the request says.
+    /// Acquires the key if it is free, or if it already holds this very token, because the reply to an earlier request was
+    /// lost. Otherwise joins the key's queue, or checks its position there, as the request says.
     fn acquire(&self, request: Acquire) -> Reply<Answered<AcquireOutcome>>;
 
-    /// Renews leases, all in one message. Never shortens a lease. Never recreates a missing key, except at some of several servers
-    /// while a majority has it, or has lost it with its data too lately to vote for others. Returns one result for each request. A
-    /// request for fencing tokens comes alone, and only if [`Traits::prefetches`].
+    /// Renews leases, all in one message. Never shortens a lease. Never recreates a missing key, except on some of several
+    /// servers while a majority has it, or has lost it with its data too recently to vote for others. Returns one result for
+    /// each request. A request for fencing tokens is sent alone, and only if [`Traits::prefetches`].
     fn renew(&self, batch: Vec<Renew>, within: Duration) -> Reply<Vec<Result<Renewed, Failure>>>;
 
     /// Tries once to release the key if it holds this token, to remove its entry from the queue, and to grant the key to the next
@@ -72,11 +72,11 @@ pub(crate) trait Backend: Operate {
 
 /// The requests of operators.
 pub(crate) trait Operate: fmt::Debug + Send + Sync {
-    /// Looks at a key.
+    /// Returns what the backend knows about a key.
     fn inspect(&self, full_key: Arc<str>) -> Reply<Option<Sighting>>;
 
-    /// Finds keys with this prefix that are held, a page at a time. A server looks at about a hundred keys for a page. In memory,
-    /// all are in one.
+    /// Finds keys with this prefix that are held, a page at a time. For one page, a server examines about a hundred keys. In
+    /// memory, all keys are in one page.
     fn list(&self, full_prefix: Arc<str>, from: PagePosition) -> Reply<Page>;
 
     /// Deletes the result of a run.
@@ -94,15 +94,15 @@ pub(crate) trait Operate: fmt::Debug + Send + Sync {
 pub(crate) struct Traits {
     /// The reason why locks are exclusive only, if they are.
     pub(crate) only_exclusive: Option<&'static str>,
-    /// How many fencing clocks there are.
+    /// The number of fencing clocks.
     pub(crate) clocks: u16,
     /// Returns the fencing clock from which the tokens of a full key come.
     pub(crate) clock_of: fn(&str) -> ClockIndex,
-    /// How many batches of renewals may be in flight.
+    /// The maximum number of batches of renewals in flight.
     pub(crate) batches: usize,
-    /// Whether a renewal takes fencing tokens in advance.
+    /// `true` if a renewal takes fencing tokens in advance.
     pub(crate) prefetches: bool,
-    /// How long a renewal and its reply take, as measured lately; zero if not known.
+    /// How long a renewal and its reply take, as measured recently; zero if unknown.
     pub(crate) round_trip: Duration,
 }
 
@@ -123,24 +123,24 @@ impl Default for Traits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered<T> {
     pub(crate) outcome: T,
-    /// Everything that was sent earlier on this order was executed, or never will be. `None` if that is not known of any order: only
-    /// a majority of several servers has replied.
+    /// Everything that was sent earlier on this order was executed, or never will be. `None` if that is not known for any
+    /// order, because only a majority of several servers has replied.
     pub(crate) order: Option<Order>,
 }
 
-/// Where a page of a list begins.
+/// The position at which a page of a list begins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PagePosition {
-    /// The servers that have been looked at to the end, by their addresses.
+    /// The servers that have been read to the end, by their addresses.
     pub(crate) done: Vec<String>,
     /// The position within the next server; `None` at its beginning.
     pub(crate) cursor: Option<Cursor>,
 }
 
-/// How far a server's keys have been looked at.
+/// The position within a server's keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
-    /// The server's own number; its meaning is known to the server only.
+    /// The server's own number, whose meaning only the server knows.
     pub(crate) number: u64,
     /// Another connection may lead to another process, which has its keys in another order.
     pub(crate) connection: Order,
@@ -150,7 +150,7 @@ pub(crate) struct Cursor {
 pub(crate) struct Page {
     /// By full keys.
     pub(crate) locks: Vec<(String, Sighting)>,
-    /// Where the next page begins, if there is one.
+    /// The position of the next page, if there is one.
     pub(crate) next: Option<PagePosition>,
 }
 
@@ -159,19 +159,19 @@ pub(crate) struct Acquire {
     /// Its record of connections is written before the first byte leaves on each of them.
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
-    /// The largest fencing token of the key's clock that this process knows: the new ones are larger.
+    /// The largest fencing token of the key's clock that this process knows. The new ones are larger.
     pub(crate) known_fencing: u64,
-    /// How many fencing tokens are wanted.
+    /// The number of fencing tokens that are wanted.
     pub(crate) tokens: u32,
     pub(crate) queue_mode: QueueMode,
-    /// The ttl of its entry, if a message for the entry may come.
+    /// The ttl of its entry, if a message for the entry may arrive.
     pub(crate) queued_ttl: Option<Duration>,
-    /// The order on which a release of this key is in flight, after which this request is to be executed.
+    /// The order on which a release of this key is in flight, if this request must be executed after it.
     pub(crate) after: Option<Order>,
 }
 
 impl Acquire {
-    /// Its entry, as it is sent. A free lock is taken without one.
+    /// Returns its entry, as it is sent. A free lock is taken without one.
     pub(crate) fn entry(&self) -> Entry {
         let join = |ttl| self.owner.join(ttl);
         self.queued_ttl.map_or_else(|| self.owner.entry(), join)
@@ -180,12 +180,14 @@ impl Acquire {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Renew {
-    /// At one of several servers, the renewal may restore the key: its record of connections is that of the acquire.
+    /// The owner of the lease. On one of several servers, the renewal may restore the key, so its record of connections is that
+    /// of the acquire.
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
-    /// As with an acquire.
+    /// Like that of an acquire.
     pub(crate) known_fencing: u64,
-    /// How many fencing tokens are wanted in advance, for tasks to which an exclusive lease is handed without a message. Mostly zero.
+    /// The number of fencing tokens wanted in advance, for tasks to which an exclusive lease is handed over without a message.
+    /// Usually zero.
     pub(crate) tokens: u32,
 }
 
@@ -197,14 +199,15 @@ pub(crate) struct Release {
     /// The result of a run, stored in the same step if the key still holds the owner token.
     pub(crate) result: Option<RunResult>,
     pub(crate) known_fencing: u64,
-    /// Whether the entry may be in the queue.
+    /// `true` if the entry may be in the queue.
     pub(crate) may_be_queued: bool,
-    /// When the lease ends. Of several servers, one that does not have the key from then on need not have executed an earlier try.
+    /// When the lease ends. With several servers, one that does not have the key after that need not have executed an earlier
+    /// try.
     pub(crate) valid_until: Moment,
 }
 
 impl Renew {
-    /// A renewal that takes no tokens.
+    /// Returns a renewal that takes no tokens.
     pub(crate) fn without_tokens(owner: &Arc<Owner>, ttl: Duration) -> Self {
         Self {
             owner: owner.clone(),
@@ -223,7 +226,7 @@ pub struct RunResult {
     pub(crate) keep: Duration,
 }
 
-/// The bytes are the user's, and are shown nowhere.
+/// The bytes are the user's, and are never shown.
 impl fmt::Debug for RunResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunResult")

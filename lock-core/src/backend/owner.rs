@@ -1,4 +1,5 @@
-//! One owner token of a key, its entry in a queue, and its records. All are kept as long as a request or a lease has them.
+//! The owner of a key: one owner token, its entry in a queue, and its records. All are kept as long as a request or a lease has
+//! them.
 
 use std::{
     any::Any,
@@ -23,11 +24,11 @@ use crate::{
     runtime::mutex::Mutex,
 };
 
-/// Names one entry for a key inside a manager; never zero, never reused, and below 2^53.
+/// The number of one entry for a key within a manager; never zero, never reused, and below 2^53.
 pub(crate) type EntryNumber = u64;
 
-/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as requests
-/// use its owner token.
+/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as
+/// requests use its owner token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The number by which a grant names the entry.
@@ -47,35 +48,35 @@ pub(crate) struct Owner {
     /// Also proves that a message is for its entry, and comes from the server.
     pub(crate) token: OwnerToken,
     number: EntryNumber,
-    /// Set when its entry joins a queue, before the first message of its grant can come. In a box: a free lock is taken without a
-    /// queue.
+    /// Set when its entry joins a queue, before the first message of its grant can arrive. Boxed, because a free lock is taken
+    /// without a queue.
     joined: OnceLock<Box<Joined>>,
     queued: Arc<QueuedOwners>,
-    /// The orders that its requests for the key left on.
+    /// The orders on which its requests for the key were sent.
     pub(crate) in_flight: InFlight,
-    /// Those that the tries of its release left on.
+    /// The orders on which the tries of its release were sent.
     pub(crate) released_on: InFlight,
-    /// What its backend keeps beside these: see [`Owner::kept`].
+    /// Data that its backend stores with it: see [`Owner::kept`].
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// What is kept of an entry that has joined a queue.
+/// The part that exists only for an entry that has joined a queue.
 struct Joined {
     ttl: Duration,
-    /// The largest stamps of its messages so far, by the kinds of notices. No message is sent twice, and each later one of a kind has
-    /// a larger stamp. Messages of two kinds may have one stamp: within a microsecond, a release grants the share, and an exclusive
-    /// request comes.
+    /// The largest stamps of its messages so far, by kind of notice. No message is sent twice, and each later one of a kind has
+    /// a larger stamp. Messages of two kinds may have the same stamp: within a microsecond, a release grants the share, and an
+    /// exclusive request arrives.
     newest: [AtomicU64; 3],
 }
 
-/// The owners of a manager with entries that messages may be for.
+/// The owners of a manager whose entries messages may address.
 pub(crate) struct QueuedOwners {
-    /// Begins at random, so that a message for another manager's entry is not taken for one of ours, should both ever use the
-    /// same channel.
+    /// Begins at random, so that a message for another manager's entry is not mistaken for one of ours, should both ever use
+    /// the same channel.
     last_number: AtomicU64,
-    /// Whether releases of this manager only delete, as far as the last connection showed: scripts may not run there.
+    /// `true` if releases of this manager only delete, as far as the last connection showed, because scripts may not run there.
     only_delete: AtomicBool,
-    /// Those that may be in a queue, or hold a lock as an entry. A lock that is free is taken without an entry.
+    /// The owners that may be in a queue, or hold a lock as an entry. A free lock is taken without an entry.
     owners: Mutex<HashMap<EntryNumber, Weak<Owner>>>,
 }
 
@@ -90,8 +91,8 @@ impl Default for QueuedOwners {
 }
 
 impl QueuedOwners {
-    /// The scheme of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll without need,
-    /// or check once a second.
+    /// Returns the scheme of new owner tokens. A lease keeps its own: if the rights change while it lasts, its waiters poll
+    /// unnecessarily, or check once a second.
     pub(crate) fn scheme(&self) -> Scheme {
         if self.only_delete.load(Ordering::Relaxed) {
             Scheme::Deletes
@@ -100,18 +101,18 @@ impl QueuedOwners {
         }
     }
 
-    /// A connection was made, and it is known how locks are released on it.
+    /// Records how locks are released on a connection that was just made.
     pub(crate) fn note_scheme(&self, scheme: Scheme) {
         let only_delete = scheme == Scheme::Deletes;
         self.only_delete.store(only_delete, Ordering::Relaxed);
     }
 
-    /// The owner of an entry.
+    /// Returns the owner of an entry.
     pub(crate) fn find(&self, number: EntryNumber) -> Option<Arc<Owner>> {
         self.owners.lock().get(&number)?.upgrade()
     }
 
-    /// Whether an entry has an owner.
+    /// Returns `true` if an entry has an owner.
     pub(crate) fn is_alive(&self, number: EntryNumber) -> bool {
         self.owners.lock().contains_key(&number)
     }
@@ -141,7 +142,7 @@ impl Owner {
         }
     }
 
-    /// The owner of an entry that has joined a queue.
+    /// Creates the owner of an entry that has joined a queue.
     #[cfg(test)]
     pub(crate) fn of_entry(entry: Entry) -> Arc<Self> {
         let (token, key) = (OwnerToken::numbered(entry.number), LockKey::new("k"));
@@ -152,12 +153,12 @@ impl Owner {
         owner
     }
 
-    /// The number of its entry.
+    /// Returns the number of its entry.
     pub(crate) fn number(&self) -> EntryNumber {
         self.number
     }
 
-    /// Its entry in a queue, if it has joined one.
+    /// Returns its entry in a queue, if it has joined one.
     pub(crate) fn entry(&self) -> Entry {
         Entry {
             number: self.number,
@@ -170,8 +171,8 @@ impl Owner {
         }
     }
 
-    /// Its entry for joining a queue with this ttl. If it has joined before, its first ttl stays. From now on, messages for the entry
-    /// find it.
+    /// Returns its entry for joining a queue with this ttl. If it has joined before, its first ttl stays. From now on, messages
+    /// for the entry find it.
     pub(crate) fn join(self: &Arc<Self>, ttl: Duration) -> Entry {
         self.joined.get_or_init(|| {
             let mut owners = self.queued.owners.lock();
@@ -184,7 +185,7 @@ impl Owner {
         self.entry()
     }
 
-    /// Notes the stamp of a message. Returns whether it is the first message of its kind with so large a stamp.
+    /// Records the stamp of a message. Returns whether it is the first message of its kind with so large a stamp.
     pub(crate) fn is_news(&self, notice: Notice, stamp: u64) -> bool {
         let kind = match notice {
             Notice::Granted(_) => 0,
@@ -196,7 +197,7 @@ impl Owner {
         joined.is_some_and(|joined| joined.newest[kind].fetch_max(stamp, Ordering::AcqRel) < stamp)
     }
 
-    /// Returns what its backend keeps of it, made by the first call. A backend always asks for the same type.
+    /// Returns the data that its backend stores with it, made by the first call. A backend always asks for the same type.
     #[cfg(feature = "redis")]
     pub(crate) fn kept<T: Any + Send + Sync>(&self, new: impl FnOnce() -> T) -> &T {
         let kept = self.kept.get_or_init(|| Box::new(new()));
@@ -232,7 +233,7 @@ impl PartialEq for Owner {
     }
 }
 
-/// Without the owner token.
+/// Omits the owner token.
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Owner")

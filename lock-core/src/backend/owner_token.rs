@@ -13,7 +13,7 @@ use crate::{
 
 /// A random value that proves the right to renew or release a lease.
 ///
-/// A client that knows it can take the lock away from its holder, so it is written to the backend and nowhere else. Beside the
+/// A client that knows it can take the lock away from its holder, so it is written to the backend and nowhere else. Besides the
 /// random part it contains the holder's label, by which operators recognise the holder of a key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OwnerToken {
@@ -23,13 +23,13 @@ pub(crate) struct OwnerToken {
     secret: Uuid,
 }
 
-/// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. A token of another library
-/// only has to begin differently.
+/// The prefix of an owner token of ours, which tells waiters of other processes how its release ends. The token of another
+/// library must only begin differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// The release grants the lock to the next entry of the queue. The scripts look for this one.
     Grants,
-    /// The release only deletes the key: it is made without scripts, so waiters poll.
+    /// The release only deletes the key, because it is made without scripts, so waiters poll.
     Deletes,
 }
 
@@ -45,31 +45,32 @@ impl Scheme {
 }
 
 impl OwnerToken {
-    /// A token of no manager, with this number instead of a secret.
+    /// Creates a token without a manager, with this number instead of a secret.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn numbered(number: u64) -> Self {
         let (front, secret) = ("".into(), Uuid::from_u128(number.into()));
         Self { front, secret }
     }
 
-    /// The value itself, for the backend only.
+    /// Returns the value itself, for the backend only.
     pub(crate) fn expose(&self) -> String {
         format!("{}{}", self.front, self.secret.simple())
     }
 
-    /// Whether it is this value.
+    /// Returns `true` if the token is this value.
     pub(crate) fn is(&self, value: &[u8]) -> bool {
         self.expose().as_bytes() == value
     }
 
-    /// The value, written to a word of a command. Writing to memory does not fail.
+    /// Writes the value to a word of a command. Writing to memory does not fail.
     pub(crate) fn expose_to(&self, word: &mut dyn std::io::Write) {
         let mut digits = [0; Simple::LENGTH];
         drop(word.write_all(self.front.as_bytes()));
         drop(word.write_all(self.secret.simple().encode_lower(&mut digits).as_bytes()));
     }
 
-    /// The proof at the end of a message for this token. A user that may publish, but not read the queue, cannot make it.
+    /// Returns the proof at the end of a message for this token. A user that may publish, but not read the queue, cannot make
+    /// it.
     #[cfg(feature = "redis")]
     pub(crate) fn proof_of(&self, body: &str) -> String {
         let signed = format!("{} {body}", self.expose());
@@ -82,19 +83,19 @@ impl OwnerToken {
 /// The random values belong to the manager, not to the process or a thread, so children that each make a manager after a fork draw
 /// different ones.
 pub(crate) struct OwnerTokens {
-    /// What the tokens of each scheme begin with.
+    /// The beginnings of the tokens, by scheme.
     fronts: [Arc<str>; 2],
     /// Tells managers apart where their fencing tokens do not. Not secret.
     pub(crate) manager: u64,
-    /// Random bytes for the next tokens. The system's generator is asked for many at a time: a call costs more than the rest of
-    /// making a token.
+    /// Random bytes for the next tokens. Many are drawn from the system's generator at a time, because one call costs more than
+    /// the rest of making a token.
     drawn: Mutex<Vec<[u8; 16]>>,
 }
 
 impl OwnerTokens {
     const AHEAD: usize = 64;
 
-    /// With the label that a user gave, or else that of this process.
+    /// Creates tokens with the label that a user gave, or else with that of this process.
     pub(crate) fn of(label: Option<&str>) -> Self {
         let label = label.map_or_else(holder_label::of_this_process, str::to_owned);
         let front = |scheme: Scheme| [scheme.prefix(), &label, ":"].concat().into();
@@ -107,7 +108,7 @@ impl OwnerTokens {
         }
     }
 
-    /// Makes a new one: 122 random bits of the system's generator.
+    /// Makes a new token, with 122 random bits from the system's generator.
     pub(crate) fn next(&self, scheme: Scheme) -> OwnerToken {
         OwnerToken {
             front: self.fronts[scheme as usize].clone(),
@@ -124,21 +125,22 @@ impl OwnerTokens {
     }
 }
 
-/// A unique name: 122 random bits of the system's generator.
+/// Returns a unique name, with 122 random bits from the system's generator.
 pub(crate) fn random_name() -> String {
     let [random] = random_bytes();
     let random = Builder::from_random_bytes(random).into_uuid();
     random.simple().to_string()
 }
 
-/// A number of 52 random bits of the system's generator: one of twice its size is still exact in a script.
+/// Returns a number with 52 random bits from the system's generator, so that a number twice as large is still exact in a
+/// script.
 pub(crate) fn random_number() -> u64 {
     let [random] = random_bytes();
     let number = u128::from_be_bytes(random) >> (128 - 52);
     u64::try_from(number).expect("fewer bits")
 }
 
-/// Random bytes of the system's generator, by one call.
+/// Returns random bytes from the system's generator, by one call.
 fn random_bytes<const N: usize>() -> [[u8; 16]; N] {
     #[cfg(feature = "simulation")]
     if let Some(bytes) = crate::runtime::simulation::ask(|world| {
@@ -158,7 +160,7 @@ impl fmt::Debug for OwnerToken {
     }
 }
 
-/// The result of a look at a key with the value `token`.
+/// Returns the findings about a key with the value `token`.
 pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usize) -> Sighting {
     Sighting {
         remaining,
@@ -175,7 +177,7 @@ pub(crate) fn sighting_of(token: &str, remaining: Option<Duration>, waiting: usi
     }
 }
 
-/// The holder that a token names.
+/// Returns the holder that a token names.
 pub(crate) fn holder_of(token: &str) -> Holder {
     Holder::labelled(label_of(token))
 }
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_owner_tokens_are_alike_in_whichever_thread() {
+    fn no_two_owner_tokens_are_equal_in_any_thread() {
         let (one, other) = (OwnerTokens::of(None), OwnerTokens::of(None));
         let make = || (0..200).map(|n| [&one, &other][n % 2].next(Scheme::Grants).expose());
         let threads = std::thread::scope(|scope| {
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_another_client_wrote_cannot_forge_a_line_of_a_log() {
+    fn a_label_of_another_client_cannot_forge_a_line_of_the_log() {
         let seen = sighting_of("lc1:web\nERROR all is lost/1:00", None, 0);
         assert_eq!(
             seen.leases[0].process,
@@ -231,7 +233,7 @@ mod tests {
         );
     }
 
-    /// Each character that a label may have is at its beginning, in its middle and at its end.
+    /// Each character that a label may have is tried at its beginning, in its middle and at its end.
     #[test]
     fn any_label_is_read_back_and_hides_no_secret() {
         let all = (0..=char::MAX as u32).filter_map(char::from_u32);

@@ -1,4 +1,4 @@
-//! Texts of servers, without the secrets that they may quote.
+//! Server messages with the secrets removed that they may quote.
 
 use crate::backend::owner_token::Scheme;
 

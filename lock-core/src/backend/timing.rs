@@ -1,6 +1,6 @@
 //! Bounds on how long a backend may take.
 //!
-//! A reply that comes after its time-out is measured, too, and counts in full at once. Round trips of more than two command
+//! A reply that arrives after its time-out is measured, too, and counts in full at once. Round trips of more than two command
 //! time-outs are not supported: such a connection counts as dead.
 
 use std::time::Duration;
@@ -26,8 +26,8 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// For how long a server remembers that a process polls. A process that polls again within four of its pauses is remembered in
-    /// between.
+    /// Returns for how long a server remembers that a process polls. A process that polls again within four of its pauses is
+    /// remembered in between.
     pub(crate) fn mark(&self) -> Duration {
         self.polling_pause * 4
     }
@@ -37,17 +37,18 @@ impl Timing {
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 impl Timing {
-    /// How long a reply may take where replies took `round_trip` lately.
+    /// Returns how long a reply may take where replies have recently taken `round_trip`.
     ///
-    /// A server writes a reply even if the client no longer waits for it. If each reply is given up, nothing is ever known of a
-    /// slow server, and each request is repeated without end. Twice the round trip leaves room for one that is slower than the
-    /// others.
+    /// A server writes a reply even if the client no longer waits for it. If each reply were given up, nothing would ever be
+    /// known about a slow server, and each request would be repeated forever. Twice the round trip leaves room for one that is
+    /// slower than the others.
     pub(crate) fn reply_within(self, round_trip: Duration) -> Duration {
         let enough = round_trip.saturating_mul(2).min(LONGEST);
         self.command_timeout.max(enough)
     }
 
-    /// The same for the reply to an acquire. After half of the ttl the reply is of no use: its lease is refused as too short.
+    /// Returns how long the reply to an acquire may take. After half of the ttl the reply is useless, because its lease is
+    /// refused as too short.
     pub(crate) fn acquire_within(self, round_trip: Duration, ttl: Duration) -> Duration {
         let useful = self.reply_within(round_trip).min(ttl / 2);
         self.command_timeout.max(useful)
@@ -78,7 +79,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_reply_may_take_as_long_as_it_does_on_a_slow_network() {
+    fn a_reply_may_take_long_on_a_slow_network() {
         let timing = Timing::default();
         assert_eq!(timing.reply_within(Duration::ZERO), SECOND);
         assert_eq!(timing.reply_within(SECOND / 2), SECOND);
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acquire_is_waited_for_as_long_as_its_lease_is_of_use() {
+    fn an_acquire_is_awaited_only_while_its_lease_is_useful() {
         let timing = Timing::default();
         assert_eq!(
             timing.acquire_within(SECOND * 3 / 2, SECOND * 10),

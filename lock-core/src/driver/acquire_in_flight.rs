@@ -1,8 +1,9 @@
 //! A request for a key while it is in flight. The task that caused it polls it, so that a lock costs no second task.
 //!
-//! If that task is dropped, or does not poll for a second, the manager's executor continues with the request (`finish_on_executor`
-//! in `driver/effects.rs`). Its reply is then an event like any other. A grant goes to the next waiter of this process. If there is
-//! none, the request ends by a release (`end_request` in `engine/acquiring.rs`). A dropped acquire needs no other clean-up.
+//! If that task is dropped, or does not poll for a second, the manager's executor continues with the request
+//! (`finish_on_executor` in `driver/effects.rs`). Its reply is then an event like any other: a grant goes to the next waiter of
+//! this process, or, if there is none, the request ends with a release (`end_request` in `engine/acquiring.rs`). A dropped
+//! acquire needs no other clean-up.
 
 use std::{
     mem,
@@ -19,18 +20,18 @@ use crate::{
     runtime::mutex::Mutex,
 };
 
-/// A request, from the transition that makes it to its reply. The task that polls it has it, and the entry of its key.
+/// A request, from the transition that makes it to its reply. Owned by the task that polls it, and by the entry of its key.
 pub(crate) struct AcquireInFlight {
     pub(crate) owner: Arc<Owner>,
-    /// Locked while the reply is polled.
+    /// The mutex is locked while the reply is polled.
     stage: Mutex<Stage>,
 }
 
 enum Stage {
-    /// The transition has been made, and the request has not.
+    /// The transition has been made, but the request has not.
     New,
     Polled(Reply<Answered<AcquireOutcome>>),
-    /// The reply has come, or the executor waits for it.
+    /// The reply has arrived, or the executor waits for it.
     Elsewhere,
 }
 
@@ -42,8 +43,8 @@ impl AcquireInFlight {
         }
     }
 
-    /// Begins the request, whose first poll sends it. Returns it if the executor is to poll it: the process was stopped for a second
-    /// since the transition.
+    /// Begins the request, whose first poll sends it. Returns it if the executor has to poll it, because the process was
+    /// stopped for a second since the transition.
     pub(crate) fn begin(
         &self,
         reply: Reply<Answered<AcquireOutcome>>,
@@ -82,7 +83,7 @@ impl AcquireInFlight {
     }
 }
 
-/// What the reply to an acquire says, and what is known of its copies.
+/// Combines the reply to an acquire with the state of its copies.
 pub(crate) fn read_reply(
     context: &Context,
     owner: &Owner,

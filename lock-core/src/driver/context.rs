@@ -1,4 +1,4 @@
-//! What every part of a manager shares: the backend, the thread and the clock it works with.
+//! The context that all parts of a manager share: its backend, its thread and its clock.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -21,14 +21,14 @@ pub(crate) struct Context {
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
     pub(crate) owner_tokens: OwnerTokens,
-    /// Leases held. A shutdown waits for them, and for the acquires and releases in flight.
+    /// The leases that are held. A shutdown waits for them, and for the acquires and releases in flight.
     pub(crate) held: Arc<Tally>,
     pub(crate) in_progress: Arc<Tally>,
     /// Releases that continue after their call has returned. The drop of the last manager waits for them.
     pub(crate) in_background: Arc<Tally>,
     pub(crate) outage: Arc<Outage>,
     refusals: Refusals,
-    /// The fencing tokens that this manager has seen; each new one must be larger.
+    /// The fencing tokens that this manager has seen. Each new one must be larger.
     pub(crate) known_tokens: Arc<KnownTokens>,
     pub(crate) ticking: Arc<Ticking>,
 }
@@ -62,8 +62,8 @@ impl Context {
         }
     }
 
-    /// Logs that an acquire is refused without a reply of the backend. So an outage is in the log of a program that does not log its
-    /// errors, too.
+    /// Logs that an acquire is refused without a reply of the backend, so that an outage is in the log even if the program does
+    /// not log its errors.
     ///
     /// Called without a mutex, since it calls subscribers.
     pub(crate) fn logged(&self, error: LockError) -> LockError {
@@ -89,7 +89,7 @@ impl Context {
         }
     }
 
-    /// Starts the task of the timers, if it does not run. On the caller's runtimes, it ends with the runtime that it ran on.
+    /// Starts the task of the timers, if it does not run. On the caller's runtimes, it ends with the runtime on which it ran.
     pub(crate) fn ensure_ticking(&self) {
         self.ticking.ensure_running(&self.executor, &self.clock);
     }
@@ -103,13 +103,13 @@ impl Context {
         }
     }
 
-    /// Waits for `event`, at most for `time`; returns whether it came.
+    /// Waits for `event`, for at most `time`. Returns whether it happened.
     pub(crate) async fn within(&self, time: Duration, event: impl Future<Output = ()>) -> bool {
         let deadline = self.clock.now().after(time);
         self.by(Some(deadline), event).await.is_some()
     }
 
-    /// Waits for `event` until the deadline, if there is one; `None` if it did not come.
+    /// Waits for `event` until the deadline, if there is one. `None` if it did not happen.
     pub(crate) async fn by<T>(
         &self,
         deadline: Option<Moment>,
@@ -125,7 +125,7 @@ impl Context {
         }
     }
 
-    /// How long a reply may take.
+    /// Returns how long a reply may take.
     pub(crate) fn reply_within(&self) -> Duration {
         self.timing.reply_within(self.backend.traits().round_trip)
     }

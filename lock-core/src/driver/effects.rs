@@ -1,4 +1,4 @@
-//! What follows from a transition: carried out when no mutex is held.
+//! The effects of a transition, which are carried out when no mutex is held.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -30,24 +30,24 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Effects {
     pub(super) actions: Vec<StateAction>,
-    /// Whether a request for the key is among the actions.
+    /// `true` if a request for the key is among the actions.
     pub(super) acquires: bool,
-    /// The request that the polling task is to poll.
+    /// The request that the polling task has to poll.
     pub(super) to_poll: Option<Arc<AcquireInFlight>>,
     /// The release of this key that is in flight. The request is sent after it.
     pub(super) after: Option<Arc<ReleaseInFlight>>,
-    /// The request that the executor is to continue.
+    /// The request that the executor has to continue.
     pub(super) to_finish: Option<Arc<AcquireInFlight>>,
     pub(super) wakes_timers: bool,
-    /// Open for a release among the actions: a shutdown waits until that release has begun.
+    /// Open for a release among the actions, so that a shutdown waits until that release has begun.
     pub(super) releasing: Option<Open>,
-    /// The task returns the lease to the server: until its release has a reply, the next request is sent after it.
+    /// Set if the task returns the lease to the server: until its release has a reply, the next request is sent after it.
     pub(super) open_release: Option<OpenRelease>,
-    /// The entry that was removed from the map: dropping it may wake a shutdown.
+    /// The entry that was removed from the map. Dropping it may wake a shutdown.
     pub(super) ended: Option<Box<KeyEntry>>,
 }
 
-/// The longest list that is kept for the next transition of its thread.
+/// The maximum length of a list that is kept for the next transition of its thread.
 const LONGEST_SPARE: usize = 16;
 
 thread_local! {
@@ -55,14 +55,14 @@ thread_local! {
     static SPARE: Cell<Vec<StateAction>> = const { Cell::new(Vec::new()) };
 }
 
-/// A list without actions.
+/// Returns a list without actions.
 pub(super) fn spare_list() -> Vec<StateAction> {
     // There is none while the thread ends.
     SPARE.try_with(Cell::take).unwrap_or_default()
 }
 
 impl Effects {
-    /// Carries them out, in their order. Returns the request that the polling task is to poll.
+    /// Carries out the actions, in their order. Returns the request that the polling task has to poll.
     pub(super) fn carry_out(
         self,
         context: &Arc<Context>,
@@ -78,7 +78,7 @@ impl Effects {
             #[cfg(test)]
             crate::runtime::mutex::interleaved::point();
             match action {
-                // A waker is the user's code, which may panic when it wakes or is dropped.
+                // A waker is the user's code, and may panic when it wakes or is dropped.
                 Action::Wake(waker) => catch_panic(|| waker.wake()),
                 Action::Drop(waker) => catch_panic(|| drop(waker)),
                 Action::Acquire(acquire) => {
@@ -101,7 +101,7 @@ impl Effects {
                     let due = Renew {
                         owner,
                         ttl,
-                        // Known when it is sent.
+                        // Filled in when the request is sent.
                         known_fencing: 0,
                         tokens,
                     };
@@ -113,7 +113,7 @@ impl Effects {
                 }
                 Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => {
-                    // A guard of a lost lease keeps no other task from the lock.
+                    // A guard of a lost lease must not keep other tasks from the lock.
                     if let Some(reason) = lease.extend(valid_until) {
                         report(context, key, kind, Event::Lose(lease.id, reason));
                     }
@@ -152,14 +152,14 @@ impl Effects {
     }
 }
 
-/// Reports an event to the listener, unless the manager has ended: then nothing is left of the key.
+/// Reports an event to the listener, unless the manager has ended, in which case nothing is left of the key.
 pub(super) fn report(context: &Context, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
     if let Some(listener) = context.ticking.listener() {
         listener.happened(key, kind, event);
     }
 }
 
-/// Makes a request, which is sent with its first poll.
+/// Makes a request, which is sent by its first poll.
 fn request(
     context: &Context,
     action: AcquireAction<Arc<Owner>>,
@@ -182,7 +182,7 @@ fn request(
     }
 }
 
-/// Has the executor wait for the reply to a request: its task has left, or does not poll.
+/// Makes the executor wait for the reply to a request whose task has left, or does not poll.
 pub(super) fn finish_on_executor(
     context: &Arc<Context>,
     owner: Arc<Owner>,
@@ -210,15 +210,15 @@ fn queue_renewal(context: &Arc<Context>, due: Renew, valid_until: Moment) {
     }
 }
 
-/// Sends a batch of renewals. The executor waits for the reply, not the task of the timers: a slow reply delays neither other renewals
-/// nor the end of a lease.
+/// Sends a batch of renewals. The executor waits for the reply, not the task of the timers, so that a slow reply delays neither
+/// other renewals nor the end of a lease.
 pub(super) fn renew(
     context: &Arc<Context>,
     listener: Arc<dyn EventListener>,
     mut batch: Vec<Renew>,
     within: Duration,
 ) {
-    // Read before the request is handed over: the server's time starts later than this, never earlier.
+    // Read before the request is handed over, so that the server's time starts later than this, never earlier.
     let sent = context.clock.now();
     for one in &mut batch {
         one.known_fencing = context.known_tokens.of(one.owner.clock);
@@ -249,7 +249,7 @@ pub(super) fn renew(
     });
 }
 
-/// Notes what the reply to a renewal says about the backend, and reports it.
+/// Records what the reply to a renewal implies for the backend's state, and reports it.
 pub(super) fn report_renewed(
     context: &Context,
     listener: Arc<dyn EventListener>,
@@ -264,7 +264,8 @@ pub(super) fn report_renewed(
     listener.happened(&owner.key, owner.mode.kind(), event);
 }
 
-/// Starts a request, and calls `report` with its reply: once, and with a failure if the runtime that waits for the reply ends first.
+/// Starts a request, and calls `report` exactly once with its reply, or with a failure if the runtime that waits for the reply
+/// ends first.
 fn report_reply<T: Send + 'static>(
     executor: &Executor,
     reply: Reply<T>,

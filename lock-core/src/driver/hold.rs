@@ -1,4 +1,4 @@
-//! The leases of one guard, and what owns them.
+//! The hold: the leases of one guard, and their owner.
 
 use std::{
     future::{Future, poll_fn},
@@ -19,8 +19,8 @@ use crate::{
     telemetry::{self, WatchedWait},
 };
 
-/// The leases of the keys that were taken together, in the order in which the keys were written. `None` only in a hold that gave
-/// them up, and where a task begins. The loss of one is the loss of all.
+/// The leases of the keys that were taken together, in the order in which the keys were written. `None` only in a hold that
+/// gave them up, and at the beginning of a task. The loss of one is the loss of all.
 #[derive(Clone)]
 pub(crate) enum Leases {
     None,
@@ -28,19 +28,19 @@ pub(crate) enum Leases {
     Several(Arc<[Arc<LeaseState>]>),
 }
 
-/// A guard that is dropped within this time, without a look at it, was hardly meant to be held.
+/// A guard that is dropped within this time, without having been used, was hardly meant to be held.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// What a wait ends with.
+/// The result of a wait.
 pub(crate) enum Admission {
     /// The lock is held.
     Held(Hold),
-    /// The body that was to run once has run: its result.
+    /// The result of the body that was to run once, which has already run.
     Done(Arc<[u8]>),
 }
 
 impl Admission {
-    /// For a request that wanted no result.
+    /// Converts the result of a wait for a request that wanted no result of a run.
     pub(crate) fn into_hold(self) -> Result<Hold, LockError> {
         match self {
             Self::Held(hold) => Ok(hold),
@@ -76,7 +76,8 @@ impl Leases {
         Self::Several(leases)
     }
 
-    /// Which of them has ended and how, if one has. A lease that ended by itself is preferred to one that ended with another.
+    /// Returns which of them has ended and how, if one has. A lease that ended by itself takes precedence over one that ended
+    /// with another.
     pub(crate) fn ended(&self) -> Option<(&LeaseState, LeaseLost)> {
         let mut with_another = None;
         for lease in self.all() {
@@ -124,7 +125,7 @@ impl Leases {
         each.min().unwrap_or_default()
     }
 
-    /// Like `remaining`, for the simulation: it changes nothing.
+    /// Like `remaining`, but changes nothing. For the simulation.
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
         let each = self.all().iter().map(|lease| lease.certain_for());
@@ -141,9 +142,9 @@ impl Hold {
         }
     }
 
-    /// Joins several holds with one lease each. The caller must look for an earlier loss afterwards.
+    /// Joins several holds with one lease each. The caller must check for an earlier loss afterwards.
     pub(crate) fn joined(registry: &Arc<Registry>, holds: Vec<Self>) -> Self {
-        // The share of each continues in the joined one.
+        // The share of each hold continues in the joined one.
         let each = holds.into_iter().map(Self::into_leases);
         let leases = each.flat_map(|leases| leases.all().to_vec());
         Self {
@@ -173,7 +174,7 @@ impl Hold {
         lease.watch(wait.granted(lease.fencing));
     }
 
-    /// Its task has all the leases that it needs, and runs under them from now on.
+    /// Marks the start of the body: its task has all the leases that it needs, and runs under them from now on.
     pub(crate) fn begin(&self) {
         for lease in self.leases.all() {
             if let Some(bounds) = lease.begin() {
@@ -183,7 +184,7 @@ impl Hold {
         }
     }
 
-    /// Gives them up without releasing them.
+    /// Gives up the leases without releasing them.
     fn into_leases(mut self) -> Leases {
         mem::replace(&mut self.leases, Leases::None)
     }
@@ -199,7 +200,7 @@ impl Hold {
     ) -> impl Future<Output = Result<(), LockError>> {
         let one = match mem::replace(&mut self.leases, Leases::None) {
             Leases::One(lease) => Ok(self.registry.release(&lease, result)),
-            // In a box, so that the future of one release stays small.
+            // Boxed, so that the future of a single release stays small.
             several => Err(Box::pin(release_all(self.registry.clone(), several))),
         };
         async move {
@@ -213,10 +214,10 @@ impl Hold {
 }
 
 impl Drop for Hold {
-    /// Never blocks: the manager's executor does the rest, also if the user's runtime is gone or shutting down.
+    /// Never blocks: the manager's executor does the rest, even if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
         let first = self.leases.all().first();
-        // Without a subscriber to events of this level, this is one check.
+        // Without a subscriber to events of this level, this is a single check.
         let at_once =
             first.filter(|lease| telemetry::details_are_logged() && lease.ends_unseen(AT_ONCE));
         for lease in self.leases.all() {
@@ -229,7 +230,7 @@ impl Drop for Hold {
 }
 
 async fn release_all(registry: Arc<Registry>, leases: Leases) -> Result<(), LockError> {
-    // Read before the release: the key that was lost is named, and not those that were lost with it.
+    // Read before the release, so that the error names the key that was lost, and not those that were lost with it.
     let mut result = leases.check();
     let each = leases.all().iter();
     let releasing = each.filter_map(|lease| registry.release(lease, None));
@@ -239,7 +240,7 @@ async fn release_all(registry: Arc<Registry>, leases: Leases) -> Result<(), Lock
     result
 }
 
-/// Keeps the most important result for the caller: a loss, else the first failure.
+/// Keeps the most important result for the caller: a loss, otherwise the first failure.
 fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
     let is_loss = |result: &Result<(), LockError>| matches!(result, Err(LockError::Lost { .. }));
     if result.is_ok() || (is_loss(&other) && !is_loss(result)) {
@@ -249,9 +250,9 @@ fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
 
 /// Runs a body as long as its leases hold. Fails with the loss if one of them ends first.
 ///
-/// The clock is read before each poll of the body: after a pause through the end of its lease, a process takes no further step. A
-/// plain `select!` would poll the body first in half of the cases. A pause in the middle of a step remains possible, which only a
-/// fencing token can make harmless.
+/// The clock is read before each poll of the body, so that a process that pauses through the end of its lease takes no further
+/// step. A plain `select!` would poll the body first in half of the cases. A pause in the middle of a step remains possible,
+/// and only a fencing token can make it harmless.
 pub(crate) async fn while_held<T>(
     leases: &Leases,
     body: impl Future<Output = T>,
@@ -259,7 +260,7 @@ pub(crate) async fn while_held<T>(
     let mut body = pin!(body);
     let mut lost = pin!(leases.lost());
     poll_fn(|context| {
-        // `lost` reads the clock when it is polled for the first time or after a signal, not at each poll.
+        // `lost` reads the clock only when it is polled for the first time or after a signal, not at each poll.
         leases.check()?;
         if lost.as_mut().poll(context).is_ready() {
             leases.check()?;

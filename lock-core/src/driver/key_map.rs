@@ -33,7 +33,7 @@ pub(super) type LiveOutcome = Outcome<Arc<LeaseState>, Arc<Owner>>;
 pub(super) type Timers = TimerQueue<(LockKey, RequestKind)>;
 pub(super) type Entries = HashMap<LockKey, Box<KeyEntry>, BuildHasherDefault<HashOfKey>>;
 
-/// Takes the hash that a key has.
+/// A hasher that returns the hash that a key already has.
 #[derive(Default)]
 pub(super) struct HashOfKey(u64);
 
@@ -42,7 +42,7 @@ impl Hasher for HashOfKey {
         self.0 = hash;
     }
 
-    /// For values that are no keys.
+    /// For values that are not keys.
     fn write(&mut self, bytes: &[u8]) {
         self.0 = bytes
             .iter()
@@ -58,25 +58,25 @@ impl Hasher for HashOfKey {
 #[derive(Default)]
 pub(crate) struct Keys([Mutex<KeyMap>; PARTS]);
 
-/// The most leases that are looked at for advice. Few processes that acquire locks inside locks hold more.
+/// The maximum number of leases that are examined for advice. Few processes that acquire locks inside locks hold more.
 const MOST_LOOKED_AT: usize = 64;
 
-/// More than the threads that a process has on most machines.
+/// Larger than the number of threads that a process has on most machines.
 const PARTS: usize = 32;
 
 impl Keys {
-    /// The part of a key. It has the entries of this key in all modes.
+    /// Returns the part of a key, which has the entries of this key in all modes.
     pub(super) fn of(&self, key: &LockKey) -> MutexGuard<'_, KeyMap> {
         let part = usize::try_from((key.hashed() >> 32) % PARTS as u64);
         self.0[part.unwrap_or(0)].lock()
     }
 
-    /// Each part, one after the other.
+    /// Returns each part, one after the other.
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, KeyMap>> {
         self.0.iter().map(Mutex::lock)
     }
 
-    /// All keys, sorted: the order of the maps differs from run to run.
+    /// Returns all keys, sorted, because the order of the maps differs from run to run.
     pub(super) fn all(&self) -> Vec<(LockKey, RequestKind)> {
         let mut all = Vec::new();
         for mut keys in self.each() {
@@ -88,7 +88,7 @@ impl Keys {
         all
     }
 
-    /// Whether no task may wait any more.
+    /// Returns `true` if no task may wait any more.
     pub(crate) fn are_closed(&self) -> bool {
         self.each().any(|keys| keys.is_closed)
     }
@@ -103,7 +103,7 @@ impl Keys {
         self.of(key).each(key).any(|entry| entry.state.is_held())
     }
 
-    /// How many tasks wait for a key, and in how many modes.
+    /// Returns how many tasks wait for a key, and in how many modes.
     pub(crate) fn waiters(&self, key: &LockKey) -> (usize, usize) {
         let keys = self.of(key);
         let each = keys.each(key).map(|entry| entry.state.waiters());
@@ -113,7 +113,7 @@ impl Keys {
         })
     }
 
-    /// What this process knows of a lock that is busy.
+    /// Returns the knowledge of this process about a busy lock.
     pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
         let keys = self.of(key);
         let mut leases = keys.each(key).flat_map(|entry| entry.state.each_lease());
@@ -126,7 +126,8 @@ impl Keys {
         }
     }
 
-    /// A key that the running task holds by a guard, beside those that it wants. Looks at some leases only, since it is for advice.
+    /// Returns a key that the running task holds by a guard, other than those that it wants. Examines only some leases, since
+    /// it is for advice.
     pub(crate) fn held_beside(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
         let mut left = MOST_LOOKED_AT;
         self.each().find_map(|mut keys| {
@@ -137,7 +138,7 @@ impl Keys {
         })
     }
 
-    /// How many leases tasks hold now, and the time until the first of them ends, unless it is renewed.
+    /// Returns how many leases tasks hold now, and the time until the first of them ends, unless it is renewed.
     pub(super) fn held(&self, now: Moment) -> (usize, Option<Duration>) {
         let (mut held, mut first_ends_in) = (0, None);
         for mut keys in self.each() {
@@ -163,7 +164,8 @@ impl Keys {
         (wakers, leases)
     }
 
-    /// How long the keys of this template were held lately, as far as it is known of a part: first of that of the key.
+    /// Returns how long the keys of this template have recently been held, as far as any part knows, starting with that of the
+    /// key.
     fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
         let template = key.template()?;
         let own = self.of(key).typical_holds.get(template).copied();
@@ -177,12 +179,12 @@ impl Keys {
 /// The keys of one part.
 #[derive(Default)]
 pub(super) struct KeyMap {
-    /// The entries of exclusive locks, of shared locks, of locks with permits, and of bodies that run once: see [`KeyMap::of`]. Boxed, so that a removed entry
-    /// is dropped after the mutex is free without being copied.
+    /// The entries of exclusive locks, of shared locks, of locks with permits, and of bodies that run once: see [`KeyMap::of`].
+    /// Boxed, so that a removed entry is dropped after the mutex is free without being copied.
     entries: [Entries; 4],
-    /// How long keys of each template were held lately. A program has a fixed number of templates.
+    /// How long keys of each template have recently been held. A program has a fixed number of templates.
     typical_holds: HashMap<&'static str, Duration>,
-    /// The hints of the states. Only the latest hint of a state is of use; the one before it is removed.
+    /// The hints of the states. Only the latest hint of a state is useful; the previous one is removed.
     pub(super) timers: Timers,
     /// After a shutdown no task may wait any more.
     pub(super) is_closed: bool,
@@ -193,7 +195,7 @@ impl KeyMap {
         &mut self.entries[kind as usize]
     }
 
-    /// The same, and the timers of all entries of the part.
+    /// Returns the entries of this kind, and the timers of all entries of the part.
     pub(super) fn with_timers(&mut self, kind: RequestKind) -> (&mut Entries, &mut Timers) {
         (&mut self.entries[kind as usize], &mut self.timers)
     }
@@ -211,7 +213,7 @@ impl KeyMap {
         }
     }
 
-    /// Takes an entry that is over out of the map. The caller drops it when the mutex is free.
+    /// Removes an entry that is over from the map. The caller drops it when the mutex is free.
     pub(super) fn remove(&mut self, key: &LockKey, kind: RequestKind) -> Option<Box<KeyEntry>> {
         let mut ended = self.of(kind).remove(key)?;
         if let Some(timer) = ended.timer.take() {
@@ -220,7 +222,7 @@ impl KeyMap {
         Some(ended)
     }
 
-    /// The entries of a key, in all modes.
+    /// Returns the entries of a key, in all modes.
     pub(super) fn each(&self, key: &LockKey) -> impl Iterator<Item = &KeyEntry> {
         self.entries
             .iter()
@@ -237,7 +239,7 @@ impl KeyMap {
         entries.map(|entry| &mut **entry)
     }
 
-    /// A moving average, in which the last eight holds have two thirds of the weight.
+    /// Updates a moving average, in which the last eight holds have two thirds of the weight.
     pub(super) fn note_hold(&mut self, template: &'static str, held: Duration) {
         let typical = self.typical_holds.entry(template).or_insert(held);
         *typical = *typical / 8 * 7 + held / 8;
@@ -248,7 +250,7 @@ pub(super) struct KeyEntry {
     pub(super) state: LiveState,
     /// The request in flight that a task polls.
     pub(super) request: Option<Arc<AcquireInFlight>>,
-    /// The last release of a lease, until it has its reply: the next request is sent after the release.
+    /// The last release of a lease, until it has its reply. The next request is sent after the release.
     pub(super) releasing: Option<Arc<ReleaseInFlight>>,
     pub(super) timer: Option<TimerId>,
     /// A shutdown waits until this is dropped.
@@ -256,7 +258,7 @@ pub(super) struct KeyEntry {
 }
 
 impl KeyEntry {
-    /// Whether nothing is left to do.
+    /// Returns `true` if nothing is left to do.
     pub(super) fn is_over(&self) -> bool {
         self.state.is_over() && self.releasing.is_none()
     }

@@ -1,7 +1,8 @@
-//! What the holder of a lease and its observers share.
+//! The state that the holder of a lease and its observers share.
 //!
-//! The state machine decides, and publishes its decisions here. An observer also reads the clock: it sees at once that a lease has
-//! run out, whether or not a timer has fired. Reading is no event of the key: the state machine ends the lease by its own timer.
+//! The state machine decides, and publishes its decisions here. An observer also reads the clock, so it sees at once that a
+//! lease has run out, whether or not a timer has fired. Reading is not an event of the key: the state machine ends the lease by
+//! its own timer.
 
 use std::{
     sync::{
@@ -45,33 +46,33 @@ pub(crate) struct LeaseState {
     pub(crate) mode: Mode,
     /// Cleared once, if at all.
     is_renewed: AtomicBool,
-    /// Whether it is a guard's that its user has not looked at yet. For telemetry only.
+    /// `true` if it belongs to a guard that its user has not used yet. For telemetry only.
     is_unseen: AtomicBool,
     /// In nanoseconds of the clock. It only grows, and only the driver of the state machine writes it.
     valid_until: AtomicU64,
-    /// Which task took it, and when.
+    /// The task that acquired it, and when.
     acquired: (RunningTask, Moment),
-    /// Only with `max_hold` or `min_hold`. In a box: most leases have neither, and a process may hold 100,000 of them.
+    /// Set only with `max_hold` or `min_hold`. Boxed, because most leases have neither, and a process may hold 100,000 of them.
     bounded: Option<Box<Bounded>>,
-    /// All leases, this one among them, that are lost as soon as one of them is.
+    /// All leases, including this one, that are lost as soon as one of them is.
     siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
-    /// Zero until the end; then the number of the reason. Set once, by the first caller that notices the end.
+    /// Zero until the end, then the number of the reason. Set once, by the first caller that notices the end.
     end: AtomicU8,
-    /// Whether a task has waited for the end. A task sets this before it looks at the reason, and the end is set before this is
-    /// looked at. So one of the two sees the other. Most leases end unobserved, and nothing is signalled.
+    /// `true` if a task has waited for the end. A task sets this before it reads the reason, and the end is set before this is
+    /// read, so one of the two sees the other. Most leases end unobserved, and nothing is signalled.
     is_observed: AtomicBool,
     ends: Notify,
-    /// How many guards share the lease. The last one releases; at zero no guard can join. Until then, the lease counts among those
-    /// that are held.
+    /// The number of guards that share the lease. The last one releases it, and at zero no guard can join. Until then, the
+    /// lease counts among those that are held.
     guards: AtomicUsize,
-    /// With a subscriber only. Taken once, by the release.
+    /// Set only with a subscriber. Taken once, by the release.
     watch: OnceLock<Mutex<Option<Box<WatchedHold>>>>,
 }
 
-/// What bounds the time of a lease, beside its ttl.
+/// The bounds on the time of a lease, in addition to its ttl.
 struct Bounded {
     terms: Terms,
-    /// Set when its task begins to run under the lease: `max_hold` and `min_hold` count from there.
+    /// Set when its task begins to run under the lease, from when `max_hold` and `min_hold` count.
     begun: OnceLock<HoldBounds>,
 }
 
@@ -91,7 +92,7 @@ impl RunningTask {
     }
 }
 
-/// In the order of their numbers.
+/// The reasons, in the order of their numbers.
 const REASONS: [LeaseLost; 6] = [
     LeaseLost::Expired,
     LeaseLost::TakenAway,
@@ -106,7 +107,7 @@ fn reason_of(number: u8) -> Option<LeaseLost> {
 }
 
 impl LeaseState {
-    /// Makes the lease of a task that accepts its grant. One guard has it.
+    /// Makes the lease of a task that accepts its grant. It belongs to one guard.
     pub(crate) fn new(
         context: &Arc<Context>,
         key: &LockKey,
@@ -149,7 +150,7 @@ impl LeaseState {
         self.mode.kind()
     }
 
-    /// The fence that the holder shows to a store.
+    /// Returns the fence that the holder shows to a store.
     pub(crate) fn fence(&self) -> Fence {
         Fence {
             token: self.fencing,
@@ -168,7 +169,7 @@ impl LeaseState {
         now.since(self.acquired.1)
     }
 
-    /// The holder of the lease, as the calling task sees it.
+    /// Returns the holder of the lease, as the calling task sees it.
     pub(crate) fn held_by(&self, now: Moment) -> HeldBy {
         let held = self.held_for(now);
         if self.is_of_this_task() {
@@ -178,17 +179,17 @@ impl LeaseState {
         }
     }
 
-    /// Notes that its task has all the leases that it needs, and runs under this one from now on. Returns the bounds, if the state
-    /// machine has to know them.
+    /// Records that its task has all the leases that it needs, and runs under this one from now on. Returns the bounds, if the
+    /// state machine has to know them.
     pub(crate) fn begin(&self) -> Option<HoldBounds> {
         self.is_unseen.store(true, Ordering::Relaxed);
-        // Only these bounds need the time. A contended lock is passed on too often to read the clock without need.
+        // Only these bounds need the time. A contended lock is passed on too often to read the clock unnecessarily.
         let bounded = self.bounded.as_ref()?;
         let bounds = bounded.terms.bounds_from(self.context.clock.now());
         bounded.begun.set(bounds).is_ok().then_some(bounds)
     }
 
-    /// Notes that the user of its guard looks at it.
+    /// Records that the user of its guard has used it.
     pub(crate) fn note_seen(&self) {
         self.is_unseen.store(false, Ordering::Relaxed);
     }
@@ -197,7 +198,7 @@ impl LeaseState {
         self.acquired.0 == RunningTask::current()
     }
 
-    /// Whether the drop of a guard ends it so soon, and unseen by the user.
+    /// Returns `true` if the drop of a guard ends the lease within this time, unused.
     pub(crate) fn ends_unseen(&self, within: Duration) -> bool {
         self.is_unseen.load(Ordering::Relaxed)
             && self.guards.load(Ordering::Relaxed) == 1
@@ -208,12 +209,12 @@ impl LeaseState {
         self.is_renewed.load(Ordering::Relaxed)
     }
 
-    /// Notes that it is not renewed any more. It then runs out, unless a renewal in flight extends it once more.
+    /// Records that it is no longer renewed. It then runs out, unless a renewal in flight extends it once more.
     pub(crate) fn note_unrenewed(&self) {
         self.is_renewed.store(false, Ordering::Relaxed);
     }
 
-    /// Makes the loss of one of these leases the loss of all. The caller must look for an earlier loss afterwards.
+    /// Makes the loss of one of these leases the loss of all. The caller must check for an earlier loss afterwards.
     pub(crate) fn tie(&self, all: &Arc<[Arc<Self>]>) {
         *self.siblings.lock() = Some(Arc::downgrade(all));
     }
@@ -223,21 +224,21 @@ impl LeaseState {
         (self.watch).get_or_init(|| Mutex::new(Some(Box::new(watch))));
     }
 
-    /// The span for the code that runs under the lock.
+    /// Returns the span for the code that runs under the lock.
     pub(crate) fn span(&self) -> tracing::Span {
         let watch = self.watch.get();
         let span = watch.and_then(|watch| watch.lock().as_ref().map(|watch| watch.span()));
         span.unwrap_or_else(tracing::Span::none)
     }
 
-    /// Wakes all tasks that wait for its end, so that they look again.
+    /// Wakes all tasks that wait for its end, so that they check again.
     pub(crate) fn rouse(&self) {
         if self.is_observed.load(SeqCst) {
             catch_panic(|| self.ends.notify_waiters());
         }
     }
 
-    /// When the lease ends unless it is renewed.
+    /// Returns when the lease ends unless it is renewed.
     pub(crate) fn deadline(&self) -> Moment {
         let valid_until = self.valid_until();
         self.held_until()
@@ -248,15 +249,15 @@ impl LeaseState {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
-    /// Moves the end later. Returns how it was lost, if an observer has seen it end meanwhile: then it stays so. A lease that its guard
-    /// has released is not lost, also if the state machine does not know of the release yet.
+    /// Moves the end later. Returns how the lease was lost if an observer has seen it end in the meantime, which is final. A
+    /// lease that its guard has released is not lost, even if the state machine does not know about the release yet.
     pub(crate) fn extend(&self, valid_until: Moment) -> Option<LeaseLost> {
         self.valid_until
             .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
         reason_of(self.end.load(SeqCst)).filter(|reason| *reason != LeaseLost::Released)
     }
 
-    /// How the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
+    /// Returns how the lease ended, if it has. Reads the clock, since no timer may have noticed the end yet.
     pub(crate) fn ended(&self) -> Option<LeaseLost> {
         self.ended_at(self.context.clock.now())
     }
@@ -274,7 +275,7 @@ impl LeaseState {
         None
     }
 
-    /// Ends the lease, once. Returns how it ended: the reason of an earlier end stays.
+    /// Ends the lease, once. Returns how it ended: an earlier reason takes precedence.
     pub(crate) fn end(&self, reason: LeaseLost) -> LeaseLost {
         match (self.end).compare_exchange(0, reason as u8 + 1, SeqCst, SeqCst) {
             Ok(_) => {
@@ -285,11 +286,11 @@ impl LeaseState {
         }
     }
 
-    /// Reports that the state machine has ended the lease. Returns the leases that are lost with it: none, if the guard has released
-    /// them meanwhile.
+    /// Reports that the state machine has ended the lease. Returns the leases that are lost with it, or none if the guard has
+    /// released them in the meantime.
     ///
-    /// The caller of `tie` looks for ends after it has tied, and this looks for ties after the end was set. So one of the two sees
-    /// the other.
+    /// The caller of `tie` checks for ends after it has tied, and this checks for ties after the end was set, so one of the two
+    /// sees the other.
     pub(crate) fn note_lost(&self, reason: LeaseLost) -> Option<Arc<[Arc<Self>]>> {
         let reason = self.end(reason);
         if reason == LeaseLost::Released {
@@ -306,9 +307,9 @@ impl LeaseState {
     pub(crate) async fn lost(&self) -> LeaseLost {
         let mut ends = std::pin::pin!(self.ends.notified());
         self.is_observed.store(true, SeqCst);
-        // Bounded by the signals.
+        // Bounded by the number of signals.
         loop {
-            // Listens before it looks: in the other order an end between the two would be missed.
+            // Listens before it checks: in the other order, an end between the two would be missed.
             ends.as_mut().enable();
             if let Some(reason) = self.ended() {
                 return reason;
@@ -319,7 +320,7 @@ impl LeaseState {
         }
     }
 
-    /// Lets one more guard share the lease. Returns whether that is possible: the last guard may have released it.
+    /// Lets one more guard share the lease. Returns whether that is possible, because the last guard may have released it.
     pub(crate) fn join(&self) -> bool {
         let count = |guards: usize| (guards > 0).then_some(guards + 1);
         self.guards
@@ -327,14 +328,15 @@ impl LeaseState {
             .is_ok()
     }
 
-    /// Takes away the share of one guard. Returns whether it was the last one.
+    /// Removes the share of one guard. Returns whether it was the last one.
     pub(super) fn leave(&self) -> bool {
         self.guards.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// The last guard releases: ends the lease, before the next task has the lock. No clone of this lease may look valid beside the
-    /// next lease. Returns how it ended before, if it was lost. The caller closes it in the tally of held leases when the release has
-    /// begun. Else a shutdown could find nothing held and nothing in flight between the two.
+    /// Ends the lease when the last guard releases it, before the next task has the lock: no clone of this lease may look valid
+    /// at the same time as the next lease. Returns how it ended before, if it was lost. The caller closes it in the tally of
+    /// held leases when the release has begun. Otherwise a shutdown could find nothing held and nothing in flight between the
+    /// two.
     pub(super) fn release(&self, now: Moment) -> Option<LeaseLost> {
         let lost = self.ended_at(now);
         self.end(LeaseLost::Released);
@@ -346,7 +348,7 @@ impl LeaseState {
         lost
     }
 
-    /// The action that releases the lease, when the state machine no longer has it.
+    /// Returns the action that releases the lease, when the state machine no longer has it.
     pub(crate) fn release_action(&self) -> ReleaseAction<Arc<Owner>> {
         ReleaseAction {
             owner: self.owner.clone(),
@@ -357,7 +359,7 @@ impl LeaseState {
         }
     }
 
-    /// The request that has the server compare the owner token.
+    /// Returns the request that makes the server compare the owner token.
     pub(crate) fn renewal(&self, ttl: Duration) -> Renew {
         Renew::without_tokens(&self.owner, ttl)
     }
@@ -369,7 +371,7 @@ impl LeaseState {
         }
     }
 
-    /// Like `remaining`, for the simulation: it changes nothing.
+    /// Like `remaining`, but changes nothing. For the simulation.
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
         match self.end.load(SeqCst) {

@@ -1,5 +1,5 @@
-//! The locks of this process. For each key: which task holds it, which ones wait, and which requests are sent to the server. For
-//! all of them: the registry, and what they share.
+//! The locks of this process. For each key, this includes the task that holds it, the tasks that wait, and the requests that
+//! are sent to the server; for all keys together, the registry and the shared context.
 
 mod acquire_in_flight;
 pub(crate) mod context;

@@ -1,7 +1,8 @@
-//! Whether the backend replies. In an outage new requests fail at once, instead of each waiting for its own time-out.
+//! The state of an outage. While the backend does not reply, new requests fail at once, instead of each waiting for its own
+//! time-out.
 //!
-//! Requests that waited before the outage continue to wait, and so do those that may wait for ever. Servers that fail over have no
-//! such limit by default, since their own configuration says how long a fail-over takes.
+//! Requests that waited before the outage continue to wait, and so do those that may wait forever. Servers that fail over have
+//! no such limit by default, since their own configuration determines how long a fail-over takes.
 
 use std::{
     fmt,
@@ -21,15 +22,15 @@ use crate::{
     runtime::{clock::Clock, executor::Executor, mutex::Mutex},
 };
 
-/// The outage state of one manager. Each reply is noted here, and each request that had none.
+/// The outage state of one manager. Each reply is recorded here, and each request that got none.
 pub(crate) struct Outage {
-    /// After so long without a reply, new requests no longer wait; `None`: they always wait.
+    /// New requests no longer wait after this long without a reply; `None` if they always wait.
     fail_fast_after: Option<Duration>,
-    /// When the first request since the last reply failed, in nanoseconds of the manager's clock; 0 if the last request had a
+    /// When the first request since the last reply failed, in nanoseconds of the manager's clock; 0 if the last request got a
     /// reply.
     since: AtomicU64,
     last_failure: Mutex<Option<Source>>,
-    /// Whether a request is in flight that only finds out whether the outage is over.
+    /// `true` if a request is in flight whose only purpose is to find out whether the outage is over.
     is_probing: AtomicBool,
 }
 
@@ -43,25 +44,25 @@ impl Outage {
         }
     }
 
-    /// Notes that a request had its reply, or had none.
+    /// Records that a request got its reply, or got none.
     pub(crate) fn note<T>(&self, result: &Result<T, Failure>, clock: &Clock) {
         match result {
             Err(Failure::NoReply(source) | Failure::LostVote(source) | Failure::NotNow(source)) => {
                 *self.last_failure.lock() = Some(source.clone());
-                // If two requests fail at once, both may store their time. The later time may count, which is off by the time
+                // If two requests fail at once, both may store their time. The later one may remain, which is off by the time
                 // between the two.
                 if self.since.load(Ordering::Relaxed) == 0 {
                     let first = clock.now().as_nanos().max(1);
                     self.since.store(first, Ordering::Release);
                 }
             }
-            // Usually there is no outage, and a write would take the value from the caches of other threads.
+            // Usually there is no outage, and a write would evict the value from the caches of other threads.
             _ if self.since.load(Ordering::Relaxed) != 0 => self.since.store(0, Ordering::Release),
             _ => {}
         }
     }
 
-    /// The last failure, if no request has had a reply since.
+    /// Returns the last failure, if no request has got a reply since.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
         if self.since.load(Ordering::Acquire) == 0 {
             return None;
@@ -70,8 +71,8 @@ impl Outage {
         failure.map(|failure| failure.to_string().into())
     }
 
-    /// Refuses a request that begins in an outage, unless it may wait for ever. During an outage one `look` at a key at a time finds
-    /// out whether the outage is over. It changes nothing.
+    /// Refuses a request that begins in an outage, unless it may wait forever. During an outage, one `look` at a key at a time,
+    /// which changes nothing, finds out whether the outage is over.
     pub(crate) fn check<T: Send + 'static>(
         self: &Arc<Self>,
         wait: Wait,
@@ -111,7 +112,7 @@ impl Drop for Probe {
     }
 }
 
-/// Why a request was refused without being sent.
+/// The reason why a request was refused without being sent.
 #[derive(Debug)]
 struct NoContact {
     lasts: Duration,

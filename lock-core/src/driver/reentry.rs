@@ -1,18 +1,20 @@
-//! The leases that the running task holds, so that taking one of them again succeeds at once.
+//! Reentry: the leases that the running task holds, so that acquiring one of them again succeeds at once.
 //!
 //! The set follows the task, through `join!` and nested calls. It does not follow into a spawned task, nor into a task of a
-//! `LocalSet` that is driven inside the body. It is a list from the innermost body outwards, as short as bodies are nested.
+//! `LocalSet` that is driven inside the body. It is a list from the innermost body outwards, whose length is the depth of the
+//! nesting.
 //!
-//! Calls of one key by branches of one body (`join!`) have the key in turn. A call waits for the [turn](Turns) of the innermost
-//! body that holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and continues at
-//! once.
+//! Calls for one key by branches of one body (`join!`) have the key in turn. A call waits for the [turn](Turns) of the
+//! innermost body that holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and
+//! continues at once.
 //!
-//! A call for the key in shared mode needs only a part of the turn. Such calls run together, and not beside a call that asks for
-//! the key exclusively. From then on its own body holds the key shared, even under an exclusive lease. An exclusive call inside
-//! that body is refused: if its sibling did the same, each would wait for the other's part. So no call waits under a shared lease.
+//! A call for the key in shared mode needs only a part of the turn. Such calls run together, but never together with a call
+//! that asks for the key exclusively. From then on, the call's own body holds the key shared, even under an exclusive lease. An
+//! exclusive call inside that body is refused: if its sibling did the same, each would wait for the other's part. So no call
+//! waits under a shared lease.
 //!
-//! Guards take no turn: a guard and then a call in the same branch would wait for itself. Rejected: to admit an exclusive call
-//! under a shared call where the lease is exclusive. It would run beside its shared siblings.
+//! Guards take no turn, because a guard and then a call in the same branch would wait for itself. Rejected: admitting an
+//! exclusive call under a shared call where the lease is exclusive, since it would run concurrently with its shared siblings.
 
 use std::{
     collections::BTreeMap,
@@ -38,31 +40,32 @@ use crate::{
 };
 
 tokio::task_local! {
-    /// The innermost body that is being polled, and the task that polls it now; `None` on a thread that blocks on the body. It is not
-    /// always the task that polled it first: a future can be moved between two polls.
+    /// The innermost body that is being polled, and the task that polls it now; `None` on a thread that blocks on the body. It
+    /// is not always the task that polled it first, because a future can be moved between two polls.
     static INNERMOST: (Arc<HeldByBody>, Option<task::Id>);
 }
 
-/// What one running body holds. Guards that take one of its keys again share the lease.
+/// The keys that one running body holds. Guards that take one of them again share the lease.
 pub(crate) struct HeldByBody {
-    /// `None` for a task that its caller waits for. The bodies outside of this one are then the caller's.
+    /// `None` for a task for which its caller waits. The bodies outside of this one are then the caller's.
     leases: Leases,
-    /// Those of its keys that the body took again in shared mode. The body holds these only shared, whatever the mode of the lease.
+    /// The keys that the body took again in shared mode. The body holds these only shared, whatever the mode of the lease.
     shared: Vec<LockKey>,
-    /// Those of its keys that calls inside the body took again. The calls get [`PARTS`] of the turn in the order in which they ask.
+    /// The keys that calls inside the body took again. The calls get [`PARTS`] of the turn in the order in which they ask.
     turns: Mutex<BTreeMap<LockKey, Arc<Semaphore>>>,
     outer: Option<Arc<HeldByBody>>,
 }
 
-/// The parts of a turn. An exclusive call takes them all, a shared one takes one. As many as a semaphore can give out at once.
+/// The number of parts of a turn. An exclusive call takes them all, a shared one takes one. It is the largest number that a
+/// semaphore can give out at once.
 const PARTS: u32 = u32::MAX >> 3;
 
-/// The right of a call to have a key that its body holds already: the turn of that key, or one part of it. Other branches of the body
-/// wait until it is dropped.
+/// The right of a call to have a key that its body already holds: the turn of that key, or one part of it. Other branches of
+/// the body wait until it is dropped.
 pub(crate) type Turn = (LockKey, OwnedSemaphorePermit);
 
 impl HeldByBody {
-    /// The leases that are this manager's. Another manager's lease on the same key is another lock.
+    /// Returns the leases that belong to this manager. Another manager's lease on the same key is another lock.
     fn leases_of(&self, registry: &Registry) -> impl Iterator<Item = &Arc<LeaseState>> {
         let is_ours = |lease: &&Arc<LeaseState>| Arc::ptr_eq(&lease.context, &registry.context);
         self.leases.all().iter().filter(is_ours)
@@ -75,9 +78,9 @@ impl HeldByBody {
     }
 }
 
-/// Runs `body` as one that holds the leases. It holds the keys that the call has shared turns of only shared, whatever the mode of the
-/// lease. Without leases, it is a task that the running one waits for.
-// No `async fn`: the bodies that the caller is in are noted by this call, and not by the first poll.
+/// Runs `body` as one that holds the leases. It holds the keys for which the call has shared turns only in shared mode,
+/// whatever the mode of the lease. Without leases, it is a task for which the running one waits.
+// Not an `async fn`, so that the enclosing bodies of the caller are captured by this call, and not by the first poll.
 pub(crate) fn scope<T>(
     leases: Leases,
     turns: &[Turn],
@@ -100,13 +103,14 @@ pub(crate) fn scope<T>(
     }
 }
 
-/// Waits, as long as the call may, until no other branch of the running body is in a call with one of these keys. Shared calls do
-/// not wait for shared ones. Turns are acquired in the order of the bytes of their keys: branches with keys in common then do not
-/// wait for each other in a circle.
+/// Waits, as long as the call may, until no other branch of the running body is in a call with one of these keys. Shared calls
+/// do not wait for shared ones. Turns are acquired in the order of the bytes of their keys, so branches with keys in common do
+/// not wait for each other in a circle.
 ///
 /// If the body does not hold all of the keys, this does not wait. The keys are then waited for, or refused, as without a body.
 ///
-/// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it is to continue.
+/// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it continues after
+/// a loss.
 ///
 /// # Cancel safety
 ///
@@ -124,7 +128,7 @@ pub(crate) async fn acquire_turns(
         let parts = if *wanted == Mode::Shared { 1 } else { PARTS };
         order.insert(key, (parts, body.turns_of(key), lease));
     }
-    // In a box, so that a call outside of a body stays small.
+    // Boxed, so that a call outside of a body stays small.
     Box::pin(async move {
         let deadline = deadline(wait, registry.context.clock.now());
         let mut acquired = Vec::new();
@@ -151,8 +155,8 @@ pub(crate) async fn acquire_turns(
 /// A lease, and the innermost body that holds it.
 pub(crate) type Found = (Arc<LeaseState>, Arc<HeldByBody>);
 
-/// The lease by which the running task holds this key, and the innermost body that holds it, for a call that asks for the key in this
-/// mode. Fails if the mode does not allow it, or if the key is held by the caller of the task.
+/// Returns the lease by which the running task holds this key, and the innermost body that holds it, for a call that asks for
+/// the key in this mode. Fails if the mode does not allow it, or if the key is held by the caller of the task.
 pub(crate) fn find(
     registry: &Registry,
     key: &LockKey,
@@ -170,36 +174,37 @@ pub(crate) fn find(
     }
     let mut callers = chain().filter_map(|body| lease_of(&body));
     if callers.any(|lease| lease.ended().is_none()) {
-        let reason = "a caller holds the key, and waits for this body, which `on_drop = finish` runs as a task of its own: each would \
-                      wait for the other. Give one of the two another key, or write `on_drop = cancel`";
+        let reason = "a caller holds the key and waits for this body, which `on_drop = finish` runs in a task of its own, so \
+                      each would wait for the other: give one of the two another key, or write `on_drop = cancel`";
         return Err(LockError::invalid(reason).about(key));
     }
     Ok(None)
 }
 
-/// Whether a task that holds a key in one mode may acquire it again in another.
+/// Checks whether a task that holds a key in one mode may acquire it again in another.
 fn check_mode(held: Mode, wanted: Mode) -> Result<(), LockError> {
     let reason = match (held, wanted) {
         (Mode::Exclusive | Mode::Once, Mode::Exclusive | Mode::Shared)
         | (Mode::Shared, Mode::Shared)
         | (Mode::Permits(_), Mode::Permits(_)) => return Ok(()),
         (Mode::Shared, Mode::Exclusive) => {
-            "it would wait for its own share without end. Take it exclusively in the outer call, or end the outer call before this one"
+            "it would wait for its own share forever. Acquire it exclusively in the outer call, or end the outer call before \
+             this one"
         }
         (_, Mode::Once) => {
-            "it would wait for itself without end. Call the function outside of the body, or give it a key of its own"
+            "it would wait for itself forever. Call the function outside of the body, or give it a key of its own"
         }
         (Mode::Permits(_), _) | (_, Mode::Permits(_)) => {
-            "a key is locked either with permits or without. Name the same mode in both calls, or use another key for one of them"
+            "a key is locked either with permits or without. Use the same mode in both calls, or another key for one of them"
         }
     };
     Err(LockError::invalid(format!(
-        "this task holds the key {held}, and asks for it {wanted}: {reason}"
+        "this task holds the key {held}, but asks for it {wanted}: {reason}"
     )))
 }
 
-/// A key that the running task holds by this registry, by a body or a guard, other than those that it wants now. The error of a busy
-/// lock names it.
+/// Returns a key that the running task holds by this registry, by a body or a guard, other than those that it wants now. The
+/// error of a busy lock names it.
 pub(crate) fn held_beside(
     registry: &Registry,
     is_wanted: impl Fn(&LockKey) -> bool,
@@ -212,30 +217,30 @@ pub(crate) fn held_beside(
     by_body.or_else(|| registry.keys.held_beside(is_wanted))
 }
 
-/// The leases of the innermost body.
+/// Returns the leases of the innermost body.
 pub(crate) fn current() -> Option<Leases> {
     all().next().map(|body| body.leases.clone())
 }
 
-/// Whether the running task holds this key, by a lease of any manager.
+/// Returns `true` if the running task holds this key, by a lease of any manager.
 pub(crate) fn holds(key: &LockKey) -> bool {
     let mut held = all().filter(|body| body.leases.ended().is_none());
     held.any(|body| body.leases.all().iter().any(|lease| lease.key == *key))
 }
 
-/// The bodies that the running task is in, from the innermost outwards.
+/// Returns the bodies in which the task runs, from the innermost outwards.
 fn all() -> impl Iterator<Item = Arc<HeldByBody>> {
     chain().take_while(|body| !matches!(body.leases, Leases::None))
 }
 
-/// Like [`all`], and after these the bodies that the caller of this task is in.
+/// Like [`all`], but followed by the bodies in which the caller of this task runs.
 fn chain() -> impl Iterator<Item = Arc<HeldByBody>> {
     iter::successors(innermost(), |body| body.outer.clone())
 }
 
 fn innermost() -> Option<Arc<HeldByBody>> {
     let (body, task) = INNERMOST.try_with(Clone::clone).ok()?;
-    // A task of a `LocalSet` is polled inside the body that drives the set, and has an id of its own.
+    // A task of a `LocalSet` is polled inside the body that drives the set, but has an id of its own.
     let is_this_task = task::try_id().is_none_or(|id| task == Some(id));
     is_this_task.then_some(body)
 }

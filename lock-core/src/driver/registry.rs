@@ -1,7 +1,8 @@
 //! All keys that this process wants or holds, and the driver of their state machines.
 //!
-//! Each event goes the same way, through `apply`, or `step` for a release: under the mutex of the key the state machine makes the
-//! transition. After the mutex is free, what follows is carried out (`effects.rs`). An event between the two finds the new state.
+//! Each event takes the same path, through `apply`, or `step` for a release: under the mutex of the key, the state machine
+//! makes the transition. After the mutex is free, its effects are carried out (`effects.rs`). An event between the two finds
+//! the new state.
 
 use std::{
     sync::{
@@ -49,14 +50,14 @@ pub(crate) struct Registry {
     pub(crate) context: Arc<Context>,
     /// The prefix of every key on the server.
     pub(crate) prefix: String,
-    /// How many tasks wait, for any key.
+    /// The number of tasks that wait, for any key.
     pub(super) waiting: AtomicUsize,
     pub(super) limits: Limits,
     pub(crate) keys: Keys,
     last_task: AtomicU64,
 }
 
-/// What an event means for the task that caused it, and the request that this task is to poll.
+/// The outcome of an event for the task that caused it, and the request that this task has to poll.
 pub(super) type Applied = (LiveOutcome, Option<Arc<AcquireInFlight>>);
 
 impl Registry {
@@ -71,7 +72,7 @@ impl Registry {
         });
         let weak = Arc::downgrade(&registry);
         registry.context.grants.listen(Box::new(move |news| {
-            // When the manager has ended, nothing is left of its keys.
+            // Once the manager has ended, nothing is left of its keys.
             if let Some(registry) = weak.upgrade() {
                 registry.hear(news);
             }
@@ -81,7 +82,7 @@ impl Registry {
         registry
     }
 
-    /// A task acquires the key at once, or begins to wait, until the deadline at most. Returns its id, and what became of it.
+    /// Lets a task acquire the key at once, or start to wait, until the deadline at most. Returns its id and the outcome.
     pub(crate) fn wait(
         self: &Arc<Self>,
         key: &LockKey,
@@ -96,11 +97,11 @@ impl Registry {
         let mut keys = self.keys.of(key);
         if kind.is_alone() && keys.of(RequestKind::Shared).contains_key(key) {
             drop(keys);
-            // Done before the request is sent: the key is then free for the request if no task has the share.
+            // Done before the request is sent, so that the key is free for the request if no task has the share.
             self.event(key, RequestKind::Shared, Event::CloseShares);
             keys = self.keys.of(key);
         }
-        // Checked under the mutex that the state is made under: a shutdown looks at all states only once.
+        // Checked under the mutex under which the state is made, because a shutdown visits all states only once.
         if keys.is_closed {
             return Err(Refusal::Closed.into_error(key, now, KnownHolder::default()));
         }
@@ -117,8 +118,8 @@ impl Registry {
         }
     }
 
-    /// A task polls, perhaps with the reply to the request that it polled. A key that is not known is that of a manager that was shut
-    /// down.
+    /// Polls on behalf of a task, perhaps with the reply to the request that it polled. A key that is not known belongs to a
+    /// manager that has been shut down.
     pub(crate) fn poll(
         self: &Arc<Self>,
         key: &LockKey,
@@ -141,9 +142,10 @@ impl Registry {
         applied.unwrap_or((Outcome::Refused(Refusal::Closed), None))
     }
 
-    /// A guard gives up its share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the future
-    /// leaves the release in flight. `None`: there is nothing to wait for, since the lease stays in this process. The rest of a lost
-    /// lease is released, too. A `result` is stored by the release: the lease of a run does not stay in this process.
+    /// Gives up a guard's share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the
+    /// future leaves the release in flight. `None` if there is nothing to wait for, since the lease stays in this process. The
+    /// rest of a lost lease is released, too. A `result` is stored by the release: the lease of a run does not stay in this
+    /// process.
     pub(crate) fn release(
         self: &Arc<Self>,
         lease: &LeaseState,
@@ -167,7 +169,7 @@ impl Registry {
             let new = || OpenRelease::new(&self.context, lease.release_action(), now);
             let open = effects.open_release.take().unwrap_or_else(new);
             let mut releasing = Releasing::begin(open, lost, result);
-            // The release reaches the connection before the next request for the key.
+            // The release must reach the connection before the next request for the key.
             if effects.acquires {
                 releasing.send();
             }
@@ -178,14 +180,14 @@ impl Registry {
         releasing
     }
 
-    /// The task of a request has left, and the executor continues with the request.
+    /// Makes the executor continue with a request whose task has left.
     pub(crate) fn finish_elsewhere(&self, request: &AcquireInFlight) {
         if let Some(reply) = request.take() {
             effects::finish_on_executor(&self.context, request.owner.clone(), reply);
         }
     }
 
-    /// The caller had a lease renewed, and the server replied.
+    /// Processes the server's reply to a renewal that the caller requested.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         lease: &LeaseState,
@@ -202,18 +204,18 @@ impl Registry {
         effects::report_renewed(&self.context, self.clone(), &lease.owner, reply);
     }
 
-    /// The error of a refusal. It names the holder in this process, if there is one by now.
+    /// Returns the error of a refusal. It names the holder in this process, if there is one by now.
     pub(crate) fn refused(&self, key: &LockKey, refusal: Refusal) -> LockError {
         let now = self.context.clock.now();
         refusal.into_error(key, now, self.keys.busy(key, now))
     }
 
-    /// A key as the server knows it.
+    /// Returns the key as the server knows it.
     pub(crate) fn full_key(&self, key: &LockKey) -> Arc<str> {
         key.with_prefix(&self.prefix)
     }
 
-    /// What the backend reports by itself.
+    /// Handles the events that the backend reports by itself.
     fn hear(self: &Arc<Self>, news: News<'_>) {
         match news {
             News::Notice(owner, notice, now) => {
@@ -233,7 +235,7 @@ impl Registry {
         }
     }
 
-    /// An event of a key that no task waits for.
+    /// Applies an event of a key for which no task waits.
     pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
         let now = self.context.clock.now();
         self.apply(self.keys.of(key), key, kind, now, event);
@@ -245,7 +247,7 @@ impl Registry {
         }
     }
 
-    /// No share of this process admits a further task from now on. Returns whether there was a share.
+    /// Closes all shares of this process, which then admit no further task. Returns whether there was a share.
     pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
         let mut all = self.keys.all();
         all.retain(|(_, kind)| *kind == RequestKind::Shared);
@@ -255,7 +257,7 @@ impl Registry {
         !all.is_empty()
     }
 
-    /// No task waits from now on.
+    /// Lets no task wait from now on.
     pub(crate) fn close(self: &Arc<Self>) {
         for mut keys in self.keys.each() {
             keys.is_closed = true;
@@ -263,12 +265,12 @@ impl Registry {
         self.event_of_all(|| Event::Close);
     }
 
-    /// All leases are lost.
+    /// Ends all leases as lost.
     pub(crate) fn lose_all(self: &Arc<Self>, reason: LeaseLost) {
         self.event_of_all(|| Event::LoseAll(reason));
     }
 
-    /// Makes the transition of an event, and carries out what follows. `None`: nothing is known of the key.
+    /// Makes the transition of an event, and carries out its effects. `None` if nothing is known about the key.
     fn apply(
         self: &Arc<Self>,
         keys: MutexGuard<'_, KeyMap>,
@@ -310,7 +312,7 @@ impl Registry {
             actions: effects::spare_list(),
         };
         let outcome = entry.state.apply(event, &mut cx);
-        // Noted first: a request of the same transition is sent after the release.
+        // Recorded first, so that a request of the same transition is sent after the release.
         let open_release = match &outcome {
             Outcome::Released(AfterRelease::ReturnToServer(action)) => {
                 Some(OpenRelease::new(&self.context, action.clone(), now))
@@ -327,7 +329,7 @@ impl Registry {
         Some((outcome, effects))
     }
 
-    /// Sets the timer of the key, and notes which of its requests a task polls. Called with the mutex locked.
+    /// Sets the timer of the key, and records which of its requests a task polls. Called with the mutex locked.
     fn settle(
         &self,
         entry: &mut KeyEntry,
@@ -371,7 +373,7 @@ impl Registry {
     }
 }
 
-/// Makes what the state machine of a key asks for.
+/// The host of the state machine of one key.
 struct OfKey<'a> {
     context: &'a Arc<Context>,
     prefix: &'a str,
@@ -419,7 +421,7 @@ impl EventListener for Registry {
         };
         match &entry.releasing {
             Some(last) if *last.action.owner == *owner => entry.releasing = None,
-            // Another release of the key has begun since.
+            // Another release of the key has begun in the meantime.
             _ => return,
         }
         let ended = if entry.is_over() {

@@ -1,15 +1,15 @@
 //! A release of a key while it is in flight, as the driver knows it, until its outcome is known.
 //!
-//! Meanwhile the next acquire of the key in this process is sent after the release. One connection keeps the order of its requests,
-//! so that acquire finds the key free. Sometimes it is not known that both use one connection: several servers, no scripts, no
-//! connection yet. Then the acquire waits for the outcome of the release. The order can still break: a redirect, a broken connection, a
-//! script that the server forgot, replicas that must acknowledge. Then the reply is "busy", and the acquire waits for the outcome as
-//! well and is sent once more.
+//! Until then, the next acquire of the key in this process is sent after the release. One connection keeps the order of its
+//! requests, so that acquire finds the key free. Sometimes it is not known that both use one connection: with several servers,
+//! without scripts, or before there is a connection. Then the acquire waits for the outcome of the release. The order can still
+//! break, by a redirect, a broken connection, a script that the server forgot, or replicas that must acknowledge. Then the
+//! reply is "busy", and the acquire also waits for the outcome and is sent once more.
 //!
-//! Each acquire waits for one command time-out at most: the task that polls the release may have stopped polling it.
+//! Each acquire waits for at most one command time-out, because the task that polls the release may have stopped polling it.
 //!
-//! Rejected: a state for a release in flight in the state machine of the key. It would decide nothing: an acquire that is sent
-//! after a release is only a request that takes longer.
+//! Rejected: a state for a release in flight in the state machine of the key. It would decide nothing, because an acquire that
+//! is sent after a release is only a request that takes longer.
 
 use std::sync::Arc;
 
@@ -37,13 +37,13 @@ pub(crate) struct ReleaseInFlight {
     pub(super) started: Moment,
     /// The result of a run, until it is stored or given up.
     pub(super) result: Mutex<Option<RunResult>>,
-    /// Open until the outcome.
+    /// Open until the outcome is known.
     outcome: Tally,
     /// A shutdown waits for it.
     _in_progress: Open,
 }
 
-/// The release until its outcome is known. Its drop tells the registry, and the acquires that wait for the outcome.
+/// The release until its outcome is known. Its drop notifies the registry, and the acquires that wait for the outcome.
 pub(crate) struct OpenRelease(pub(super) Arc<ReleaseInFlight>);
 
 impl OpenRelease {
@@ -62,7 +62,7 @@ impl OpenRelease {
         }))
     }
 
-    /// What the outcome means for the task. An earlier loss of the lease stays: no reply can change it.
+    /// Converts the outcome for the task. An earlier loss of the lease stays, because no reply can change it.
     pub(super) fn verdict(
         &self,
         lost: Option<LeaseLost>,
@@ -91,7 +91,7 @@ impl OpenRelease {
             }
             (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
         };
-        // Without a lease when it began, a request is given up.
+        // Only for a lease that was valid when the release began. Otherwise a request was given up.
         if *started < action.valid_until {
             telemetry::lost_at_release(key, action.owner.mode.kind().shown(), reason);
         }
@@ -112,7 +112,7 @@ impl Drop for OpenRelease {
 }
 
 impl ReleaseInFlight {
-    /// Makes one try, which is sent with the first poll of its future.
+    /// Makes one try, which is sent by the first poll of its future.
     pub(super) fn try_once(&self) -> Reply<Answered<ReleaseOutcome>> {
         let (context, action) = (&self.context, &self.action);
         let kept_for = |until: Moment| until.since(context.clock.now());
@@ -154,7 +154,7 @@ impl ReleaseInFlight {
         else {
             return answer;
         };
-        // With an entry in the queue, the release grants the key by a message.
+        // If it has an entry in the queue, the release grants it the key by a message.
         let is_queued =
             request.queue_mode != QueueMode::DoNotQueue && busy.wake_up == WakeUpMode::Push;
         if is_queued || busy.needs_new_token() || !self.await_outcome(until).await {
@@ -164,7 +164,7 @@ impl ReleaseInFlight {
         context.backend.acquire(request).await
     }
 
-    /// Waits for the outcome, and returns whether it came.
+    /// Waits for the outcome, and returns whether it arrived.
     async fn await_outcome(&self, until: Moment) -> bool {
         let left = until.since(self.context.clock.now());
         self.context.within(left, self.outcome.emptied()).await

@@ -1,7 +1,7 @@
 //! The future of a task that releases a key.
 //!
-//! The task polls the first try of the release. If the task is dropped, the manager's executor continues with it. No task waits for
-//! the release of a dropped acquire, so the executor has it from the start. Every further try runs on the executor
+//! The task polls the first try of the release. If the task is dropped, the manager's executor continues with it. No task waits
+//! for the release of a dropped acquire, so the executor has that one from the start. Every further try runs on the executor
 //! (`driver/until_certain.rs`), and the task only waits for the result.
 
 use std::{
@@ -24,7 +24,7 @@ use crate::{
 
 /// A release that its task may wait for. Dropping it leaves the release in flight.
 ///
-/// Written by hand, to be small: each of thousands of tasks that wait for a lock keeps room for one.
+/// Written by hand to be small, because each of thousands of tasks that wait for a lock reserves room for one.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Releasing(Stage);
 
@@ -40,12 +40,13 @@ enum Stage {
 struct FirstTry {
     answer: Reply<Answered<ReleaseOutcome>>,
     lost: Option<LeaseLost>,
-    /// Dropped after the request.
+    /// Declared after the request, so that it is dropped after it.
     open: OpenRelease,
 }
 
 impl Releasing {
-    /// Begins a release, which is sent with the first poll. `lost`: how the lease was lost before. `result`: the result of a run.
+    /// Begins a release, which is sent by the first poll. `lost` says how the lease was lost before, and `result` is the result
+    /// of a run.
     pub(crate) fn begin(
         open: OpenRelease,
         lost: Option<LeaseLost>,
@@ -61,7 +62,7 @@ impl Releasing {
         }))
     }
 
-    /// For a lease that its task lost, and that other tasks still have.
+    /// Fails for a lease that its task lost, while other tasks still have it.
     pub(crate) fn lost(key: &LockKey, reason: LeaseLost) -> Self {
         let lost = LockError::lost(key, reason, None);
         Self(Stage::Known(Box::new(Err(lost))))
@@ -123,10 +124,10 @@ impl Future for Releasing {
 
 impl Drop for Releasing {
     fn drop(&mut self) {
-        // The executor has any other stage already.
+        // In any other stage, the executor already has the release.
         if let Stage::FirstTry(mut first) = mem::replace(&mut self.0, Stage::Over) {
             let executor = first.open.0.context.executor.clone();
-            // Without a `Releasing`: an executor that has ended drops this work, which must not be started again.
+            // Without a `Releasing`, because an executor that has ended drops this work, which must not be started again.
             executor.start_patiently(async move {
                 let answer = first.answer.as_mut().await;
                 drop(first.end(answer));

@@ -1,9 +1,10 @@
-//! The task of the timers of a manager: the hints of the state machines, and the renewals that they cause.
+//! The timer task of a manager: the hints of the state machines, and the renewals that they cause.
 //!
-//! The hints stand beside the states (`driver/key_map.rs`), under the same mutex. This task looks at all of them when it wakes.
+//! The hints are stored with the states (`driver/key_map.rs`), under the same mutex. This task examines all of them when it
+//! wakes.
 //!
-//! Renewals leave in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs no
-//! more than those batches. Those that are due meanwhile make larger batches.
+//! Renewals are sent in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs
+//! no more than those batches. Renewals that become due in the meantime make larger batches.
 
 use std::{
     collections::BTreeMap,
@@ -31,43 +32,45 @@ use crate::{
     },
 };
 
-/// The most renewals in one message, so that the server stays responsive to others.
+/// The maximum number of renewals in one message, so that the server stays responsive to others.
 const LARGEST_BATCH: usize = 512;
 
 pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
 
-/// What the registry is to the parts that report events to it.
+/// The interface of the registry for the parts that report events to it.
 pub(crate) trait EventListener: Send + Sync {
-    /// Makes the transition of an event, and carries out what follows from it.
+    /// Makes the transition of an event, and carries out its effects.
     fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>);
 
-    /// Called when the release of this owner token has its result, or when none will come.
+    /// Called when the release of this owner token has its result, or when none will arrive.
     fn released(&self, owner: &Owner);
 
-    /// The hints that are due at `now`, with those that are due within `ahead` from then. Else when the next one is due.
+    /// Returns the hints that are due at `now`, together with those that are due within `ahead` from then, or else when the
+    /// next one is due.
     fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)>;
 
-    /// Sends a batch of renewals. A reply may take so long.
+    /// Sends a batch of renewals, whose reply may take this long.
     fn renew(self: Arc<Self>, batch: Vec<Renew>, within: Duration);
 
-    /// Returns the properties of the backend: how long a renewal takes, and how many batches may be in flight. Further renewals wait
-    /// in `due`.
+    /// Returns the properties of the backend: how long a renewal takes, and how many batches may be in flight. Further renewals
+    /// wait in `due`.
     fn traits(&self) -> Traits;
 
-    /// The task of the timers has ended, with the runtime that it ran on. Waiters and observers of leases look again, which starts
-    /// another.
+    /// Called when the timer task has ended, with the runtime on which it ran. Waiters and observers of leases check again,
+    /// which starts another one.
     fn rouse_all(&self);
 }
 
 pub(crate) struct Ticking {
-    /// Wakes the task for the hints of the states, which are kept beside the states.
+    /// Wakes the task for the hints of the states, which are stored with the states.
     pub(crate) alarm: Alarm,
     /// In the order in which their leases end.
     due: Mutex<BTreeMap<(Moment, u64), Renew>>,
     in_flight: AtomicUsize,
-    /// Signalled when a renewal is due, and when a batch has its reply.
+    /// Signalled when a renewal becomes due, and when a batch gets its reply.
     changed: Notify,
-    /// Whether the task runs. On a runtime of the caller it ends with that runtime. The next poll or lease then starts another.
+    /// `true` if the task runs. On a runtime of the caller it ends with that runtime. The next poll or lease then starts
+    /// another.
     is_running: AtomicBool,
     listener: OnceLock<Weak<dyn EventListener>>,
 }
@@ -84,12 +87,13 @@ impl Ticking {
         }
     }
 
-    /// Sets what the task calls. The task has no strong reference: the manager and its thread end with their last user.
+    /// Sets the listener of the task. The task has no strong reference to it, because the manager and its thread end with their
+    /// last user.
     pub(crate) fn listen(&self, listener: Weak<dyn EventListener>) {
         self.listener.get_or_init(|| listener);
     }
 
-    /// Where events are reported, unless the manager has ended.
+    /// Returns the listener for events, unless the manager has ended.
     pub(crate) fn listener(&self) -> Option<Arc<dyn EventListener>> {
         self.listener.get()?.upgrade()
     }
@@ -101,20 +105,20 @@ impl Ticking {
         self.changed.notify_one();
     }
 
-    /// A batch has its reply.
+    /// Records that a batch got its reply.
     pub(crate) fn note_reply(&self) {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify_one();
     }
 
-    /// Wakes the task, which ends if what it calls is gone.
+    /// Wakes the task, which ends if its listener is gone.
     pub(crate) fn wake(&self) {
         self.changed.notify_one();
     }
 
     /// Starts the task, if it does not run.
     pub(crate) fn ensure_running(self: &Arc<Self>, executor: &Executor, clock: &Clock) {
-        // Usually the task runs, and a write would take the flag from the caches of other threads.
+        // Usually the task runs, and a write would evict the flag from the caches of other threads.
         if !self.is_running.load(Ordering::Acquire) && !self.is_running.swap(true, Ordering::AcqRel)
         {
             let (running, clock) = (Running(self.clone()), clock.clone());
@@ -122,7 +126,7 @@ impl Ticking {
         }
     }
 
-    /// Runs until the manager ends, or the runtime that the task was started on.
+    /// Runs until the manager ends, or the runtime on which the task was started.
     async fn run(&self, clock: &Clock) {
         let look = |now| match self.listener() {
             Some(listener) => listener.due(now, BATCHED_WITHIN),
@@ -131,7 +135,7 @@ impl Ticking {
         loop {
             let hints = tokio::select! {
                 biased;
-                // The timers are first: frequent changes must not delay them. Batches are sent after either branch.
+                // The timers come first, because frequent changes must not delay them. Batches are sent after either branch.
                 hints = self.alarm.due(clock, look) => hints,
                 () = self.changed.notified() => Vec::new(),
             };
@@ -151,7 +155,7 @@ impl Ticking {
         }
     }
 
-    /// The next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
+    /// Returns the next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
     fn next_batch(&self, traits: &Traits) -> Option<(Vec<Renew>, Duration)> {
         let mut due = self.due.lock();
         if self.in_flight.load(Ordering::Acquire) >= traits.batches {
@@ -182,8 +186,8 @@ impl Drop for Running {
     }
 }
 
-/// How long one try may take: a tenth of the ttl, but time enough for a few round trips. On a slow network it is two round trips,
-/// but a third of the ttl at most. The first try is sent after a third of the ttl, so there is time for a second.
+/// Returns how long one try may take: a tenth of the ttl, but long enough for a few round trips. On a slow network it is two
+/// round trips, but at most a third of the ttl. The first try is sent after a third of the ttl, so there is time for a second.
 fn patience(ttl: Duration, round_trip: Duration) -> Duration {
     let enough = (round_trip * 4).max(Duration::from_millis(20));
     let slow = (round_trip * 2).min(ttl / 3);

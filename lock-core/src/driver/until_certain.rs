@@ -1,8 +1,8 @@
-//! Repeats a release, whatever fails meanwhile, until it is certain.
+//! Repeating a release, whatever fails in the meantime, until it is certain.
 //!
-//! The first try is part of the caller's future. The next ones run on the manager's executor, also when the caller has its result
-//! or has gone. The release is repeated until the backend has replied on the very order that carried every acquire with this
-//! token. The tries end at the latest when the lease must have ended by itself.
+//! The first try is part of the caller's future. The next ones run on the manager's executor, even when the caller has its
+//! result or has gone. The release is repeated until the backend has replied on the very order that carried every acquire with
+//! this token. The tries end at the latest when the lease must have ended by itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,30 +11,30 @@ use crate::{
     failure::Failure, key::Shown, moment::Moment, runtime::jitter::jittered,
 };
 
-/// The first pause between two tries; it doubles up to the longest one.
+/// The first pause between two tries. It doubles up to the longest one.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest pause once the server has replied.
 const LONGEST_CLEAN_UP_PAUSE: Duration = Duration::from_secs(60);
 
-/// After so many replies that the server has no memory for the result, the lock is released without it.
+/// After this many replies that the server has no memory for the result, the lock is released without it.
 const MOST_NOT_STORED: u32 = 3;
 
-/// After so many replies that refuse the release, no further try is of use.
+/// After this many replies that refuse the release, further tries are useless.
 const MOST_REFUSALS: u32 = 3;
 
-/// A release that continues until it is certain that the key is not ours and will not be, and what came of its tries so far.
+/// A release that continues until it is certain that the key is not ours and will not be, and the results of its tries so far.
 pub(super) struct Tries {
     release: Arc<ReleaseInFlight>,
     failed: u32,
     refused: u32,
-    /// How many found the server without memory for the result.
+    /// The number of tries that found the server without memory for the result.
     not_stored: u32,
-    /// Whether one of them was sent and has no reply.
+    /// `true` if one of them was sent and got no reply.
     may_have_done_it: bool,
     pause: Duration,
-    /// When the backend had replied for the first time.
+    /// When the backend replied for the first time.
     answered: Option<Moment>,
     is_over: bool,
 }
@@ -53,7 +53,7 @@ impl Tries {
         }
     }
 
-    /// Whether there is nothing more to do.
+    /// Returns `true` if there is nothing more to do.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -80,8 +80,8 @@ impl Tries {
 
     /// Waits until the next try is due. Returns whether there is to be one.
     ///
-    /// A request may sit in a socket of a server that hangs, and a last renewal as well. The tries end when it can acquire the key no
-    /// more. There is one a second while the server does not reply, and 80 for a ttl of an hour after it has.
+    /// A request may remain in a socket of a server that hangs, and so may a last renewal. The tries end when it can no longer
+    /// acquire the key. There is one a second while the server does not reply, and 80 for a ttl of an hour after it has.
     async fn may_continue(&mut self) -> bool {
         let ReleaseInFlight {
             context,
@@ -103,21 +103,22 @@ impl Tries {
             clean_up_pause(now.since(answered))
         });
         self.pause = self.pause.min(longest);
-        // The last try is at the end: a copy of the acquire that arrives just before then would otherwise stay for its ttl.
+        // The last try is made at the end, because a copy of the acquire that arrives just before then would otherwise stay for
+        // its ttl.
         let until = now.after(jittered(self.pause)).min(give_up);
         context.clock.sleep_until(until).await;
         self.pause = self.pause.saturating_mul(2);
         true
     }
 
-    /// Returns the outcome for the caller, as far as this try shows it, and notes whether there is nothing more to do.
+    /// Returns the outcome for the caller, as far as this try shows it, and records whether there is nothing more to do.
     ///
-    /// If the key is not held any more, an earlier try deleted it, or it was taken away. A try deleted it if one was sent without a
-    /// reply and the lease cannot have run out.
+    /// If the key is no longer held, an earlier try deleted it, or it was taken away. A try deleted it if one was sent without
+    /// a reply and the lease cannot have run out.
     ///
-    /// A key that ran out before it could be kept for `min_hold` is not set again. Its absence does not say why it is gone. The
-    /// reply is the same if an operator freed the lock while only this process was cut off, or another holder acquired and released
-    /// it.
+    /// A key that ran out before it could be kept for `min_hold` is not set again, because its absence does not tell why it is
+    /// gone. The reply is the same if an operator freed the lock while only this process was cut off, or if another holder
+    /// acquired and released it.
     pub(super) fn read(
         &mut self,
         answer: Result<Answered<ReleaseOutcome>, Failure>,
@@ -130,8 +131,8 @@ impl Tries {
             Ok(answered) => answered,
             Err(failure) => return self.note_failure(failure).map(Err),
         };
-        // From here on the result is stored, or the lease was lost. If a late copy of the acquire acquires the key now, the next try
-        // ends that, but must not store the result again: it may have been forgotten, or be out of date.
+        // From here on the result is stored, or the lease was lost. If a late copy of the acquire acquires the key now, the
+        // next try ends that, but must not store the result again, because it may have been forgotten, or be out of date.
         *self.release.result.lock() = None;
         let ReleaseInFlight {
             context, action, ..
@@ -152,7 +153,8 @@ impl Tries {
         }))
     }
 
-    /// The lock is held, and its result is not stored. After some tries the result is given up, since others wait for the lock.
+    /// Records that the lock is held, but its result is not stored. After some tries the result is given up, since others wait
+    /// for the lock.
     fn note_not_stored(&mut self) {
         self.not_stored += 1;
         if self.not_stored >= MOST_NOT_STORED {
@@ -173,8 +175,8 @@ impl Tries {
         self.may_have_done_it |= !failure.is_definite() && !action.owner.released_on.is_empty();
         self.refused += u32::from(!failure.is_transient());
         self.is_over = self.refused >= MOST_REFUSALS;
-        // A connection that was closed while idle fails at once, and the next try repairs it. A failure that passes by itself (a
-        // slot of a cluster that is being moved) may be over at the next try, too. After a time-out the task has waited long
+        // A connection that was closed while idle fails at once, and the next try repairs it. A failure that passes by itself
+        // (a slot of a cluster that is being moved) may be over at the next try, too. After a time-out the task has waited long
         // enough.
         let may_pass = failure.is_definite() && failure.is_transient();
         let waited = context.clock.now().since(*started);
@@ -183,11 +185,11 @@ impl Tries {
     }
 }
 
-/// The longest pause before the next try. `since`: the time since the first try that had a reply.
+/// Returns the longest pause before the next try. `since` is the time since the first try that got a reply.
 ///
-/// By then the key is not ours. Only a copy of the acquire can still get it, from the socket of a connection that broke. This gets
-/// less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in flight. Of
-/// several servers, one of a minority that was away has the key for about a quarter of that time longer.
+/// By then the key is not ours. Only a copy of the acquire can still get it, from the socket of a connection that broke. This
+/// becomes less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in
+/// flight. If there are several servers, one of an unreachable minority has the key for about a quarter of that time longer.
 fn clean_up_pause(since: Duration) -> Duration {
     (since / 4).clamp(LONGEST_PAUSE, LONGEST_CLEAN_UP_PAUSE)
 }
@@ -230,15 +232,15 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn clean_ups_grow_rarer_up_to_one_a_minute() {
+    fn clean_ups_become_rarer_up_to_one_a_minute() {
         for (since, pause) in [(0, 1), (4, 1), (8, 2), (60, 15), (240, 60), (3600, 60)] {
             let clean_up = clean_up_pause(SECOND * since);
             assert_eq!(clean_up, SECOND * pause, "after {since} s");
         }
     }
 
-    /// A server without memory for results, for so many tries. It replies on one order. Counts the tries without a result and those
-    /// with one.
+    /// A server without memory for results, for a given number of tries. It replies on one order. Counts the tries without a
+    /// result and those with one.
     struct Full {
         tries: u32,
         order: Order,
@@ -389,12 +391,11 @@ mod tests {
         context.in_progress.emptied().await;
         let [without, with] = server.sent();
         assert_eq!(with, 1);
-        assert!(without > 0, "it is repeated");
+        assert!(without > 0, "the release is repeated");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_of_an_hour_from_a_connection_that_broke_is_cleaned_up_a_hundred_times_at_most()
-    {
+    async fn an_hour_long_lock_of_a_broken_connection_is_cleaned_up_at_most_a_hundred_times() {
         let server = Full::new(0, 2);
         let context = context_of(&server);
         let started = context.clock.now();
@@ -405,7 +406,7 @@ mod tests {
         open.emptied().await;
         let (sent, took) = (server.sent()[0], context.clock.now().since(started));
         assert!((60..=100).contains(&sent), "{sent} were sent");
-        assert!(took >= HOUR, "a copy may come until then");
-        assert!(took < HOUR + SECOND * 10, "no copy comes then");
+        assert!(took >= HOUR, "a copy may arrive until then");
+        assert!(took < HOUR + SECOND * 10, "no copy arrives after that");
     }
 }

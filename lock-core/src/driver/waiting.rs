@@ -31,8 +31,8 @@ use crate::{
 ///
 /// # Cancel safety
 ///
-/// Dropping it leaves nothing behind. A lease that was granted meanwhile goes to the next waiter, or is released. A request that
-/// is in flight is finished elsewhere: see `acquire_in_flight.rs`.
+/// Dropping it leaves nothing behind. A lease that was granted in the meantime goes to the next waiter, or is released. A
+/// request that is in flight is finished elsewhere: see `acquire_in_flight.rs`.
 #[must_use = "a waiter that is not awaited leaves the queue at once"]
 pub(crate) struct WaitFuture {
     registry: Arc<Registry>,
@@ -46,17 +46,17 @@ pub(crate) struct WaitFuture {
 }
 
 enum Stage {
-    /// The task had the lease at once.
+    /// The task got the lease at once.
     Acquired(Arc<LeaseState>),
-    /// The task joined a moment ago, in the same poll, and left its waker.
+    /// The task has just joined, in the same poll, and left its waker.
     Joined,
     Waiting,
     Over,
 }
 
 impl WaitFuture {
-    /// Joins the wait queue of the key, until the deadline at most. The task with this waker must poll the future before that task
-    /// returns.
+    /// Joins the wait queue of the key, until the deadline at most. The task with this waker must poll the future before that
+    /// task returns.
     pub(crate) fn join(
         registry: &Arc<Registry>,
         key: &LockKey,
@@ -87,7 +87,7 @@ impl WaitFuture {
             watch: None,
             stage,
         };
-        // A subscriber may panic: then the drop of the future leaves the queue.
+        // A subscriber may panic, in which case the drop of the future leaves the queue.
         wait.watch = WatchedWait::begin(key, wait.kind.shown(), &context.clock);
         Ok(wait)
     }
@@ -100,7 +100,7 @@ impl WaitFuture {
             Stage::Joined => None,
             Stage::Waiting | Stage::Over => Some(context.clock.now()),
         };
-        // Bounded by the replies of the server: each round but the first polls a new request.
+        // Bounded by the replies of the server, because each round but the first polls a new request.
         loop {
             let mut reply = None;
             if let Some(request) = &self.request
@@ -116,7 +116,7 @@ impl WaitFuture {
                     return Poll::Pending;
                 }
                 (Some(now), None) => now,
-                // Read after the reply: a pause before it counts.
+                // Read after the reply, so that a pause before it counts.
                 (_, Some(_)) => context.clock.now(),
             };
             let has_reply = reply.is_some();
@@ -151,10 +151,12 @@ fn check_limits(registry: &Registry, key: &LockKey) -> Result<(), LockError> {
     let Limits { held, waiting, .. } = registry.limits;
     let too_many = if registry.waiting.load(Ordering::Relaxed) >= waiting {
         format!(
-            "{waiting} tasks wait for locks already, the most that this manager allows (max_waiting)"
+            "{waiting} tasks already wait for locks, which is the most that this manager allows (max_waiting)"
         )
     } else if registry.context.held.count() >= held {
-        format!("{held} leases are held already, the most that this manager allows (max_leases)")
+        format!(
+            "{held} leases are already held, which is the most that this manager allows (max_leases)"
+        )
     } else {
         return Ok(());
     };

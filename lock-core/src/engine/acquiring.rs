@@ -1,8 +1,8 @@
 //! Acquiring: the transitions from the first waiter of a key to a grant.
 //!
-//! The server's queue has one entry for all waiters of this process. A message with the grant ends the wait. But the message can be
-//! lost, the holder can die, and another library may hold the lock and send none. So the server is also asked when the holder's
-//! lease must have ended, after each new connection, and once a second.
+//! The server's queue has one entry for all waiters of this process, and a message with the grant ends the wait. But the
+//! message can be lost, the holder can die, and another library may hold the lock and send no messages. So the server is also
+//! asked when the holder's lease must have ended, after each new connection, and once a second.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{
     options::Wait,
 };
 
-/// The longest pause between two requests while the server is away.
+/// The longest pause between two requests while the server is unavailable.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl<W, L, O> KeyState<W, L, O>
@@ -70,7 +70,7 @@ where
                             };
                             request.count_late_grants(granted.is_short(cx.now));
                             if request.late_grants >= MOST_LATE_GRANTS {
-                                // Waiters with a longer ttl have three tries of their own.
+                                // Waiters with a longer ttl get three tries of their own.
                                 request.late_grants = 0;
                                 self.refuse_as_too_slow(cx.now.since(sent), ttl, cx);
                             }
@@ -123,7 +123,8 @@ where
             .flatten();
         waiting.acquires_from = None;
         let request = waiting.request.get_or_insert_with(new);
-        // An earlier request with a longer ttl may still block others for that ttl. And an owner token is used in one mode only.
+        // An earlier request with a longer ttl may still block others for that ttl, and an owner token is used in one mode
+        // only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
             let other = std::mem::replace(request, new());
             cx.actions.extend(other.give_up(cx.now));
@@ -136,12 +137,12 @@ where
         let before = (request.may_hold, request.queue_mode);
         let known_fencing = host.known_fencing(&request.owner);
         if queue_mode == QueueMode::JoinQueue {
-            // Only the first request that may queue puts an entry into the queue without looking for one.
+            // Only the first request that may queue adds an entry to the queue without looking for one.
             request.queue_mode = QueueMode::CheckPosition(None);
             request.waits_since = cx.now;
             request.known_since = known_fencing;
         }
-        // In the other modes the entry is also the holder's.
+        // In the other modes, the entry is also that of the holder.
         if queue_mode == QueueMode::JoinQueue || !terms.mode.is_alone() {
             request.queued_ttl.get_or_insert(terms.ttl);
         }
@@ -159,7 +160,7 @@ where
         cx.actions.push(Action::Acquire(AcquireAction {
             owner: request.owner.clone(),
             ttl: terms.ttl,
-            // Prefetched tokens are of use only if another task waits behind this one.
+            // Prefetched tokens are useful only if another task waits after this one.
             tokens: if waits_for_one { 1 } else { BLOCK },
             queue_mode,
             queued_ttl: request.queued_ttl,
@@ -196,7 +197,7 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         if busy.needs_new_token() {
-            // Done at once: two processes with a part of the servers each would otherwise keep each other out.
+            // Done at once, because two processes that each have some of the servers would otherwise keep each other out.
             self.begin_anew(cx);
         }
         let Some(request) = self.request_mut() else {
@@ -212,9 +213,9 @@ where
             request.may_hold = true;
             request.queue_mode = QueueMode::CheckPosition(busy.position);
             if let Some(stamp) = busy.stamp {
-                // The entry is in the queue, as it was when the request was sent. The message of an earlier grant may still be in
-                // flight, or may have come while the request was in flight. The stamp of a message tells whether its grant is an
-                // earlier one.
+                // The entry is in the queue, as it was when the request was sent. The message of an earlier grant may still be
+                // in flight, or may have arrived while the request was in flight. The stamp of a message tells whether its
+                // grant is an earlier one.
                 request.waits_since = sent;
                 request.known_since = request.known_since.max(stamp);
             }
@@ -237,7 +238,8 @@ where
         let asked_for = request.mode;
         request.wait_until(cx.now.after(pause));
         match asked_for {
-            // Without an entry in the queue, the request was refused for its own number of permits. There may be room for more.
+            // Without an entry in the queue, the request was refused because of its own number of permits. A request for more
+            // may fit.
             Mode::Permits(permits) if asked == QueueMode::DoNotQueue => {
                 self.refuse_impatient_for(permits, &refusal, cx);
             }
@@ -254,7 +256,8 @@ where
             return self.refuse_those(|_| true, &Refusal::Failed(failure), cx);
         }
         request.failures += 1;
-        // Servers that vote are not away. With a pause that grows, a waiter that has lost often would lose to those that come later.
+        // Servers that vote are not unavailable. With a growing pause, a waiter that has lost often would lose to those that
+        // arrived later.
         let most = match failure {
             Failure::LostVote(_) => 1,
             _ => 6,
@@ -281,7 +284,7 @@ where
         self.accept_meanwhile(meanwhile, cx);
     }
 
-    /// Accepts a grant that came by a message while a request was in flight.
+    /// Accepts a grant that arrived by a message while a request was in flight.
     fn accept_meanwhile(&mut self, meanwhile: Meanwhile, cx: &mut Transition<'_, W, L, O>) {
         if let Meanwhile::Granted(pushed) = meanwhile
             && self.head().is_some()
@@ -290,17 +293,17 @@ where
         }
     }
 
-    /// Accepts a grant that comes by a message while nothing is in flight.
+    /// Accepts a grant that arrives by a message while nothing is in flight.
     ///
-    /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its time counts from
-    /// when that check was sent. So it may look older than it is, and then the lock is requested again.
+    /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its lease counts
+    /// from when that check was sent, so it may look older than it is, and then the lock is requested again.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = self.request_mut() else {
             return;
         };
         if pushed.stamp <= request.known_since {
-            // The grant ended before the server said "wait", since a message can be late. Or the server has lost its data. The next
-            // request, with the same owner token, takes a larger fencing token.
+            // The grant ended before the server said "wait", since a message can be late, or the server has lost its data. The
+            // next request, with the same owner token, takes a larger fencing token.
             return request.wait_until(cx.now);
         }
         request.may_hold = true;
@@ -316,9 +319,10 @@ where
 
     /// Hands over a grant that is of use. If too little of its lease may be left, the lock is requested again.
     ///
-    /// The acquire is idempotent: its reply has the token and the permit that this owner token has by then. A renewal could not tell
-    /// them. The lease of the grant may have ended. An earlier request without a reply may have been granted the lock anew since,
-    /// after another holder and with another permit. A renewal would only say that the owner token has the lock.
+    /// The acquire is idempotent: its reply contains the token and the permit that this owner token has by then. A renewal
+    /// could not report them. The lease of the grant may have ended, and an earlier request without a reply may have been
+    /// granted the lock anew since, after another holder and with another permit. A renewal would only say that the owner token
+    /// has the lock.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request() {
             let owner = request.owner.clone();
@@ -333,8 +337,8 @@ where
         }
     }
 
-    /// Gives a grant to the next waiter, if that waiter asks for this ttl and mode. Else the next request gives the lease the other
-    /// ttl. A longer one was not granted, and with a shorter one a crash would block others for too long.
+    /// Gives a grant to the next waiter, if that waiter asks for this ttl and mode. Otherwise the next request gives the lease
+    /// the other ttl: a longer one was not granted, and with a shorter one, a crash would block others for too long.
     fn grant_to_head(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         let Some(waiting) = &mut self.waiting else {
             return;
@@ -362,7 +366,7 @@ where
         waiting.request = None;
         let at = self.leases.len();
         if at == 0 {
-            // Mostly the only one. A vector takes room for four by itself.
+            // Usually the only one. By default, a vector would allocate room for four.
             self.leases.reserve_exact(1);
         }
         self.leases.push(lease);
@@ -418,7 +422,7 @@ mod tests {
 
     type Actions = Vec<Action<(), (), u64>>;
 
-    /// An event at a second of the clock.
+    /// Applies an event at a second of the clock.
     fn at(key: &mut Key, second: u64, event: Event<'_, (), u64>) -> (Outcome<(), u64>, Actions) {
         within(Limits::default(), key, second, event)
     }
@@ -467,7 +471,7 @@ mod tests {
         at(key, 10, wait);
     }
 
-    /// The server says "wait", and perhaps sends its counter.
+    /// Delivers the server's reply "wait", perhaps with its counter.
     fn reply_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
         let busy = Busy {
             expiry: Expiry::Unknown,
@@ -508,7 +512,7 @@ mod tests {
         }
     }
 
-    /// Servers that vote give tokens by an acquire only.
+    /// Servers that vote give tokens only in reply to an acquire.
     #[test]
     fn tokens_are_prefetched_only_where_a_renewal_takes_some() {
         for prefetches in [true, false] {
@@ -532,10 +536,10 @@ mod tests {
         }
     }
 
-    /// The message of the grant was sent and the lease ran out before the server said "wait" again. The process reads the message
-    /// after that reply.
+    /// The message of the grant was sent, and the lease ran out, before the server said "wait" again. The process reads the
+    /// message after that reply.
     #[test]
-    fn a_message_of_a_grant_that_ended_before_the_last_reply_is_not_taken_for_a_new_one() {
+    fn the_message_of_a_grant_that_has_ended_is_not_mistaken_for_a_new_grant() {
         let mut key = waiting();
         reply_to_wait(&mut key, 10, None);
         // A check is sent.
@@ -547,7 +551,7 @@ mod tests {
         reply_to_wait(&mut key, 13, Some(100));
         at(&mut key, 13, Event::Pushed(&7, pushed(101)));
         let held = key.leases.first();
-        let held = held.expect("it is younger than the last reply");
+        let held = held.expect("the grant is younger than the last reply");
         assert_eq!(
             held.valid_until,
             validity(Moment::from_nanos(13_000_000_000), TTL)
@@ -571,14 +575,14 @@ mod tests {
             }
             let due = key.request().and_then(AcquireRequest::due);
             let last = Moment::from_nanos(18_000_000_000);
-            due.expect("it waits").since(last)
+            due.expect("waits for the lock").since(last)
         };
         let twice = Duration::from_millis(50) * 2;
         assert_eq!(pause_after_eight(Failure::lost_vote), twice);
         assert_eq!(pause_after_eight(Failure::not_now), LONGEST_PAUSE);
     }
 
-    /// Each reply comes after the end of the lease that it grants.
+    /// Each reply arrives after the end of the lease that it grants.
     #[test]
     fn a_ttl_that_is_too_short_for_the_server_is_refused_at_the_third_late_grant() {
         let mut key = waiting();
@@ -603,7 +607,7 @@ mod tests {
         assert!(!is_granted(&mut key, 12));
         at(&mut key, 12, Event::Acquired(&7, granting(9)));
         assert!(is_granted(&mut key, 12));
-        let held = key.leases.first().expect("it is granted");
+        let held = key.leases.first().expect("the lock is granted");
         assert_eq!(u64::from(held.tokens.last()), 9, "the token of the reply");
     }
 

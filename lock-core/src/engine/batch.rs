@@ -1,9 +1,10 @@
-//! How long a server lease may be passed on inside the process while other processes wait for it.
+//! The rules for how long a process passes on a server lease among its tasks while other processes wait for it.
 //!
-//! If another process is in the queue, or this one was, the lock returns to the server after one hand-off. If others
-//! poll, it returns after 64. In both cases it returns after 20 ms at the latest. The release grants it to the queue, but not to
-//! those that poll, so for them the lock is then left alone for a polling pause. So a process with many waiting tasks has two turns
-//! while a process with a single task has one, and equal processes have equally many. More hand-offs are faster, and less fair.
+//! If another process is in the queue, or this one was, the lock returns to the server after one hand-over. If others poll, it
+//! returns after 64. In both cases it returns after at most 20 ms. The release grants it to the queue, but not to processes
+//! that poll, so for them the lock is then left alone for a polling pause. As a result, a process with many waiting tasks gets
+//! two turns while a process with a single task gets one, and equal processes get equally many. More hand-overs are faster, and
+//! less fair.
 
 use std::time::Duration;
 
@@ -15,24 +16,25 @@ use crate::{
     moment::Moment,
 };
 
-/// For how long a lock is handed on inside the process while others wait, and how old a reply about them may be.
+/// For how long a lock is handed over inside the process while others wait, and how old a reply about them may be.
 const HANDOFF_TIME: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// How often the lease was passed on after `since`: when the server granted it, or last said that no other process waits.
+    /// How often the lease was passed on after `since`, which is when the server granted it, or last said that no other process
+    /// waits.
     pub(crate) passed: u32,
     pub(crate) since: Moment,
     /// `None` before the first reply.
     pub(crate) contended: Option<Contended>,
     /// When the server last reported this, or granted the lease.
     pub(crate) replied_at: Moment,
-    /// After how many hand-offs the request to the server is repeated. The number doubles. So a process that comes soon after a
-    /// grant is noticed soon, and a key that no other process wants costs few requests.
+    /// The number of hand-overs after which the request to the server is repeated. It doubles each time, so a process that
+    /// arrives soon after a grant is noticed soon, and a key that no other process wants costs few requests.
     pub(crate) asks_at: u32,
 }
 
-/// What happens to a lease after its holder has released it.
+/// The next step of a lease whose holder has released it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     PassOn,
@@ -42,8 +44,8 @@ pub(crate) enum Next {
 }
 
 impl Batch {
-    /// `is_queued`: this process was in the queue. If one process waited, another one may be about to wait: the process that
-    /// released the lock comes back after a round trip.
+    /// `is_queued` says that this process was in the queue. If one process waited, another one may be about to wait: the
+    /// process that released the lock returns after a round trip.
     pub(crate) fn new(is_queued: bool, now: Moment) -> Self {
         Self {
             passed: 0,
@@ -54,8 +56,8 @@ impl Batch {
         }
     }
 
-    /// `is_asking`: a request is in flight with a reply that tells whether other processes wait. A reply of the server counts for a
-    /// bounded time.
+    /// `is_asking` says that a request is in flight whose reply tells whether other processes wait. A reply of the server
+    /// counts for a bounded time.
     pub(crate) fn next(&self, is_asking: bool, now: Moment, limits: &Limits) -> Next {
         let is_within = |most| self.passed < most && now.since(self.since) < HANDOFF_TIME;
         let goes_on = match self.contended {
@@ -64,7 +66,7 @@ impl Batch {
                 return Next::AwaitReply;
             }
             Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls),
-            // Twice the time, since a reply takes some of it.
+            // Twice the time, since a reply uses up some of it.
             Some(Contended::NoneWaiting) => now.since(self.replied_at) < HANDOFF_TIME * 2,
         };
         if goes_on {
@@ -74,7 +76,7 @@ impl Batch {
         }
     }
 
-    /// How many fencing tokens are to be prefetched.
+    /// Returns the number of fencing tokens to prefetch.
     pub(crate) fn block(&self) -> u32 {
         match self.contended {
             Some(Contended::NoneWaiting) => BLOCK_ALONE,
@@ -82,7 +84,7 @@ impl Batch {
         }
     }
 
-    /// Counts a hand-off. Returns whether the request to the server is to be repeated.
+    /// Counts a hand-over. Returns whether the request to the server is to be repeated.
     pub(crate) fn pass(&mut self, now: Moment) -> bool {
         self.passed = self.passed.saturating_add(1);
         let is_due = self.passed >= self.asks_at;
@@ -93,7 +95,7 @@ impl Batch {
     }
 
     /// The bound counts from the last reply that no other process waits. `OthersQueued` stays until the lock has been at the
-    /// server: a process that left the queue may be about to come back.
+    /// server, because a process that left the queue may be about to return.
     pub(crate) fn note(&mut self, contended: Contended, now: Moment) {
         self.replied_at = now;
         if self.contended == Some(Contended::OthersQueued) {
@@ -139,13 +141,13 @@ mod tests {
             assert_eq!(
                 batch.next(true, at(1), &limits),
                 Next::ReturnToServer,
-                "hearing of them again is no new beginning"
+                "another report of them does not start a new batch"
             );
         }
     }
 
     #[test]
-    fn before_a_queue_a_lock_is_passed_on_once_and_before_polls_64_times() {
+    fn a_lock_is_passed_on_once_if_others_queue_and_64_times_if_they_poll() {
         let mut queued = Batch::new(true, at(0));
         assert_eq!(queued.next(false, at(0), &Limits::default()), Next::PassOn);
         queued.pass(at(0));
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(
             queued.next(true, at(0), &Limits::default()),
             Next::ReturnToServer,
-            "the last holder may be about to come back"
+            "the last holder may be about to return"
         );
         let mut polled = Batch::new(false, at(0));
         polled.note(Contended::OthersWaiting, at(0));
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_reply_a_lock_is_passed_on_once() {
+    fn a_lock_is_passed_on_once_before_the_first_reply() {
         let mut batch = Batch::new(false, at(0));
         assert!(batch.pass(at(0)));
         assert_eq!(
@@ -191,14 +193,14 @@ mod tests {
         assert_eq!(
             batch.next(false, at(0), &Limits::default()),
             Next::PassOn,
-            "no reply is on its way"
+            "no reply is in flight"
         );
         batch.note(Contended::NoneWaiting, at(0));
         assert_eq!(batch.next(true, at(0), &Limits::default()), Next::PassOn);
     }
 
     #[test]
-    fn while_no_other_process_waits_a_batch_goes_on_as_long_as_that_is_known() {
+    fn a_batch_continues_as_long_as_no_other_process_is_known_to_wait() {
         let limits = limits(3);
         let mut batch = Batch::new(false, at(0));
         batch.passed = 1000;
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_gets_a_request_after_1_2_4_hand_offs_and_when_its_last_reply_is_old() {
+    fn the_server_is_asked_after_1_2_4_hand_overs_and_when_its_last_reply_is_old() {
         let mut batch = Batch::new(false, at(0));
         let mut asked = Vec::new();
         for turn in 1..=100 {

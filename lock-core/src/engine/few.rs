@@ -2,8 +2,8 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, iter};
 
-/// One entry is kept outside the tree: a node of the tree has room for eleven, and is an allocation. Adding or removing an entry
-/// costs the logarithm of their number.
+/// One entry is stored outside the tree, because a node of the tree has room for eleven, and is an allocation. Adding or
+/// removing an entry costs the logarithm of their number.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<K, V> {
     /// Any of the entries.
@@ -64,7 +64,7 @@ impl<K: Ord, V> Few<K, V> {
         self.one.is_none() && self.others.is_empty()
     }
 
-    /// All of them, in order.
+    /// Iterates over all entries, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let mut one = self.one.as_ref().map(|(key, value)| (key, value));
         let mut others = self.others.iter().peekable();
@@ -75,19 +75,19 @@ impl<K: Ord, V> Few<K, V> {
         })
     }
 
-    /// All of them, in any order.
+    /// Iterates over all values, in any order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         let one = self.one.iter_mut().map(|(_, value)| value);
         one.chain(self.others.values_mut())
     }
 
-    /// All of them, in any order.
+    /// Returns all values, in any order.
     pub(crate) fn into_values(self) -> impl Iterator<Item = V> {
         let one = self.one.into_iter().map(|(_, value)| value);
         one.chain(self.others.into_values())
     }
 
-    /// Takes all entries of another map, which has none of these keys.
+    /// Moves all entries of another map, which has none of these keys, into this one.
     pub(crate) fn append(&mut self, other: &mut Self) {
         let one = other.one.take();
         self.others.append(&mut other.others);
@@ -101,9 +101,9 @@ impl<K: Ord, V> Few<K, V> {
 mod tests {
     use super::*;
 
-    /// Compared with a map of the standard library, over all short sequences of insertions and removals.
+    /// Compares it with a map of the standard library, over all short sequences of insertions and removals.
     #[test]
-    fn it_is_a_sorted_map() {
+    fn few_is_a_sorted_map() {
         const KEYS: usize = 4;
         for sequence in 0..(2 * KEYS).pow(6) {
             let (mut few, mut all) = (Few::default(), BTreeMap::new());

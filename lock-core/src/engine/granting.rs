@@ -1,4 +1,4 @@
-//! Granting and refusing: how a task that waits gets its result.
+//! Granting and refusing: how a waiting task gets its result.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// Has the task accept its grant, if it has one. A task that polls late can accept it as long as the lease lasts.
+    /// Makes the task accept its grant, if it has one. A task that polls late can accept it as long as the lease lasts.
     pub(super) fn accept_grant(
         &mut self,
         id: TaskId,
@@ -98,7 +98,7 @@ where
         holder.is_granted().then_some(at)
     }
 
-    /// Ends the waits with a deadline that has passed: at once if a reply is known, else with the reply that is in flight.
+    /// Ends the waits whose deadline has passed: at once if a reply is known, otherwise with the reply that is in flight.
     pub(super) fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
         while let Some(waiting) = &mut self.waiting
             && let Some(id) = waiting.queue.pass_deadline(cx.now)
@@ -111,10 +111,10 @@ where
         }
     }
 
-    /// The refusal for a task that waits no longer.
+    /// Returns the refusal for a task that no longer waits.
     pub(super) fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
         let expected = Refusal::busy_until(now.after(ttl));
-        // Before the first reply, the process may know no more than that a waiter is before this one.
+        // Before the first reply, the process may know only that another waiter is ahead of this one.
         let request = self.request();
         let replied = request.and_then(|request| request.last_reply.clone());
         let held = self.leases.iter().map(ServerLease::ends_at).min();
@@ -128,7 +128,7 @@ where
         self.refuse_all(waiters, refusal, cx);
     }
 
-    /// Refuses those that want one of this number of permits, or of a smaller number.
+    /// Refuses waiters that want one of this number of permits, or of a smaller number.
     pub(super) fn refuse_impatient_for(
         &mut self,
         permits: u16,
@@ -161,7 +161,7 @@ where
         self.refuse_all(waiters, refusal, cx);
     }
 
-    /// Tells the tasks of waiters that were taken out that their wait has ended.
+    /// Notifies the tasks of waiters that were removed that their wait has ended.
     pub(super) fn refuse_all(
         &mut self,
         waiters: impl IntoIterator<Item = (TaskId, Box<LocalWaiter<W>>)>,

@@ -1,11 +1,11 @@
 //! Holding: the transitions of a server lease, from its first holder to its release or loss.
 //!
-//! Each task has a fencing token of its own. The lock passes from task to task without a message. Three things are needed: the
-//! lease is certain to last, the next task has a token, and other processes do not wait for too long. Else the lock returns to
-//! the server.
+//! Each task has a fencing token of its own. The lock passes from task to task without a message, provided that the lease is
+//! certain to last, that the next task has a token, and that other processes do not wait for too long. Otherwise the lock
+//! returns to the server.
 //!
-//! All tasks of a share have the token of its phase. A permit returns to the server after each task. The server gives it to the
-//! first waiter for any permit.
+//! All tasks of a share have the token of its phase. A permit returns to the server after each task, and the server gives it to
+//! the first waiter for any permit.
 
 use crate::{
     engine::{
@@ -60,7 +60,7 @@ where
     pub(super) fn lose(&mut self, id: TaskId, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.lease_of(id) {
             match reason {
-                // The reason is its own `max_hold`, or another key that it took. Other tasks keep the share.
+                // The reason is the task's own `max_hold`, or another key that it acquired. Other tasks keep the share.
                 LeaseLost::MaxHold | LeaseLost::OtherKey => self.end_holder(at, id, reason, cx),
                 _ => self.end_lease(at, reason, cx),
             }
@@ -68,7 +68,7 @@ where
     }
 
     pub(super) fn lose_all(&mut self, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
-        // Bounded: each round takes one out.
+        // Bounded, because each round removes one.
         while !self.leases.is_empty() {
             self.end_lease(0, reason, cx);
         }
@@ -105,7 +105,7 @@ where
             }
             Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
             Err(_) if !takes_tokens => held.renewal.retry(reply.retry_in, cx),
-            // Without tokens, the lease returns to the server when the last ones are used up.
+            // Without new tokens, the lease returns to the server when the last ones are used up.
             Err(_) => {}
         }
         let held = self.leases.get(at);
@@ -128,9 +128,9 @@ where
         }
     }
 
-    /// Ends what has run out: a lease, the time of `max_hold`, a grant that its task did not take.
+    /// Ends whatever has run out: a lease, the time of `max_hold`, a grant that its task did not take.
     pub(super) fn expire(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a lease that ends is taken out.
+        // From the last to the first, since a lease that ends is removed.
         for at in (0..self.leases.len()).rev() {
             let held = &mut self.leases[at];
             if cx.now < held.ends_at() {
@@ -149,8 +149,8 @@ where
                 }
             }
             if !not_accepted.is_empty() {
-                // If one task did not poll for so long, others may not poll either: the process was stopped, or its runtime is
-                // blocked. All are woken, and the lock returns to the server until one of them polls.
+                // If one task did not poll for so long, others may not poll either, because the process was stopped or its
+                // runtime is blocked. All are woken, and the lock returns to the server until one of them polls.
                 let wakers = self.waiting_mut().queue.put_all_to_sleep();
                 cx.actions.extend(wakers.into_iter().map(Action::Wake));
                 self.continue_without_holder(at, None, cx);
@@ -168,7 +168,7 @@ where
         }
     }
 
-    /// Passes on a lease that may have no holder any more: to the next waiter, or back to the server.
+    /// Passes on a lease that may no longer have a holder: to the next waiter, or back to the server.
     pub(super) fn continue_without_holder(
         &mut self,
         at: usize,
@@ -214,8 +214,8 @@ where
                 Next::AwaitReply => None,
                 Next::ReturnToServer => {
                     if held.batch.contended == Some(Contended::OthersWaiting) {
-                        // A process that polls is not granted the lock by the release. Without a pause, this one would take the
-                        // lock again at once, and a poll would hardly ever find it free.
+                        // The release does not grant the lock to a process that polls. Without a pause, this process would take
+                        // the lock again at once, and a poll would hardly ever find it free.
                         let pause = cx.host.jitter(cx.polling_pause).min(held.ttl / 4);
                         self.waiting_mut().acquires_from = Some(cx.now.after(pause));
                     }
@@ -224,7 +224,7 @@ where
             };
             if let Some(fencing) = fencing {
                 let prefetches = held.batch.pass(cx.now) || held.next_tokens.left() == 0;
-                // After the last task of a batch no more tokens are needed.
+                // After the last task of a batch, no more tokens are needed.
                 let is_last = held.batch.next(true, cx.now, &cx.limits) == Next::ReturnToServer;
                 if !is_prefetching && prefetches && !is_last {
                     held.prefetch(cx);
@@ -234,14 +234,14 @@ where
                 return AfterRelease::Passed;
             }
             if is_prefetching {
-                // The reply brings more tokens. It arrives sooner than the lock could go to the server and back.
+                // The reply brings more tokens, and arrives sooner than the lock could travel to the server and back.
                 return AfterRelease::Passed;
             }
         }
         self.return_to_server(at, kept_until)
     }
 
-    /// Removes a lease from the list, to be released.
+    /// Removes a lease from the list, so that it can be released.
     pub(super) fn return_to_server(
         &mut self,
         at: usize,
@@ -274,8 +274,8 @@ where
         }
     }
 
-    /// Ends a lease. If a task has taken it, the rest of it stays on the server until the guard is dropped. That task keeps no
-    /// other task of this process from the lock.
+    /// Ends a lease. If a task has accepted it, the rest of it stays on the server until the guard is dropped. That task does
+    /// not keep any other task of this process from the lock.
     fn end_lease(&mut self, at: usize, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         let mut held = self.leases.swap_remove(at);
         let mut is_accepted = false;
@@ -285,7 +285,7 @@ where
                     is_accepted = true;
                     cx.actions.push(Action::End { lease, reason });
                 }
-                // The task has not seen the grant: it waits again, in its position.
+                // The task has not seen the grant, so it waits again, in its position.
                 HolderStage::Granted { waiter, .. } => {
                     self.waiting_mut().queue.insert(holder.id, waiter);
                 }
@@ -296,7 +296,7 @@ where
         }
     }
 
-    /// The position of the lease that this task has, or was granted.
+    /// Returns the position of the lease that this task has, or was granted.
     pub(super) fn lease_of(&self, id: TaskId) -> Option<usize> {
         let mut leases = self.leases.iter();
         leases.position(|held| held.holders.get(id).is_some())

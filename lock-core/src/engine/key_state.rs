@@ -1,8 +1,9 @@
-//! All that the process knows of a key: the wait queue, the request to the server, the server leases, and their holders. The transitions
-//! stand in `acquiring.rs`, `granting.rs`, `holding.rs` and `sharing.rs`.
+//! The value of the state machine: everything that the process knows about a key, which is the wait queue, the request to the
+//! server, the server leases, and their holders. The transitions are in `acquiring.rs`, `granting.rs`, `holding.rs` and
+//! `sharing.rs`.
 //!
-//! A process may hold 100,000 keys for hours, and most of them have no waiter. So what only waiters need is on the heap, as long as
-//! there are any.
+//! A process may hold 100,000 keys for hours, and most of them have no waiter. So the fields that only waiters need are on the
+//! heap, for as long as there are any.
 
 use std::{collections::BTreeMap, mem};
 
@@ -23,21 +24,21 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<W, L, O> {
     pub(super) kind: RequestKind,
-    /// What the server gave.
+    /// The rights that the server gave this process.
     pub(super) leases: Vec<ServerLease<W, L, O>>,
-    /// Made by [`Self::waiting_mut`], and freed after the event that leaves it empty.
+    /// Allocated by [`Self::waiting_mut`], and freed after the event that leaves it empty.
     pub(super) waiting: Option<Box<Waiting<W, O>>>,
-    /// The earliest timer hint that was given out and has not fired.
+    /// The earliest timer hint that was set and has not fired.
     pub(super) armed: Option<Moment>,
 }
 
-/// What there is only while tasks wait, or have not read their refusals.
+/// The part of the state that exists only while tasks wait, or have not read their refusals.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting<W, O> {
     pub(super) queue: WaitQueue<W>,
     /// The request to the server for the first waiter.
     pub(super) request: Option<AcquireRequest<O>>,
-    /// The lock was returned to the server for processes that poll: no request is sent for waiters before this moment.
+    /// The lock was returned to the server for processes that poll, so no request is sent for waiters before this moment.
     pub(super) acquires_from: Option<Moment>,
     /// The refusals for tasks that have not polled since their wait ended.
     pub(super) refused: BTreeMap<TaskId, Refusal>,
@@ -74,7 +75,7 @@ where
         }
     }
 
-    /// Makes the transition of an event. What comes due by it is done, and the timer is set.
+    /// Makes the transition of an event, does whatever becomes due by it, and sets the timer.
     pub(crate) fn apply(
         &mut self,
         event: Event<'_, W, O>,
@@ -137,7 +138,7 @@ where
         outcome
     }
 
-    /// Whether the registry can remove it.
+    /// Returns `true` if the registry can remove it.
     pub(crate) fn is_over(&self) -> bool {
         self.leases.is_empty() && self.waiting.is_none()
     }
@@ -154,7 +155,7 @@ where
         self.waiting.as_mut()?.request.as_mut()
     }
 
-    /// The next waiter to be served: the first one that polls when it is woken.
+    /// Returns the next waiter to be served: the first one that polls when it is woken.
     pub(super) fn head(&self) -> Option<(TaskId, &LocalWaiter<W>)> {
         self.waiting.as_ref()?.queue.head()
     }
@@ -168,7 +169,7 @@ where
         waiting.map_or(0, |waiting| waiting.queue.length())
     }
 
-    /// Takes the wakers of all waiters, which are to poll.
+    /// Takes the wakers of all waiters, so that they poll.
     pub(crate) fn take_wakers(&mut self) -> Vec<W> {
         let waiting = self.waiting.as_mut();
         waiting.map_or_else(Vec::new, |waiting| waiting.queue.take_wakers())
@@ -179,17 +180,17 @@ where
         self.ends().next().is_some()
     }
 
-    /// When each lease that tasks hold ends, unless it is renewed.
+    /// Returns when each lease that tasks hold ends, unless it is renewed.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Moment> {
         let held = self.leases.iter().filter(|held| !held.holders.is_empty());
         held.map(|held| held.valid_until)
     }
 
-    /// Whether a task that does not wait is refused without a request: another task holds the lock alone, or waits before it. A
-    /// request that no task waits for any more does not count.
+    /// Returns `true` if a task that does not wait is refused without a request, because another task holds the lock alone, or
+    /// waits ahead of it. A request for which no task waits any more does not count.
     ///
-    /// In the other modes the lock may have room for both tasks, or there is a result for both. So while the first reply is awaited,
-    /// the task joins the queue of this process, for that reply. In the server's queue it has no entry.
+    /// In the other modes the lock may have room for both tasks, or there may be a result for both. So while the first reply is
+    /// awaited, the task joins the queue of this process, for that reply. It has no entry in the server's queue.
     fn is_occupied(&self) -> bool {
         let is_held = self.kind.is_alone() && !self.leases.is_empty();
         if self.kind == RequestKind::Exclusive {
@@ -222,7 +223,7 @@ where
         Outcome::Pending
     }
 
-    /// A task takes an open share, without waiting. `None`: no share is open, or other tasks wait before this one.
+    /// Lets a task take an open share, without waiting. `None` if no share is open, or other tasks wait ahead of this one.
     fn join_share(
         &mut self,
         id: TaskId,
@@ -289,7 +290,7 @@ where
 
     pub(super) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request_mut() {
-            // After an outage the waiters of all processes get their messages at about the same time.
+            // After an outage, the waiters of all processes get their messages at about the same time.
             let spread = cx.polling_pause.saturating_mul(request.failures.min(10));
             request.reconnected(cx.now.after(cx.host.jitter(spread)));
         }
@@ -329,7 +330,7 @@ where
         }
     }
 
-    /// When something is due next.
+    /// Returns when something is due next.
     pub(super) fn due(&self) -> Option<Moment> {
         let of_waiting = self.waiting.as_ref().and_then(|waiting| {
             let request = waiting.request.as_ref().and_then(AcquireRequest::due);
@@ -341,12 +342,12 @@ where
         of_waiting.into_iter().chain(leases).min()
     }
 
-    /// The leases of the tasks that hold the lock.
+    /// Returns the leases of the tasks that hold the lock.
     pub(crate) fn each_lease(&self) -> impl Iterator<Item = &L> {
         self.leases.iter().flat_map(ServerLease::leases)
     }
 
-    /// Sends the request, if a task waits for its reply and nothing is in flight. Ends a request that no task waits for.
+    /// Sends the request, if a task waits for its reply and nothing is in flight. Ends a request for which no task waits.
     pub(super) fn continue_request(
         &mut self,
         polling: Option<TaskId>,
@@ -373,13 +374,13 @@ where
         }
     }
 
-    /// Whether a waiter needs a request to the server, and there is none yet.
+    /// Returns `true` if a waiter needs a request to the server, and there is none yet.
     fn is_about_to_acquire(&self) -> bool {
         let is_in_the_way = self.kind.is_alone() && !self.leases.is_empty();
         self.request().is_none() && self.head().is_some() && !is_in_the_way
     }
 
-    /// Whether processes that poll have had their time. For a task that does not wait, the request is sent at once.
+    /// Returns `true` if processes that poll have had their time. For a task that does not wait, the request is sent at once.
     fn may_acquire(&self, now: Moment) -> bool {
         let acquires_from = self
             .waiting

@@ -1,4 +1,4 @@
-//! The tasks of this process that have one server lease.
+//! The tasks of this process that hold one server lease.
 
 use crate::{
     engine::{few::Few, terms::HoldBounds, transition::TaskId, wait_queue::LocalWaiter},
@@ -11,25 +11,25 @@ use crate::{
 pub(crate) struct LocalHolder<W, L> {
     pub(crate) id: TaskId,
     pub(crate) fencing: FencingToken,
-    /// Until when it has a share that is renewed for other tasks only.
+    /// Until when the task has a share that is renewed only for other tasks.
     pub(crate) unrenewed_until: Option<Moment>,
     pub(crate) stage: HolderStage<W, L>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum HolderStage<W, L> {
-    /// Its task was woken and has not polled. It loses the grant at `until`.
+    /// The task was woken and has not polled. It loses the grant at `until`.
     Granted {
         until: Moment,
         waiter: Box<LocalWaiter<W>>,
     },
-    /// Its task has it. The bounds are empty until it begins.
+    /// The task has the lease. The bounds are empty until it begins.
     Accepted { lease: L, bounds: HoldBounds },
 }
 
 impl<W, L> LocalHolder<W, L> {
-    /// When this holder loses the lease for a reason of its own. It has not polled, its `max_hold` is over, or its lease is not
-    /// renewed.
+    /// Returns when this holder loses the lease for a reason of its own: it has not polled, its `max_hold` is over, or its
+    /// lease is not renewed.
     pub(crate) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
             HolderStage::Granted { until, .. } => Some(*until),
@@ -40,7 +40,7 @@ impl<W, L> LocalHolder<W, L> {
         }
     }
 
-    /// What follows from `max_hold` and `min_hold`: nothing before its task has begun.
+    /// Returns the bounds by `max_hold` and `min_hold`, which are empty before the task has begun.
     pub(crate) fn bounds(&self) -> HoldBounds {
         match &self.stage {
             HolderStage::Granted { .. } => HoldBounds::default(),
@@ -48,7 +48,7 @@ impl<W, L> LocalHolder<W, L> {
         }
     }
 
-    /// Why a holder that has accepted the lease loses it by itself.
+    /// Returns the reason why a holder that has accepted the lease loses it by itself.
     pub(crate) fn ends_by(&self, now: Moment) -> LeaseLost {
         if self.bounds().held_until.is_some_and(|end| end <= now) {
             LeaseLost::MaxHold
@@ -69,11 +69,12 @@ impl<W, L> LocalHolder<W, L> {
     }
 }
 
-/// Usually one holder. Only a share has more.
+/// Usually a single holder. Only a share has more.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalHolders<W, L> {
     all: Few<TaskId, LocalHolder<W, L>>,
-    /// Never later than the first end of any of them. It may be the end of a holder that has left, until `update_first_end` runs.
+    /// Never later than the earliest end of any holder. It may be the end of a holder that has left, until `update_first_end`
+    /// runs.
     first_end: Option<Moment>,
 }
 
@@ -104,7 +105,7 @@ impl<W, L> LocalHolders<W, L> {
         self.all.get(&id)
     }
 
-    /// Changes a holder, and notes its end, which may have changed.
+    /// Changes a holder, and records its end, which may have changed.
     pub(crate) fn change<T>(
         &mut self,
         id: TaskId,
@@ -133,12 +134,12 @@ impl<W, L> LocalHolders<W, L> {
         self.all.into_values()
     }
 
-    /// The first end, or one before it.
+    /// Returns the earliest end, or a moment before it.
     pub(crate) fn first_end(&self) -> Option<Moment> {
         self.first_end
     }
 
-    /// The holders with an end that has come. Costs a look at each holder, but at most once for each end that was noted.
+    /// Returns the holders whose end has come. It iterates over all holders, but at most once for each end that was recorded.
     pub(crate) fn ended(&mut self, now: Moment) -> Vec<TaskId> {
         if self.first_end.is_none_or(|end| now < end) {
             return Vec::new();

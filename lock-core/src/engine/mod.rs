@@ -1,19 +1,20 @@
 //! One key inside this process, as a state machine without I/O.
 //!
-//! One [`KeyState`](key_state::KeyState) has all that the process knows of a key: the wait queue, the request to the server, the server
-//! leases, and their holders. An event and the time go in. The new state and a list of [`Action`](transition::Action)s come out, which
-//! `driver/effects.rs` carries out after the registry's mutex is free. No waker, listener or destructor of the user runs in here.
+//! One [`KeyState`](key_state::KeyState) has everything that the process knows about a key: the wait queue, the request to the
+//! server, the server leases, and their holders. Its input is an event and the time. Its output is the new state and a list of
+//! [`Action`](transition::Action)s, which `driver/effects.rs` carries out after the registry's mutex is free. No waker,
+//! listener or destructor of the user runs in here.
 //!
-//! There is one state for each kind of mode in which tasks of this process acquire the key. The server decides between these
-//! states, as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first
+//! There is one state for each kind of mode in which tasks of this process acquire the key. The server arbitrates between these
+//! states as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first
 //! waiter, and server leases:
 //!
-//! - exclusive: one lease at most, and no request beside it. The lease is passed from task to task.
-//! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is requested. A closed share may
-//!   stay for its tasks, beside a request for the next share. See `sharing.rs`.
-//! - permits: each task has a lease of its own. The request of the first waiter may be in flight beside them.
-//! - once: as exclusive. But the lease returns to the server, which alone knows whether there is a result. A result is for all
-//!   waiters.
+//! - exclusive: at most one lease, and no request at the same time. The lease is passed from task to task.
+//! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is requested. A closed share
+//!   may remain for its tasks, while the next share is requested. See `sharing.rs`.
+//! - permits: each task has a lease of its own. The request of the first waiter may be in flight at the same time.
+//! - once: like exclusive, except that the lease always returns to the server, which alone knows whether there is a result. A
+//!   result is for all waiters.
 //!
 //! ```text
 //!              first waiter                 granted
@@ -22,13 +23,13 @@
 //!     └────────────────────────────┴──────────────────────┘ released or lost
 //! ```
 //!
-//! A state without a request, a lease, a waiter or a refusal that its task has not read carries nothing, and the registry removes it.
+//! The registry removes a state that has neither a request, a lease, a waiter nor a refusal that its task has not read.
 //!
-//! Every deadline is part of the state, which knows the earliest. The timer queue holds hints (time, key). A hint that
-//! fires is the event [`Event::Tick`](event::Event::Tick). It only changes what is due, so a late, stale or repeated hint does no harm.
+//! Every deadline is part of the state, which knows the earliest. The timer queue holds hints (time, key). A hint that fires is
+//! the event [`Event::Tick`](event::Event::Tick), which only does what is due, so a late, stale or repeated hint does no harm.
 //!
-//! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is what observers of a lease see, and `O` is an owner
-//! token with its bookkeeping.
+//! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is the lease as its observers see it, and `O` is
+//! an owner token with its bookkeeping.
 
 mod acquiring;
 mod batch;

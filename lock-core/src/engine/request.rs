@@ -1,11 +1,11 @@
 //! One owner token, and the requests to the server that carry it.
 //!
-//! A request without a reply may have been granted or not. So it may hold the lock from before its first byte is sent until a
-//! definite reply to all its copies. During this time, giving up the request releases the key.
+//! A request without a reply may or may not have been granted. So it may hold the lock from before its first byte is sent until
+//! a definite reply to all its copies. During this time, giving up the request releases the key.
 //!
-//! The message that closes a share can be read before the reply that grants it. Rejected: to drop it, since there is no share yet.
-//! The share then kept the exclusive request out. So the request remembers the message (`is_contended`), and the
-//! share begins closed. A message about an older grant may close a share early, which costs one round trip.
+//! The message that closes a share can be read before the reply that grants it. Rejected: dropping the message, since there is
+//! no share yet. The share then kept the exclusive request out. Instead, the request remembers the message (`is_contended`),
+//! and the share begins closed. A message about an older grant may close a share early, which costs one round trip.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::{
     moment::Moment,
 };
 
-/// The time between two checks of an entry, plus a jitter of a twentieth. A check shows the server that the process is alive. The
-/// server skips an entry that missed two checks (`SILENT` in `queue.lua`).
+/// The time between two checks of an entry, plus a jitter of a twentieth. A check shows the server that the process is alive.
+/// The server skips an entry that missed two checks (`SILENT` in `queue.lua`).
 const BEAT: Duration = Duration::from_secs(1);
 
 /// How soon after joining the queue the entry is checked for the first time. The reply tells when the holder's lease ends.
@@ -35,29 +35,29 @@ pub(crate) const MOST_LATE_GRANTS: u32 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest<O> {
     pub(crate) owner: O,
-    /// The mode that the owner token stands for. It never changes.
+    /// The mode for which the owner token is used. It never changes.
     pub(crate) mode: Mode,
     pub(crate) queue_mode: QueueMode,
-    /// The longest ttl requested: a copy that is executed late can block others for so long.
+    /// The longest ttl that was requested: a copy that is executed late can block others for that long.
     pub(crate) ttl: Duration,
     /// The ttl of the entry in the queue, if the entry may have joined. A grant by a message has this ttl. It never changes, since
     /// the server finds the entry by its whole text.
     pub(crate) queued_ttl: Option<Duration>,
-    /// When the last request with the reply "wait" and a stamp was sent, or else the request that joined the queue. A grant with a
-    /// stamp larger than `known_since` is younger.
+    /// When the last request with the reply "wait" and a stamp was sent, or else the request that joined the queue. A grant
+    /// with a stamp larger than `known_since` is younger.
     pub(crate) waits_since: Moment,
     /// Stamps up to this one belong to grants that are over.
     pub(crate) known_since: u64,
-    /// Whether the server may have this token, as the holder or in the queue, although no reply has said so.
+    /// `true` if the server may have this token, as the holder or in the queue, although no reply has said so.
     pub(crate) may_hold: bool,
-    /// Whether a message said that an exclusive request waits for the share of this request. The message can be read before the
-    /// reply that grants the share.
+    /// `true` if a message said that an exclusive request waits for the share of this request. The message can be read before
+    /// the reply that grants the share.
     pub(crate) is_contended: bool,
-    /// Whether copies of the request were sent on several connections, and some have no reply.
+    /// `true` if copies of the request were sent on several connections, and some have no reply.
     pub(crate) is_astray: bool,
     pub(crate) rivals: Rivals,
     pub(crate) failures: u32,
-    /// How many consecutive replies granted a lease of which less than half was left by then.
+    /// The number of consecutive replies that granted a lease of which less than half was left by then.
     pub(crate) late_grants: u32,
     pub(crate) last_reply: Option<Refusal>,
     pub(crate) step: RequestStep,
@@ -66,15 +66,15 @@ pub(crate) struct AcquireRequest<O> {
 
 #[derive(Clone, Debug)]
 pub(crate) enum RequestStep {
-    /// In flight: it ends with a reply, within the backend's time-outs.
+    /// A request is in flight. It ends with a reply, within the backend's time-outs.
     InFlight {
         sent: Moment,
         ttl: Duration,
         queue_mode: QueueMode,
         /// `may_hold` and `queue_mode` from before the request, restored if it certainly was not executed.
         before: (bool, QueueMode),
-        /// Of a body that is to run once: the last task that waited when the request was sent. A task that came later is not
-        /// answered by the reply: its call may have begun after the result was forgotten.
+        /// For a body that is to run once: the last task that waited when the request was sent. A task that arrived later is
+        /// not answered by the reply, because its call may have begun after the result was forgotten.
         answers_up_to: Option<TaskId>,
         polled_by: Option<TaskId>,
     },
@@ -82,17 +82,17 @@ pub(crate) enum RequestStep {
     Waiting { until: Moment, wake_ups: WakeUps },
 }
 
-/// Which other clients the request has met.
+/// The other clients that the request has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rivals {
     None,
     /// It found the lock busy.
     Holder,
-    /// It was in the queue: the release of the holder grants the lock.
+    /// It was in the queue, so the release of the holder grants the lock.
     Queue,
 }
 
-/// What came while a request was in flight. A grant takes precedence over a new connection.
+/// Events that arrived while a request was in flight. A grant takes precedence over a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Meanwhile {
     #[default]
@@ -105,12 +105,12 @@ pub(crate) enum Meanwhile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUps {
     GrantsAndConnections,
-    /// The server said that it cannot serve now, and says so on each new connection. Such a reply may end the connection, as that
-    /// of a replica does. Waiters would then go from one connection to the next without a pause.
+    /// The server said that it cannot serve requests now, and says so on each new connection. Such a reply may end the
+    /// connection, as that of a replica does. Waiters would then go from one connection to the next without a pause.
     GrantsOnly,
 }
 
-/// The reply to a request for the key, and what is known of its copies.
+/// The reply to a request for the key, and the state of its copies.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireReply {
     pub(crate) result: Result<AcquireOutcome, Failure>,
@@ -147,18 +147,18 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Notes a reply that grants. `is_late`: less than half of its lease was left by then.
+    /// Records a reply that grants. `is_late` says that less than half of its lease was left by then.
     pub(crate) fn count_late_grants(&mut self, is_late: bool) {
         let before = if is_late { self.late_grants } else { 0 };
         self.late_grants = before.saturating_add(u32::from(is_late));
     }
 
-    /// Whether a waiter can be refused by what is known now.
+    /// Returns `true` if enough is known to refuse a waiter.
     pub(crate) fn has_reply(&self) -> bool {
         self.last_reply.is_some() || matches!(self.step, RequestStep::Waiting { .. })
     }
 
-    /// There is a new connection: a request that waits is sent at `at`.
+    /// There is a new connection, so a request that waits is sent at `at`.
     pub(crate) fn reconnected(&mut self, at: Moment) {
         match &mut self.step {
             RequestStep::Waiting {
@@ -200,7 +200,7 @@ impl<O> AcquireRequest<O> {
                 polled_by: Some(_),
                 ..
             } => Some(sent.after(POLL_WITHIN)),
-            // The reply comes within the backend's time-outs.
+            // The reply arrives within the backend's time-outs.
             RequestStep::InFlight { .. } => None,
         }
     }
@@ -223,11 +223,11 @@ impl<O> AcquireRequest<O> {
     }
 }
 
-/// The time until the entry is checked: a beat. Only that of the first in the queue is sent sooner, when the holder's lease must
-/// have ended. If no message will come, it is sent after the pause of the builder. So a key costs a server one check a second for
-/// each process. The first process of the queue adds one check a ttl, or one a pause.
+/// Returns the time until the entry is checked, which is a beat. Only the check of the first entry in the queue is sent sooner:
+/// when the holder's lease must have ended, or, if no message will arrive, after the builder's pause. So a key costs a server
+/// one check a second for each process. The first process of the queue adds one check for each ttl, or one for each pause.
 ///
-/// `is_first`: the reply is to the request that joined the queue.
+/// `is_first` says that the reply is to the request that joined the queue.
 pub(crate) fn checking_pause<W, L, O>(
     busy: &Busy,
     is_first: bool,

@@ -1,4 +1,4 @@
-//! The right that the server gave this process, which its tasks have in turn, or together.
+//! The right that the server gave this process, which its tasks have in turn or together.
 
 use std::time::Duration;
 
@@ -24,35 +24,37 @@ pub(crate) struct ServerLease<W, L, O> {
     pub(crate) ttl: Duration,
     pub(crate) valid_until: Moment,
     pub(crate) renewal: RenewalPlan,
-    /// Fencing tokens for the next holders: the rest of one block, and the next block, with larger tokens only.
+    /// Fencing tokens for the next holders: the rest of one block, and the next block, which has larger tokens only.
     pub(crate) tokens: FencingBlock,
     pub(crate) next_tokens: FencingBlock,
-    /// Whether a renewal that takes tokens is in flight, beside the planned ones.
+    /// `true` if a renewal that takes tokens is in flight, in addition to the planned ones.
     pub(crate) is_prefetching: bool,
     pub(crate) batch: Batch,
-    /// For an exclusive lease, empty only while the last holder has released and the token for the next one is being fetched.
+    /// For an exclusive lease, empty only after the last holder has released and while the token for the next one is being
+    /// fetched.
     pub(crate) holders: LocalHolders<W, L>,
     /// The number of the permit, for a lease with permits.
     pub(crate) permit: Option<u16>,
     /// Set for a shared lease.
     pub(crate) share: Option<Share>,
-    /// Whether a copy of its request may still be executed on another connection. Then it is not passed on, and its release also
-    /// removes an entry from the queue.
+    /// `true` if a copy of its request may still be executed on another connection. Then it is not passed on, and its release
+    /// also removes an entry from the queue.
     pub(crate) is_astray: bool,
 }
 
-/// How a shared lease serves its tasks: see `sharing.rs`.
+/// The state of a shared lease with regard to its tasks: see `sharing.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// Whether it admits further tasks. Not once an exclusive request waits, and not if the lease cannot serve further tasks.
+    /// `true` if it admits further tasks. It does not once an exclusive request waits, nor if the lease cannot serve further
+    /// tasks.
     pub(crate) is_open: bool,
-    /// Until when the share is kept, if no task has it.
+    /// Until when the share is kept if no task has it.
     pub(crate) unused_until: Option<Moment>,
-    /// Until when `min_hold` of one of its tasks keeps it on the server.
+    /// Until when the `min_hold` of one of its tasks keeps it on the server.
     pub(crate) kept_until: Option<Moment>,
 }
 
-/// A grant, before it has a holder.
+/// A grant that has no holder yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted {
     pub(crate) grant: Grant,
@@ -61,7 +63,7 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// Whether less than half of its ttl is left: too little for a task to begin with.
+    /// Returns `true` if less than half of its ttl is left, which is too little for a task to begin with.
     pub(crate) fn is_short(&self, now: Moment) -> bool {
         self.valid_until.since(now) < self.ttl / 2
     }
@@ -71,12 +73,12 @@ impl Granted {
 pub(crate) enum RenewalPlan {
     Off,
     At(Moment),
-    /// Not sent again before its reply. The backend bounds the time of the reply.
+    /// A renewal is in flight, and not sent again before its reply. The backend bounds the time of the reply.
     InFlight,
 }
 
 impl RenewalPlan {
-    /// The plan for a lease that is granted now, before its first renewal is planned.
+    /// Returns the plan for a lease that is granted now, before its first renewal is planned.
     pub(crate) fn of(terms: &Terms, now: Moment) -> Self {
         match terms.renew {
             AutoRenew::On => Self::At(now),
@@ -84,8 +86,8 @@ impl RenewalPlan {
         }
     }
 
-    /// Plans the next renewal for when a third of the time left is over, unless one is in flight. A jitter keeps the renewals of several
-    /// leases apart.
+    /// Plans the next renewal for when a third of the time left has passed, unless one is in flight. A jitter keeps the
+    /// renewals of several leases apart.
     pub(crate) fn plan_anew<W, L, O>(
         &mut self,
         ttl: Duration,
@@ -106,7 +108,7 @@ impl RenewalPlan {
         }
     }
 
-    /// Whether the renewal is to be sent now. It is then in flight.
+    /// Returns `true` if the renewal is to be sent now, and marks it as in flight.
     pub(crate) fn begin_if_due(&mut self, now: Moment) -> bool {
         let is_due = matches!(self, Self::At(at) if *at <= now.after(BATCHED_WITHIN));
         if is_due {
@@ -129,7 +131,7 @@ impl RenewalPlan {
         }
     }
 
-    /// When something is due for a lease that ends at this moment, unless it is renewed.
+    /// Returns when something is due for a lease that ends at this moment, unless it is renewed.
     pub(crate) fn due(self, ends: Moment) -> Moment {
         match self {
             Self::At(at) => at.min(ends),
@@ -138,12 +140,12 @@ impl RenewalPlan {
     }
 }
 
-/// What came of a renewal.
+/// The outcome of a renewal.
 #[derive(Debug)]
 pub(crate) struct RenewalReply<'a> {
-    /// When the renewal was sent. A late reply counts from then.
+    /// When the renewal was sent. The validity counts from then, even if the reply is late.
     pub(crate) sent: Moment,
-    /// How many fencing tokens were wanted.
+    /// The number of fencing tokens that were wanted.
     pub(crate) tokens: u32,
     pub(crate) result: &'a Result<Renewed, Failure>,
     pub(crate) retry_in: Duration,
@@ -173,21 +175,22 @@ where
             batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
             holders: LocalHolders::default(),
             permit: grant.permit,
-            // A copy of its request may be granted the key again after its release. So the share is closed from the start.
+            // A copy of its request may be granted the key again after its release, so the share is closed from the start.
             share: (terms.mode == Mode::Shared).then_some(Share {
                 is_open: terms.renew == AutoRenew::On && !is_wanted && !request.is_astray,
                 ..Share::default()
             }),
             is_astray: request.is_astray,
         };
-        // If other waiters are to be granted this phase, the renewal stays due now: it grants the phase to the next ones.
+        // If other waiters are to be granted this phase, the renewal stays due now, because it grants the phase to the next
+        // ones.
         if !grant.has_more {
             held.renewal.plan_anew(held.ttl, held.valid_until, cx);
         }
         held
     }
 
-    /// When the lease or its first holder ends, unless a renewal comes in time; or a moment before that.
+    /// Returns when the lease or its first holder ends, unless a renewal arrives in time, or a moment before that.
     pub(crate) fn ends_at(&self) -> Moment {
         let first = self.holders.first_end();
         first.map_or(self.valid_until, |end| end.min(self.valid_until))
@@ -223,8 +226,8 @@ where
         }
     }
 
-    /// Makes the renewal due now if the lease was last taken or renewed before `since`. The server of the connection knows any
-    /// later lease.
+    /// Makes the renewal due now if the lease was last acquired or renewed before `since`. The server of the connection knows
+    /// any later lease.
     pub(crate) fn renew_if_older_than(&mut self, since: Moment, now: Moment) {
         if self.valid_until < validity(since, self.ttl) {
             self.renewal.hasten(now);
@@ -255,12 +258,12 @@ where
         self.tokens.take()
     }
 
-    /// Whether at least half of its ttl is left, which a task that gets the lease may expect.
+    /// Returns `true` if at least half of its ttl is left, which a task that gets the lease may expect.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.valid_until.since(now) >= self.ttl / 2
     }
 
-    /// Whether it may be passed to a task with these terms. Other processes that wait do not count here.
+    /// Returns `true` if it may be passed to a task with these terms, regardless of other processes that wait.
     pub(crate) fn suits(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> bool {
         terms.ttl == self.ttl
             && terms.renew == AutoRenew::On
@@ -269,7 +272,7 @@ where
             && self.is_fresh(cx.now)
     }
 
-    /// Whether a task with these terms may have the share beside the tasks that have it.
+    /// Returns `true` if a task with these terms may have the share together with the tasks that have it.
     pub(crate) fn admits(&self, terms: &Terms, now: Moment) -> bool {
         let share = self.share.as_ref();
         share.is_some_and(|share| share.is_open)
@@ -303,7 +306,7 @@ where
         Some(lease)
     }
 
-    /// Makes what observers see of the lease of a task.
+    /// Makes the lease that its observers see, for a task.
     pub(crate) fn make_lease(
         &self,
         id: TaskId,
@@ -336,8 +339,8 @@ where
     }
 }
 
-/// Until when a lease that was requested at `sent` is certain: the ttl minus 1 % and 2 ms. The server's clock may run faster than
-/// ours, and its timer may be early.
+/// Returns until when a lease that was requested at `sent` is certain: for the ttl minus 1 % and 2 ms, because the server's
+/// clock may run faster than ours, and its timer may be early.
 pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
 }

@@ -1,12 +1,12 @@
 //! A share: a server lease that serves all tasks of this process, and is kept for later ones.
 //!
-//! A task that comes while a share is open gets it without a message. The first exclusive request that waits for the key closes the
-//! share: a message, a grant or a renewal reports that request. A closed share ends with its last task. Tasks that come later ask
-//! for another share, which queues. So an exclusive request waits for the bodies that were admitted before it, and for the message
-//! to the process. If the message is lost, it waits for a renewal instead.
+//! A task that arrives while a share is open gets it without a message. The first exclusive request that waits for the key
+//! closes the share: a message, a grant or a renewal reports that request. A closed share ends with its last task. Tasks that
+//! arrive later ask for another share, which queues. So an exclusive request waits for the bodies that were admitted before it,
+//! and for the message to the process. If the message is lost, it waits for a renewal instead.
 //!
-//! Clients that do not queue cannot report that they wait: other libraries, and users without scripts. They have no turn while
-//! readers overlap.
+//! Clients that do not queue, which are other libraries and users without scripts, cannot report that they wait. They get no
+//! turn while readers overlap.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ where
     O: Clone + PartialEq,
 {
     pub(super) fn close_shares(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a released lease is taken out.
+        // From the last to the first, since a released lease is removed.
         for at in (0..self.leases.len()).rev() {
             self.close_share(at, cx);
         }
@@ -45,7 +45,7 @@ where
         }
     }
 
-    /// Gives a new share to all waiters that may have it beside the first one, whether or not the share stays open.
+    /// Gives a new share to all waiters that may have it together with the first one, whether or not the share stays open.
     pub(super) fn admit_all(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
         let held = &self.leases[at];
         if held.renewal == RenewalPlan::Off {
@@ -64,7 +64,7 @@ where
         if self.kind != RequestKind::Shared {
             return;
         }
-        // Bounded by the waiters: each round takes one out.
+        // Bounded by the number of waiters, because each round removes one.
         while let Some((id, head)) = self.head()
             && let terms = head.terms
             && let Some(at) = self.open_share(&terms, cx)
@@ -81,7 +81,7 @@ where
 
     /// Releases the shares that have been kept without a task for long enough.
     pub(super) fn release_unused(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a released lease is taken out.
+        // From the last to the first, since a released lease is removed.
         for at in (0..self.leases.len()).rev() {
             let share = self.leases[at].share.as_ref();
             let until = share.and_then(|share| share.unused_until);
@@ -91,7 +91,8 @@ where
         }
     }
 
-    /// A share stays with the tasks that have it. An open share without a task stays for a while.
+    /// Keeps a share that its task has left: with the tasks that still have it, or for a while if it is open and no task has
+    /// it.
     pub(super) fn keep_share(
         &mut self,
         at: usize,
@@ -113,7 +114,7 @@ where
         self.return_to_server(at, None)
     }
 
-    /// Closes a share: it admits no further task. If no task has it, it returns to the server.
+    /// Closes a share, so that it admits no further task. If no task has it, it returns to the server.
     pub(super) fn close_share(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
         let held = &mut self.leases[at];
         let Some(share) = &mut held.share else {

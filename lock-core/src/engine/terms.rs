@@ -1,4 +1,4 @@
-//! Options, checked and with the manager's defaults filled in.
+//! The terms of a call: its options, checked and with the manager's defaults filled in.
 
 use std::time::Duration;
 
@@ -24,16 +24,16 @@ pub(crate) struct Terms {
     pub(crate) mode: Mode,
 }
 
-/// What `max_hold` and `min_hold` make of the moment at which a task began to run under its lease.
+/// The bounds that `max_hold` and `min_hold` set, counted from when a task began to run under its lease.
 ///
-/// `min_hold` does not outlive a lease that was lost: a key that is gone by the release is not set again, since an operator may have
-/// freed it, or another process may have had it. Rejected: a longer expiry from the beginning, which would block others after a
-/// crash.
+/// `min_hold` does not outlive a lease that was lost: a key that is gone by the time of the release is not set again, since an
+/// operator may have freed it, or another process may have had it. Rejected: a longer expiry from the beginning, which would
+/// block others after a crash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoldBounds {
     /// When the task loses the lease.
     pub(crate) held_until: Option<Moment>,
-    /// Until when the key is kept, also if the task releases it before.
+    /// Until when the key is kept, even if the task releases it before.
     pub(crate) kept_until: Option<Moment>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Defaults {
     pub(crate) release: ReleaseMode,
     /// The longest ttl, and the longest `min_hold`, that this manager allows.
     pub(crate) max_ttl: Option<Duration>,
-    /// Why its locks are exclusive only, if they are.
+    /// The reason why its locks are exclusive only, if they are.
     pub(crate) only_exclusive: Option<&'static str>,
 }
 
@@ -72,12 +72,13 @@ impl Defaults {
         Ok(self)
     }
 
-    /// Checks a time during which a server must remember the lock: a ttl, or a `min_hold`, which may last longer than the lease.
+    /// Checks a time during which a server must remember the lock: a ttl, or a `min_hold`, which may last longer than the
+    /// lease.
     fn check_most(&self, option: &str, value: Duration) -> Result<(), LockError> {
         match self.max_ttl {
             Some(most) if value > most => Err(LockError::invalid(format!(
-                "{option} is {value:?}, and the most that this manager allows is {most:?} (max_ttl): a server that restarts \
-                 must be kept out for as long as a lease may last, so choose a shorter one"
+                "{option} is {value:?}, but this manager allows at most {most:?} (max_ttl): a server that restarts must be \
+                 kept out for as long as a lease may last, so choose a shorter one"
             ))),
             _ => Ok(()),
         }
@@ -114,7 +115,7 @@ impl Terms {
         }
     }
 
-    /// The bounds of a task that begins at this moment.
+    /// Returns the bounds of a task that begins at this moment.
     pub(crate) fn bounds_from(&self, began: Moment) -> HoldBounds {
         HoldBounds {
             held_until: self.max_hold.map(|longest| began.after(longest)),
@@ -129,7 +130,7 @@ impl Terms {
         if let Some(min_hold) = self.min_hold {
             check_range("min_hold", min_hold)?;
         }
-        // The attribute says the same of literals.
+        // The attribute reports the same for literals.
         match (self.min_hold, self.max_hold) {
             (Some(min), Some(max)) if min > max => Err(LockError::invalid(format!(
                 "min_hold ({min:?}) is longer than max_hold ({max:?}): swap them, or leave one out"
@@ -146,7 +147,7 @@ impl Terms {
     }
 }
 
-/// Until when a task waits that begins now.
+/// Returns until when a task waits that begins now.
 pub(crate) fn deadline(wait: Wait, now: Moment) -> Option<Moment> {
     match wait {
         Wait::For(wait) => Some(now.after(wait)),
@@ -158,12 +159,13 @@ fn check_permits(mode: Mode) -> Result<(), LockError> {
     let (least, most) = PERMITS_RANGE;
     match mode {
         Mode::Permits(n) if n < least => Err(LockError::invalid(
-            "permits is 0 or less, and the least is 1: nothing could hold the lock, so choose how many may hold it at a time",
+            "permits is 0 or less, but must be at least 1: otherwise nobody could hold the lock, so choose how many may hold \
+             it at a time",
         )),
         Mode::Permits(n) if n > most => {
             let or_more = if n == u16::MAX { " or more" } else { "" };
             Err(LockError::invalid(format!(
-                "permits is {n}{or_more}, and the most is 1,000: split what is locked into several keys, with fewer permits each"
+                "permits is {n}{or_more}, but must be at most 1,000: split the lock into several keys with fewer permits each"
             )))
         }
         _ => Ok(()),
@@ -174,12 +176,12 @@ fn check_range(option: &str, value: Duration) -> Result<(), LockError> {
     let (least, most) = TTL_RANGE;
     if value < least {
         return Err(LockError::invalid(format!(
-            "{option} is {value:?}, and the least is {least:?}: below that, one slow round trip ends the lease"
+            "{option} is {value:?}, but must be at least {least:?}: below that, one slow round trip ends the lease"
         )));
     }
     if value > most {
         return Err(LockError::invalid(format!(
-            "{option} is {value:?}, and the most is 24 h: a lease is renewed while it is held, so choose how long a crash \
+            "{option} is {value:?}, but must be at most 24 h: a lease is renewed while it is held, so choose how long a crash \
              may block others"
         )));
     }
@@ -189,7 +191,7 @@ fn check_range(option: &str, value: Duration) -> Result<(), LockError> {
 fn check_wait(wait: Wait) -> Result<(), LockError> {
     match wait {
         Wait::For(wait) if wait > LONGEST_WAIT => Err(LockError::invalid(format!(
-            "wait is {wait:?}, and the most is 365 days: write `.wait_forever()` to wait without end"
+            "wait is {wait:?}, but must be at most 365 days: write `.wait_forever()` to wait indefinitely"
         ))),
         _ => Ok(()),
     }
@@ -246,8 +248,14 @@ mod tests {
         let none = LockOptions::default;
         assert!(reason(permits(none().permits(0))).starts_with("permits is 0 or less"));
         for (many, shown) in [
-            (none().permits(1_001), "permits is 1001, and the most"),
-            (none().permits(65_534), "permits is 65534, and the most"),
+            (
+                none().permits(1_001),
+                "permits is 1001, but must be at most",
+            ),
+            (
+                none().permits(65_534),
+                "permits is 65534, but must be at most",
+            ),
             (none().permits(usize::MAX), "permits is 65535 or more"),
         ] {
             let reason = reason(permits(many));
@@ -259,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn of_shared_and_permits_the_last_one_counts() {
+    fn the_last_call_of_shared_and_permits_counts() {
         let mode = |options: LockOptions| terms(&options).expect("in range").mode;
         assert_eq!(mode(LockOptions::default()), Mode::Exclusive);
         let shared = LockOptions::default().permits(3).shared();
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_least_hold_beyond_the_longest_is_refused() {
+    fn a_min_hold_beyond_max_hold_is_refused() {
         let options = LockOptions::default()
             .min_hold(Duration::from_secs(2))
             .max_hold(Duration::from_secs(1));
@@ -295,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_comes_from_the_manager() {
+    fn options_that_are_not_set_come_from_the_manager() {
         let defaults = Defaults {
             ttl: Duration::from_secs(3),
             wait: Wait::Forever,
@@ -315,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_outlasts_the_longest_ttl_is_refused_by_name() {
+    fn times_beyond_max_ttl_are_refused_by_name() {
         let defaults = Defaults {
             max_ttl: Some(Duration::from_secs(60)),
             ..Defaults::default()

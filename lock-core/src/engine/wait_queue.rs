@@ -8,7 +8,7 @@ use crate::{
     options::Wait,
 };
 
-/// One task that waits.
+/// One waiting task.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalWaiter<W> {
     pub(crate) terms: Terms,
@@ -17,16 +17,16 @@ pub(crate) struct LocalWaiter<W> {
     pub(crate) waker: Option<W>,
 }
 
-/// Removing a waiter from any position costs the logarithm of their number. The waiters are boxed: a node of the map has room for
-/// eleven of them.
+/// Removing a waiter from any position costs the logarithm of their number. The waiters are boxed, because a node of the map
+/// has room for eleven of them.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue<W> {
     pub(crate) awake: Few<TaskId, Box<LocalWaiter<W>>>,
-    /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and nothing
-    /// is requested from the server for them.
+    /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and
+    /// nothing is requested from the server for them.
     pub(crate) asleep: Few<TaskId, Box<LocalWaiter<W>>>,
     deadlines: Few<(Moment, TaskId), ()>,
-    /// The waiters that end with the next reply of the server: their deadline has passed, or they do not wait.
+    /// The waiters that end with the next reply of the server, because their deadline has passed, or they do not wait.
     pub(crate) impatient: BTreeSet<TaskId>,
 }
 
@@ -71,7 +71,7 @@ impl<W> WaitQueue<W> {
         Some(waiter)
     }
 
-    /// The next waiter to be served: the first one that polls when it is woken.
+    /// Returns the next waiter to be served: the first one that polls when it is woken.
     pub(crate) fn head(&self) -> Option<(TaskId, &LocalWaiter<W>)> {
         let (id, waiter) = self.awake.first()?;
         Some((*id, waiter))
@@ -85,14 +85,14 @@ impl<W> WaitQueue<W> {
         self.awake.len() + self.asleep.len()
     }
 
-    /// Notes that the task polled.
+    /// Records that the task polled.
     pub(crate) fn mark_awake(&mut self, id: TaskId) {
         if let Some(waiter) = self.asleep.remove(&id) {
             self.awake.insert(id, waiter);
         }
     }
 
-    /// Marks all waiters: nothing is granted to a waiter before it polls. Returns the wakers of all.
+    /// Marks all waiters as asleep, so that nothing is granted to a waiter before it polls. Returns the wakers of all.
     pub(crate) fn put_all_to_sleep(&mut self) -> Vec<W> {
         self.asleep.append(&mut self.awake);
         self.take_wakers()
@@ -107,7 +107,7 @@ impl<W> WaitQueue<W> {
         self.deadlines.first().map(|((deadline, _), ())| *deadline)
     }
 
-    /// Takes a deadline that has passed; its waiter is impatient from now on.
+    /// Takes a deadline that has passed, and makes its waiter impatient.
     pub(crate) fn pass_deadline(&mut self, now: Moment) -> Option<TaskId> {
         let ((deadline, id), ()) = self.deadlines.first()?;
         let (deadline, id) = (*deadline, *id);
@@ -148,7 +148,7 @@ impl<W> WaitQueue<W> {
         self.remove_all(&ids)
     }
 
-    /// The waiters that poll when they are woken, in their order.
+    /// Returns the waiters that poll when they are woken, in their order.
     pub(crate) fn those_awake(&self, which: impl Fn(&LocalWaiter<W>) -> bool) -> Vec<TaskId> {
         let chosen = self.awake.iter().filter(|(_, waiter)| which(waiter));
         chosen.map(|(id, _)| *id).collect()

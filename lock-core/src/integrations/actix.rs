@@ -1,4 +1,4 @@
-//! A failed lock as actix's response, and handlers that return `impl Responder`.
+//! The response to a failed lock in actix, and handlers that return `impl Responder`.
 
 use std::{
     error::Error,
@@ -32,9 +32,9 @@ impl Problem {
     }
 }
 
-/// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
-/// program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC 9457) that does not
-/// name the key. So `actix_web::Result<T>` is a return type of annotated functions.
+/// Responds with 409 if the lock is busy, and with 503 if it is lost or unavailable. A key that is too long becomes 400, a
+/// mistake in the program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC
+/// 9457) that does not name the key. This makes `actix_web::Result<T>` a return type of annotated functions.
 impl ResponseError for LockError {
     fn status_code(&self) -> StatusCode {
         Problem::of(self).actix_status()
@@ -73,7 +73,7 @@ impl FromLockError for HttpResponse {
     }
 }
 
-/// The status with the text for the client, in the order that actix requires.
+/// The status and the text for the client, in the order that actix requires.
 #[diagnostic::do_not_recommend]
 impl FromLockError for (String, StatusCode) {
     fn from_lock_error(error: LockError) -> Self {
@@ -82,14 +82,14 @@ impl FromLockError for (String, StatusCode) {
     }
 }
 
-/// The value that an annotated `-> impl Responder` returns: the responder of the body or of a failed lock. A responder needs the
-/// request to become a response.
+/// The value that an annotated `-> impl Responder` returns: the responder of the body or of a failed lock. A responder needs
+/// the request in order to become a response.
 #[derive(Debug)]
 pub enum Responding<R, F> {
     /// The responder of the body.
     Body(R),
-    /// The responder of the body, and the lock, or the key of a lock that was released. If its response is a stream, the lock is held
-    /// until the response has been sent, or there is a warning.
+    /// The responder of the body, and the lock, or the key of a lock that was released. If its response is a stream, the lock
+    /// is held until the response has been sent, or a warning is logged.
     Later(R, Result<LockGuard, LockKey>),
     /// The responder of a failed lock.
     Failed(F),
@@ -103,7 +103,7 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
             Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
             Self::Later(responder, lock) => {
                 let response = responder.respond_to(request).map_into_boxed_body();
-                // actix would read the whole of a body, and send nothing of it.
+                // actix would read the whole body, and send nothing of it.
                 if request.method() == Method::HEAD {
                     return held(response, None);
                 }
@@ -145,7 +145,7 @@ impl SentLater for HttpResponse {
     }
 }
 
-/// The same response again, and whether its body is complete.
+/// Returns the same response, and whether its body is complete.
 fn looked_at(response: HttpResponse) -> (HttpResponse, bool) {
     let (response, body) = response.into_parts();
     // actix drops an empty body unread.
@@ -158,7 +158,7 @@ fn looked_at(response: HttpResponse) -> (HttpResponse, bool) {
     }
 }
 
-/// The body keeps the lock until it has ended. Without a lock, it has ended already, and nothing of it is made.
+/// Makes the body keep the lock until it has ended. Without a lock, the body counts as ended, and none of it is made.
 fn held(response: HttpResponse, guard: Option<LockGuard>) -> HttpResponse {
     response.map_body(|_, body| {
         BoxBody::new(HeldMessage {
@@ -168,7 +168,7 @@ fn held(response: HttpResponse, guard: Option<LockGuard>) -> HttpResponse {
     })
 }
 
-/// A response with a status beside it, in the order that actix requires.
+/// A response with a status, in the order that actix requires.
 impl<R: SentLater> SentLater for (R, StatusCode) {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         let (response, guard) = self.0.until_sent(lock);
@@ -178,7 +178,7 @@ impl<R: SentLater> SentLater for (R, StatusCode) {
 
 /// The body of a response, which keeps a lock until the body has ended.
 struct HeldMessage {
-    /// That of the body: a client notices by it that a loss has ended the body too early.
+    /// The size of the body, by which a client notices that a loss has ended the body too early.
     size: BodySize,
     /// `None` after the end.
     held: Option<Held<BoxBody>>,
@@ -213,7 +213,7 @@ mod tests {
     use crate::{error::KnownHolder, key::LockKey};
 
     #[test]
-    fn a_failure_is_actixs_status_in_each_way_to_ask() {
+    fn a_failure_has_the_same_status_by_every_conversion_of_actix() {
         let key = LockKey::new("secret-key");
         let busy = || LockError::busy(&key, None, KnownHolder::default());
         assert_eq!(StatusCode::from(busy()), StatusCode::CONFLICT);

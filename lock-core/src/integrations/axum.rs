@@ -1,4 +1,5 @@
-//! A failed lock as axum's response. It uses `axum-core`, so it works with each version of axum that is built on that version.
+//! The response to a failed lock in axum. It uses `axum-core`, so it works with each version of axum that is built on that
+//! version.
 
 use axum_core::{
     BoxError,
@@ -18,9 +19,9 @@ use crate::{
     manager::run::Finished,
 };
 
-/// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
-/// program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC 9457) that does not
-/// name the key. So `LockError` is an error that handlers can return.
+/// Responds with 409 if the lock is busy, and with 503 if it is lost or unavailable. A key that is too long becomes 400, a
+/// mistake in the program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC
+/// 9457) that does not name the key. This makes `LockError` an error that handlers can return.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
         Problem::answering(&self).response().map(Body::from)

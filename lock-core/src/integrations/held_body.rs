@@ -1,4 +1,4 @@
-//! The body of a response, of the crate `http-body`: whether it is complete, and one that keeps a lock until it has ended.
+//! Response bodies of the crate `http-body`: detecting whether one is complete, and keeping a lock until one has ended.
 
 use std::{
     marker::PhantomData,
@@ -12,9 +12,10 @@ use crate::{
     error::LockError, guard::LockGuard, integrations::stream::Held, manager::run::Finished,
 };
 
-/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body. `E` is the error of the framework.
+/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body. `E` is the error of the
+/// framework.
 ///
-/// It has `None` after the end.
+/// Holds `None` after the end.
 pub(crate) struct HeldBody<B, E>(Option<Held<B>>, PhantomData<fn() -> E>);
 
 impl<B, E> HeldBody<B, E> {
@@ -44,27 +45,27 @@ impl<B: Body<Error: Into<E>>, E: From<LockError>> Body for HeldBody<B, E> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // With a size, a client notices that a loss has ended the body too early.
+        // A client that knows the size notices that a loss has ended the body too early.
         let held = self.0.as_ref();
         held.map_or_else(|| SizeHint::with_exact(0), |held| held.stream.size_hint())
     }
 }
 
-/// A body, after a look at whether it is complete. It still has all of its frames.
+/// A body that has been checked for completeness. It still has all of its frames.
 pub(crate) struct Peeked<B: Body> {
-    /// Taken out of the body to look at it.
+    /// The first frame, taken out of the body to check it.
     pub(crate) first: Option<Result<Frame<B::Data>, B::Error>>,
     rest: B,
-    /// The size of both.
+    /// The size of the first frame and the rest together.
     size: SizeHint,
-    /// It has no more than the first frame, which is data. Any other body may be made while it is sent.
+    /// `true` if there is only the first frame, which is data. Any other body may be made while it is sent.
     pub(crate) is_complete: bool,
 }
 
 impl<B: Body + Unpin> Peeked<B> {
-    /// Looks at a body. One with a known size may be in memory, or be made while it is sent, as a file is. Only a poll tells: one
-    /// in memory has ended with its first frame. The waker that the poll leaves behind does nothing. Each body that is sent is
-    /// polled again with another waker.
+    /// Checks whether a body is complete. One with a known size may be in memory, or be made while it is sent, as a file is.
+    /// Only a poll tells: one in memory has ended with its first frame. The waker that the poll leaves behind does nothing,
+    /// because each body that is sent is polled again with another waker.
     pub(crate) fn of(mut rest: B) -> Self {
         let size = rest.size_hint();
         let (mut first, mut is_complete) = (None, rest.is_end_stream());
@@ -85,8 +86,8 @@ impl<B: Body + Unpin> Peeked<B> {
         }
     }
 
-    /// The same body again, `boxed` in the framework's type. If it is made while it is sent, and the lock may be kept, `hold` gives
-    /// it the guard. Else the guard is returned, to be released now.
+    /// Rebuilds the body, `boxed` in the framework's type. If it is made while it is sent, and the lock may be kept, `hold`
+    /// gives it the guard. Otherwise the guard is returned, to be released now.
     pub(crate) fn until_sent<T>(
         self,
         lock: Finished<'_>,
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// The rest of a body, with its size before each poll.
+    /// Returns the rest of a body, with its size before each poll.
     fn rest_of(
         mut body: impl Body<Data = &'static [u8], Error = Infallible> + Unpin,
     ) -> Vec<String> {

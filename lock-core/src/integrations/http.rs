@@ -27,8 +27,8 @@ impl Problem {
     }
 }
 
-/// Converts the failure to 409 if the lock is busy, and to 503 if it is lost or unavailable. A key that is too long becomes 400, a
-/// mistake in the program 500.
+/// Converts the failure to 409 if the lock is busy, and to 503 if it is lost or unavailable. A key that is too long becomes
+/// 400, a mistake in the program 500.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).status_code()
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_a_status_with_and_without_words() {
+    fn a_failure_is_a_status_with_and_without_a_text() {
         assert_eq!(StatusCode::from(busy()), StatusCode::CONFLICT);
         assert_eq!(
             StatusCode::from_lock_error(LockError::NotConfigured),

@@ -1,4 +1,4 @@
-//! The lock of a response that outlives its handler: it goes along with the body, or is released with a warning.
+//! The lock of a response that outlives its handler: the body keeps it, or it is released with a warning.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,17 @@ use crate::{
     guard::LockGuard, key::LockKey, manager::run::Finished, options::OnLost, runtime::mutex::Mutex,
 };
 
-/// Warns that a lock is released before the value was sent: once for each template.
+/// Warns, once for each template, that a lock is released before the value has been sent.
 pub(super) fn warn_of_release(key: &LockKey) {
     warn_once(
         key,
-        "the lock is released before the body of its response has been sent: set `max_hold`, without \
-         `on_lost = continue`, and it is kept until then, at most for that time; or hold it by \
-         `LockGuard::hold_during`",
+        "the lock is released before the body of its response has been sent: to keep it until then, set `max_hold`, which \
+         bounds that time, without `on_lost = continue`; or hold the lock with `LockGuard::hold_during`",
     );
 }
 
 fn warn_once(key: &LockKey, warning: &'static str) {
-    /// The templates of which a warning told. Bounded by the number of templates in the program.
+    /// The templates that a warning has named. Bounded by the number of templates in the program.
     static WARNED: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
     let template = key.template().unwrap_or_default();
     if WARNED.lock().insert((template, warning)) {
@@ -27,19 +26,19 @@ fn warn_once(key: &LockKey, warning: &'static str) {
 
 impl Finished<'_> {
     /// Returns the guard of a response that upgrades its connection, to be released now, with a warning for each template. The
-    /// framework runs the upgraded connection in a task of its own, which no part of the response reaches. So not even `max_hold`
-    /// keeps the lock.
+    /// framework runs the upgraded connection in a task of its own, which no part of the response reaches, so not even
+    /// `max_hold` keeps the lock.
     #[cfg(any(feature = "axum", feature = "poem"))]
     pub(super) fn upgraded(self) -> LockGuard {
         warn_once(
             self.guard.key(),
-            "the lock is released with the response that upgrades the connection (101), and does not protect what runs on that \
-             connection: take it inside the upgraded task, by `LockManager::run`",
+            "the lock is released with the response that upgrades the connection (101), and does not protect the work on \
+             that connection: acquire it inside the upgraded task, with `LockManager::run`",
         );
         self.guard
     }
 
-    /// Whether a value that is made while it is sent may keep the lock: only for a time that has a bound.
+    /// Returns `true` if a value that is made while it is sent may keep the lock, which it may only for a bounded time.
     pub(super) fn may_be_kept(&self) -> bool {
         self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel
     }

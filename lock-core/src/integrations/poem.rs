@@ -1,4 +1,4 @@
-//! A failed lock as poem's response.
+//! The response to a failed lock in poem.
 
 use std::io;
 
@@ -17,9 +17,9 @@ use crate::{
     manager::{LockManager, default_manager::LockSource, run::Finished},
 };
 
-/// Answers 409 if the lock is busy, and 503 if it is lost or unavailable. A key that is too long becomes 400, a mistake in the
-/// program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC 9457) that does not
-/// name the key. So `poem::Result<T>` is a return type of annotated functions.
+/// Responds with 409 if the lock is busy, and with 503 if it is lost or unavailable. A key that is too long becomes 400, a
+/// mistake in the program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC
+/// 9457) that does not name the key. This makes `poem::Result<T>` a return type of annotated functions.
 impl ResponseError for LockError {
     fn status(&self) -> StatusCode {
         Problem::of(self).status_code()
@@ -30,7 +30,7 @@ impl ResponseError for LockError {
     }
 }
 
-/// The response of the crate `http` as poem's.
+/// Converts a response of the crate `http` to poem's.
 pub(crate) fn response_of(response: http::Response<impl Into<Body>>) -> Response {
     let (parts, body) = response.into_parts();
     let mut response = Response::from((parts.status, body));

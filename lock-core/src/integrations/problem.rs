@@ -1,6 +1,7 @@
-//! The report of a failed lock to a client. Each failure gets its status here, for every framework.
+//! The report of a failed lock to a client, which determines the status of each failure for every framework.
 //!
-//! A client gets neither the key nor the words of the backend. Parts of a key may be another client's, and a source names servers.
+//! A client gets neither the key nor the backend's own words. Parts of a key may belong to another client, and a source names
+//! servers.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use crate::{
     telemetry::refusals::Refusals,
 };
 
-/// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to another
-/// client. Nor do they contain the backend's report.
+/// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to
+/// another client, and do not contain the backend's report.
 pub(crate) struct Problem {
-    /// The status of HTTP, which tells a client what to do next.
+    /// The HTTP status, which tells a client what to do next.
     pub(crate) status: u16,
     pub(crate) detail: &'static str,
     /// The time after which another try is worthwhile, in whole seconds.
@@ -22,8 +23,9 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// Returns the problem for a response, and logs the failure, because the response does not show its cause. Not logged are
-    /// failures in normal work, a loss, which the lease has reported already, and what the acquire has logged.
+    /// Returns the problem for a response, and logs the failure, because the response does not show its cause. Failures in
+    /// normal operation, a loss, which the lease has already reported, and whatever the acquire has logged are not logged
+    /// again.
     pub(crate) fn answering(error: &LockError) -> Self {
         static REFUSALS: Refusals = Refusals::new();
         let problem = Self::of(error);
@@ -34,7 +36,7 @@ impl Problem {
         problem
     }
 
-    // The match has no wildcard: a new failure does not compile until it has its line.
+    // The match has no wildcard, so that a new failure does not compile until it has its line.
     pub(crate) fn of(error: &LockError) -> Self {
         let (status, detail) = match error {
             // Try again when the other holder has released the lock.
@@ -45,7 +47,7 @@ impl Problem {
             // Try again later. It is unknown whether the work was done.
             LockError::Lost { .. } => (
                 503,
-                "the request was interrupted: it may have been done in part",
+                "the request was interrupted, and may have been partly processed",
             ),
             LockError::Unavailable { .. } => (
                 503,
@@ -53,11 +55,14 @@ impl Problem {
             ),
             LockError::Repeated { reason, .. } => match reason {
                 // Send the request with a key of its own.
-                Repeat::OtherRequest => (422, "another request was sent with this key before"),
-                // Nothing is to be done.
+                Repeat::OtherRequest => (
+                    422,
+                    "a different request has already been sent with this key",
+                ),
+                // There is nothing to do.
                 Repeat::NotKept => (
                     409,
-                    "the request was done before, and its response was not kept",
+                    "the request has already been processed, but its response was not stored",
                 ),
             },
             // Send another request.
@@ -159,7 +164,10 @@ mod tests {
             "{other_request}"
         );
         assert!(not_kept.contains(r#""Conflict""#), "{not_kept}");
-        assert!(not_kept.contains("was done before"), "{not_kept}");
+        assert!(
+            not_kept.contains("has already been processed"),
+            "{not_kept}"
+        );
     }
 
     #[test]
@@ -173,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_what_the_error_says() {
+    fn the_header_has_the_pause_of_the_error() {
         let found = all().map(|error| {
             let seconds = Problem::of(&error).retry_after_seconds();
             assert_eq!(seconds.map(Duration::from_secs), error.retry_after());

@@ -1,14 +1,15 @@
 //! A response with a body that is sent after its function has returned, and the lock of that function.
 //!
-//! A body that is complete needs no lock. Any other body is made while it is sent, at the pace of the client. So it keeps the lock
-//! until it has ended, if `max_hold` bounds that time. A size alone says nothing: a file has one, and is read while it is sent.
+//! A body that is complete needs no lock. Any other body is made while it is sent, at the pace of the client, so it keeps the
+//! lock until it has ended, if `max_hold` bounds that time. A size alone proves nothing: a file has one, and is read while it
+//! is sent.
 //!
-//! Rejected: to refuse such types, since most bodies are complete, and to go by their names, since an alias hides them. Method
-//! calls on a type of ours decide which values are looked at (`SentBy` in `private/mod.rs`).
+//! Rejected: refusing such types, since most bodies are complete; and recognising them by name, since an alias hides it.
+//! Instead, method calls on a type of ours decide which values are examined (`SentBy` in `private/mod.rs`).
 
 use crate::{guard::LockGuard, manager::run::Finished};
 
-/// A value of a function, of which a part may be sent after the function has returned.
+/// A return value of which a part may be sent after the function has returned.
 pub trait SentLater: Sized {
     /// Keeps the lock until the last part has been made, or returns it to be released now. A value that keeps the lock ends with an
     /// error when the lease is lost.
@@ -34,7 +35,7 @@ impl<T: SentLater> SentLater for Option<T> {
     }
 }
 
-/// Status, headers and the like before the body, as axum and poem have them.
+/// A tuple with status, headers and the like before the body, as axum and poem have them.
 macro_rules! behind {
     ($($part:ident)+) => {
         impl<$($part,)+ T: SentLater> SentLater for ($($part,)+ T) {

@@ -1,7 +1,7 @@
 //! A lock that is held until a stream ends.
 //!
-//! Rejected: an attribute that wraps the stream. `on_lost`, `max_hold` and the errors of items would mean something else than
-//! elsewhere.
+//! Rejected: an attribute that wraps the stream, because `on_lost`, `max_hold` and the errors of items would mean something
+//! else than elsewhere.
 
 use std::{
     fmt,
@@ -20,20 +20,22 @@ use crate::{
 
 /// A stream that ends with its lock, returned by [`LockGuard::hold_during`].
 ///
-/// It yields the items of the stream in it. When the lease is lost, a task that waits for an item is woken. The inner stream is
-/// then dropped, and the last item is `Err` of [`LockError::Lost`]. While no task polls for an item, the inner stream is not
-/// dropped. When the inner stream ends, or this value is dropped, the lock is released in the background, within one round trip.
+/// It yields the items of the inner stream. When the lease is lost, a task that waits for an item is woken, the inner stream is
+/// dropped, and the last item is an `Err` with [`LockError::Lost`]. While no task polls for an item, the inner stream is not
+/// dropped. When the inner stream ends, or this value is dropped, the lock is released in the background, within one round
+/// trip.
 ///
-/// Like a body of [`LockManager::run`](crate::manager::LockManager::run), the inner stream is not polled again once the lease has ended.
-/// That is so even if the process was paused when the lease ended. A slow reader holds the lock for long; the guard's `max_hold`
-/// bounds that time.
+/// Like a body of [`LockManager::run`](crate::manager::LockManager::run), the inner stream is not polled again once the lease
+/// has ended, even if the process was paused when it ended. A slow reader holds the lock for a long time; the guard's
+/// `max_hold` bounds that time.
 #[must_use = "the lock is released as soon as the stream is dropped"]
 pub struct HeldStream<S> {
     /// `None` after the end.
     held: Option<Held<S>>,
 }
 
-/// A stream that is read under a lock. The fields are dropped in this order: the stream must be gone before the lock is released.
+/// A stream that is read under a lock. The fields are dropped in this order, because the stream must be gone before the lock is
+/// released.
 pub(super) struct Held<S> {
     pub(super) stream: Pin<Box<S>>,
     lost: Pin<Box<dyn Future<Output = LeaseLost> + Send + Sync>>,
@@ -63,7 +65,7 @@ impl LockGuard {
     ///
     /// assert_eq!(rows.next().await.transpose()?, Some("a row"));
     /// assert!(locks.try_acquire("export", options.clone()).await?.is_none());
-    /// drop(rows); // or its end, as when all was sent or the client hung up
+    /// drop(rows); // or it ends, because everything was sent or the client disconnected
     /// locks.acquire("export", options).await?;
     /// # Ok(())
     /// # }
@@ -80,7 +82,7 @@ impl LockGuard {
 }
 
 impl<S> HeldStream<S> {
-    /// Returns the lease that the stream ends with; `None` after the end.
+    /// Returns the lease with which the stream ends; `None` after the end.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         self.held.as_ref().map(|held| held.guard.lease())
@@ -97,7 +99,8 @@ impl<S> Held<S> {
         }
     }
 
-    /// Reads what comes next. The loss of the lease is the last item. After the last one, the stream is dropped and the lock released.
+    /// Polls for the next item. The loss of the lease is the last item. After the last one, the stream is dropped and the lock
+    /// released.
     pub(super) fn poll<T, E: From<LockError>>(
         held: &mut Option<Self>,
         context: &mut Context<'_>,
@@ -145,7 +148,7 @@ where
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let most = self.held.as_ref().map_or(Some(0), |held| {
-            // One more item, for the loss.
+            // Plus one item for the loss.
             held.stream.size_hint().1?.checked_add(1)
         });
         (0, most)
@@ -175,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{manager::LockManager, options::LockOptions};
 
-    /// Yields items without end, and counts them.
+    /// Yields items endlessly, and counts them.
     struct Counting(Arc<AtomicUsize>);
 
     impl Stream for Counting {
@@ -193,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A guard with a lease that ends after a second.
+    /// Returns a guard whose lease ends after a second.
     async fn held() -> LockGuard {
         let options = LockOptions::new(Duration::from_secs(1)).without_renewal();
         let guard = LockManager::in_memory().acquire("k", options).await;

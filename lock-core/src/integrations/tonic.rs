@@ -1,4 +1,4 @@
-//! A failed lock as the status of a gRPC call.
+//! The status of a gRPC call whose lock failed.
 
 use std::pin::Pin;
 
@@ -12,26 +12,26 @@ use crate::{
     manager::run::Finished,
 };
 
-/// The stream of a response, in the form in which it can be exchanged for one with a lock.
+/// The stream of a response, in the form in which it can be replaced by one with a lock.
 type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The header that tells gRPC's own retries how long to wait, in milliseconds, as a signed number of 32 bits. Clients with
-/// `ABORTED` in their retry policy apply it by themselves. They would not read a header of our own, or `Retry-After`. The details of
-/// `google.rpc` take another crate.
+/// `ABORTED` in their retry policy apply it by themselves. They would read neither a header of our own nor `Retry-After`. The
+/// details of `google.rpc` need another crate.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Converts the failure to `ABORTED` if the lock is busy, and to `UNAVAILABLE` if it is lost or unavailable. A key that is too long
-/// becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. A request that was done before, and whose response was not kept,
-/// is `ALREADY_EXISTS`. The message does not name the key.
+/// Converts the failure to `ABORTED` if the lock is busy, and to `UNAVAILABLE` if it is lost or unavailable. A key that is too
+/// long becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. A request that has already been processed, but whose
+/// response was not stored, is `ALREADY_EXISTS`. The message does not name the key.
 ///
-/// `grpc-retry-pushback-ms` says when to try again, if that is known. For a busy lock it is the time for which a holder typically
-/// has the lock. Clients with a retry policy for the code wait that long before they try again.
+/// `grpc-retry-pushback-ms` says when to try again, if that is known. For a busy lock it is the time for which a holder
+/// typically has the lock. Clients with a retry policy for the code wait for that long before they try again.
 impl From<LockError> for Status {
     fn from(error: LockError) -> Self {
         let problem = Problem::answering(&error);
         let code = match problem.status {
             409 if error.is_busy() => Code::Aborted,
-            // The request was done before. `ABORTED` would be tried again by a retry policy, without end.
+            // The request has already been processed. A retry policy would retry `ABORTED` endlessly.
             409 => Code::AlreadyExists,
             503 => Code::Unavailable,
             400 | 422 => Code::InvalidArgument,
@@ -46,7 +46,7 @@ impl From<LockError> for Status {
     }
 }
 
-/// The attribute refuses a return type that names a stream. This is for one behind an alias.
+/// The attribute refuses a return type that names a stream. This is for one that an alias hides.
 impl<T: 'static> SentLater for Response<BoxStream<T>> {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         lock.until_end(self, |response, guard| {

@@ -1,4 +1,4 @@
-//! Acquiring a lock, and the future of it.
+//! Acquiring a single lock, and the future that does it.
 
 use std::{
     fmt,
@@ -20,32 +20,32 @@ use crate::{
 };
 
 impl LockManager {
-    /// Acquires a lock, waiting for it as long as the options say.
+    /// Acquires a lock, waiting for it as long as the options allow.
     ///
     /// The returned guard keeps the lock, and its lease is renewed, until the guard is released or dropped. The guard does not stop
     /// your code when the lease is lost; [`run`](Self::run) does.
     ///
-    /// Inside a body that holds the key already, the call succeeds at once with the same lease. A body that holds the key shared
-    /// cannot acquire it exclusively: two such bodies would wait for each other.
+    /// Inside a body that already holds the key, the call succeeds at once with the same lease. A body that holds the key in
+    /// shared mode cannot acquire it exclusively, because two such bodies would wait for each other.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Busy`] if another holder had it during the whole wait;
+    /// - [`LockError::Busy`] if another holder had the lock during the whole wait;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if the key or an option is out of bounds, or if the key holds something that is no lock. Also if
-    ///   the ttl is too short for this server: its replies take longer than half of it;
-    /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this one.
-    ///   These are an exclusive request inside a shared body, and a request with permits beside one without;
-    /// - [`LockError::Lost`] if the running body holds the key by a lease that is lost.
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, if the key holds something that is not a lock, or if
+    ///   the ttl is too short for this server, whose replies take longer than half of it;
+    /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this
+    ///   one: an exclusive request inside a shared body, or a request with permits while another has none, and the reverse;
+    /// - [`LockError::Lost`] if the running body holds the key by a lease that has been lost.
     ///
-    /// While a reply is in flight, the call may take longer than its wait, by three command time-outs at most (of 1 s by default).
-    /// If the server's user may not run scripts, it may take even longer.
+    /// While a reply is in flight, the call may take longer than its wait, by at most three command time-outs (of 1 s by
+    /// default). If the server's user may not run scripts, it may take even longer.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up the position in the wait queue. If the lock had just been granted, it is released in the
-    /// background within one round trip. If the connection is gone too, the release is repeated on the next one. If there is none, the
-    /// lock ends with its ttl.
+    /// background within one round trip. If the connection is also gone, the release is repeated on the next one. If there is
+    /// none, the lock ends with its ttl.
     ///
     /// # Examples
     ///
@@ -64,7 +64,7 @@ impl LockManager {
     /// ```
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "options go by value everywhere, so that each call is written alike"
+        reason = "options are passed by value everywhere, so that all calls look alike"
     )]
     pub fn acquire(&self, key: impl IntoLockKey, options: LockOptions) -> AcquireFuture<'_> {
         let key = key.into_lock_key();
@@ -72,9 +72,9 @@ impl LockManager {
         AcquireFuture::new(self, key, terms)
     }
 
-    /// Acquires a lock if it is free: asks once, and does not wait, whatever the options say.
+    /// Acquires a lock if it is free: asks once, and never waits, whatever the options say.
     ///
-    /// Returns `None` if another holder has it, or if another task of this process waits for it.
+    /// Returns `None` if another holder has the lock, or if another task of this process waits for it.
     ///
     /// # Errors
     ///
@@ -112,9 +112,9 @@ impl LockManager {
 }
 
 /// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.
-// Written by hand to be small, because thousands of tasks may wait. An `async fn` keeps its arguments as they came, and stores the
-// future that it awaits twice. It is a named type, since an opaque type would contain the type of the key. An error about that type
-// would then be reported three times.
+// Written by hand to be small, because thousands of tasks may wait: an `async fn` keeps its arguments as they were passed, and
+// stores the future that it awaits twice. It is a named type, since an opaque type would contain the type of the key, and an
+// error about that type would then be reported three times.
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture<'a> {
     manager: &'a LockManager,
@@ -122,7 +122,8 @@ pub struct AcquireFuture<'a> {
 }
 
 enum AcquireState {
-    /// For re-entry, the leases of the task that polls first count, not those of the task that made the future.
+    /// Not started yet. For re-entry, the leases of the task that polls first count, not those of the task that made the
+    /// future.
     New(LockKey, Result<Terms, LockError>),
     Waiting(WaitFuture),
     Finished,
@@ -145,7 +146,7 @@ impl<'a> AcquireFuture<'a> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Admission, LockError>> {
-        // A lock that is free at every poll must not starve the other tasks of its runtime.
+        // A lock that is free at every poll must not let one task starve the others of its runtime.
         let coop = ready!(coop::poll_proceed(context));
         let result = ready!(self.poll_once(context));
         coop.made_progress();
@@ -166,7 +167,7 @@ impl<'a> AcquireFuture<'a> {
             self.state = AcquireState::Waiting(wait);
         }
         let AcquireState::Waiting(wait) = &mut self.state else {
-            panic!("polled after it was over");
+            panic!("`AcquireFuture` polled after completion");
         };
         let admission = ready!(Pin::new(wait).poll(context))?;
         if let Admission::Held(hold) = &admission {

@@ -1,9 +1,9 @@
 //! Bodies that continue when their caller is dropped: `on_drop = finish`.
 //!
-//! The caller waits for the lock itself, so a caller that is dropped meanwhile leaves the queue. From then on the body runs as a task
-//! of the caller's runtime, with the guard, up to the end of the release. The caller waits for the task.
+//! The caller itself waits for the lock, so a caller that is dropped during the wait leaves the queue. After that, the body
+//! runs as a task of the caller's runtime, with the guard, until the release has ended. The caller waits for that task.
 //!
-//! Rejected: to spawn the wait as well, since requests of dropped callers would stay in the queue; and to run the body on the
+//! Rejected: spawning the wait as well, since requests of dropped callers would stay in the queue; and running the body on the
 //! manager's runtime, where it could block renewals and would miss the timers and sockets of its own runtime.
 
 use std::{future::Future, panic::resume_unwind};
@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl LockManager {
-    /// `run_wanted`, with a body that continues when the caller is dropped.
+    /// Like `run_wanted`, but with a body that continues when the caller is dropped.
     pub(crate) async fn finish_wanted<F: Future<Output: Send + 'static> + Send + 'static>(
         &self,
         WantedKeys { list, terms }: WantedKeys,
@@ -39,8 +39,9 @@ impl LockManager {
         let runtime = runtime()?;
         for (key, mode) in list.all() {
             if reentry::find(&self.inner.registry, key, *mode)?.is_some() {
-                let reason = "this task holds the key, and `on_drop = finish` runs the body as a task of its own, which does not have it: \
-                              the call would wait for itself. Give one of the two another key, or write `on_drop = cancel`";
+                let reason = "this task already holds the key, but `on_drop = finish` runs the body in a task of its own, which does \
+                              not hold it, so the call would wait for itself: give one of the two another key, or write `on_drop = \
+                              cancel`";
                 return Err(LockError::invalid(reason).about(key));
             }
         }
@@ -58,18 +59,18 @@ impl LockManager {
         ended.unwrap_or_else(|error| match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
             Err(_) => Err(LockError::unavailable(
-                "the runtime was shut down while the body ran, and has dropped it",
+                "the runtime was shut down while the body ran, and dropped it",
             )),
         })
     }
 }
 
-/// The runtime for the task. It is looked up first: without one, nothing may be sent.
+/// Returns the runtime for the task. It is looked up first, because nothing may be sent without one.
 fn runtime() -> Result<Handle, LockError> {
     Handle::try_current().map_err(|_| {
         LockError::invalid(
-            "`on_drop = finish` runs the body as a task of the caller's tokio runtime, and there is none here: call the function inside \
-             one, or write `on_drop = cancel`",
+            "`on_drop = finish` runs the body as a task of the caller's tokio runtime, but there is none: call the function inside \
+            one, or write `on_drop = cancel`",
         )
     })
 }

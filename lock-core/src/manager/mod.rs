@@ -1,4 +1,4 @@
-//! The manager: its state, and what its calls have in common.
+//! The manager: its state, and the parts that its calls have in common.
 
 use std::{fmt, sync::Arc, task::Waker, time::Duration};
 
@@ -39,7 +39,7 @@ pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 pub use default_manager::{LockSource, current_lease, set_global, with_locks};
 
-/// How long the drop of the last manager waits for the releases in the background.
+/// How long the drop of the last manager waits for background releases.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
 /// Acquires locks on one backend.
@@ -59,17 +59,18 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 /// # }
 /// ```
 ///
-/// Make one manager for a process, and clone it: clones are cheap and share one state. A manager of servers owns one
-/// thread with a connection to each server. The thread runs everything that must go on while a handler blocks: renewals, clean-ups,
-/// reconnecting. Each tokio runtime that takes locks has one more connection to the server, 8 of these at most. Connections and thread end with the last clone, guard and clean-up. Dropping the last clone blocks while releases
-/// of [`release_in_background`](LockManagerBuilder::release_in_background) have no reply, for 100 ms at most. It blocks as long
-/// for the release of [shares](LockOptions::shared) that the process keeps.
+/// Create one manager for a process, and clone it: clones are cheap and share one state. A manager of servers owns one thread
+/// with a connection to each server. The thread does everything that must continue while a handler blocks: renewals, clean-ups,
+/// reconnecting. Each tokio runtime that takes locks has one more connection to the server, at most 8 of these. Connections and
+/// thread end with the last clone, guard and clean-up. Dropping the last clone blocks for at most 100 ms while releases of
+/// [`release_in_background`](LockManagerBuilder::release_in_background), or of [shares](LockOptions::shared) that the process
+/// keeps, have no reply yet.
 ///
 /// # Forking
 ///
-/// Make the manager **after** a fork, in each child: a manager works only in the process that made it, as a tokio runtime and a
-/// connection of the crate `redis` do. This is not detected. A child that uses an inherited manager writes to the parent's
-/// connections, and may corrupt the parent's locks.
+/// Create the manager **after** a fork, in each child: like a tokio runtime and a connection of the crate `redis`, a manager
+/// works only in the process that created it. This is not detected. A child that uses an inherited manager writes to the
+/// parent's connections, and may corrupt the parent's locks.
 #[doc(alias = "mutex")]
 #[doc(alias = "redlock")]
 #[derive(Clone)]
@@ -79,7 +80,7 @@ pub struct LockManager {
 
 struct ManagerState {
     registry: Arc<Registry>,
-    /// Or what is wrong with the settings, if the constructor could not return an error.
+    /// The defaults, or the error in the settings if the constructor could not return one.
     defaults: Result<Defaults, LockError>,
 }
 
@@ -97,7 +98,8 @@ impl LockManager {
         wait.inspect_err(|error| telemetry::refused(key, terms.mode.kind().shown(), error))
     }
 
-    /// Shares the leases of the running task if it holds all of these keys. If it holds none, checks that they may be waited for.
+    /// Shares the leases of the running task if it holds all of these keys. If it holds none, checks that the task may wait for
+    /// them.
     fn held_or_checked(&self, keys: &[(LockKey, Mode)]) -> Result<Option<Hold>, LockError> {
         let registry = &self.inner.registry;
         let (mut leases, mut missing) = (Vec::new(), None);
@@ -110,10 +112,11 @@ impl LockManager {
         if let Some(missing) = missing
             && !leases.is_empty()
         {
-            // Waiting for the rest would break the order: another task may hold the rest and wait for what is held here.
+            // Waiting for the rest would break the order: another task may hold the rest and wait for the keys that are held
+            // here.
             let refused = LockError::invalid(
-                "this task holds other keys of the list already, and not this one: a task that takes them all at once \
-                 could hold this one and wait for those without end. Acquire all of them where the first is acquired",
+                "this task already holds other keys of the list, but not this one: a task that acquires all of them at once \
+                could hold this one and wait for those forever. Acquire all of them where the first is acquired",
             );
             return Err(refused.about(missing));
         }
@@ -135,7 +138,8 @@ impl LockManager {
         Terms::new(options, defaults).map_err(|error| self.or_closed(error.about(key)))
     }
 
-    /// The error of a call that is refused. A manager that was shut down says that first, since nothing else is worth mending then.
+    /// Returns the error of a call that is refused. After a shutdown this is always the error that says so, since then nothing
+    /// else is worth fixing.
     fn or_closed(&self, error: LockError) -> LockError {
         match &error {
             LockError::Invalid { key, .. } | LockError::Unavailable { key, .. }
@@ -148,8 +152,8 @@ impl LockManager {
         }
     }
 
-    /// The error of a call, with what its user is to know first or beside it. `is_wanted` gets the key that is busy, and another
-    /// one that the task holds.
+    /// Adds to the error of a call what its user has to know. `is_wanted` is called with the busy key and another key that the
+    /// task holds.
     fn refused(
         &self,
         error: LockError,
@@ -173,7 +177,7 @@ impl LockManager {
             && tokio::runtime::Handle::try_current().is_err()
         {
             return Err(LockError::invalid(
-                "the in-memory backend works on the caller's tokio runtime, and there is none here: call it inside one",
+                "the in-memory backend runs on the caller's tokio runtime, but there is none: make the call inside one",
             ));
         }
         Ok(())
@@ -185,7 +189,7 @@ impl LockManager {
 }
 
 impl Drop for ManagerState {
-    /// Blocks while background releases, or releases of kept shares, are in flight: the process may end next.
+    /// Blocks while background releases, or releases of kept shares, are in flight, because the process may end next.
     fn drop(&mut self) {
         let context = &self.registry.context;
         if !context.executor.has_own_thread() {

@@ -28,49 +28,51 @@ use crate::{
 impl LockManager {
     /// Acquires the locks of several keys: all of them within one wait, or none.
     ///
-    /// The keys are acquired one after the other, in the order of their bytes, whatever their order in the list. So callers with
-    /// keys in common never wait for each other in a circle. It takes one round trip for each key, and one more without renewal.
-    /// Keys that were acquired are held, and renewed, while the others are waited for. A key that is given twice is acquired once.
-    /// There may be 64 different keys; for more of them, use one lock on what they have in common.
+    /// The keys are acquired one after the other, in the order of their bytes, whatever their order in the list, so that
+    /// callers with keys in common never wait for each other in a circle. It takes one round trip for each key, and one more
+    /// without renewal. Keys that have been acquired are held and renewed while the others are waited for. A key that is given
+    /// twice is acquired once. There may be at most 64 different keys; for more of them, use one lock on the thing that they
+    /// have in common.
     ///
-    /// The guard and its [`Lease`] are those of all keys. The keys are released together, and lost together: if one key is lost,
-    /// all are lost. The other keys are then not renewed any more. They are released with the guard, or end with their ttl, as with
-    /// every lost lease. [`run_all`](Self::run_all) releases them at once, since it drops its body.
+    /// The guard and its [`Lease`] stand for all keys. The keys are released together, and lost together: if one key is lost,
+    /// all are lost. The other keys are then no longer renewed. They are released with the guard, or end with their ttl, as
+    /// with every lost lease. [`run_all`](Self::run_all) releases them at once, since it drops its body.
     ///
-    /// Each option means the same as for one key, for all keys together. `max_hold`, `min_hold` and
-    /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was acquired. For the manager's caps, each
-    /// key counts as a lease of its own.
+    /// Each option means the same as for one key, applied to all keys together. `max_hold`, `min_hold` and
+    /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was acquired. For the manager's caps,
+    /// each key counts as a lease of its own.
     ///
-    /// All keys have the mode of the options. For keys in different modes, give a list of pairs, each of a key and its options: the
-    /// key has the mode of these. Every other option that they set has to be as in the call's options, since all keys are held as
-    /// one.
+    /// All keys have the mode of the options. For keys in different modes, pass a list of pairs, each of a key and its options,
+    /// which determine the mode of that key. Every other option that they set must be as in the call's options, since all keys
+    /// are held as one.
     ///
     /// # Inside a body
     ///
-    /// A body that holds all of the keys gets them at once, with the same leases. Their order does not matter, nor in how many
-    /// outer bodies they were acquired. If the body holds none of the keys, it waits for them as it would for another single key.
-    /// Locks inside locks must be nested in one order everywhere, or two tasks wait for each other until one of their waits is
-    /// over. If the body holds some of the keys and not others, the call is refused. Another task that acquires all of them at once
-    /// could hold the others, and wait for those of this body. Acquire all of the keys where the first one is acquired.
+    /// A body that holds all of the keys gets them at once, with the same leases, whatever their order and in however many
+    /// outer bodies they were acquired. If the body holds none of the keys, it waits for them as it would for another single
+    /// key. Locks inside locks must be nested in one order everywhere, or two tasks wait for each other until one of their
+    /// waits is over. If the body holds some of the keys and not others, the call is refused, because another task that
+    /// acquires all of them at once could hold the others, and wait for those of this body. Acquire all of the keys where the
+    /// first one is acquired.
     ///
     /// # Errors
     ///
     /// - [`LockError::Busy`], naming the first key that another holder had until the wait was over;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if there are no keys or too many, or if a key is in the list in two modes. Also if the options of a
+    /// - [`LockError::Invalid`] if there are no keys or too many, if a key is in the list in two modes, or if the options of a
     ///   key differ from the call's in more than the mode;
-    /// - [`LockError::Invalid`] if a key or an option is out of bounds, or if a key holds something that is no lock;
+    /// - [`LockError::Invalid`] if a key or an option is out of bounds, or if a key holds something that is not a lock;
     /// - [`LockError::Invalid`] if the running body holds only some of the keys, or one of them in a mode that does not allow this
     ///   one;
-    /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that is lost.
+    /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that has been lost.
     ///
     /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight is
-    /// awaited for three command time-outs at most.
+    /// awaited for at most three command time-outs.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the position in the wait queue. Keys that were acquired are released in the background, within
-    /// one round trip. If the connection is gone, they end with their ttl.
+    /// Dropping the future gives up the position in the wait queue. Keys that have been acquired are released in the
+    /// background, within one round trip. If the connection is gone, they end with their ttl.
     ///
     /// # Examples
     ///
@@ -88,7 +90,7 @@ impl LockManager {
     /// }
     /// guard.release().await?;
     ///
-    /// // The prices shared, the order exclusively.
+    /// // Locks the prices in shared mode, and the order exclusively.
     /// let options = LockOptions::default();
     /// let keys = [("prices", options.clone().shared()), ("order:42", options.clone())];
     /// let guard = manager.acquire_all(keys, options).await?;
@@ -105,11 +107,11 @@ impl LockManager {
         admission.into_hold().map(LockGuard::new)
     }
 
-    /// Runs a body while holding the locks of several keys; drops the body when one of them is lost.
+    /// Runs a body while holding the locks of several keys, and drops the body when one of them is lost.
     ///
-    /// It does what [`run`](Self::run) does, with the keys of [`acquire_all`](Self::acquire_all): what both say applies. This is
-    /// what the attribute does with a list of keys. [`LockError::Lost`] names the key that was lost. The other keys are released
-    /// after the body, in the background and within one round trip.
+    /// It behaves like [`run`](Self::run), with the keys of [`acquire_all`](Self::acquire_all): the documentation of both
+    /// applies. The attribute does the same with a list of keys. [`LockError::Lost`] names the key that was lost. The other
+    /// keys are released after the body, in the background and within one round trip.
     ///
     /// # Errors
     ///
@@ -117,7 +119,7 @@ impl LockManager {
     ///
     /// # Panics
     ///
-    /// Only if the body does; the locks are released then too.
+    /// Only if the body does; the locks are released in that case, too.
     ///
     /// # Cancel safety
     ///
@@ -161,14 +163,14 @@ impl LockManager {
         if let Some(held) = self.held_or_checked(keys)? {
             return Ok(held);
         }
-        // While the others are waited for, the leases already acquired must not run out.
+        // The leases already acquired must not run out during the wait for the others.
         let mut each = Terms {
             renew: AutoRenew::On,
             ..terms
         };
-        // Bounded: each round lost a lease while this task waited in the queue of another key, or was not polled.
+        // Bounded, because each round lost a lease while this task waited in the queue of another key, or was not polled.
         loop {
-            // A lease that was lost before the leases were joined is noticed after the join.
+            // A lease that is lost before the leases are joined is noticed after the join.
             let acquired = self.acquire_each(keys, &mut each, deadline).await?;
             let hold = Hold::joined(&self.inner.registry, acquired);
             let leases = hold.leases();
@@ -183,8 +185,8 @@ impl LockManager {
         }
     }
 
-    /// Stops the renewals that kept the leases during the wait for the other keys. A last renewal gives each lease its whole ttl
-    /// from now. If this renewal has no reply, the lease lasts as long as it did before.
+    /// Stops the renewals that kept the leases during the wait for the other keys. A last renewal gives each lease its whole
+    /// ttl from now on. If this renewal gets no reply, the lease lasts as long as it did before.
     ///
     /// If the reply is late or never comes, the backend's time-out ends the wait. If the process was paused, the caller finds lost
     /// leases by its check after this call. Dropping the future releases all leases, since the caller owns the hold.
@@ -209,7 +211,7 @@ impl LockManager {
         }
     }
 
-    /// Acquires one key after the other, in the order of their bytes. Returns them in the order in which they are given.
+    /// Acquires one key after the other, in the order of their bytes, and returns them in the order in which they are given.
     ///
     /// On a failure, and when the future is dropped, the keys acquired so far are released.
     async fn acquire_each(
@@ -234,7 +236,7 @@ impl LockManager {
     }
 }
 
-/// Once the wait is over, the remaining keys are requested without a wait.
+/// Makes the remaining keys be requested without a wait, once the wait is over.
 fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
     if deadline.is_some_and(|deadline| now >= deadline) {
         terms.wait = Wait::No;

@@ -1,4 +1,4 @@
-//! What operators do: looking at a lock, freeing it, checking the servers, shutting down.
+//! The operators' calls: inspecting a lock, freeing it, checking the servers, shutting down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,15 +13,16 @@ use crate::{
 };
 
 impl LockManager {
-    /// Looks at a lock: its holder, and how long the lease lasts. `None` if the lock is free, and no result of a body that ran once is
-    /// kept.
+    /// Inspects a lock: its holder, and how long the lease lasts. `None` if the lock is free, and no result of a body that ran
+    /// once is kept.
     ///
-    /// The result may be out of date when it arrives. Do not use it to decide whether to acquire the lock; acquire the lock.
+    /// The result may be out of date when it arrives. Do not use it to decide whether to acquire the lock; simply acquire the
+    /// lock.
     ///
     /// # Errors
     ///
     /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds or holds
-    /// something that is no lock.
+    /// something that is not a lock.
     ///
     /// # Cancel safety
     ///
@@ -67,7 +68,7 @@ impl LockManager {
         let mut named = sighting.leases.iter().map(|lease| lease.process.clone());
         LockInfo {
             remaining: sighting.remaining,
-            // If tasks of this process wait, their requests are among the waiting ones.
+            // If tasks of this process wait, their requests are counted among the waiting ones.
             waiters: sighting.waiting.saturating_sub(requests) + tasks,
             holder: match (named.next(), sighting.holders) {
                 (Some(first), _) => first,
@@ -83,13 +84,13 @@ impl LockManager {
         }
     }
 
-    /// Takes a lock away from its holder: for operators, when the holder is known to be gone.
+    /// Takes a lock away from its holder. For operators, when the holder is known to be gone.
     ///
-    /// A holder that is not gone loses its lease at its next renewal. Until then, two holders can act as if each held the lock.
+    /// A holder that still runs loses its lease at its next renewal. Until then, two holders can act as if each held the lock.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect). A key that holds something that is no lock is not changed.
+    /// As [`inspect`](Self::inspect). A key that holds something that is not a lock is not changed.
     ///
     /// # Cancel safety
     ///
@@ -98,7 +99,7 @@ impl LockManager {
         let key = key.into_lock_key();
         self.request_about(&key, |store, full_key| {
             let registry = &self.inner.registry;
-            // A share that is kept here would go on to serve tasks until its next renewal.
+            // A share that is kept here would otherwise continue to serve tasks until its next renewal.
             registry.event(&key, RequestKind::Shared, Event::CloseShares);
             let known = registry
                 .context
@@ -109,9 +110,9 @@ impl LockManager {
         .await
     }
 
-    /// Deletes the result of a body that ran once (feature `once`): the next caller runs it again. For operators.
+    /// Deletes the result of a body that ran once (feature `once`), so that the next caller runs it again. For operators.
     ///
-    /// A body that runs meanwhile goes on, and its result is kept.
+    /// A body that is running continues, and its result is kept.
     ///
     /// # Errors
     ///
@@ -126,24 +127,25 @@ impl LockManager {
             .await
     }
 
-    /// Tries everything that the manager needs from its backend: for a health check.
+    /// Tries everything that the manager needs from its backend. For health checks.
     ///
-    /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under the
-    /// prefix, or the builder's [`check_key`](crate::manager::builder::LockManagerBuilder::check_key). The check also reads the settings that can
-    /// harm locks. It costs seven commands a server where scripts run. It leaves no key behind, and many processes may call it each
-    /// second. Conditions that work today but may cause trouble are in [`Health::warnings`].
+    /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under
+    /// the prefix, or the builder's [`check_key`](crate::manager::builder::LockManagerBuilder::check_key). The check also reads
+    /// the settings that can harm locks. It costs seven commands for each server where scripts run. It leaves no key behind,
+    /// and many processes may call it every second. Conditions that work today but may cause trouble later are in
+    /// [`Health::warnings`].
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need. It names the right; all of them are listed in
-    ///   [operations](crate::guide::operations#rights);
-    /// - [`LockError::Invalid`] if the `check_key` holds something that is no lock;
-    /// - [`LockError::Unavailable`] with what the backend said, or why it did not reply.
+    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need. The error names the right; all of them are
+    ///   listed in [operations](crate::guide::operations#rights);
+    /// - [`LockError::Invalid`] if the `check_key` holds something that is not a lock;
+    /// - [`LockError::Unavailable`] with the backend's own error, or the reason why it did not reply.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take back what was sent. The check goes on and releases its lock. If it cannot, the key ends
-    /// with its ttl, within 1 s.
+    /// Dropping the future does not take back what was sent. The check continues and releases its lock. If it cannot, the key
+    /// ends with its ttl, within 1 s.
     ///
     /// # Examples
     ///
@@ -164,16 +166,17 @@ impl LockManager {
             .await
     }
 
-    /// Ends the manager in order, before the process ends.
+    /// Shuts the manager down in an orderly way, before the process ends.
     ///
-    /// It refuses new acquires, and waits until all guards are gone, for `deadline` at most. Then the leases that are still held
-    /// are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock is released when its guard
-    /// is dropped. If a task still keeps the guard, the lock is not renewed any more, and ends with its ttl. At last it waits for
-    /// the releases, those in the background included, for two command time-outs at most.
+    /// It refuses new acquires, and waits until all guards are gone, for at most `deadline`. Then the leases that are still
+    /// held are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock is released when
+    /// its guard is dropped. If a task still keeps the guard, the lock is no longer renewed, and ends with its ttl. Finally, it
+    /// waits for the releases, including those in the background, for at most two command time-outs.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the manager closed to new acquires and everything else as it is. `shutdown` may be called again.
+    /// Dropping the future leaves the manager closed to new acquires, and everything else as it is. `shutdown` may be called
+    /// again.
     ///
     /// # Examples
     ///
@@ -195,7 +198,7 @@ impl LockManager {
         if !context.within(give_up, context.emptied()).await {
             tracing::warn!(
                 left = context.held.count(),
-                "shut down with locks still held; they end with their ttl"
+                "shut down while locks were still held; they end with their ttl"
             );
         }
     }

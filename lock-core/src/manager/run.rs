@@ -24,19 +24,19 @@ use crate::{
 };
 
 impl LockManager {
-    /// Runs a body while holding a lock; drops the body when the lease is lost.
+    /// Runs a body while holding a lock, and drops the body when the lease is lost.
     ///
-    /// This is what the attribute does with one key. The body gets the lease, for its fencing token;
-    /// [`current_lease`](crate::manager::default_manager::current_lease) returns it, too. The body is never polled once the lease has ended, unless the
-    /// options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this returns. With
-    /// [`release_in_background`](LockOptions::release_in_background), the release is only handed over.
+    /// The attribute does the same with one key. The body gets the lease, for its fencing token;
+    /// [`current_lease`](crate::manager::default_manager::current_lease) also returns it. The body is never polled once the
+    /// lease has ended, unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this
+    /// returns. With [`release_in_background`](LockOptions::release_in_background), the release is only handed over.
     ///
-    /// Inside the body, acquiring the same key again succeeds at once. Several branches of the body may call `run` with the body's
-    /// key at the same time. These calls have the key in turn, first come, first served: each waits as long as its options say.
-    /// Calls that ask for the key [`shared`](LockOptions::shared) run together.
+    /// Inside the body, acquiring the same key again succeeds at once. Several branches of the body may call `run` with the
+    /// body's key at the same time. These calls get the key in turn, first come, first served, and each waits as long as its
+    /// options allow. Calls that ask for the key in [`shared`](LockOptions::shared) mode run together.
     ///
-    /// The value of a body that ended is returned even if the lease was lost in its last step. A warning is logged then. Side
-    /// effects that must not happen in that case need the fencing token.
+    /// The value of a body that has ended is returned even if the lease was lost in its last step, in which case a warning is
+    /// logged. Side effects that must not happen then need the fencing token.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl LockManager {
     ///
     /// # Panics
     ///
-    /// Only if the body does; the lock is released then too.
+    /// Only if the body does; the lock is released in that case, too.
     ///
     /// # Cancel safety
     ///
@@ -84,7 +84,7 @@ impl LockManager {
 
     /// Runs a body under the lock of its keys, or returns the value of an earlier run.
     ///
-    /// `then` returns the guard to be released, or keeps it, after the body has returned its value.
+    /// `then` returns the guard if the lock is to be released, or keeps it, after the body has returned its value.
     pub(crate) async fn run_wanted<F: Future, S: Storing<F::Output>>(
         &self,
         WantedKeys { list, terms }: WantedKeys,
@@ -110,7 +110,7 @@ impl LockManager {
                 let mut acquire = AcquireFuture::new(self, key, Ok(terms));
                 poll_fn(|context| acquire.poll_admission(context)).await
             }
-            // In a box, so that a call with one key stays small.
+            // Boxed, so that a call with one key stays small.
             KeyList::Several(keys) => {
                 let hold = Box::pin(self.acquire_several(&keys, terms)).await;
                 let is_wanted = |_: &_, other: &_| keys.iter().any(|(key, _)| key == other);
@@ -131,7 +131,7 @@ impl LockManager {
     ) -> Result<F::Output, LockError> {
         let guard = LockGuard::new(hold);
         let body = body(guard.lease());
-        // The guard was bound before the body: on a panic and on a drop, the body is dropped first.
+        // The guard was bound before the body, so on a panic or a drop, the body is dropped first.
         let leases = guard.hold().leases();
         let body = reentry::scope(leases.clone(), &turns, body);
         let body = body.instrument(leases.first().span());
@@ -140,14 +140,15 @@ impl LockManager {
             OnLost::Continue => body.await,
         };
         drop(turns);
-        // No await stands between the end of the body and the release: a drop of this future cannot come between the two.
+        // There is no await between the end of the body and the release, so this future cannot be dropped between the two.
         let (value, result) = store.result_of(value);
         let terms = &terms;
         let (value, guard) = then(value, Finished { guard, terms });
         let Some(guard) = guard else {
             return Ok(value);
         };
-        // The value is returned even if the lease turns out to be lost: an error would make the caller repeat finished work.
+        // The value is returned even if the lease turns out to be lost, because an error would make the caller repeat finished
+        // work.
         match terms.release {
             ReleaseMode::Awaited => release::<F::Output, S>(guard, result).await,
             ReleaseMode::InBackground => self.release_in_background(guard),
@@ -166,23 +167,24 @@ impl LockManager {
     }
 }
 
-/// Whether and how the value of a body is stored for later calls.
+/// Decides whether and how the value of a body is stored for later calls.
 pub trait Storing<T> {
     /// Makes the value from the result of an earlier run.
     ///
     /// # Errors
     ///
-    /// If the result is not for this call, or does not read.
+    /// If the result is not for this call, or cannot be decoded.
     fn recall(&self, result: &[u8]) -> Result<T, LockError>;
 
-    /// Returns the result that the release stores, if there is one.
+    /// Returns the value, and the result that the release stores, if there is one.
     fn result_of(&self, value: T) -> (T, Option<RunResult>);
 
-    /// Counts a body that has run. Its result is lost if it could not be stored.
+    /// Counts a body that has run. `is_lost` says that its result could not be stored.
     fn count(_key: &LockKey, _is_lost: bool) {}
 }
 
-/// A plain lock stores nothing. It is a pair, as that of a run, which has the functions of its value and its options.
+/// A plain lock stores nothing. The type is a pair because that of a run is one, with the functions of its value and its
+/// options.
 pub(crate) type NotStored = ((), ());
 
 pub(super) const NOT_STORED: NotStored = ((), ());
@@ -201,11 +203,11 @@ impl<T> Storing<T> for NotStored {
 #[derive(Debug)]
 pub struct Finished<'a> {
     pub(crate) guard: LockGuard,
-    #[allow(dead_code, reason = "only the response of a framework reads it")]
+    #[allow(dead_code, reason = "read only by the integrations of frameworks")]
     pub(crate) terms: &'a Terms,
 }
 
-/// The `then` of a body with a value that no longer needs the lock: the lock is released.
+/// The `then` of a body whose value no longer needs the lock, so that the lock is released.
 pub fn release_now<T>(value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
     (value, Some(lock.guard))
 }
@@ -216,9 +218,9 @@ async fn release<T, S: Storing<T>>(guard: LockGuard, result: Option<RunResult>) 
     let released = guard.release_with(result).await;
     if let Err(error) = &released {
         let lost = if is_stored {
-            "the body has run, but its result is not kept: a repeat may run it again"
+            "the body has run, but its result could not be stored: a repeat may run it again"
         } else {
-            "the body ended, but the release of its lock failed"
+            "the body has ended, but its lock could not be released"
         };
         tracing::warn!(key = %key.shown(), %error, "{lost}");
     }

@@ -48,10 +48,13 @@ async fn take(
 
 async fn wait_for(manager: &LockManager, mode: Mode) -> LockGuard {
     let options = LockOptions::new(TTL).wait_forever();
-    take(manager, mode, options).await.expect("it waits")
+    take(manager, mode, options)
+        .await
+        .expect("waits for the lock")
 }
 
-/// A task that waits for the lock, and holds it `for_long`. It returns when it got the lock, since `start`, and its fencing token.
+/// Spawns a task that waits for the lock, and holds it `for_long`. It returns the time since `start` at which it got the lock,
+/// and its fencing token.
 fn hold(
     manager: &LockManager,
     mode: Mode,
@@ -68,7 +71,7 @@ fn hold(
     })
 }
 
-/// As [`hold`], but returns only when the task waits or holds.
+/// Like [`hold`], but returns only when the task waits or holds.
 async fn begin(
     manager: &LockManager,
     mode: Mode,
@@ -85,7 +88,7 @@ async fn seen(manager: &LockManager) -> Option<LockInfo> {
     manager.inspect("k").await.expect("in memory")
 }
 
-/// When the lock is taken from its holder, the next task gets it at once, in whatever mode.
+/// When the lock is taken from its holder, the next task gets it at once, in any mode.
 async fn the_next_gets_what_is_taken_away(
     manager: &LockManager,
     (held_in, waited_in): (Mode, Mode),
@@ -106,14 +109,14 @@ async fn the_next_gets_what_is_taken_away(
 
 async fn is_free(manager: &LockManager) {
     sleep(SECOND * 3).await;
-    assert!(seen(manager).await.is_none(), "it is held on");
+    assert!(seen(manager).await.is_none(), "nobody holds it");
     assert!(
         manager.inner.registry.keys.is_empty(),
         "a state machine is left"
     );
 }
 
-/// For each task, the second in which it had the lock, and its fencing token.
+/// Returns for each task the second in which it had the lock, and its fencing token.
 async fn turns(tasks: Vec<JoinHandle<(Duration, u64)>>) -> Vec<(u64, u64)> {
     let mut turns = Vec::new();
     for task in tasks {
@@ -144,7 +147,7 @@ async fn readers_and_writers_take_turns() {
     assert_eq!(found.waiters, 4);
     let turns = turns(tasks).await;
     let seconds: Vec<_> = turns.iter().map(|(second, _)| *second).collect();
-    // The second writer gets the lock from the first writer, in the process, or has its turn behind the readers.
+    // The second writer gets the lock from the first writer, in the process, or has its turn after the readers.
     assert_eq!((seconds[0], seconds[1], seconds[2]), (0, 0, 1), "{turns:?}");
     assert_eq!(
         (seconds[3], seconds[5]),
@@ -160,7 +163,7 @@ async fn readers_and_writers_take_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_that_never_pause_do_not_keep_a_writer_out_nor_it_them() {
+async fn readers_that_never_pause_and_a_writer_do_not_starve_each_other() {
     let manager = LockManager::in_memory();
     let reads = Arc::new(AtomicUsize::new(0));
     let readers: Vec<_> = (0..8_u32)
@@ -181,7 +184,7 @@ async fn readers_that_never_pause_do_not_keep_a_writer_out_nor_it_them() {
         let (start, before) = (Instant::now(), reads.load(Ordering::Relaxed));
         assert!(before > 0);
         let guard = wait_for(&manager, Mode::Exclusive).await;
-        // The longest body of a reader that had begun.
+        // The longest body of a reader that had already begun.
         assert!(
             start.elapsed() <= Duration::from_millis(20),
             "{:?}",
@@ -192,14 +195,14 @@ async fn readers_that_never_pause_do_not_keep_a_writer_out_nor_it_them() {
         assert_eq!(
             reads.load(Ordering::Relaxed),
             during,
-            "a reader beside a writer"
+            "a reader concurrent with a writer"
         );
         guard.release().await.expect("held");
         yield_now().await;
         sleep(Duration::from_millis(1)).await;
         assert!(
             reads.load(Ordering::Relaxed) >= during + 8,
-            "readers wait on"
+            "readers are still waiting"
         );
     }
     for reader in readers {
@@ -209,7 +212,7 @@ async fn readers_that_never_pause_do_not_keep_a_writer_out_nor_it_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_passed_on_in_the_process_comes_to_the_readers_soon() {
+async fn writers_of_one_process_hand_the_lock_to_its_readers_soon() {
     let manager = LockManager::in_memory();
     let writers: Vec<_> = (0..4)
         .map(|_| {
@@ -241,13 +244,14 @@ async fn a_lock_that_is_passed_on_in_the_process_comes_to_the_readers_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_that_does_not_wait_is_refused_and_an_idle_share_is_no_hindrance() {
+async fn a_writer_without_a_wait_is_refused_by_readers_but_not_by_an_idle_share() {
     let manager = LockManager::in_memory();
     let once = || LockOptions::new(TTL).no_wait();
     let reader = wait_for(&manager, Mode::Shared).await;
     let refused = take(&manager, Mode::Exclusive, once()).await;
     assert!(refused.is_err_and(|error| error.is_busy()));
-    // The refused writer ended the share, so that the next writer has a chance. But it does not wait, so it keeps no reader out.
+    // The refused writer ended the share, so that the next writer has a chance. But it does not wait, so it keeps no reader
+    // out.
     let other = take(&manager, Mode::Shared, once()).await.expect("shared");
     reader.release().await.expect("held");
     other.release().await.expect("held");
@@ -263,7 +267,7 @@ async fn a_writer_that_does_not_wait_is_refused_and_an_idle_share_is_no_hindranc
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_go_on_when_the_writer_they_wait_for_gives_up() {
+async fn readers_continue_when_the_writer_they_wait_for_gives_up() {
     let manager = LockManager::in_memory();
     let start = Instant::now();
     let first = begin(&manager, Mode::Shared, SECOND * 5, start).await;
@@ -279,7 +283,7 @@ async fn readers_go_on_when_the_writer_they_wait_for_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_hold_it_as_there_are_permits_first_come_first_served() {
+async fn permits_bound_the_holders_first_come_first_served() {
     let manager = LockManager::in_memory();
     let start = Instant::now();
     let mut tasks = Vec::new();
@@ -314,7 +318,7 @@ async fn a_request_for_one_of_more_permits_does_not_overtake_one_of_fewer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_with_a_min_hold_bound_the_starts_in_a_while() {
+async fn permits_with_a_min_hold_bound_the_starts_per_period() {
     let manager = LockManager::in_memory();
     let start = Instant::now();
     let mut starts = Vec::new();
@@ -388,7 +392,7 @@ async fn leases_of_all_modes_are_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_freed_by_force_goes_to_the_next_in_whatever_mode() {
+async fn a_lock_that_is_freed_by_force_goes_to_the_next_in_any_mode() {
     for modes in HELD_AND_WAITED_IN {
         let manager = LockManager::in_memory();
         let by_force = async |_: &LockGuard| {
@@ -427,7 +431,7 @@ mod faults {
         }
     }
 
-    /// A release, a renewal or a dropped waiter grants nothing meanwhile.
+    /// Meanwhile, a release, a renewal or a dropped waiter grants nothing.
     #[tokio::test(start_paused = true)]
     async fn a_holder_elsewhere_keeps_those_out_that_were_in_the_queue() {
         let (manager, faults) = LockManager::in_memory_with_faults();
@@ -444,13 +448,13 @@ mod faults {
         assert!(turns.iter().all(|(second, _)| *second <= 7), "{turns:?}");
         assert_ne!(
             turns[0].0, turns[1].0,
-            "a reader beside a writer: {turns:?}"
+            "a reader concurrent with a writer: {turns:?}"
         );
         is_free(&manager).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_taken_meanwhile_outlives_the_end_of_the_faults() {
+    async fn a_lock_taken_during_the_faults_outlives_them() {
         for mode in MODES {
             let (manager, faults) = LockManager::in_memory_with_faults();
             faults.busy_for("k", SECOND);
@@ -463,7 +467,7 @@ mod faults {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_that_is_lost_goes_to_the_next_in_whatever_mode() {
+    async fn a_lock_that_is_lost_goes_to_the_next_in_any_mode() {
         for modes in HELD_AND_WAITED_IN {
             let (manager, faults) = LockManager::in_memory_with_faults();
             let by_a_loss = async |held: &LockGuard| {
@@ -475,7 +479,7 @@ mod faults {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_replies_let_no_other_in_beside_a_writer() {
+    async fn late_replies_let_nobody_in_beside_a_writer() {
         let (manager, faults) = LockManager::in_memory_with_faults();
         faults.delay(Duration::from_millis(300));
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The backend of a manager, below the driver: for the suite that every backend passes.
+//! The backend of a manager, below the driver, for the suite that every backend passes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,12 +19,12 @@ pub struct Claim {
     owner: Arc<Owner>,
 }
 
-/// What one try of a release came to.
+/// The outcome of one try of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Whether the key held the owner token.
+    /// `true` if the key held the owner token.
     pub was_ours: bool,
-    /// Whether no earlier request can acquire the key any more.
+    /// `true` if no earlier request can acquire the key any more.
     pub is_certain: bool,
 }
 
@@ -44,7 +44,7 @@ impl Claim {
         }
     }
 
-    /// Acquires the key, and returns the fencing token. `None`: it is busy. The future may be polled anywhere.
+    /// Acquires the key, and returns the fencing token, or `None` if it is busy. The future may be polled anywhere.
     ///
     /// # Errors
     ///

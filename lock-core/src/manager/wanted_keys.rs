@@ -9,17 +9,17 @@ use crate::{
     options::{KeyInList, LockOptions, MOST_KEYS},
 };
 
-/// What a call wants: its keys, and the terms of all of them, with the mode of the first.
+/// The keys that a call wants, and the terms of all of them, with the mode of the first.
 #[derive(Debug)]
 pub(crate) struct WantedKeys {
     pub(super) list: KeyList,
     pub(super) terms: Terms,
 }
 
-/// Each key once, with its mode, in the order in which they were written. Never none.
+/// Each key once, with its mode, in the order in which they were written. Never empty.
 #[derive(Debug)]
 pub(super) enum KeyList {
-    /// Apart, so that a call with one key allocates no list.
+    /// A variant of its own, so that a call with one key allocates no list.
     One([(LockKey, Mode); 1]),
     Several(Vec<(LockKey, Mode)>),
 }
@@ -62,8 +62,8 @@ impl LockManager {
     }
 }
 
-/// Returns each key once, in the order of the list, with its mode: that of its own options, or else that of the call's. Never returns
-/// an empty list.
+/// Returns each key once, in the order of the list, with its mode, which comes from its own options, or else from the call's.
+/// Never returns an empty list.
 fn distinct(
     keys: impl IntoIterator<Item: KeyInList>,
     options: &LockOptions,
@@ -78,13 +78,13 @@ fn distinct(
                 continue;
             }
             return Err(LockError::invalid(format!(
-                "the list has this key twice, to be locked {other} and {mode}: one task would wait for itself, so name it once"
+                "the list names this key twice, once {other} and once {mode}, so the task would wait for itself: name it once"
             ))
             .about(&key));
         }
         if distinct.len() == MOST_KEYS {
             return Err(LockError::invalid(format!(
-                "there are more than {MOST_KEYS} keys in the list: lock what they have in common"
+                "the list has more than {MOST_KEYS} keys: lock something that they have in common"
             )));
         }
         distinct.push((key, mode));

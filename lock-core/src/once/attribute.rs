@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl CallEntry<Keeping> {
-    /// Waits until this call is the one that runs the body. What follows in the same future is the body.
+    /// Waits until this call is the one that runs the body. The rest of the same future is the body.
     pub async fn acquire_once(
         self,
         manager: Result<LockManager, LockError>,
@@ -26,20 +26,20 @@ impl CallEntry<Keeping> {
     }
 }
 
-/// Shows the compiler that the value of the function is remembered. It is the only place that does.
+/// Shows the compiler that the value of the function is remembered. No other item does so.
 #[must_use]
 pub const fn remembered<T: Remember>() -> Remembering<T> {
     Remembering::NEW
 }
 
-/// What a run without `on_error` needs of a return type other than a `Result`. It is one trait, so that a type that lacks both is
-/// reported once.
+/// The requirement of a run without `on_error` on a return type other than a `Result`. It is a single trait, so that a type
+/// that lacks both is reported once.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be remembered for later callers, or cannot carry a failed lock",
+    message = "`{Self}` cannot be remembered for later callers, or cannot represent a lock failure",
     label = "this value is given to every caller, and to a caller whose lock failed",
     note = "return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned` and `E: From<lock_core::LockError>`",
-    note = "of a handler, return `impl IntoResponse`, `Result<Json<T>, E>` or the response of axum or poem, with the feature of `lock-core` \
-            that bears the framework's name",
+    note = "in a handler, return `impl IntoResponse`, `Result<Json<T>, E>` or the response of axum or poem, with the feature \
+            of `lock-core` of the same name",
     note = "or implement `lock_core::Remember` and `lock_core::FromLockError` for a type of your own"
 )]
 pub trait RememberOrFail: Remember + FromLockError {}
@@ -47,13 +47,13 @@ pub trait RememberOrFail: Remember + FromLockError {}
 #[diagnostic::do_not_recommend]
 impl<T: Remember + FromLockError> RememberOrFail for T {}
 
-/// As [`remembered`], with the conversion of a failure.
+/// Like [`remembered`], but also returns the conversion of a lock failure.
 #[must_use]
 pub fn remembered_or_failed<T: RememberOrFail>() -> (Remembering<T>, fn(LockError) -> T) {
     (Remembering::NEW, T::from_lock_error)
 }
 
-/// A response in a `Result`, which is remembered as the response is. A `Result` itself is remembered by serde.
+/// A response in a `Result`, which is remembered like the response itself. A `Result` alone is remembered by serde.
 #[derive(Debug)]
 pub struct InResult<R, E>(pub Result<R, E>);
 

@@ -1,10 +1,11 @@
-//! The JSON of which a fingerprint is a hash: that of serde, with the items of a `HashSet` in order.
+//! The JSON from which a fingerprint is hashed: that of serde, but with the items of a `HashSet` in order.
 //!
-//! Such a set has another order in each process, and even in each copy of it, so honest repeats would be refused. In serde's model it is
-//! a sequence like a `Vec`, whose order must count. Only its type tells the two apart, and serde's [`Serializer::collect_seq`] is called
-//! with it. The standard library does not promise the names of types. If one changes, sets differ again, and a test fails.
+//! The order of such a set differs between processes, and even between its copies, so honest repeats would be refused. In
+//! serde's model it is a sequence like a `Vec`, whose order must count. The two differ only in their types, with which serde
+//! calls [`Serializer::collect_seq`]. The standard library does not promise the names of types. If one changes, sets differ
+//! again, and a test fails.
 //!
-//! Rejected: the order of no sequence counts. `(from, to)` and `(to, from)` would then be one request.
+//! Rejected: ignoring the order of all sequences, because `(from, to)` and `(to, from)` would then be one request.
 
 use std::any;
 
@@ -19,17 +20,17 @@ pub(super) fn json(of: &(impl Serialize + ?Sized)) -> Result<Value, Error> {
     of.serialize(Json)
 }
 
-/// Whether the type of a sequence is a set without an order: that of the standard library, or of `hashbrown`.
+/// Returns `true` if the type of a sequence is a set without an order, from the standard library or `hashbrown`.
 fn is_unordered<I>() -> bool {
     let name = any::type_name::<I>();
     let path = name.split('<').next();
     path.is_some_and(|path| path.ends_with("::HashSet"))
 }
 
-/// Like the serializer of serde's JSON, but for sets.
+/// Like the serializer of serde's JSON, except for sets.
 struct Json;
 
-/// A value of several parts. Each is made by [`Json`] before serde's JSON gets it.
+/// A value of several parts. Each is serialized by [`Json`] before it is passed to serde's JSON.
 struct Parts<C>(C);
 
 macro_rules! as_serde_does {
@@ -173,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// A value of each kind that serde knows.
+    /// Has a value of each kind in serde's model.
     #[derive(Serialize)]
     enum Kind {
         Unit,
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_a_set_is_as_serde_makes_it() {
+    fn everything_but_a_set_is_serialized_as_by_serde() {
         let request = request(["b", "a"]);
         assert_eq!(
             json(&request).expect("JSON"),
@@ -232,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn the_items_of_a_set_are_in_order_wherever_it_stands() {
+    fn the_items_of_a_set_are_in_order_at_any_depth() {
         let names = ["b", "a", "d", "c", "f", "e"];
         for _ in 0..16 {
-            // Each set has another order.
+            // Each set has a different order.
             let tags: HashSet<_> = names.into_iter().collect();
             let made = json(&request(Some(&tags))).expect("JSON");
             let expected = json(&request(["a", "b", "c", "d", "e", "f"])).expect("JSON");

@@ -1,4 +1,4 @@
-//! The header by which a client says that a request is a repeat.
+//! The header by which a client marks a request as a repeat.
 
 use axum_core::{body::Body, extract::FromRequestParts, response::Response};
 use http::{HeaderMap, request::Parts};
@@ -7,29 +7,29 @@ use crate::integrations::problem::Problem;
 
 const NAME: &str = "idempotency-key";
 
-/// The number of characters of the longest key.
+/// The maximum number of characters in a key.
 const LONGEST: usize = 255;
 
 const NO_KEY: Problem = Problem {
     status: 400,
-    detail: "send the header Idempotency-Key once, with 1 to 255 visible ASCII characters, such as a UUID: a new one with each request, \
-             and the same one with each repeat of it",
+    detail: "send the header Idempotency-Key once, with 1 to 255 visible ASCII characters, such as a UUID: a new one for each \
+             request, and the same one for each repeat of it",
     retry_after: None,
 };
 
 /// The header `Idempotency-Key` of a request, as an extractor of axum.
 ///
-/// A client sends the same key again when it repeats a request. The syntax is that of the IETF's draft on this header: a
-/// text between quotes, with a backslash before each quote or backslash in it. A text without quotes is accepted, too, since
-/// many clients send that. Both forms make one key. It has 1 to 255 visible ASCII characters, and spaces only between quotes.
+/// A client sends the same key again when it repeats a request. The syntax is that of the IETF's draft on this header: a text
+/// between quotes, with a backslash before each quote or backslash in it. A text without quotes is also accepted, since many
+/// clients send that. Both forms make the same key. It has 1 to 255 visible ASCII characters, and spaces only between quotes.
 ///
 /// Clients choose their keys, and two clients may choose the same one. So put the caller's id into the key of
 /// [`run_once`](crate::manager::LockManager::run_once), or one client gets the response of another.
 ///
 /// # Errors
 ///
-/// A request without the header, or with several, or with one that is empty, too long or malformed, is answered 400. The body is a
-/// problem document (RFC 9457) that says what to send.
+/// A request without the header, with several, or with one that is empty, too long or malformed, is answered with 400. The body
+/// is a problem document (RFC 9457) that says what to send.
 ///
 /// # Examples
 ///
@@ -77,7 +77,7 @@ fn key_of(headers: &HeaderMap) -> Option<String> {
     (1..=LONGEST).contains(&key.len()).then_some(key)
 }
 
-/// The text of an sf-string (RFC 8941), without its quotes.
+/// Returns the text of an sf-string (RFC 8941), without its quotes.
 fn unescaped(quoted: &str) -> Option<String> {
     let mut key = String::new();
     let mut chars = quoted.chars();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn malformed_keys_are_refused() {
         for sent in [
             "",
             r#""""#,

@@ -1,7 +1,7 @@
-//! A response as it is kept for later callers, in the types of the crate `http`, which axum and poem use.
+//! The stored form of a response, and its conversions from and to the types of the crate `http`, which axum and poem use.
 //!
-//! Its form is that of HTTP/1. There is a line with the version of the form and the status, and a line for each header. An empty line
-//! and the body follow. No value of a header contains a line end.
+//! The form resembles HTTP/1: a line with the version of the form and the status, a line for each header, an empty line, and
+//! the body. The value of a header never contains a line end.
 
 use std::error::Error;
 
@@ -17,7 +17,7 @@ use crate::{
     once::{LARGEST, Remember, Remembered},
 };
 
-/// The headers that say what the body is. All others are about one request, such as a cookie or a request's id.
+/// The headers that describe the body. All others concern one request, such as a cookie or a request's id.
 const KEPT: [&str; 8] = [
     "content-type",
     "content-language",
@@ -33,12 +33,12 @@ const REPLAYED: &str = "idempotent-replayed";
 
 const VERSION: &[u8] = b"1";
 
-/// Remembers a response with a status below 400: the status, the body, and eight headers. These are `content-type`,
-/// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. So no cookie is given to
-/// another caller. A replay has the header `Idempotent-Replayed: true`.
+/// Remembers a response with a status below 400: the status, the body, and eight headers, which are `content-type`,
+/// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. No cookie is
+/// therefore given to another caller. A replay has the header `Idempotent-Replayed: true`.
 ///
-/// Of a response that is made while it is sent, of one that upgrades its connection (101), and of one with more than 64 KiB, only the
-/// success is remembered.
+/// Of a response that is generated while it is sent, one that upgrades its connection (101), and one with more than 64 KiB,
+/// only the success is remembered.
 #[cfg(feature = "axum")]
 #[diagnostic::do_not_recommend]
 impl Remember for axum_core::response::Response {
@@ -55,12 +55,12 @@ impl Remember for axum_core::response::Response {
     }
 }
 
-/// Remembers a response with a status below 400: the status, the body, and eight headers. These are `content-type`,
-/// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. So no cookie is given to
-/// another caller. A replay has the header `Idempotent-Replayed: true`.
+/// Remembers a response with a status below 400: the status, the body, and eight headers, which are `content-type`,
+/// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. No cookie is
+/// therefore given to another caller. A replay has the header `Idempotent-Replayed: true`.
 ///
-/// Of a response that is made while it is sent, of one that upgrades its connection (101), and of one with more than 64 KiB, only the
-/// success is remembered.
+/// Of a response that is generated while it is sent, one that upgrades its connection (101), and one with more than 64 KiB,
+/// only the success is remembered.
 #[cfg(feature = "poem")]
 #[diagnostic::do_not_recommend]
 impl Remember for poem::Response {
@@ -79,7 +79,7 @@ impl Remember for poem::Response {
     }
 }
 
-/// The bytes of a body that is complete.
+/// Returns the bytes of a body that is complete.
 fn whole<B: Body<Data: AsRef<[u8]>>>(body: &Peeked<B>) -> Option<&[u8]> {
     match &body.first {
         Some(Ok(frame)) if body.is_complete => frame.data_ref().map(AsRef::as_ref),
@@ -88,12 +88,12 @@ fn whole<B: Body<Data: AsRef<[u8]>>>(body: &Peeked<B>) -> Option<&[u8]> {
     }
 }
 
-/// What is remembered of a response, with its body if that is complete.
+/// Returns what is remembered of a response, including its body if that is complete.
 fn remembered(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>) -> Remembered {
     if status.as_u16() >= 400 {
         return Remembered::Nothing;
     }
-    // A later caller has another connection, which a stored 101 would promise to upgrade without anything behind it.
+    // A later caller has another connection, which a stored 101 would promise to upgrade although nothing serves it.
     let is_upgrade = status == StatusCode::SWITCHING_PROTOCOLS;
     let Some(body) = body.filter(|body| body.len() <= LARGEST && !is_upgrade) else {
         return Remembered::Success;
@@ -111,7 +111,7 @@ fn remembered(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>) -> R
     Remembered::Bytes(bytes)
 }
 
-/// The response for a later caller.
+/// Rebuilds the response for a later caller.
 fn recalled(bytes: &[u8]) -> Result<Response<Vec<u8>>, Box<dyn Error + Send + Sync>> {
     let (first, mut rest) = split(bytes, b'\n')?;
     let (VERSION, status) = split(first, b' ')? else {
@@ -134,9 +134,9 @@ fn recalled(bytes: &[u8]) -> Result<Response<Vec<u8>>, Box<dyn Error + Send + Sy
     }
 }
 
-const NO_RESPONSE: &str = "it is no response, or one of another version";
+const NO_RESPONSE: &str = "it is not a response, or one of another version";
 
-/// The bytes before and behind the first mark.
+/// Returns the bytes before and after the first mark.
 fn split(bytes: &[u8], mark: u8) -> Result<(&[u8], &[u8]), &'static str> {
     let at = bytes.iter().position(|byte| *byte == mark);
     let (before, behind) = bytes.split_at(at.ok_or(NO_RESPONSE)?);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_not_remembered_and_a_redirect_is() {
+    fn a_redirect_is_remembered_but_a_failure_is_not() {
         let of = |code| {
             let status = StatusCode::from_u16(code).expect("a status");
             remembered(status, &HeaderMap::new(), None)
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_too_large_or_not_complete_leaves_a_mark() {
+    fn a_body_that_is_too_large_or_incomplete_is_remembered_as_a_success() {
         let of = |body| remembered(StatusCode::OK, &HeaderMap::new(), body);
         let body = vec![0; LARGEST + 1];
         assert_eq!(of(None), Remembered::Success);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_of_a_connection_leaves_a_mark() {
+    fn an_upgrade_of_a_connection_is_remembered_as_a_success() {
         let of = |status| remembered(status, &HeaderMap::new(), Some(b""));
         let upgrade = of(StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(upgrade, Remembered::Success);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_response_are_an_error() {
+    fn malformed_bytes_are_an_error() {
         for bytes in [
             &b""[..],
             b"1 200",

@@ -1,4 +1,4 @@
-//! What a body that runs once leaves for later callers: its options, and the bytes of its result.
+//! The result of a body that runs once, stored for later callers: its options and its bytes.
 
 use std::{error::Error, time::Duration};
 
@@ -22,16 +22,16 @@ pub(crate) mod idempotency_key;
 mod kept_response;
 pub(crate) mod run;
 
-/// For how long a result may be kept.
+/// The shortest and the longest time for which a result may be kept.
 const KEEP_RANGE: (Duration, Duration) = (
     Duration::from_millis(100),
     Duration::from_secs(365 * 24 * 60 * 60),
 );
 
-/// The largest result, in bytes.
+/// The maximum size of a result, in bytes.
 pub(crate) const LARGEST: usize = 64 * 1024;
 
-/// How a body is to run once: see [`LockManager::run_once`](crate::manager::LockManager::run_once).
+/// The options of a body that runs once: see [`LockManager::run_once`](crate::manager::LockManager::run_once).
 ///
 /// # Examples
 ///
@@ -56,10 +56,10 @@ pub struct OnceOptions {
 }
 
 impl OnceOptions {
-    /// Makes options that keep a result for so long: 100 ms to 365 days.
+    /// Creates options that keep a result for this long: 100 ms to 365 days.
     ///
-    /// For this time, a repeat gets the result and does not run. A shorter time lets a late repeat run the body again. A longer one
-    /// keeps more results on the server, each with up to 64 KiB.
+    /// During this time, a repeat gets the result and does not run. A shorter time lets a late repeat run the body again. A
+    /// longer one keeps more results on the server, each of up to 64 KiB.
     pub fn keep(keep: Duration) -> Self {
         Self {
             lock: LockOptions {
@@ -71,24 +71,24 @@ impl OnceOptions {
         }
     }
 
-    /// Sets how long a crash of the process that runs the body blocks the others.
+    /// Sets for how long a crash of the process that runs the body blocks the others.
     ///
-    /// The lease is renewed while the body runs. Defaults to the manager's, 10 s unless set. A shorter ttl ends sooner after a crash,
-    /// and is lost sooner in a stall.
+    /// The lease is renewed while the body runs. With a short ttl, the lock is free sooner after a crash, but it is lost in a
+    /// shorter stall. Defaults to the manager's ttl, which is 10 s unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lock = self.lock.ttl(ttl);
         self
     }
 
-    /// Sets how long a caller waits for the result of a body that runs elsewhere; then it gets [`LockError::Busy`].
+    /// Sets how long a caller waits for the result of a body that runs elsewhere, before it gets [`LockError::Busy`].
     ///
-    /// Defaults to the manager's, 10 s unless set.
+    /// Defaults to the manager's wait, which is 10 s unless set.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.lock = self.lock.wait(wait);
         self
     }
 
-    /// Makes a caller wait without end for the result of a body that runs elsewhere. Defaults to the manager's wait.
+    /// Makes a caller wait indefinitely for the result of a body that runs elsewhere. Defaults to the manager's wait.
     pub fn wait_forever(mut self) -> Self {
         self.lock = self.lock.wait_forever();
         self
@@ -100,35 +100,37 @@ impl OnceOptions {
         self
     }
 
-    /// Sets the longest time for which the body may run: then it is dropped, and the next caller runs it. Defaults to no bound.
+    /// Sets the longest time for which the body may run. After it, the body is dropped, and the next caller runs it. Defaults
+    /// to no bound.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.lock = self.lock.max_hold(max_hold);
         self
     }
 
-    /// Sets what the request is about, so that another request with the same key is refused with [`LockError::Repeated`].
+    /// Sets the content of the request, so that a different request with the same key is refused with [`LockError::Repeated`].
     ///
-    /// A hash of the value as JSON is stored with the result, and each caller compares its own. The order of the entries of a map, and
-    /// of the items of a `HashSet`, does not matter. Defaults to none: then all callers with the key get the result.
+    /// A hash of the value as JSON is stored with the result, and each caller compares its own. The order of the entries of a
+    /// map, and of the items of a `HashSet`, does not matter. Defaults to none, so that all callers with the key get the
+    /// result.
     pub fn fingerprint(mut self, of: &(impl Serialize + ?Sized)) -> Self {
         let fingerprint = json(of).map(Fingerprint::of);
         self.fingerprint = Some(fingerprint.map_err(|error| error.to_string()));
         self
     }
 
-    /// Checks what the terms of the lock do not contain.
+    /// Checks the options that are not part of the lock's terms.
     pub(crate) fn check(&self, key: &LockKey) -> Result<Keeping, LockError> {
         let (least, most) = KEEP_RANGE;
         if self.keep < least || self.keep > most {
             return Err(LockError::invalid(format!(
-                "keep is {:?}, and it may be {least:?} to 365 days: choose for how long a repeat gets the result",
+                "keep is {:?}, but must be {least:?} to 365 days: choose for how long a repeat gets the result",
                 self.keep
             ))
             .about(key));
         }
         let fingerprint = self.fingerprint.clone().transpose().map_err(|error| {
             LockError::invalid(format!(
-                "the fingerprint cannot be written as JSON: {error}"
+                "the fingerprint cannot be serialized as JSON: {error}"
             ))
             .about(key)
         })?;
@@ -140,7 +142,7 @@ impl OnceOptions {
     }
 }
 
-/// Checked options for a result.
+/// The checked options of a result.
 #[derive(Debug)]
 pub struct Keeping {
     key: LockKey,
@@ -148,15 +150,15 @@ pub struct Keeping {
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
-/// A value that callers of [`run_once`](crate::manager::LockManager::run_once) get after the body has run: a success is remembered, and a
-/// failure is not.
+/// A value that callers of [`run_once`](crate::manager::LockManager::run_once) get after the body has run. A success is
+/// remembered, and a failure is not.
 ///
-/// It is implemented for `Result<T, E>`, of which `Ok` is remembered, as JSON. With the features `axum` and `poem`, it is
-/// implemented for their responses, of which those with a status below 400 are remembered.
+/// Implemented for `Result<T, E>`, of which `Ok` is remembered, as JSON. With the features `axum` and `poem`, also implemented
+/// for their responses, of which those with a status below 400 are remembered.
 ///
 /// # Examples
 ///
-/// A decision that is to be remembered is a success:
+/// A decision that is to be remembered must be a success:
 ///
 /// ```
 /// #[derive(serde::Serialize, serde::Deserialize)]
@@ -171,30 +173,31 @@ pub struct Keeping {
     message = "`{Self}` cannot be remembered for later callers",
     label = "this value is given to every caller, in every process",
     note = "return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned`",
-    note = "of a handler, return `impl IntoResponse`, `Result<impl IntoResponse, E>` or the response of axum or poem, with the feature of \
-            `lock-core` that bears the framework's name; or with `#[run_once]`, `Result<Json<T>, E>`",
+    note = "in a handler, return `impl IntoResponse`, `Result<impl IntoResponse, E>` or the response of axum or poem, with the \
+            feature of `lock-core` of the same name; or with `#[run_once]`, `Result<Json<T>, E>`",
     note = "or implement `lock_core::Remember` for a type of your own"
 )]
 pub trait Remember: Sized {
-    /// Returns the value, and what is remembered of it.
+    /// Returns the value, and the part of it that is remembered.
     fn remember(self) -> (Self, Remembered);
 
-    /// Makes the value that a later caller gets.
+    /// Rebuilds the value for a later caller.
     ///
     /// # Errors
     ///
-    /// Any error that says that the bytes are of another type. The caller gets [`LockError::Invalid`], and the body does not run.
+    /// Any error, if the bytes are of another type. The caller gets [`LockError::Invalid`], and the body does not run.
     fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>>;
 }
 
-/// The functions of [`Remember`], for a type that has shown once that it implements the trait. So the compiler reports one error.
+/// The functions of [`Remember`] for a type that has been shown to implement it, which happens in one place so that the
+/// compiler reports one error.
 #[derive(Debug)]
 pub struct Remembering<T> {
     pub(crate) remember: fn(T) -> (T, Remembered),
     pub(crate) recall: fn(&[u8]) -> Recalled<T>,
 }
 
-/// A value, or why the bytes do not make one.
+/// A value, or the reason why the bytes do not make one.
 type Recalled<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 impl<T: Remember> Remembering<T> {
@@ -204,14 +207,14 @@ impl<T: Remember> Remembering<T> {
     };
 }
 
-/// What is remembered of a value.
+/// The part of a value that is remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remembered {
-    /// Nothing: it is a failure, and the next caller runs the body.
+    /// Nothing, because it is a failure. The next caller runs the body.
     Nothing,
-    /// These bytes, at most 64 KiB of them.
+    /// These bytes, at most 64 KiB.
     Bytes(Vec<u8>),
-    /// That it was a success, without its value: a repeat does not run, and gets [`LockError::Repeated`].
+    /// Only that it was a success, without its value. A repeat does not run, and gets [`LockError::Repeated`].
     Success,
 }
 
@@ -221,7 +224,7 @@ impl<T: Serialize + DeserializeOwned, E> Remember for Result<T, E> {
         let remembered = match &self {
             Ok(value) => serde_json::to_vec(value).map_or_else(
                 |error| {
-                    tracing::warn!(%error, "the value of a run cannot be written as JSON: a repeat gets no value");
+                    tracing::warn!(%error, "the value of a run cannot be serialized as JSON: a repeat does not get it");
                     Remembered::Success
                 },
                 Remembered::Bytes,
@@ -236,7 +239,7 @@ impl<T: Serialize + DeserializeOwned, E> Remember for Result<T, E> {
     }
 }
 
-/// A hash of what a request is about.
+/// A hash of the content of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; LENGTH]);
 
@@ -251,11 +254,12 @@ impl Fingerprint {
     }
 }
 
-/// A result as it is kept: one byte with the version, one with what follows, the fingerprint if there is one, and the value.
+/// A result in its stored form: one byte with the version, one that says what follows, the fingerprint if there is one, and the
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept<'a> {
     pub(crate) fingerprint: Option<Fingerprint>,
-    /// `None`: the body has run, and its value was not kept.
+    /// `None` if the body has run, but its value was not stored.
     pub(crate) value: Option<&'a [u8]>,
 }
 
@@ -264,7 +268,7 @@ const HAS_FINGERPRINT: u8 = 1;
 const HAS_VALUE: u8 = 2;
 
 impl<'a> Kept<'a> {
-    /// Reads what an earlier run left. `None`: it is of another version, or not ours.
+    /// Decodes the result of an earlier run. `None` if it is of another version, or was not written by this library.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
         let [VERSION, flags, rest @ ..] = bytes else {
             return None;
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_no_run_left_are_no_result() {
+    fn bytes_that_no_run_stored_are_not_a_result() {
         let marked = Kept {
             fingerprint: Some(fingerprint(&1)),
             value: None,
@@ -355,9 +359,9 @@ mod tests {
         }
     }
 
-    /// In the background, a result that was not stored would be found out after the caller has gone on.
+    /// In the background, the caller would continue before it turns out that a result could not be stored.
     #[test]
-    fn the_release_of_a_run_is_awaited_whatever_the_managers_default() {
+    fn the_release_of_a_run_is_awaited_despite_the_managers_default() {
         let defaults = Defaults {
             release: ReleaseMode::InBackground,
             ..Defaults::default()
@@ -368,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_of_range_and_a_value_that_is_no_json_are_refused() {
+    fn a_time_out_of_range_and_an_unserializable_value_are_refused() {
         for keep in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
             let refused = OnceOptions::keep(keep)
                 .check(&"k".into_lock_key())

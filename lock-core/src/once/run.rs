@@ -1,8 +1,8 @@
-//! Running a body once, for all callers.
+//! Running a body once, on behalf of all callers.
 //!
-//! Callers of such a body have a state of their own in the process. No lease is passed on there, since only the server knows whether
-//! there is a result. Rejected: one wait queue for them and for callers of a plain lock. A repeat would wait for the lock then, and a
-//! lease could pass it by. After a failure, a hand-off to the next caller takes a message instead.
+//! Callers of such a body have a state of their own within the process. No lease is passed on there, since only the server
+//! knows whether there is a result, so after a failure, handing over to the next caller takes a message. Rejected: one wait
+//! queue for them and for callers of a plain lock, because a repeat would then wait for the lock, and a lease could pass it by.
 
 use std::future::Future;
 
@@ -23,38 +23,39 @@ use crate::{
 impl LockManager {
     /// Runs a body once, and gives its result to every caller with this key, in every process, for as long as the options keep it.
     ///
-    /// The first caller runs the body under the lock of the key, as [`run`](Self::run) does. Callers that come meanwhile wait for its
-    /// result, and do not run. Later callers get the result in one round trip. Only a success is kept: `Ok`, or a response with a
-    /// status below 400. After a failure, the next caller runs.
+    /// The first caller runs the body under the lock of the key, as [`run`](Self::run) does. Callers that arrive in the
+    /// meantime wait for its result instead of running the body. Later callers get the result in one round trip. Only a success
+    /// is kept: `Ok`, or a response with a status below 400. After a failure, the next caller runs the body.
     ///
-    /// The `ttl` says how long a crash blocks the others, and `keep` how long a repeat is answered. A result takes up to 64 KiB.
-    /// After a larger one, a repeat gets [`LockError::Repeated`], and does not run. The lock excludes other locks of the same key.
+    /// The `ttl` determines how long a crash blocks the others, and `keep` for how long a repeat is answered. A result takes up
+    /// to 64 KiB. After a larger one, a repeat gets [`LockError::Repeated`], and does not run. The lock excludes other locks of
+    /// the same key.
     ///
     /// # Not exactly once
     ///
-    /// A body can run twice. This happens after a crash behind its side effect, and if a process sleeps through its lease. It happens if
-    /// the server has no memory for the result, and after a fail-over, a loss of data or an eviction. For effects in one database, store the key of the
-    /// request in that database, in the same transaction.
+    /// A body can run twice: after a crash that follows its side effect, if a process sleeps through its lease, if the server
+    /// has no memory for the result, and after a fail-over, a loss of data or an eviction. For effects in one database, store
+    /// the key of the request in that database, in the same transaction.
     ///
-    /// The caller that ran the body gets its value also if the result could not be kept. A warning is logged then.
+    /// The caller that ran the body gets its value even if the result could not be stored. A warning is logged in that case.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Busy`] if the body ran elsewhere for longer than this caller waits;
-    /// - [`LockError::Repeated`] if the result is of a request with another fingerprint, or its value was not kept;
+    /// - [`LockError::Busy`] if the body runs elsewhere for longer than this caller waits;
+    /// - [`LockError::Repeated`] if the result belongs to a request with a different fingerprint, or was not stored;
     /// - [`LockError::Lost`] if the lease was lost while the body ran. The body was dropped, and the next caller runs it;
     /// - [`LockError::Unavailable`] if the server did not reply: the body does not run without the lock;
-    /// - [`LockError::Invalid`] if the task holds the key already, if the kept value is of another type, with Redlock, and where no
-    ///   scripts may run.
+    /// - [`LockError::Invalid`] if the task already holds the key, if the stored value is of another type, with Redlock, and
+    ///   where scripts may not run.
     ///
     /// # Panics
     ///
-    /// Only if the body does. The next caller runs it then.
+    /// Only if the body does. In that case, the next caller runs it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while it waits leaves the queue. Dropping it while the body runs drops the body and then releases the
-    /// lock, and the next caller runs. The attribute `#[run_once]` lets the body go on instead.
+    /// Dropping the future while it waits leaves the queue. Dropping it while the body runs drops the body and then releases
+    /// the lock, and the next caller runs the body. The attribute `#[run_once]` lets the body continue instead.
     ///
     /// # Examples
     ///
@@ -138,18 +139,19 @@ impl<T> Storing<T> for (Remembering<T>, Keeping) {
     }
 }
 
-/// Counts a call by how it ended: it ran the body and its result is stored (`ran`) or not (`not_stored`), it got the result of an
-/// earlier run (`replayed`), or that result is not for it (`refused`).
+/// Counts a call by its outcome: it ran the body and its result is stored (`ran`) or not (`not_stored`), it got the result of
+/// an earlier run (`replayed`), or that result is not for it (`refused`).
 fn count(key: &LockKey, outcome: &'static str) {
     telemetry::count("lock_once_total", key, &[("outcome", outcome)]);
 }
 
-/// The value that an earlier run left.
+/// Decodes the value of an earlier run.
 fn recalled<T>(by: &Remembering<T>, keeping: &Keeping, bytes: &[u8]) -> Result<T, LockError> {
     let key = &keeping.key;
     let unreadable = |why: String| {
         LockError::invalid(format!(
-            "its result does not read: {why}. If the type of the value has changed, use another key, or delete the result by `forget`"
+            "the stored result could not be decoded: {why}; if the type of the value has changed, use another key, or delete \
+             the result with `forget`"
         ))
         .about(key)
     };

@@ -1,11 +1,11 @@
-//! What a return type needs so that it can say that the lock failed.
+//! The requirements on a return type that has to express a lock failure.
 
 use crate::error::{FromLockError, LockError, Skipped};
 
-/// What `on_busy = skip` without `on_error` needs of a return type. It is one trait, so that a type that lacks both is reported
-/// once.
+/// The requirement of `on_busy = skip` without `on_error` on a return type. It is a single trait, so that a type that lacks
+/// both is reported once.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot say both that the body was skipped and that the lock failed",
+    message = "`{Self}` cannot express both that the body was skipped and that the lock failed",
     label = "`on_busy = skip` needs a `Result` of `()` or `Option<_>` here",
     note = "return `Result<(), E>` or `Result<Option<_>, E>` where `E: From<lock_core::LockError>`",
     note = "or return `()` or `Option<_>`, and write `on_error = |error| …` for a lock that is not busy but unavailable"
@@ -14,7 +14,7 @@ pub trait SkipOrFail {
     /// Returns the value for a skipped body if the lock is busy, and the error in every other case.
     fn skip_or_fail(error: LockError) -> Self;
 
-    /// As in [`FromLockError`].
+    /// Like that of [`FromLockError`].
     fn __conversion() -> fn(LockError) -> Self
     where
         Self: Sized,
@@ -34,13 +34,13 @@ impl<T: Skipped + FromLockError> SkipOrFail for T {
     }
 }
 
-/// What `-> impl IntoResponse` needs: the response that the trait makes can say that the lock failed.
+/// The requirement of `-> impl IntoResponse`: the response that the trait makes can represent a lock failure.
 #[diagnostic::on_unimplemented(
-    message = "the response of this `impl IntoResponse` cannot carry a failed lock",
+    message = "the response of this `impl IntoResponse` cannot represent a lock failure",
     label = "becomes a `{Self}`, which does not implement `FromLockError`",
-    note = "switch on the feature of `lock-core` that bears the name of the framework: `axum` (for axum 0.8, with axum-core 0.5) or \
+    note = "enable the feature of `lock-core` with the name of the framework: `axum` (for axum 0.8, with axum-core 0.5) or \
             `poem` (for poem 3)",
-    note = "if it is on, the program may have another version of the framework, too: `cargo tree -d` shows whether it has two",
+    note = "if it is enabled, the program may have two versions of the framework: check with `cargo tree -d`",
     note = "or write `on_error = |error| …` in the attribute, with any value that implements the trait"
 )]
 pub trait Answer {
@@ -55,13 +55,13 @@ impl<T: FromLockError> Answer for T {
     }
 }
 
-/// The response of a failed lock. Without the framework there is none.
+/// The response to a failed lock. Without the framework there is none.
 #[cfg_attr(
     not(feature = "actix"),
     diagnostic::on_unimplemented(
-        message = "this `impl Responder` cannot carry a failed lock",
-        label = "is actix's with the feature `actix` of `lock-core` only",
-        note = "switch on the feature `actix` of `lock-core`, which is for actix-web 4",
+        message = "this `impl Responder` cannot represent a lock failure",
+        label = "is actix's only with the feature `actix` of `lock-core`",
+        note = "enable the feature `actix` of `lock-core`, which supports actix-web 4",
         note = "or write `on_error = |error| …` in the attribute, with a value of the same type as the body's"
     )
 )]
@@ -72,7 +72,7 @@ pub trait ActixAnswer {
 
 pub use responder::*;
 
-/// What an annotated `-> impl Responder` returns.
+/// The value that an annotated `-> impl Responder` returns.
 #[cfg(feature = "actix")]
 mod responder {
     use actix_web::{HttpResponse, Responder};
@@ -103,7 +103,7 @@ mod responder {
     }
 }
 
-/// The same without the framework: only `on_error` can then make another responder of the body's type.
+/// The same functions without the framework, where only `on_error` can make another responder of the body's type.
 #[cfg(not(feature = "actix"))]
 mod responder {
     /// Passes the value of the body or of `on_error` through.

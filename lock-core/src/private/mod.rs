@@ -42,13 +42,13 @@ pub use crate::{
 
 /// The exchange between the annotated function and [`locked`].
 ///
-/// The whole function is one future: arguments, key and body, in this order, in one scope, as they stand in the source. It
-/// suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the lease
-/// here, and polls it again. So no part of the function is moved, and inference, lints and drop order stay the same.
+/// The whole function is one future: arguments, key and body, in this order, in one scope, as they are written in the source.
+/// It suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the
+/// lease here, and polls it again. So no part of the function is moved, and inference, lints and drop order stay the same.
 #[derive(Debug)]
 pub struct CallEntry<K>(Arc<Mutex<State<K>>>);
 
-/// The request for a lock; `K` says how a result is kept.
+/// The request for a lock; `K` determines how a result is kept.
 type Wanted<K> = Result<((WantedKeys, K), LockManager), LockError>;
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ struct State<K> {
     admitted: Option<Lease>,
 }
 
-/// Makes the two sides of one call: the first for [`locked`], the second for the function.
+/// Creates the two sides of one call: the first for [`locked`], the second for the function.
 pub fn entry<K>() -> (CallEntry<K>, CallEntry<K>) {
     let state = Arc::new(Mutex::new(State {
         wanted: None,
@@ -69,7 +69,7 @@ pub fn entry<K>() -> (CallEntry<K>, CallEntry<K>) {
 }
 
 impl CallEntry<()> {
-    /// Waits until the lock is held. What follows in the same future is the body.
+    /// Waits until the lock is held. The rest of the same future is the body.
     pub async fn acquire(
         self,
         manager: Result<LockManager, LockError>,
@@ -81,7 +81,7 @@ impl CallEntry<()> {
         self.admission(wanted).await
     }
 
-    /// The same for a list of keys.
+    /// Like [`acquire`](Self::acquire), for a list of keys.
     pub async fn acquire_all<const N: usize>(
         self,
         manager: Result<LockManager, LockError>,
@@ -97,7 +97,7 @@ impl CallEntry<()> {
 impl<K> CallEntry<K> {
     pub(crate) async fn admission(self, wanted: Wanted<K>) -> Lease {
         self.0.lock().wanted = Some(wanted);
-        // Never wakes: the driver polls again by itself, once it has the lease.
+        // Never wakes the task, because the driver polls again by itself once it has the lease.
         poll_fn(|_| match self.0.lock().admitted.take() {
             Some(lease) => Poll::Ready(lease),
             None => Poll::Pending,
@@ -117,7 +117,7 @@ impl<K> CallEntry<K> {
         R: Future<Output = Result<T, LockError>>,
     {
         let first_step = poll_fn(|context| {
-            // An early `return` or a `?` in the key or an option.
+            // The key or an option contains an early `return` or a `?`.
             if let Poll::Ready(value) = Pin::new(&mut function).poll(context) {
                 return Poll::Ready(Err(value));
             }
@@ -133,15 +133,16 @@ impl<K> CallEntry<K> {
         }
     }
 
-    /// The driver's side: returns the function, which is in its body when it is polled again.
+    /// Admits the function to its body, from the driver's side: returns the function, which is in its body when it is polled
+    /// again.
     fn admit<F>(&self, lease: Lease, function: F) -> F {
         self.0.lock().admitted = Some(lease);
         function
     }
 }
 
-/// Runs an annotated function: up to its request, then under the lock. `store` says how its value is stored, and `then` is called
-/// with it.
+/// Runs an annotated function: up to its request, then under the lock. `store` determines how its value is stored, and `then`
+/// is called with the value.
 ///
 /// A call costs one box, which keeps the caller's future small, whatever the size of the body.
 pub fn locked<T, F, S, K>(
@@ -166,7 +167,7 @@ where
     })
 }
 
-/// As [`locked`], with a body that continues when the caller is dropped.
+/// Like [`locked`], with a body that continues when the caller is dropped.
 pub fn finishing<T, F, S, K>(
     entry: CallEntry<K>,
     store: S,
@@ -198,16 +199,16 @@ where
 #[derive(Debug)]
 pub struct WithoutCaller<F>(F);
 
-/// What such a function needs: it can move to another thread.
-// A trait of the wrapper, since of a future itself the compiler reports `Send`, without these words.
+/// The requirement on such a function: it can move to another thread.
+// A trait of the wrapper, since for a future itself the compiler would report `Send`, without these texts.
 #[diagnostic::on_unimplemented(
-    message = "with `on_drop = finish`, the body runs as a task of its own, and this one is not `Send`",
+    message = "with `on_drop = finish`, the body runs in a task of its own, but it is not `Send`",
     label = "a value that is not `Send` is used across an `.await`, or is an argument",
-    note = "write `on_drop = cancel`: then the body is dropped with its caller, and may have such values",
+    note = "write `on_drop = cancel`, so that the body is dropped with its caller and may use such values",
     note = "to see which value it is, write `on_drop = cancel`, and pass a call of the function to `tokio::spawn`"
 )]
 pub trait MayContinue<T> {
-    /// Puts the function in a box, since it moves into its task in the midst of its run.
+    /// Boxes the function, since it moves into its task while it is running.
     fn boxed(self) -> Pin<Box<dyn Future<Output = T> + Send>>;
 }
 
@@ -218,11 +219,11 @@ impl<T, F: Future<Output = T> + Send + 'static> MayContinue<T> for WithoutCaller
     }
 }
 
-/// A call of an annotated function, in a box.
+/// A boxed call of an annotated function.
 ///
-/// The compiler proves a future to be `Send` field by field, down through every call inside it, and gives up at a depth of 128. It
-/// reads fields in their order and remembers its results. So the function stands first: it is seven steps from one function to the
-/// next by this field, and eleven through the box.
+/// The compiler proves a future to be `Send` field by field, down through every call inside it, and gives up at a depth of 128.
+/// It reads fields in their order and remembers its results. Therefore the function comes first: from one function to the next,
+/// it is seven steps by this field, and eleven through the box.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Call<F, D> {
@@ -250,8 +251,8 @@ impl<F, D: Future> Future for Call<F, D> {
     }
 }
 
-/// The type of a value, for `sent_by(&value).finish(…)`. By the rules of method calls, the compiler takes the method of this type
-/// if the value may be sent later. Otherwise it takes the method of [`AnyValue`].
+/// The type of a value, for `sent_by(&value).finish(…)`. By the rules of method calls, the compiler picks the method of this
+/// type if the value may be sent later, and otherwise the method of [`AnyValue`].
 #[derive(Debug)]
 pub struct SentBy<T>(AnyValue<T>);
 
@@ -259,7 +260,7 @@ pub struct SentBy<T>(AnyValue<T>);
 #[derive(Debug)]
 pub struct AnyValue<T>(PhantomData<fn(T)>);
 
-/// The type of a value.
+/// Returns the type of a value.
 pub const fn sent_by<T>(_: &T) -> SentBy<T> {
     SentBy(AnyValue(PhantomData))
 }
@@ -286,8 +287,8 @@ impl<T> Deref for SentBy<T> {
     }
 }
 
-/// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the body
-/// must be gone before the caller gets the error.
+/// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the
+/// body must be gone before the caller gets the error.
 struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
 
 impl<F: Future> Future for Scoped<'_, F> {
@@ -309,7 +310,7 @@ impl<F> Drop for Scoped<'_, F> {
     }
 }
 
-/// The task-local or the process-wide manager.
+/// Returns the task-local or the process-wide manager.
 ///
 /// # Errors
 ///
@@ -318,7 +319,7 @@ pub fn default_manager() -> Result<LockManager, LockError> {
     LockManager::current_default()
 }
 
-/// The manager of `locks = …`.
+/// Returns the manager of `locks = …`.
 ///
 /// # Errors
 ///
@@ -327,17 +328,17 @@ pub fn manager_of<S: LockSource + ?Sized>(source: &S) -> Result<LockManager, Loc
     Ok(source.lock_manager())
 }
 
-/// Calls `on_error = …`. The signature tells the compiler the types of a closure's parameter and value.
+/// Calls `on_error = …`. The signature tells the compiler the types of a closure's parameter and return value.
 pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T {
     on_error(error)
 }
 
-/// Options that leave everything to the manager.
+/// Returns options that leave everything to the manager.
 pub fn options() -> LockOptions {
     LockOptions::default()
 }
 
-/// The same, but that the reply to the release is awaited, whatever the manager's default.
+/// Like [`options`], except that the reply to the release is awaited, whatever the manager's default.
 pub fn options_awaited() -> LockOptions {
     LockOptions {
         release: Some(ReleaseMode::Awaited),
@@ -345,20 +346,21 @@ pub fn options_awaited() -> LockOptions {
     }
 }
 
-/// `None`, for a `return` that never happens: it tells the compiler the type of the function's value, as a signature does.
+/// Returns `None`, for a `return` that never happens. It tells the compiler the type of the function's value, as a signature
+/// does.
 pub const fn returns<T>() -> Option<T> {
     None
 }
 
-/// A lease that does not exist, for a function that is not compiled anyway.
+/// Returns a lease that does not exist, for a function that is not compiled anyway.
 pub fn lease() -> Lease {
     unreachable!("the attribute has reported an error")
 }
 
 pub use editor::*;
 
-/// The part of the attribute that only an editor sees. It is in this crate, because a `cfg` in the attribute's output would cause a
-/// warning in every crate that does not know its name.
+/// The part of the attribute that only an editor sees. It is in this crate, because a `cfg` in the attribute's output would
+/// cause a warning in every crate that does not declare its name.
 #[allow(unexpected_cfgs, reason = "set by the editor, not by cargo")]
 mod editor {
     #[doc(hidden)]
@@ -383,43 +385,43 @@ mod editor {
     /// The attribute's options, for an editor to complete and to explain.
     #[allow(non_upper_case_globals, reason = "named as they are written")]
     pub mod option {
-        /// What is locked: a template such as `"order:{order_id}"`, any expression that is a text or a `LockKey`, or
-        /// several of both between brackets.
+        /// The key to lock: a template such as `"order:{order_id}"`, any expression that is a text or a `LockKey`, or several
+        /// of both in brackets.
         pub const key: () = ();
         /// How long a crash of the holder blocks all others: `"10s"`, or a `Duration`. Defaults to the manager's.
         pub const ttl: () = ();
         /// How long to wait for a busy lock: `"2s"`, `"0s"`, `"forever"` or a `Duration`. Defaults to the manager's.
         pub const wait: () = ();
-        /// Beside which holders the body may run: none (`exclusive`, the default), or other `shared` ones. For several keys: one
-        /// mode for all, or one for each between brackets.
+        /// The holders with which the body may run concurrently: none (`exclusive`, the default), or other `shared` ones. For
+        /// several keys, one mode for all, or one for each in brackets.
         pub const mode: () = ();
         /// How many holders the lock has at a time, instead of a mode: 1 to 1,000.
         pub const permits: () = ();
-        /// Whether the lease is renewed while the body runs: `true`, the default, or `false`.
+        /// Renewal of the lease while the body runs: `true`, the default, or `false`.
         pub const renew: () = ();
-        /// The longest time for which the lock is held: then the lease is lost. For a body that may hang.
+        /// The longest time for which the lock is held, after which the lease is lost. For a body that may hang.
         pub const max_hold: () = ();
         /// The shortest time for which the lock is held, even if the body ends sooner, and even if it fails.
         pub const min_hold: () = ();
-        /// What the call does if the lock is busy: return an `error`, the default, or `skip` the body.
+        /// The behaviour of the call if the lock is busy: return an `error`, the default, or `skip` the body.
         pub const on_busy: () = ();
-        /// What a lost lease does to the body: `cancel`, the default, or `continue`.
+        /// The effect of a lost lease on the body: `cancel`, the default, or `continue`.
         pub const on_lost: () = ();
-        /// What a drop of the caller does to the body: `cancel` drops it, `finish` lets it go on. Defaults to `cancel` in
+        /// The effect of a dropped caller on the body: `cancel` drops it, `finish` lets it continue. Defaults to `cancel` in
         /// `distributed_lock`, and to `finish` in `run_once`.
         pub const on_drop: () = ();
         /// For how long a repeat gets the result: `"24h"`, or a `Duration`; 100 ms to 365 days.
         pub const keep: () = ();
-        /// What the request is about: an expression that is `Serialize`. Another request with the same key is refused.
+        /// The content of the request, as an expression that is `Serialize`. A different request with the same key is refused.
         pub const fingerprint: () = ();
         /// A path or closure that turns a `LockError` into the return value.
         pub const on_error: () = ();
-        /// Whether the release is `awaited` before the call returns, or sent in the `background`. Defaults to the manager's choice,
+        /// The release: `awaited` before the call returns, or sent in the `background`. Defaults to the manager's choice,
         /// which is `awaited`.
         pub const release: () = ();
         /// The name of the `Lease` in the body, for example to read its fencing token.
         pub const lease: () = ();
-        /// The manager, or something that implements `LockSource`. Defaults to the task's, then to the global one.
+        /// The manager, or a value that implements `LockSource`. Defaults to the task's manager, then to the global one.
         pub const locks: () = ();
     }
 }

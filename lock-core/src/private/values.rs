@@ -1,4 +1,4 @@
-//! What makes the keys of the attribute and of `key!`, and the number of permits.
+//! The functions that make the keys of the attribute and of `key!`, and the number of permits.
 
 use std::fmt::Display;
 
@@ -13,17 +13,17 @@ pub fn exact_key(key: impl IntoLockKey) -> LockKey {
     key.into_lock_key()
 }
 
-/// A key of a list with a mode for each.
+/// A key in a list with a mode for each key.
 pub fn shared(key: LockKey) -> (LockKey, LockOptions) {
     (key, LockOptions::default().shared())
 }
 
-/// As [`shared`].
+/// Like [`shared`], in exclusive mode.
 pub fn exclusive(key: LockKey) -> (LockKey, LockOptions) {
     (key, LockOptions::default())
 }
 
-/// A key template, taken apart.
+/// A key template and its parts.
 pub fn key(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     join(template, parts)
 }
@@ -43,11 +43,11 @@ pub fn value<'a, T: KeyPart + ?Sized>(value: &'a &'a T) -> Part<'a> {
     Part::Value(value)
 }
 
-/// A number of permits: any integer. Whether it is in range is checked when a lock is acquired.
+/// A number of permits, as any integer. Its range is checked when a lock is acquired.
 ///
 /// The trait exists for its error message, and cannot be implemented by hand.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no number of permits",
+    message = "`{Self}` is not a number of permits",
     label = "expected an integer from 1 to 1,000"
 )]
 pub trait PermitCount: TryInto<i64> {}
@@ -55,9 +55,9 @@ pub trait PermitCount: TryInto<i64> {}
 #[diagnostic::do_not_recommend]
 impl<T: TryInto<i64>> PermitCount for T {}
 
-/// Replaces a number that does not fit by one that is refused where options are checked.
+/// Converts a number. One that does not fit becomes a number that is refused when options are checked.
 pub fn permits(n: impl PermitCount) -> usize {
-    // A number that does not fit counts as too many: only an `i128` can be below the range of an `i64`.
+    // A number that does not fit counts as too many, because only an `i128` can be below the range of an `i64`.
     let n = n.try_into().unwrap_or(i64::MAX).max(0);
     usize::try_from(n).unwrap_or(usize::MAX)
 }

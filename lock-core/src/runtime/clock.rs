@@ -1,13 +1,13 @@
 //! The clock of a manager. The real clock also runs while the machine sleeps; the clock of tests follows tokio's virtual time.
 //!
-//! Which clock runs on through a suspend differs from system to system:
+//! Which clock continues through a suspend differs from system to system:
 //!
 //! | system | clock | runs while the machine sleeps |
 //! | --- | --- | --- |
 //! | Linux, Android | `CLOCK_BOOTTIME` | yes; `CLOCK_MONOTONIC` does not |
-//! | macOS, iOS, OpenBSD | `CLOCK_MONOTONIC` | yes; `CLOCK_UPTIME_RAW`, which std takes on Apple's systems, does not |
-//! | Windows | std's `Instant`, the performance counter | yes, says its documentation |
-//! | FreeBSD and others | `CLOCK_MONOTONIC`, or std's `Instant` | not for certain; FreeBSD has no clock that does |
+//! | macOS, iOS, OpenBSD | `CLOCK_MONOTONIC` | yes; `CLOCK_UPTIME_RAW`, which std uses on Apple's systems, does not |
+//! | Windows | std's `Instant`, the performance counter | yes, according to its documentation |
+//! | FreeBSD and others | `CLOCK_MONOTONIC`, or std's `Instant` | not guaranteed; FreeBSD has no clock that does |
 //!
 //! Where the clock stops, a process notices a suspend only at its next renewal, to which the server replies "not yours". Until
 //! then its body may take steps. Laptops are suspended; servers are not. If the host stops a virtual machine, no clock in that
@@ -17,10 +17,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::moment::Moment;
 
-/// Where a manager reads the time.
+/// The source of a manager's time.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The machine's clock since boot, suspended time included: a process must notice that its lease ended during a suspend.
+    /// The machine's clock since boot, including suspended time, so that a process notices that its lease ended during a
+    /// suspend.
     Boot,
     /// tokio's clock, which tests pause and advance.
     Tokio(tokio::time::Instant),
@@ -46,8 +47,8 @@ impl Clock {
 
     /// Waits until `moment` on the runtime that polls it, which must have a timer.
     ///
-    /// tokio's timer stops while the machine is suspended. So a long sleep is cut into slices: within one slice after a suspend,
-    /// the jump of the clock is noticed.
+    /// tokio's timer stops while the machine is suspended. So a long sleep is cut into slices, and the jump of the clock is
+    /// noticed within one slice after a suspend.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         const SLICE: Duration = Duration::from_millis(250);
         loop {
@@ -64,7 +65,7 @@ impl Clock {
     }
 }
 
-/// The time since the Unix epoch, by the machine's wall clock, which can be set.
+/// Returns the time since the Unix epoch, by the machine's wall clock, which can be set.
 pub(crate) fn wall_clock() -> Duration {
     #[cfg(feature = "simulation")]
     if let Some(time) = crate::runtime::simulation::ask(|world| world.wall_clock()) {
@@ -81,7 +82,7 @@ fn since_boot() -> u64 {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::Boottime;
-    // On Apple's systems and OpenBSD this clock runs on through a suspend. The other systems have no better clock.
+    // On Apple's systems and OpenBSD this clock continues through a suspend. The other systems have no better clock.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: ClockId = ClockId::Monotonic;
     let time = clock_gettime(CLOCK);

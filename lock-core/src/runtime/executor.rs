@@ -1,4 +1,4 @@
-//! Where a manager's own work runs: on the manager's I/O thread, or on the caller's runtime.
+//! The executor of a manager's own work, which is the manager's I/O thread, or the caller's runtime.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -9,12 +9,12 @@ use crate::{
     runtime::{Work, catch_panic::catch_panic, clock::Clock, io_thread::IoThread, polled_once},
 };
 
-/// After so long, a sleep that was dropped takes no room any more.
+/// After this long, a sleep that was dropped takes no memory any more.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Executor {
-    /// On the caller's runtime, virtual time included. For the in-memory backend.
+    /// On the caller's runtime, including its virtual time. For the in-memory backend.
     #[default]
     Caller,
     /// On the manager's own thread, which no handler can block. For servers.
@@ -33,7 +33,7 @@ impl Executor {
         Ok(Self::Thread(Arc::new(IoThread::start()?)))
     }
 
-    /// Starts `work`. Work that is started from one task, one after the other, is also polled first in that order.
+    /// Starts `work`. Pieces of work that one task starts one after the other are also polled first in that order.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.hand_over(Box::pin(work));
     }
@@ -47,8 +47,8 @@ impl Executor {
         }
     }
 
-    /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so a request is queued at once.
-    /// The work needs no runtime of the calling thread.
+    /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so that a request is
+    /// queued at once. The work does not need the runtime of the calling thread.
     pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         let Some(work) = self.poll_here(Box::pin(work)) else {
             return;
@@ -60,7 +60,7 @@ impl Executor {
         self.hand_over(work);
     }
 
-    /// The same for work that no caller waits for: a reply to it is looked at a little later.
+    /// Starts work for which no caller waits, so that its reply may be processed a little later.
     pub(crate) fn start_patiently(&self, work: impl Future<Output = ()> + Send + 'static) {
         match (self, self.poll_here(Box::pin(work))) {
             (Self::Thread(thread), Some(work)) => thread.spawn_patiently(work),
@@ -69,10 +69,10 @@ impl Executor {
         }
     }
 
-    /// Polls the work once on the calling thread. Returns work that is to be spawned.
+    /// Polls the work once on the calling thread. Returns work that has to be spawned.
     fn poll_here(&self, work: Work) -> Option<Work> {
         match self {
-            // To spawn it is to poll it here.
+            // Spawning it is the same as polling it here.
             Self::Caller => Some(work),
             Self::Thread(thread) => thread.poll_here(work),
             #[cfg(feature = "simulation")]
@@ -80,17 +80,17 @@ impl Executor {
         }
     }
 
-    /// Whether this is the runtime of the manager's thread.
+    /// Returns `true` if this is the runtime of the manager's thread.
     pub(crate) fn has_runtime(&self, id: tokio::runtime::Id) -> bool {
         matches!(self, Self::Thread(thread) if thread.has_runtime(id))
     }
 
-    /// Whether the manager's work continues without the caller's runtime.
+    /// Returns `true` if the manager's work continues without the caller's runtime.
     pub(crate) fn has_own_thread(&self) -> bool {
         !matches!(self, Self::Caller)
     }
 
-    /// Whether the manager's work continues while the calling thread is blocked. A simulated thread does not.
+    /// Returns `true` if the manager's work continues while the calling thread is blocked. That of a simulated thread does not.
     pub(crate) fn runs_beside(&self) -> bool {
         matches!(self, Self::Thread(_))
     }
@@ -109,10 +109,11 @@ impl Executor {
         async move { reply.await.ok() }
     }
 
-    /// Sleeps in a user's future, whatever polls it. The timers of tokio panic in a runtime that was built without a time driver. Under
-    /// another executor they do not exist. So a manager's own thread has the timer, and wakes the sleeper.
+    /// Sleeps in a user's future, whatever polls it. The timers of tokio panic in a runtime that was built without a time
+    /// driver, and do not exist under another executor. So a manager's own thread has the timer, and wakes the sleeper.
     ///
-    /// Each sleep is a task there, as long as the sleep lasts, and for [`LOOK_PAUSE`] at most after it was dropped. No free lock sleeps.
+    /// Each sleep is a task there for as long as it lasts, and for at most [`LOOK_PAUSE`] after it was dropped. No free lock
+    /// sleeps.
     pub(crate) async fn sleep_until(&self, clock: &Clock, moment: Moment) {
         if !self.has_own_thread() || clock.now() >= moment {
             return clock.sleep_until(moment).await;
@@ -125,14 +126,14 @@ impl Executor {
                     .sleep_until(clock.now().after(LOOK_PAUSE).min(moment))
                     .await;
             }
-            // Nothing is sent: the drop wakes the sleeper.
+            // Nothing is sent, because the drop wakes the sleeper.
             catch_panic(|| drop(sleeper));
         });
         drop(due.await);
     }
 }
 
-/// Starts a task on the runtime of the running task. The new task continues when the one that started it is dropped.
+/// Starts a task on the runtime of the running task. The new task continues when the task that started it is dropped.
 pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {
@@ -142,9 +143,10 @@ pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     drop(tokio::spawn(work));
 }
 
-/// Polls the work once on the spot. The in-memory backend replies at once, so nearly all work ends in that poll, without a task.
+/// Polls the work once, immediately. The in-memory backend replies at once, so nearly all work ends in that poll, without a
+/// task.
 fn run_with_caller(work: Work) {
-    // The work is polled inside a runtime only: a timer that is made outside one panics.
+    // The work is polled only inside a runtime, because a timer that is made outside one panics.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return run_on_a_thread(work);
     };
@@ -154,18 +156,19 @@ fn run_with_caller(work: Work) {
     drop(runtime.spawn(work));
 }
 
-/// Runs work that was started outside a runtime, such as the release by a guard that is dropped on a plain thread. That is rare.
+/// Runs work that was started outside a runtime, such as the release by a guard that is dropped on a plain thread. This is
+/// rare.
 fn run_on_a_thread(work: Work) {
     let started = std::thread::Builder::new()
         .name("lock-core-work".to_owned())
         .spawn(move || {
             match tokio::runtime::Builder::new_current_thread().enable_time().build() {
                 Ok(runtime) => runtime.block_on(work),
-                Err(error) => tracing::warn!(%error, "no runtime for clean-up work: the locks that it was to release end with their ttl"),
+                Err(error) => tracing::warn!(%error, "no runtime for clean-up work: the locks to be released end with their ttl"),
             }
         });
     if let Err(error) = started {
-        tracing::warn!(%error, "no thread for clean-up work: the locks that it was to release end with their ttl");
+        tracing::warn!(%error, "no thread for clean-up work: the locks to be released end with their ttl");
     }
 }
 
@@ -174,7 +177,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_that_need_not_wait_is_done_on_the_spot() {
+    async fn work_that_need_not_wait_is_done_immediately() {
         let (sender, mut receiver) = oneshot::channel();
         Executor::Caller.spawn(async move {
             sender.send(7).expect("the receiver is alive");
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_done_without_a_runtime_too() {
+    fn work_is_also_done_without_a_runtime() {
         let (sender, receiver) = oneshot::channel();
         Executor::Caller.spawn(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;

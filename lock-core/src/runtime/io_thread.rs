@@ -1,7 +1,7 @@
 //! The thread of a manager: connections, renewals, clean-ups and timers run here, apart from the user's runtime.
 //!
-//! A handler that blocks its thread stalls every timer of its runtime. A runtime that ends (one `#[tokio::test]`, one worker of
-//! actix) drops its tasks. Neither may cost a lease or leave a lock behind.
+//! A handler that blocks its thread stalls every timer of its runtime, and a runtime that ends (one `#[tokio::test]`, one
+//! worker of actix) drops its tasks. Neither may cost a lease or leave a lock behind.
 
 use std::{
     cell::RefCell,
@@ -15,17 +15,18 @@ use tokio::{runtime, sync::mpsc};
 
 use crate::runtime::{Work, catch_panic::catch_panic, polled_once};
 
-/// How much work is taken over at a time, before the connection may write: work that was started together leaves in one packet.
+/// How much work is taken over at a time, before the connection may write. Work that was started together is sent in one
+/// packet.
 const AT_A_TIME: usize = 128;
 
-/// How long work waits that no caller waits for. Most of it has its reply by then, and ends with the next poll. So the thread is woken
-/// once for all that came meanwhile.
+/// How long work waits for which no caller waits. Most of it has its reply by then, and ends with the next poll, so the thread
+/// is woken once for everything that arrived in the meantime.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) struct IoThread {
-    /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never
-    /// cut short. The channel has no bound: each caller has one piece of work in it at a time, and the callers are bounded.
+    /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never cut
+    /// short. The channel is unbounded, because each caller has one piece of work in it at a time, and the callers are bounded.
     work: mpsc::UnboundedSender<Work>,
     /// Work that waits for a while before it is started.
     patient: mpsc::UnboundedSender<Work>,
@@ -37,7 +38,7 @@ impl IoThread {
         let (work, taken) = mpsc::unbounded_channel();
         let (built, result) = std_mpsc::sync_channel(1);
         let (patient, started_later) = mpsc::unbounded_channel();
-        // The runtime is made and dropped on its own thread: tokio forbids dropping one inside a runtime.
+        // The runtime is made and dropped on its own thread, because tokio forbids dropping one inside a runtime.
         std::thread::Builder::new()
             .name("lock-core-io".to_owned())
             .spawn(
@@ -48,7 +49,7 @@ impl IoThread {
                             runtime.block_on(start_received(taken));
                         }
                     }
-                    // The receiver is missing only if the caller was dropped, and then no result is needed.
+                    // The receiver is missing only if the caller was dropped, in which case no result is needed.
                     Err(error) => drop(built.send(Err(error))),
                 },
             )?;
@@ -62,21 +63,21 @@ impl IoThread {
         })
     }
 
-    /// Starts `work` on the thread; callable from anywhere, inside a runtime or not.
+    /// Starts `work` on the thread. It may be called from anywhere, inside a runtime or not.
     pub(crate) fn spawn(&self, work: Work) {
         // The thread ends only after the last handle, so it exists.
         drop(self.work.send(work));
     }
 
-    /// Starts `work` on the thread within [`PATIENCE`], with all that came meanwhile.
+    /// Starts `work` on the thread within [`PATIENCE`], together with everything that arrived in the meantime.
     pub(crate) fn spawn_patiently(&self, work: Work) {
         drop(self.patient.send(work));
     }
 
-    /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, or one without
-    /// timers, or one that ends before the work does. Returns work that is pending.
+    /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, one
+    /// without timers, or one that ends before the work does. Returns work that is pending.
     pub(crate) fn poll_here(&self, work: Work) -> Option<Work> {
-        // While the calling thread ends, its thread-local values are gone, and it can enter no runtime.
+        // While the calling thread ends, its thread-local values are gone, and it cannot enter a runtime.
         let current = runtime::Handle::try_current();
         if matches!(&current, Err(error) if error.is_thread_local_destroyed()) {
             return Some(work);
@@ -92,18 +93,18 @@ impl IoThread {
 }
 
 thread_local! {
-    /// The thread for which work is polled here.
+    /// The thread on whose behalf work is polled here.
     static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
 }
 
 /// A thread that waits while another one polls its work.
 #[derive(Clone)]
 struct Caller {
-    /// `None` if the thread is outside of each runtime.
+    /// `None` if the thread is outside of any runtime.
     runtime: Option<runtime::Handle>,
 }
 
-/// Work is polled for another thread. Its drop ends that. It has the caller of before.
+/// Marks that work is polled on behalf of another thread, until it is dropped. Contains the previous caller.
 struct PolledFor(Option<Caller>);
 
 impl PolledFor {
@@ -121,7 +122,7 @@ impl Drop for PolledFor {
     }
 }
 
-/// The runtime of the calling thread, also while it polls work of the manager's thread.
+/// Returns the runtime of the calling thread, even while it polls work of the manager's thread.
 pub(crate) fn caller() -> Option<runtime::Handle> {
     let caller = CALLER.try_with(|caller| caller.borrow().clone());
     match caller.ok().flatten() {
@@ -130,19 +131,19 @@ pub(crate) fn caller() -> Option<runtime::Handle> {
     }
 }
 
-/// Whether this poll is the only one on this thread: the work continues elsewhere.
+/// Returns `true` if this poll is the only one on this thread, because the work continues elsewhere.
 pub(crate) fn is_polled_for_another() -> bool {
     let is_polled = CALLER.try_with(|caller| caller.borrow().is_some());
     is_polled.unwrap_or(true)
 }
 
-/// Starts the work that waits. What is pending after one poll becomes a task like any other.
+/// Starts the work that waits. Work that is pending after one poll becomes a task like any other.
 ///
-/// The first piece of a round wakes the thread, and the others do not.
+/// Only the first piece of a round wakes the thread.
 async fn start_later(mut patient: mpsc::UnboundedReceiver<Work>) {
     while let Some(first) = patient.recv().await {
         tokio::time::sleep(PATIENCE).await;
-        // Each piece is a request, of which a connection takes a bounded number.
+        // Each piece is a request, of which a connection accepts a bounded number.
         let came = patient.len();
         let others = iter::from_fn(|| patient.try_recv().ok()).take(came);
         for mut work in iter::once(first).chain(others) {
@@ -160,8 +161,8 @@ async fn start_later(mut patient: mpsc::UnboundedReceiver<Work>) {
     }
 }
 
-/// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from outside is slower: it
-/// wakes the thread by a system call for each task. It also lets the connection write after each task.
+/// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from outside is slower:
+/// it wakes the thread by a system call for each task, and lets the connection write after each task.
 async fn start_received(mut taken: mpsc::UnboundedReceiver<Work>) {
     let mut works = Vec::with_capacity(AT_A_TIME);
     while taken.recv_many(&mut works, AT_A_TIME).await > 0 {

@@ -8,12 +8,12 @@ use std::{
 /// Stirred by each manager, so that processes which were forked from one parent differ.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the pauses of this process differ from those of others, by random bits of the system's generator.
+/// Makes the pauses of this process differ from those of others, with random bits from the system's generator.
 pub(crate) fn stir(random: u64) {
     STATE.fetch_add(random, Ordering::Relaxed);
 }
 
-/// Returns a number that looks random, of Steele and Vigna's `SplitMix64`. Nothing secret comes from here.
+/// Returns a number that looks random, by `SplitMix64` of Steele and Vigna. Nothing secret is derived from it.
 pub(crate) fn number() -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut z = STATE.fetch_add(STEP, Ordering::Relaxed);
@@ -27,7 +27,7 @@ pub(crate) fn number() -> u64 {
     z
 }
 
-/// Between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
+/// Returns between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
 pub(crate) fn jittered(span: Duration) -> Duration {
     let fraction = u32::try_from(number() >> 48).unwrap_or(0);
     span / 2 + span.saturating_mul(fraction) / 0x1_0000

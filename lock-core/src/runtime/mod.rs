@@ -17,10 +17,10 @@ pub(crate) mod tally;
 pub(crate) mod timer_queue;
 pub(crate) mod together;
 
-/// A unit of the manager's work. It outlives the call that started it: dropping a user's future never stops it.
+/// A unit of the manager's work. It outlives the call that started it, so dropping a user's future never stops it.
 #[cfg_attr(
     not(feature = "simulation"),
-    expect(unreachable_pub, reason = "a world of the simulation takes it")
+    expect(unreachable_pub, reason = "used by a world of the simulation")
 )]
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -2,8 +2,8 @@
 
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
-/// Ignores poisoning. No code of this crate panics between two writes that belong together, so the data of a poisoned mutex is
-/// consistent. No code of the user runs under one.
+/// A mutex that ignores poisoning. No code of this crate panics between two writes that belong together, so the data of a
+/// poisoned mutex is consistent. No code of the user runs under one.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -20,7 +20,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` if another thread has it.
+    /// Returns `None` if another thread has locked it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         may_switch();
         match self.0.try_lock() {
@@ -31,14 +31,14 @@ impl<T> Mutex<T> {
     }
 }
 
-/// In the explorer of threads, another thread may run here. For code that shares data without a mutex.
+/// A point at which the explorer of threads may run another thread. For code that shares data without a mutex.
 #[inline]
 pub(crate) fn may_switch() {
     #[cfg(test)]
     interleaved::point();
 }
 
-/// Tests in which another thread may run before each call that locks a mutex.
+/// Support for tests in which another thread may run before each call that locks a mutex.
 #[cfg(test)]
 pub(crate) mod interleaved {
     use std::{
@@ -59,14 +59,14 @@ pub(crate) mod interleaved {
         EXPLORES.set(false);
     }
 
-    /// Another thread may run here.
+    /// A point at which another thread may run.
     pub(crate) fn point() {
         if EXPLORES.get() {
             shuttle::thread::yield_now();
         }
     }
 
-    /// Starts a task in the explorer. Elsewhere it is returned.
+    /// Starts a task in the explorer. Outside of it, the work is returned.
     pub(crate) fn spawn(work: crate::runtime::Work) -> Option<crate::runtime::Work> {
         if !EXPLORES.get() {
             return Some(work);
@@ -75,14 +75,14 @@ pub(crate) mod interleaved {
         None
     }
 
-    /// Locks it in the explorer; `None` elsewhere.
+    /// Locks the mutex in the explorer; `None` outside of it.
     pub(super) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         while EXPLORES.get() {
             shuttle::thread::yield_now();
             match mutex.try_lock() {
                 Ok(guard) => return Some(guard),
                 Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                // The holder of the mutex runs on when it is scheduled again.
+                // The holder of the mutex continues when it is scheduled again.
                 Err(TryLockError::WouldBlock) => {}
             }
         }

@@ -1,7 +1,8 @@
-//! The points at which the process can be simulated: time, tasks, the network and random numbers can come from a simulated world.
+//! The points at which the process can be simulated: time, tasks, the network and random numbers can come from a simulated
+//! world.
 //!
-//! A world belongs to a thread. On a thread that is in no world, each of these points behaves as without this feature. In a world,
-//! a manager depends on nothing but the world, so each run has the same events in the same order.
+//! A world belongs to a thread. On a thread outside of any world, each of these points behaves as without this feature. In a
+//! world, a manager depends on nothing but the world, so each run has the same events in the same order.
 
 use std::{cell::RefCell, fmt, io, pin::Pin, rc::Rc, sync::Arc, time::Duration};
 
@@ -17,24 +18,24 @@ pub trait SimulatedStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> SimulatedStream for S {}
 
-/// All that a manager can observe of its machine.
+/// Everything that a manager can observe of its machine.
 pub trait World {
-    /// The time since boot of the machine that the running task is on.
+    /// Returns the time since boot of the machine on which the running task is.
     fn since_boot(&self) -> Duration;
 
-    /// The time since the Unix epoch, as that machine's wall clock has it.
+    /// Returns the time since the Unix epoch, by the wall clock of that machine.
     fn wall_clock(&self) -> Duration;
 
-    /// A number that looks random, the same in each run.
+    /// Returns a number that looks random, but is the same in each run.
     fn random(&self) -> u64;
 
-    /// The host and process that the running task is in, for a reader of the log.
+    /// Returns the host and process of the running task, for a reader of the log.
     fn label(&self) -> String;
 
     /// Starts a thread of the running task's process, with a runtime of its own.
     fn start_thread(&self) -> Arc<dyn Thread>;
 
-    /// Starts a task beside the one that runs, on the same thread.
+    /// Starts a task on the same thread as the running one.
     fn spawn(&self, work: Work);
 
     /// Connects the running task's process to a server.
@@ -43,7 +44,7 @@ pub trait World {
 
 /// A simulated thread. When this value is dropped, the thread and its tasks end.
 pub trait Thread: fmt::Debug + Send + Sync {
-    /// Starts a task there; callable from anywhere in its process.
+    /// Starts a task there. It may be called from anywhere in its process.
     fn spawn(&self, work: Work);
 }
 
@@ -51,7 +52,7 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<dyn World>>> = const { RefCell::new(None) };
 }
 
-/// Shows that this thread is in a world. The thread leaves the world when this value is dropped.
+/// Proves that this thread is in a world. The thread leaves the world when this value is dropped.
 #[must_use = "the thread leaves the world when this is dropped"]
 #[derive(Debug)]
 pub struct Entered(());
@@ -60,10 +61,10 @@ pub struct Entered(());
 ///
 /// # Panics
 ///
-/// If the thread is in a world already.
+/// If the thread is already in a world.
 pub fn enter(world: Rc<dyn World>) -> Entered {
     let before = WORLD.replace(Some(world));
-    assert!(before.is_none(), "this thread is in a world already");
+    assert!(before.is_none(), "this thread is already in a world");
     Entered(())
 }
 
@@ -75,7 +76,7 @@ impl Drop for Entered {
 
 /// Asks the world of this thread, if it is in one.
 pub(crate) fn ask<T>(question: impl FnOnce(&dyn World) -> T) -> Option<T> {
-    // Also called while the thread ends. Its thread-local values are gone then, and it is in no world.
+    // This is also called while the thread ends. Its thread-local values are gone then, and it is in no world.
     let world = WORLD.try_with(|world| world.borrow().clone()).ok()??;
     Some(question(&*world))
 }

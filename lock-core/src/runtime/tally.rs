@@ -1,4 +1,4 @@
-//! Counts what is open, so that a shutdown can wait until all of it is closed.
+//! A counter of open things, so that a shutdown can wait until all of them are closed.
 
 use std::{
     sync::{
@@ -13,22 +13,22 @@ use tokio::sync::Notify;
 
 use crate::runtime::catch_panic::catch_panic;
 
-/// The pause between two looks of a blocked thread. It is blocked once, when its program ends.
+/// The pause between two checks of a blocked thread, which is blocked once, when its program ends.
 const LOOK_PAUSE: Duration = Duration::from_micros(500);
 
-/// Counts what is open, and reports when nothing is open any more.
+/// Counts open things, and notifies when none is open any more.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     count: AtomicUsize,
     emptied: Notify,
 }
 
-/// One open thing; closes when dropped.
+/// One open thing, which is closed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Open(Arc<Tally>);
 
 impl Tally {
-    /// One thing is open already. It is closed by [`close_one`](Self::close_one).
+    /// Creates a tally with one open thing, which [`close_one`](Self::close_one) closes.
     pub(crate) fn of_one() -> Self {
         Self {
             count: AtomicUsize::new(1),
@@ -36,7 +36,7 @@ impl Tally {
         }
     }
 
-    /// Opens one that is closed by [`close_one`](Self::close_one).
+    /// Opens one thing, which [`close_one`](Self::close_one) closes.
     pub(crate) fn open_one(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
@@ -60,7 +60,7 @@ impl Tally {
     /// Waits for a moment at which nothing is open.
     pub(crate) async fn emptied(&self) {
         loop {
-            // Made before the check: the last one may close between the two.
+            // Made before the check, because the last one may close between the two.
             let emptied = self.emptied.notified();
             if self.count() == 0 {
                 return;
@@ -69,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// The same, but blocks the thread, for `at_most` this long.
+    /// Like [`emptied`](Self::emptied), but blocks the thread, for at most `at_most`.
     pub(crate) fn block_until_emptied(&self, at_most: Duration) {
         let start = Instant::now();
         while self.count() > 0 && start.elapsed() < at_most {

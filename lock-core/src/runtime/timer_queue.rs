@@ -1,8 +1,8 @@
-//! Items with a due time, in order, and the sleep of the one task that takes them when they are due.
+//! Items with a due time, in order, and the sleep of the one task that takes them when they become due.
 //!
-//! Inserting and removing are cheap, and wake that task only if it would sleep too long. A busy lock sets and clears a timer half
-//! a million times a second, and none of these timers comes due. So a list has no mutex of its own: it stands beside what its items
-//! are about, and there may be several lists.
+//! Inserting and removing are cheap, and wake that task only if it would sleep too long. A busy lock sets and clears a timer
+//! half a million times a second, and none of these timers becomes due. So a list has no mutex of its own: it is stored with
+//! the objects to which its items refer, and there may be several lists.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::{moment::Moment, runtime::clock::Clock};
 
-/// The key of an item; unique for the life of its list.
+/// The key of an item, unique for the life of its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerId {
     at: Moment,
@@ -49,12 +49,12 @@ impl<T> TimerQueue<T> {
         timer_id
     }
 
-    /// Removes an item; `None` if it came due before.
+    /// Removes an item; `None` if it has already become due.
     pub(crate) fn remove(&mut self, timer_id: TimerId) -> Option<T> {
         self.items.remove(&timer_id)
     }
 
-    /// When the first item is due.
+    /// Returns when the first item is due.
     fn next(&self) -> Option<Moment> {
         let (timer_id, _) = self.items.first_key_value()?;
         Some(timer_id.at)
@@ -72,11 +72,11 @@ impl<T> TimerQueue<T> {
     }
 }
 
-/// What a look at the lists finds: the items that are due, or when the next one is, if there is one.
+/// The result of checking the lists: the items that are due, or when the next one is, if there is one.
 pub(crate) type Due<T> = Result<Vec<T>, Option<Moment>>;
 
-/// Looks at lists, each of which `each` locks for a moment. What is due within `ahead` from now comes along with what is due now, but
-/// does not come alone.
+/// Checks lists, each of which `each` locks for a moment. Items that are due within `ahead` from now are taken together with
+/// items that are due now, but not on their own.
 pub(crate) fn remove_due<T>(
     each: impl Fn(&mut dyn FnMut(&mut TimerQueue<T>)),
     now: Moment,
@@ -92,11 +92,11 @@ pub(crate) fn remove_due<T>(
     Ok(due)
 }
 
-/// The sleep of the task that takes what is due.
+/// The sleep of the task that takes due items.
 #[derive(Debug)]
 pub(crate) struct Alarm {
-    /// The moment that the task sleeps to, in nanoseconds. Later than any moment while the task is awake, or sleeps because there is
-    /// no item.
+    /// The moment until which the task sleeps, in nanoseconds. Later than any moment while the task is awake, or sleeps because
+    /// there is no item.
     sleeps_to: AtomicU64,
     /// Signalled when an item was inserted that is due before the task wakes.
     earlier: Notify,
@@ -110,8 +110,8 @@ impl Alarm {
         }
     }
 
-    /// Whether the task may sleep too long for an item that was inserted. If so, the caller has to call [`wake`](Self::wake) after it
-    /// has unlocked its mutexes.
+    /// Returns `true` if the task may sleep too long for an item that was inserted. If so, the caller has to call
+    /// [`wake`](Self::wake) after it has unlocked its mutexes.
     pub(crate) fn is_late_for(&self, at: Moment) -> bool {
         at.as_nanos() < self.sleeps_to.load(Ordering::Acquire)
     }
@@ -120,7 +120,7 @@ impl Alarm {
         self.earlier.notify_one();
     }
 
-    /// Waits until an item is due, and returns what the look at the lists then finds.
+    /// Waits until an item is due, and returns the result of checking the lists then.
     ///
     /// Meant for one task. Dropping the future at its only await takes nothing.
     pub(crate) async fn due<T>(
@@ -129,8 +129,8 @@ impl Alarm {
         mut look: impl FnMut(Moment) -> Due<T>,
     ) -> Vec<T> {
         loop {
-            // Before the look. An insertion that the look does not find comes behind it, and then finds that the task is awake, or the
-            // moment below.
+            // Done before the check. An insertion that the check misses happens after it, and then sees that the task is awake,
+            // or the moment below.
             self.sleeps_to.store(u64::MAX, Ordering::Release);
             match look(clock.now()) {
                 Ok(due) => return due,
@@ -183,7 +183,7 @@ mod tests {
             alarm.due(&self.1, look).await
         }
 
-        /// A task that sleeps until something is due.
+        /// Spawns a task that sleeps until something is due.
         async fn sleeping(&self) -> JoinHandle<Vec<&'static str>> {
             let sleeping = self.clone();
             let sleeping = tokio::spawn(async move { sleeping.due().await });
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_earlier_item_wakes_the_task_that_sleeps_to_a_later_one() {
+    async fn an_earlier_item_wakes_a_task_that_sleeps_until_a_later_one() {
         let timers = Timers::new();
         timers.insert(60, "late");
         let sleeping = timers.sleeping().await;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_item_that_comes_during_the_look_wakes_the_task() {
+    async fn an_item_inserted_during_the_check_wakes_the_task() {
         let timers = Timers::new();
         timers.insert(2, "first");
         assert_eq!(timers.due().await, ["first"]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_due_comes_along_from_each_list_but_does_not_come_alone() {
+    fn nearly_due_items_are_taken_along_but_not_alone() {
         let at = |millis| Moment::from_nanos(0).after(Duration::from_millis(millis));
         let lists = [[1000, 1030], [1010, 1020]].map(|each| {
             let mut list = TimerQueue::default();

@@ -1,7 +1,7 @@
-//! Figures for metrics recorders, through the facade of the crate `metrics`.
+//! Metrics, which are passed to recorders through the facade of the crate `metrics`.
 //!
-//! Each figure has the template of the key and the mode as its labels. Templates are literals in the program. So each template has
-//! at most three series of a figure, however many keys there are.
+//! Each metric has the template of the key and the mode as its labels. Templates are literals in the program, so each template
+//! has at most three series of a metric, however many keys there are.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) fn enter(name: &'static str, key: &LockKey, mode: LockMode) {
     gauge(&of(name, key, mode)).increment(1.0);
 }
 
-/// Takes a task off a gauge.
+/// Removes a task from a gauge.
 pub(super) fn leave(name: &'static str, key: &LockKey, mode: LockMode) {
     gauge(&of(name, key, mode)).decrement(1.0);
 }
@@ -45,16 +45,17 @@ pub(super) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, 
     counter(&Key::from_parts(name, &labels)).increment(1);
 }
 
-/// Of how many connections to each server the log says that they cannot be made. The managers of a process share the gauge.
+/// For each server, the number of connections that the log reports as impossible to make. The managers of a process share the
+/// gauge.
 static OUT_OF_REACH: Mutex<BTreeMap<String, i64>> = Mutex::new(BTreeMap::new());
 
-/// Sets the gauge of a server, to which so many `more` connections cannot be made.
+/// Sets the gauge of a server, to which `more` further connections cannot be made.
 pub(super) fn connected(server: &str, more: i64) {
     let labels = vec![metrics::Label::new("server", server.to_owned())];
     let key = Key::from_parts("lock_connected", labels);
     let gauge = gauge(&key);
     let mut is_reached = count_out_of_reach(server, more) == 0;
-    // The recorder is called without the mutex. Another thread may set the gauge in between, so the last one looks again.
+    // The recorder is called without the mutex. Another thread may set the gauge in between, so the last one checks again.
     loop {
         gauge.set(f64::from(u8::from(is_reached)));
         let now = count_out_of_reach(server, 0) == 0;
@@ -65,7 +66,8 @@ pub(super) fn connected(server: &str, more: i64) {
     }
 }
 
-/// Counts connections that cannot be made, and returns how many there are. Bounded by the number of servers, each of which has a gauge.
+/// Counts connections that cannot be made, and returns how many there are. Bounded by the number of servers, each of which has
+/// a gauge.
 fn count_out_of_reach(server: &str, more: i64) -> i64 {
     let mut known = OUT_OF_REACH.lock();
     let count = known.entry(server.to_owned()).or_default();
@@ -73,22 +75,22 @@ fn count_out_of_reach(server: &str, more: i64) -> i64 {
     *count
 }
 
-/// A line for each figure, with its description. The end of a name says of which kind the figure is.
+/// One line for each metric, with its description. The end of a name determines its kind.
 const DESCRIPTIONS: &str = "\
-lock_wait_seconds: from asking for a lock to the reply, whichever it is
+lock_wait_seconds: from the request for a lock to the reply, whatever it is
 lock_hold_seconds: from the acquire of a lock to its release
 lock_waiting: tasks of this process that wait for a lock now
 lock_held: locks that this process holds now
-lock_connected: whether a server is reached: 1, or 0 while no connection can be made
+lock_connected: 1 if a server can be reached, 0 while no connection can be made
 lock_acquired_total: locks that were acquired
 lock_busy_total: waits that ended because another holder had the lock
 lock_unavailable_total: waits that ended because the backend did not answer, or the manager is closed or at a cap
 lock_abandoned_total: waits that ended because the caller stopped waiting
 lock_once_total: calls for bodies that run once: those that ran, and those that got or were refused the result of an earlier run
 lock_lost_total: leases that ended before they were released
-lock_handoffs_total: locks that went from one holder to the next: inside the process (local), or from another one (remote)";
+lock_handoffs_total: locks that passed from one holder to the next, inside the process (local) or from another one (remote)";
 
-/// Describes the figures to the recorder, if one is installed already.
+/// Describes the metrics to the recorder, if one is already installed.
 pub(crate) fn describe() {
     let each = DESCRIPTIONS
         .lines()
@@ -115,7 +117,7 @@ fn of(name: &'static str, key: &LockKey, mode: LockMode) -> Key {
     Key::from_static_parts(name, &template(key).labels[mode as usize])
 }
 
-// Registered at each use: a recorder may be installed at any time, and each test has its own.
+// Registered at each use, because a recorder may be installed at any time, and each test has its own.
 fn counter(key: &Key) -> Counter {
     metrics::with_recorder(|recorder| recorder.register_counter(key, &METADATA))
 }
@@ -129,13 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_reached_when_no_manager_misses_it() {
+    fn a_server_is_reached_again_when_every_manager_reaches_it() {
         let server = "redis://of-this-test";
         assert_eq!(count_out_of_reach(server, 0), 0);
         assert_eq!(count_out_of_reach(server, 1), 1);
         assert_eq!(count_out_of_reach(server, 1), 2);
         assert_eq!(count_out_of_reach("redis://another", 0), 0);
-        assert_eq!(count_out_of_reach(server, -1), 1, "one was dropped");
+        assert_eq!(count_out_of_reach(server, -1), 1, "one manager was dropped");
         assert_eq!(count_out_of_reach(server, 0), 1);
         assert_eq!(count_out_of_reach(server, -1), 0);
     }

@@ -1,26 +1,26 @@
-//! Templates that were passed by hand as exact keys. The call cannot tell them from keys with braces.
+//! Detection of templates that were passed by hand as exact keys, which the call cannot tell from keys with braces.
 
 use std::collections::BTreeSet;
 
 use crate::{key::LockKey, runtime::mutex::Mutex};
 
-/// The most texts that are warned of. After these, a program makes such keys of its data.
+/// The maximum number of texts for which a warning is logged. With more, the program makes such keys from its data.
 const MOST: usize = 32;
 
 static WARNED_OF: Mutex<BTreeSet<Box<str>>> = Mutex::new(BTreeSet::new());
 
-/// Whether this is a key by hand that looks like a template, for the first time.
+/// Returns `true` if this is a key by hand that looks like a template, and is seen for the first time.
 pub(super) fn is_news(key: &LockKey) -> bool {
     key.template().is_none() && looks_like_a_template(key.as_str()) && is_new(key.as_str())
 }
 
-/// Notes the text. Returns whether it was not noted before, and there is room.
+/// Records the text. Returns whether it is new, and there is room for it.
 fn is_new(text: &str) -> bool {
     let mut known = WARNED_OF.lock();
     known.len() < MOST && known.insert(text.into())
 }
 
-/// Whether the text has a name in braces, as `{id}`, `{order.id}` or `{id:04}`.
+/// Returns `true` if the text has a name in braces, as `{id}`, `{order.id}` or `{id:04}`.
 fn looks_like_a_template(text: &str) -> bool {
     text.split('{').skip(1).any(|rest| {
         let inner = rest.split_once('}').map(|(inner, _)| inner);

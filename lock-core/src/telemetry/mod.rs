@@ -1,16 +1,17 @@
-//! Reports to subscribers: spans and events by `tracing`, and figures by `metrics`, if that feature is on.
+//! Reports to subscribers: spans and events by `tracing`, and metrics if the feature `metrics` is on.
 //!
-//! A wait and a hold are watched from one place each, the [`WaitFuture`](crate::driver::waiting::WaitFuture) and the
-//! [`LeaseState`](crate::driver::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber, and a
-//! few bytes.
+//! A wait and a hold are each watched in one place, the [`WaitFuture`](crate::driver::waiting::WaitFuture) and the
+//! [`LeaseState`](crate::driver::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber,
+//! and a few bytes.
 //!
 //! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
-//! crate. A subscriber that panics in the middle of a hand-over must not interrupt it: the lock would then have no holder, or two.
+//! crate. A subscriber that panics in the middle of a hand-over must not interrupt it, because the lock would then have no
+//! holder, or two.
 //!
-//! Figures carry the template of a key, never the key, since a label for each key would be a series for each order. Keys that are made
-//! from a string share one label.
+//! Metrics carry the template of a key, never the key, since a label for each key would be a series for each order. Keys that
+//! are made from a string share one label.
 //!
-//! Spans and events have the level `DEBUG`, except those that an operator has to look at.
+//! Spans and events have the level `DEBUG`, except those that need an operator's attention.
 
 use std::{mem, time::Duration};
 
@@ -30,7 +31,7 @@ pub(crate) mod figures;
 mod literal_keys;
 pub(crate) mod refusals;
 
-/// A task that waits, if there is a subscriber. In a box, since thousands of tasks may wait.
+/// A waiting task, if there is a subscriber. Boxed, since thousands of tasks may wait.
 pub(crate) struct WatchedWait {
     observed: ObservedSpan,
     has_ended: bool,
@@ -58,7 +59,7 @@ impl ObservedSpan {
         }
     }
 
-    /// Reports the end, in the span. Returns how long it took.
+    /// Reports the end, in the span. Returns how long it lasted.
     fn ends(&self, report: impl FnOnce(Shown<'_>, Duration)) -> Duration {
         let so_far = self.clock.now().since(self.since);
         self.span.in_scope(|| report(self.key.shown(), so_far));
@@ -88,12 +89,12 @@ impl WatchedWait {
         }))
     }
 
-    /// The span for futures that are polled during the wait.
+    /// Returns the span for futures that are polled during the wait.
     pub(crate) fn span(&self) -> Span {
         self.observed.span.clone()
     }
 
-    /// The lock was granted.
+    /// Reports that the lock was granted.
     pub(crate) fn granted(mut self, fencing_token: FencingToken) -> WatchedHold {
         let fencing_token = u64::from(fencing_token);
         self.ends(|key, waited| tracing::debug!(%key, ?waited, fencing_token, "acquired"));
@@ -106,19 +107,19 @@ impl WatchedWait {
         WatchedHold(ObservedSpan::begin(key, *mode, span, clock))
     }
 
-    /// The wait ended with the result of a run.
+    /// Reports that the wait ended with the result of a run.
     pub(crate) fn done(mut self) {
-        self.ends(|key, waited| tracing::debug!(%key, ?waited, "done before"));
+        self.ends(|key, waited| tracing::debug!(%key, ?waited, "answered with a stored result"));
     }
 
-    /// The wait ended without the lock.
+    /// Reports that the wait ended without the lock.
     pub(crate) fn failed(mut self, error: &LockError) {
         self.ends(|key, waited| tracing::debug!(%key, ?waited, %error, "not acquired"));
         count_refused(&self.observed.key, self.observed.mode, error);
     }
 
     fn ends(&mut self, report: impl FnOnce(Shown<'_>, Duration)) {
-        // Set first: a subscriber may panic.
+        // Set first, because a subscriber may panic.
         self.has_ended = true;
         let waited = self.observed.ends(report);
         let ObservedSpan { key, mode, .. } = &self.observed;
@@ -128,7 +129,7 @@ impl WatchedWait {
 }
 
 impl Drop for WatchedWait {
-    /// Records that the future was dropped: by a time-out of its caller, or because a client disconnected.
+    /// Records that the future was dropped, by a time-out of its caller, or because a client disconnected.
     fn drop(&mut self) {
         if !self.has_ended {
             catch_panic(|| {
@@ -144,7 +145,7 @@ impl Drop for WatchedWait {
 }
 
 impl WatchedHold {
-    /// The span for code that runs under the lock.
+    /// Returns the span for code that runs under the lock.
     pub(crate) fn span(&self) -> Span {
         self.0.span.clone()
     }
@@ -163,7 +164,7 @@ impl Drop for WatchedHold {
     }
 }
 
-/// A task was refused before it could wait, which counts as a wait of no length.
+/// Reports that a task was refused before it could wait, which counts as a wait of no length.
 pub(crate) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     tracing::debug!(key = %key.shown(), %error, "not acquired");
     figures::took("lock_wait_seconds", key, mode, Duration::ZERO);
@@ -182,7 +183,7 @@ fn count_refused(key: &LockKey, mode: LockMode, error: &LockError) {
     }
 }
 
-/// The connection to a server has ended, and no other could be made.
+/// Reports that the connection to a server has ended, and no other could be made.
 pub(crate) fn out_of_reach(
     server: &str,
     cause: &str,
@@ -201,24 +202,24 @@ pub(crate) fn out_of_reach(
     });
 }
 
-/// There is a connection to a server.
+/// Reports that there is a connection to a server.
 pub(crate) fn reached(server: &str) {
     catch_panic(|| figures::connected(server, 0));
 }
 
-/// There is a connection again to a server that was out of reach, or none is needed any more: its node left the cluster, or the manager
-/// has ended.
+/// Reports that there is again a connection to a server that was out of reach, or that none is needed any more, because its
+/// node left the cluster, or the manager has ended.
 pub(crate) fn out_of_reach_no_more(server: &str) {
     catch_panic(|| figures::connected(server, -1));
 }
 
-/// A lease ended before it was released. `failure`: the last one of the backend, if it does not reply.
+/// Reports that a lease ended before it was released. `failure` is the last failure of the backend, if it does not reply.
 pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost, failure: Option<&str>) {
     catch_panic(|| tracing::warn!(key = %key.shown(), %reason, failure, "lease lost"));
     lost_at_release(key, mode, reason);
 }
 
-/// Only the release found that a lease had ended. Its caller gets the reason.
+/// Reports that a lease had ended, as only its release found out. Its caller gets the reason.
 pub(crate) fn lost_at_release(key: &LockKey, mode: LockMode, reason: LeaseLost) {
     let reason = match reason {
         LeaseLost::Expired => "expired",
@@ -232,20 +233,20 @@ pub(crate) fn lost_at_release(key: &LockKey, mode: LockMode, reason: LeaseLost) 
     count("lock_lost_total", key, &labels);
 }
 
-/// Warns of a key by hand that looks like a template, once for each text. Does nothing in a release build.
+/// Warns about a key by hand that looks like a template, once for each text. Does nothing in a release build.
 pub(crate) fn check_literal(key: &LockKey) {
     if cfg!(debug_assertions) && literal_keys::is_news(key) {
         catch_panic(|| {
             tracing::warn!(
                 key = %key.shown(),
-                "the key has braces, and a text that is passed by hand is no template: every call takes this one key. Write \
-                 `key!(\"…\")` around it. If the braces are meant, double them there"
+                "the key has braces, but a text that is passed by hand is not a template, so every call takes this one key: \
+                 write `key!(\"…\")` around it, or double the braces there if they are meant literally"
             );
         });
     }
 }
 
-/// The global manager was replaced by another one while it could still grant locks.
+/// Reports that the global manager was replaced by another one while it could still grant locks.
 pub(crate) fn global_manager_replaced() {
     catch_panic(|| {
         tracing::warn!(
@@ -255,28 +256,29 @@ pub(crate) fn global_manager_replaced() {
     });
 }
 
-/// Whether a subscriber wants the events of single locks.
+/// Returns `true` if a subscriber wants the events of single locks.
 pub(crate) fn details_are_logged() -> bool {
     tracing::enabled!(Level::DEBUG)
 }
 
-/// A guard was dropped as soon as it was made.
+/// Reports that a guard was dropped as soon as it was made.
 pub(crate) fn released_at_once(key: &LockKey) {
     catch_panic(|| {
         tracing::debug!(
             key = %key.shown(),
-            "released at once: if the lock was to be held, bind its guard, as in `let guard = …`, not `let _ = …`"
+            "released at once: to hold the lock, bind its guard, as in `let guard = …`, not `let _ = …`"
         );
     });
 }
 
-/// The lock went from one holder to the next. Of the `kind` `local` are those of one process, without a message.
+/// Reports that the lock passed from one holder to the next. Hand-overs of the `kind` `local` are those within one process,
+/// without a message.
 pub(crate) fn handed_on(key: &LockKey, mode: LockMode, kind: &'static str) {
     let labels = [("mode", mode.label()), ("kind", kind)];
     count("lock_handoffs_total", key, &labels);
 }
 
-/// Adds one to a counter of this key, which has these labels after the key's.
+/// Adds one to a counter of this key, which has these labels in addition to the key's.
 pub(crate) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, &'static str)]) {
     catch_panic(|| figures::count(name, key, labels));
 }

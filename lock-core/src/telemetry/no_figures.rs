@@ -1,4 +1,4 @@
-//! The replacement for the figures if the feature `metrics` is off: it does nothing.
+//! The replacement for the metrics if the feature `metrics` is off: it does nothing.
 
 use std::time::Duration;
 

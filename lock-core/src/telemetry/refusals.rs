@@ -1,4 +1,4 @@
-//! The line in the log for requests that are refused. In an outage there may be thousands of them a second.
+//! The log line for requests that are refused. In an outage there may be thousands of them a second.
 
 use std::{error::Error as _, mem, time::Duration};
 
@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Writes at most one line a second, and counts the others.
 #[derive(Debug)]
 pub(crate) struct Refusals {
-    /// When the last line was written, and how many were left out since.
+    /// When the last line was written, and how many have been left out since.
     last: Mutex<(Option<Moment>, u64)>,
 }
 
@@ -20,8 +20,8 @@ impl Refusals {
         Self { last }
     }
 
-    /// Logs that a request is refused for want of a lock. `status` is what a client of a web service gets. Each caller gives the
-    /// time of the same clock.
+    /// Logs that a request is refused because of a failed lock. `status` is the one that a client of a web service gets. All
+    /// callers pass the time of the same clock.
     pub(crate) fn log(&self, status: u16, error: &LockError, now: Moment) {
         if let Some(left_out) = self.due(now) {
             let not_logged = (left_out > 0).then_some(left_out);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_line_a_second_which_counts_the_others() {
+    fn one_line_a_second_is_written_and_counts_the_others() {
         let refusals = Refusals::new();
         let due = |millis: u64| refusals.due(Moment::from_nanos(millis * 1_000_000));
         assert_eq!(due(0), Some(0), "the first one");

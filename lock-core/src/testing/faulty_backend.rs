@@ -1,10 +1,10 @@
-//! The in-memory backend with faults on demand, which [`Faults`](crate::Faults) controls.
+//! The in-memory backend with faults on demand, controlled by [`Faults`](crate::Faults).
 //!
-//! A request is refused, or executed when it arrives; only its reply can be late. So requests are executed in the order in which
-//! they were sent, whatever the delays are, as on one connection.
+//! A request is refused, or executed when it arrives; only its reply can be late. So requests are executed in the order in
+//! which they were sent, whatever the delays, as on one connection.
 //!
-//! Faults last for a time and not for a number of requests, since the number that a call takes may change. No setting and no url
-//! turns them on.
+//! Faults last for a time and not for a number of requests, since the number that a call takes may change. No setting and no
+//! url enables them.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ pub(crate) struct FaultyBackend {
     plan: Arc<Mutex<Plan>>,
 }
 
-/// The faults that are switched on.
+/// The faults that are enabled.
 #[derive(Debug, Default)]
 struct Plan {
     unavailable_until: Option<Moment>,
@@ -52,7 +52,8 @@ impl FaultyBackend {
         }
     }
 
-    /// Ends the lease of the key's holder. The waiters of the key get it when the backend serves them, or with their next request.
+    /// Ends the lease of the key's holder. The waiters of the key get it when the backend serves them, or with their next
+    /// request.
     pub(crate) fn take_away(&self, full_key: &Arc<str>) {
         self.plan.lock().elsewhere.remove(full_key);
         self.memory.evict(full_key, None);
@@ -62,7 +63,8 @@ impl FaultyBackend {
     pub(crate) fn occupy(&self, full_key: &Arc<str>, span: Option<Duration>) {
         let until = self.end_of(span);
         self.plan.lock().elsewhere.insert(full_key.clone(), until);
-        // The backend has to know of that holder, too: it then grants a lock that is released meanwhile to none of its waiters.
+        // The backend must also know about that holder, so that it grants a lock that is released in the meantime to none of
+        // its waiters.
         self.memory.evict(full_key, Some(until));
     }
 
@@ -89,7 +91,7 @@ impl FaultyBackend {
         span.map_or(Moment::NEVER, |span| self.clock.now().after(span))
     }
 
-    /// How long a holder elsewhere still has the key, as a server would report it now.
+    /// Returns for how long a holder elsewhere still has the key, as a server would report it now.
     fn elsewhere(&self, full_key: &str) -> Option<Duration> {
         let until = *self.plan.lock().elsewhere.get(full_key)?;
         let left = if until == Moment::NEVER {
@@ -139,7 +141,7 @@ impl FaultyBackend {
     }
 }
 
-/// No caller waits for a reply longer than `within`, as with a server.
+/// Delays a reply. As with a server, no caller waits for it longer than `within`.
 fn late<T: Send + 'static>(reply: Reply<T>, delay: Duration, within: Duration) -> Reply<T> {
     Box::pin(async move {
         tokio::time::sleep(delay.min(within)).await;
@@ -177,7 +179,7 @@ impl Operate for FaultyBackend {
             let Some(left) = self.elsewhere(&full_key) else {
                 return self.memory.inspect(full_key);
             };
-            // As a key of another library, whose value is no owner token.
+            // Like a key of another library, whose value is not an owner token.
             let sighting = Sighting {
                 result_kept_for: self.memory.result_kept_for(&full_key),
                 ..sighting_of("", Some(left), 0)

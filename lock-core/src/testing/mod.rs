@@ -14,22 +14,22 @@ use crate::{
 
 pub(crate) mod faulty_backend;
 
-/// Injects faults into one in-memory manager: for your tests.
+/// Injects faults into one in-memory manager, for your tests.
 ///
-/// [`LockManager::in_memory_with_faults`](crate::manager::LockManager::in_memory_with_faults) returns it with the manager. All faults follow
-/// tokio's clock, so a test with `start_paused = true` takes no time. Your code sees the same as with a server: the same errors at
-/// the same times, and bodies that are dropped in the same way.
+/// [`LockManager::in_memory_with_faults`](crate::manager::LockManager::in_memory_with_faults) returns it with the manager. All
+/// faults follow tokio's clock, so a test with `start_paused = true` takes no time. Your code sees the same as with a server:
+/// the same errors at the same times, and bodies that are dropped in the same way.
 ///
 /// | fault | a body that runs | an acquire |
 /// | --- | --- | --- |
 /// | [`lose`](Self::lose), [`expire`](Self::expire) | is dropped, [`LockError::Lost`](crate::error::LockError::Lost) | finds the lock free |
 /// | [`busy`](Self::busy) | is dropped, `Lost` | [`LockError::Busy`](crate::error::LockError::Busy) after its wait |
-/// | [`unavailable`](Self::unavailable) | goes on until its lease ends, then `Lost` | [`LockError::Unavailable`](crate::error::LockError::Unavailable) after its wait |
-/// | [`delay`](Self::delay) | goes on, if renewals come in time | takes longer |
-/// | [`forget`](Self::forget) | goes on | of `run_once`: runs the body again |
+/// | [`unavailable`](Self::unavailable) | continues until its lease ends, then `Lost` | [`LockError::Unavailable`](crate::error::LockError::Unavailable) after its wait |
+/// | [`delay`](Self::delay) | continues, if renewals arrive in time | takes longer |
+/// | [`forget`](Self::forget) | continues | by `run_once`: runs the body again |
 ///
-/// If the backend is [`unavailable`](Self::unavailable) while a body of `run_once` ends, the caller gets its value. The result is kept
-/// if the fault ends before the lease does, and else the next caller runs the body again.
+/// If the backend is [`unavailable`](Self::unavailable) while a body of `run_once` ends, the caller gets its value. The result
+/// is kept if the fault ends before the lease does; otherwise the next caller runs the body again.
 ///
 /// # Examples
 ///
@@ -147,8 +147,8 @@ impl Faults {
 
     /// Takes a lock away from its holder, as when an operator deletes the key.
     ///
-    /// The holder notices at once; with a server it would notice at its next renewal. Its lease is [`LeaseLost::TakenAway`], its
-    /// body is never polled again, and the lock is free.
+    /// The holder notices at once; with a server it would notice at its next renewal. Its lease is [`LeaseLost::TakenAway`],
+    /// its body is never polled again, and the lock is free.
     ///
     /// # Panics
     ///
@@ -160,7 +160,7 @@ impl Faults {
 
     /// Ends a lease, as if it could not be renewed in time.
     ///
-    /// As [`lose`](Self::lose), with [`LeaseLost::Expired`]: the same as in a process that was stopped for longer than its ttl.
+    /// Like [`lose`](Self::lose), with [`LeaseLost::Expired`], as in a process that was stopped for longer than its ttl.
     ///
     /// # Panics
     ///
@@ -180,20 +180,20 @@ impl Faults {
 
     /// Gives a lock to a holder elsewhere, for this long.
     ///
-    /// As [`busy`](Self::busy), with an end.
+    /// Like [`busy`](Self::busy), but with an end.
     pub fn busy_for(&self, key: impl IntoLockKey, span: Duration) {
         self.occupy(&key.into_lock_key(), Some(span));
     }
 
-    /// Has every request refused until [`heal`](Self::heal), as when there is no connection to the server.
+    /// Refuses every request until [`heal`](Self::heal), as when there is no connection to the server.
     ///
-    /// Acquires try again until their wait is over. Leases that are held last until their ttl, and are renewed if the fault ends
-    /// in time.
+    /// Acquires retry until their wait is over. Leases that are held last until their ttl, and are renewed if the fault ends in
+    /// time.
     pub fn unavailable(&self) {
         self.backend.go_away(None);
     }
 
-    /// Has every request refused for this long; see [`unavailable`](Self::unavailable).
+    /// Refuses every request for this long; see [`unavailable`](Self::unavailable).
     pub fn unavailable_for(&self, span: Duration) {
         self.backend.go_away(Some(span));
     }
@@ -201,8 +201,9 @@ impl Faults {
     /// Delays every reply by this much, until [`heal`](Self::heal).
     ///
     /// A reply that takes as long as a command's time-out (1 s, see
-    /// [`command_timeout`](crate::manager::builder::LockManagerBuilder::command_timeout)) counts as missing, although the request was executed. If
-    /// replies are slow, a renewal waits longer for them, up to a third of the ttl. With a longer delay, leases expire.
+    /// [`command_timeout`](crate::manager::builder::LockManagerBuilder::command_timeout)) counts as missing, although the
+    /// request was executed. If replies are slow, a renewal waits longer for them, up to a third of the ttl. With a longer
+    /// delay, leases expire.
     pub fn delay(&self, by: Duration) {
         self.backend.delay(by);
     }
@@ -230,8 +231,8 @@ impl Faults {
             "the lock `{key}` is not held through this manager"
         );
         let full_key = self.registry.full_key(key);
-        // The lock is freed before the holder is notified, so that the next acquire finds it free. The waiters in the queue get it
-        // only after the loss, which would else take it from them, too.
+        // The lock is freed before the holder is notified, so that the next acquire finds it free. The waiters in the queue get
+        // it only after the loss, which would otherwise also take it from them.
         self.backend.take_away(&full_key);
         self.end_leases(key, reason);
         self.backend.memory.serve(&full_key);
@@ -240,7 +241,7 @@ impl Faults {
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
         telemetry::check_literal(key);
         self.backend.occupy(&self.registry.full_key(key), span);
-        // After the backend: a task that acquired the lock between the two calls loses it, too.
+        // Done after the backend, so that a task that acquired the lock between the two calls loses it, too.
         self.end_leases(key, LeaseLost::TakenAway);
     }
 

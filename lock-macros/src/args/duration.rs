@@ -1,4 +1,4 @@
-//! Durations: from a literal with units to milliseconds.
+//! Durations, parsed from a literal with units into milliseconds.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 
 const NO_TEXT: &str = "write a text with a unit, as in `\"10s\"`";
 
-/// The text that stands for a wait without end.
+/// The text for a wait without end.
 const FOREVER: &str = "forever";
 
 /// The value of an option that is a duration.
@@ -23,11 +23,11 @@ pub(crate) enum DurationValue {
     Milliseconds(u64),
     /// A wait without end.
     Forever,
-    /// An expression, which is checked when it runs.
+    /// An expression, which is checked at run time.
     Computed(Expr),
 }
 
-/// The durations of one attribute that are literals. They are compared with each other.
+/// The durations of one attribute that are literals, so that they can be compared with each other.
 #[derive(Default)]
 pub(crate) struct Literals {
     found: Vec<(OptionName, Duration, Span)>,
@@ -45,7 +45,7 @@ impl Literals {
         found.map(|(_, duration, at)| (*duration, *at))
     }
 
-    /// Finds what contradicts itself. lock-core says the same of values that are known at run time only.
+    /// Finds contradictions. lock-core reports the same for values that are only known at run time.
     pub(crate) fn check(&self) -> Vec<Error> {
         let get = |option| self.get(option);
         let mut errors = Vec::new();
@@ -74,15 +74,16 @@ impl Literals {
     }
 }
 
-/// Reads a duration literal, which is checked here, or an expression, which is checked when it runs. `arguments` are those of the
-/// function.
+/// Reads a duration literal, which is checked here, or an expression, which is checked at run time. `arguments` are those of
+/// the function.
 pub(crate) fn duration(
     option: OptionName,
     value: Expr,
     arguments: Option<&Names>,
 ) -> Result<DurationValue> {
     if option == OptionName::Wait && is_bare_forever(&value, arguments) {
-        let reason = "`wait` is no usable duration: it needs quotation marks: write `\"forever\"`";
+        let reason =
+            "`wait` is not a usable duration: it needs quotation marks: write `\"forever\"`";
         return refuse(value.span(), reason);
     }
     let Expr::Lit(ExprLit { lit, .. }) = value else {
@@ -96,19 +97,21 @@ pub(crate) fn duration(
     let reason = match &lit {
         Lit::Str(text) if text.value().trim() == FOREVER => match option {
             OptionName::Wait => return Ok(DurationValue::Forever),
-            OptionName::MaxHold => "without a bound it is left out".to_owned(),
+            OptionName::MaxHold => "to set no bound, leave it out".to_owned(),
             _ => "only `wait` can be `\"forever\"`".to_owned(),
         },
         Lit::Str(text) => match milliseconds(text.value().trim()) {
-            Ok(0) if option != OptionName::Wait => format!("it is zero, and the least is {least}"),
-            Ok(1..SHORTEST_MS) => format!("it is too short, and the least is {least}"),
+            Ok(0) if option != OptionName::Wait => {
+                format!("it is zero, but must be at least {least}")
+            }
+            Ok(1..SHORTEST_MS) => format!("it is too short, and must be at least {least}"),
             Ok(ms) if ms > most => {
                 let forever = match option {
                     OptionName::Wait => ", or `\"forever\"`",
                     _ => "",
                 };
                 format!(
-                    "it is too long, and the most is `\"{}h\"`{forever}",
+                    "it is too long, and must be at most `\"{}h\"`{forever}",
                     most / 3_600_000
                 )
             }
@@ -129,11 +132,11 @@ pub(crate) fn duration(
         }
         _ => NO_TEXT.to_owned(),
     };
-    let reason = format!("`{}` is no usable duration: {reason}", option.text());
+    let reason = format!("`{}` is not a usable duration: {reason}", option.text());
     refuse(lit.span(), reason)
 }
 
-/// Whether the value is the word without quotation marks, and no argument of that name.
+/// Returns `true` if the value is the word without quotation marks, and not an argument of that name.
 fn is_bare_forever(value: &Expr, arguments: Option<&Names>) -> bool {
     let Ok(name) = syn::parse2::<Ident>(value.to_token_stream()) else {
         return false;
@@ -159,10 +162,8 @@ fn milliseconds(text: &str) -> std::result::Result<u64, String> {
             "m" => Ok(60_000),
             "h" => Ok(3_600_000),
             "" => Err(format!("`{number}` has no unit: write `\"{text}s\"`")),
-            "." => Err("write a fraction in a smaller unit: `\"1s500ms\"`".to_owned()),
-            unit => Err(format!(
-                "there is no unit `{unit}`: there are `h`, `m`, `s` and `ms`"
-            )),
+            "." => Err("instead of a fraction, use a smaller unit: `\"1s500ms\"`".to_owned()),
+            unit => Err(format!("unknown unit `{unit}`: use `h`, `m`, `s` or `ms`")),
         };
         let number = number.parse().unwrap_or(u64::MAX);
         sum = sum.saturating_add(number.saturating_mul(scale?));

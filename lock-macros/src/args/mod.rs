@@ -25,31 +25,32 @@ pub(crate) mod duration;
 pub(crate) mod mode;
 pub(crate) mod option_names;
 
-/// The attribute's options, checked as far as macros can.
+/// The attribute's options, checked as far as a macro can.
 #[derive(Default)]
 pub(crate) struct Args {
     pub(crate) attribute: AttributeName,
     pub(crate) key: Option<Result<Keys>>,
     /// For how long a result is kept.
     pub(crate) keep: Option<TokenStream>,
-    /// Whether the body goes on when its caller is dropped.
+    /// `true` if the body continues when its caller is dropped.
     pub(crate) finishes: bool,
     /// The setters of the options to call, and their arguments.
     pub(crate) setters: Vec<(&'static str, TokenStream)>,
-    /// Whether the answer to the release is awaited, whatever the manager's default.
+    /// `true` if the answer to the release is awaited, whatever the manager's default.
     pub(crate) awaits_release: bool,
     pub(crate) modes: Option<Modes>,
     pub(crate) skip_busy: bool,
     pub(crate) on_error: Option<Expr>,
     pub(crate) lease: Option<Ident>,
     pub(crate) locks: Option<Expr>,
-    /// The path of the items that the output calls.
+    /// The path of the items that the output uses.
     pub(crate) private: TokenStream,
     /// Each option's name as the user wrote it, known or not.
     pub(crate) names: Vec<Ident>,
     /// The durations that are literals.
     literals: Literals,
-    /// The options that must be given, without those that were found, or were meant by another word, with or without a mistake.
+    /// The options that must be given, without those that were found, or were meant by another word, whether or not they had a
+    /// mistake.
     missing: Vec<OptionName>,
 }
 
@@ -91,16 +92,16 @@ impl Args {
         if let (Some(modes), Some(Ok(keys))) = (&args.modes, &args.key) {
             errors.extend(modes.check(keys).err());
         }
-        // The mistake of the key comes after those of the other options, because it has the most lines.
+        // The mistake of the key follows those of the other options, because it has the most lines.
         if let Some(Err(error)) = &args.key {
             errors.push(error.clone());
         }
         for missing in &args.missing {
             let reason = match missing {
                 OptionName::Keep => {
-                    "no `keep`: say for how long a repeat gets the result, as in `keep = \"24h\"`"
+                    "missing `keep`: set for how long a repeat gets the result, as in `keep = \"24h\"`"
                 }
-                _ => "no key: say what is locked, as in `key = \"order:{order_id}\"`",
+                _ => "missing `key`: name what is locked, as in `key = \"order:{order_id}\"`",
             };
             errors.push(Error::new(Span::call_site(), reason));
         }
@@ -122,7 +123,7 @@ impl Args {
         self.note(option);
         if let Some(reason) = option.refused_by(self.attribute) {
             let attribute = self.attribute.text();
-            let reason = format!("`{name}` is no option of `{attribute}`: {reason}");
+            let reason = format!("`{name}` is not an option of `{attribute}`: {reason}");
             return refuse(name.span(), reason);
         }
         let equals: Option<Token![=]> = input.parse()?;
@@ -142,8 +143,8 @@ impl Args {
             && self.names.iter().any(|name| name == other.text())
         {
             let reason = format!(
-                "`{name}` and `{}` exclude each other: write `mode` for one holder or any number of shared ones, or `permits` for so \
-                 many at a time",
+                "`{name}` and `{}` exclude each other: write `mode` for one holder or any number of shared ones, or `permits` \
+                 for a limited number",
                 other.text()
             );
             return refuse(name.span(), reason);
@@ -222,13 +223,13 @@ impl Args {
 
     fn keys(&self, value: Expr, arguments: Option<&Names>) -> Result<Keys> {
         if self.attribute == AttributeName::RunOnce && matches!(value, Expr::Array(_)) {
-            let reason = "a body runs once for one key: write one with all values, as in `\"transfer:{from}:{to}\"`";
+            let reason = "a body runs once for a single key: write one key with all values, as in `\"transfer:{from}:{to}\"`";
             return Err(Error::new_spanned(value, reason));
         }
         Keys::parse(value, arguments)
     }
 
-    /// Notes that an option was found, or was meant.
+    /// Records that an option was found, or was meant.
     fn note(&mut self, found: OptionName) {
         self.missing.retain(|option| *option != found);
     }
@@ -273,7 +274,7 @@ impl Args {
             Some(meant) => {
                 self.note(meant);
                 let option = meant.text();
-                // `rw` says only that there are two modes.
+                // `rw` only says that there are two modes.
                 match Mode::meant_by(&text).filter(|_| text != "rw") {
                     Some(mode) if meant == OptionName::Mode => {
                         format!("write `mode = {}`", mode.text())
@@ -281,14 +282,14 @@ impl Args {
                     _ => format!("did you mean `{option}`?"),
                 }
             }
-            None => format!("there are `{}`", names.join("`, `")),
+            None => format!("the options are `{}`", names.join("`, `")),
         };
-        let reason = format!("there is no option `{name}`: {advice}");
+        let reason = format!("unknown option `{name}`: {advice}");
         refuse(name.span(), reason)
     }
 }
 
-/// Says what is expected where a list lacks a comma. The parser of expressions names only the comma.
+/// Reports the expected item where a list lacks a comma. The parser of expressions names only the comma.
 fn check_list(ahead: ParseStream, option: OptionName) -> Result<()> {
     if !ahead.peek(Bracket) {
         return Ok(());
@@ -315,19 +316,19 @@ fn at_end(input: ParseStream) -> bool {
     input.is_empty() || input.peek(Token![,])
 }
 
-/// Whether the value is the second word, and not the first, which is the default.
+/// Returns `true` if the value is the second word, and not the first, which is the default.
 fn is_other(option: OptionName, value: &Expr, [usual, other]: [&str; 2]) -> Result<bool> {
     let written = value.to_token_stream().to_string();
     if written == usual || written == other {
         return Ok(written == other);
     }
     let option = option.text();
-    let reason = format!("`{option}` is `{usual}`, the default, or `{other}`, without quotes");
+    let reason = format!("`{option}` must be `{usual}`, the default, or `{other}`, without quotes");
     Err(Error::new_spanned(value, reason))
 }
 
-/// Refuses a literal as a fingerprint: it would be the same for each request. A literal elsewhere is a template, so the values of one are
-/// named.
+/// Refuses a literal as a fingerprint, because it would be the same for every request. A literal elsewhere is a template, so
+/// the values in it are named.
 fn refuse_text(value: &Expr) -> Result<()> {
     let Expr::Lit(ExprLit { lit, .. }) = value else {
         return Ok(());
@@ -337,14 +338,19 @@ fn refuse_text(value: &Expr) -> Result<()> {
         _ => Vec::new(),
     };
     let advice = match &names[..] {
-        [] => "this one is the same for each request: write what the request is about, as in `fingerprint = body`".to_owned(),
+        [] => "this one is the same for every request: write a value that describes the request, as in \
+               `fingerprint = body`"
+            .to_owned(),
         [name] => format!("write `fingerprint = {name}`"),
         names => format!("write `fingerprint = (&{})`", names.join(", &")),
     };
-    refuse(lit.span(), format!("a fingerprint is a value: {advice}"))
+    refuse(
+        lit.span(),
+        format!("a fingerprint must be a value: {advice}"),
+    )
 }
 
-/// The values of a template, as they are written between its braces.
+/// Returns the values of a template, as they are written between its braces.
 fn names_in_braces(text: &str) -> Vec<String> {
     let text = text.replace("{{", "").replace("}}", "");
     let inner = text.split('{').skip(1);
@@ -359,11 +365,11 @@ fn names_in_braces(text: &str) -> Vec<String> {
 
 fn lease(value: &Expr, arguments: Option<&Names>) -> Result<Ident> {
     let Ok(name) = syn::parse2::<Ident>(value.to_token_stream()) else {
-        let reason = "`lease` is the name that the body gives the lease: write `lease = lease`";
+        let reason = "`lease` takes the name of the lease in the body: write `lease = lease`";
         return Err(Error::new_spanned(value, reason));
     };
     if arguments.is_some_and(|arguments| arguments.find(&name).is_some()) {
-        let reason = "is an argument of this function already: choose another name for the lease";
+        let reason = "is already an argument of this function: choose another name for the lease";
         return refuse(name.span(), format!("`{name}` {reason}"));
     }
     Ok(name)
@@ -376,7 +382,7 @@ mod tests {
 
     use super::*;
 
-    /// The errors of `#[distributed_lock(…)]` with these options.
+    /// Returns the errors of `#[distributed_lock(…)]` with these options.
     fn errors(options: &str) -> Vec<String> {
         let options = options.parse().expect("tokens");
         let (_, errors) = Args::parse(AttributeName::DistributedLock, options, None);
@@ -384,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_another_library_is_answered_with_the_option_that_it_means() {
+    fn a_word_of_another_library_gets_the_option_as_advice() {
         for (word, option) in [
             ("concurrency", "permits"),
             ("expire", "ttl"),
@@ -406,15 +412,15 @@ mod tests {
             ("timeout", "wait"),
             ("watchdog", "renew"),
         ] {
-            let advice = format!("there is no option `{word}`: did you mean `{option}`?");
+            let advice = format!("unknown option `{word}`: did you mean `{option}`?");
             assert_eq!(errors(&format!("key = \"k\", {word} = 3")), [advice]);
         }
-        let advice = "there is no option `name`: did you mean `key`?";
+        let advice = "unknown option `name`: did you mean `key`?";
         assert_eq!(errors("name = \"k\""), [advice], "the key is not missing");
     }
 
     #[test]
-    fn a_word_for_a_mode_is_answered_with_the_mode() {
+    fn a_word_for_a_mode_gets_the_mode_as_advice() {
         for (word, mode) in [
             ("exclusive", "exclusive"),
             ("read", "shared"),
@@ -422,11 +428,11 @@ mod tests {
             ("shared", "shared"),
             ("writer", "exclusive"),
         ] {
-            let advice = format!("there is no option `{word}`: write `mode = {mode}`");
+            let advice = format!("unknown option `{word}`: write `mode = {mode}`");
             assert_eq!(errors(&format!("key = \"k\", {word} = true")), [advice]);
         }
         for (word, mode) in [("read", "shared"), ("write", "exclusive")] {
-            let known = "`mode` is `exclusive`, the default, or `shared`, without quotes";
+            let known = "`mode` must be `exclusive`, the default, or `shared`, without quotes";
             let advice = format!("{known}: write `{mode}`");
             assert_eq!(errors(&format!("key = \"k\", mode = {word}")), [advice]);
         }

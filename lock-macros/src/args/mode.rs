@@ -10,7 +10,7 @@ use crate::{
     key::{Keys, ungrouped},
 };
 
-const OTHER_OPTION: &str = "; for so many holders at a time, write `permits = 3` instead";
+const OTHER_OPTION: &str = "; to limit the number of holders, write `permits = 3` instead";
 
 /// The mode, which decides which other holders may have the lock at the same time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Modes {
 }
 
 impl Mode {
-    /// The mode as it is written. The function that brings a key into the mode has the same name.
+    /// Returns the mode as it is written. The function that brings a key into the mode has the same name.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -34,7 +34,7 @@ impl Mode {
         }
     }
 
-    /// The mode for which other libraries have this word, or a user is likely to guess it.
+    /// Returns the mode that another library calls by this word, or that a user is likely to mean by it.
     pub(crate) fn meant_by(word: &str) -> Option<Self> {
         match word {
             "shared" | "share" | "read" | "reader" | "readers" | "read_only" | "readonly" | "r" => {
@@ -62,7 +62,7 @@ impl Mode {
             (None, _) => "",
         };
         let reason =
-            format!("`mode` is `exclusive`, the default, or `shared`, without quotes{advice}");
+            format!("`mode` must be `exclusive`, the default, or `shared`, without quotes{advice}");
         Err(Error::new_spanned(value, reason))
     }
 }
@@ -73,7 +73,8 @@ impl Modes {
         let list = match value {
             Expr::Array(list) => list,
             Expr::Tuple(_) => {
-                let reason = "one mode for each key stands between brackets: write `mode = [exclusive, shared]`";
+                let reason =
+                    "write one mode for each key, in brackets: `mode = [exclusive, shared]`";
                 return Err(Error::new_spanned(value, reason));
             }
             one => return Mode::parse(&one).map(Self::OfAll),
@@ -90,12 +91,12 @@ impl Modes {
         };
         let reason = match keys {
             Keys::One(_) => {
-                "there is one key and a list of modes: write `mode = shared`, without brackets"
+                "there is one key, but a list of modes: write `mode = shared`, without brackets"
                     .to_owned()
             }
             Keys::List(keys) if keys.len() != modes.len() => format!(
-                "the list of modes has length {}, and that of the keys length {}: write one mode for each key, in the same order, or one \
-                 without brackets for all",
+                "the list of modes has length {}, but that of the keys has length {}: write one mode for each key, in the same \
+                 order, or one without brackets for all",
                 modes.len(),
                 keys.len()
             ),
@@ -104,7 +105,7 @@ impl Modes {
         Err(Error::new_spanned(list, reason))
     }
 
-    /// The mode of a key of a list, if the key has its own.
+    /// Returns the mode of a key in a list, if the key has its own.
     pub(crate) fn of(&self, position: usize) -> Option<Mode> {
         match self {
             Self::OfAll(_) => None,
@@ -113,7 +114,7 @@ impl Modes {
     }
 }
 
-/// Reads a literal number of permits, which is checked here, or an expression, which is checked when it runs.
+/// Reads a literal number of permits, which is checked here, or an expression, which is checked at run time.
 pub(crate) fn permits(value: Expr) -> Result<TokenStream> {
     let (least, most) = PERMITS;
     let reason = match &value {
@@ -121,30 +122,33 @@ pub(crate) fn permits(value: Expr) -> Result<TokenStream> {
             lit: Lit::Int(number),
             ..
         }) => match number.base10_parse::<u64>().unwrap_or(u64::MAX) {
-            n if n < least => format!("it is zero, and the least is {least}"),
-            n if n > most => format!("it is too large, and the most is {most}"),
-            // With its type, since some crates forbid a number whose type is the default.
+            n if n < least => format!("it is zero, but must be at least {least}"),
+            n if n > most => format!("it is too large, and must be at most {most}"),
+            // With its type, since some crates forbid numbers whose type is the default.
             n => return Ok(n.into_token_stream()),
         },
         Expr::Lit(ExprLit {
             lit: Lit::Str(text),
             ..
         }) if text.value().parse::<u64>().is_ok() => {
-            format!("a number has no quotes: write `permits = {}`", text.value())
+            format!(
+                "a number takes no quotes: write `permits = {}`",
+                text.value()
+            )
         }
         Expr::Unary(ExprUnary {
             op: UnOp::Neg(_),
             expr,
             ..
         }) if matches!(**expr, Expr::Lit(_)) => {
-            format!("it is negative, and the least is {least}")
+            format!("it is negative, but must be at least {least}")
         }
         Expr::Array(_) => {
-            "all keys of a list have the same: write one number, without brackets".to_owned()
+            "all keys of a list have the same number: write it once, without brackets".to_owned()
         }
         Expr::Lit(_) => format!("write a number from {least} to {most}, as in `permits = 3`"),
         _ => return Ok(value.into_token_stream()),
     };
-    let reason = format!("`permits` is no usable number: {reason}");
+    let reason = format!("`permits` is not a usable number: {reason}");
     Err(Error::new_spanned(value, reason))
 }

@@ -1,4 +1,4 @@
-//! The options: their names, examples, other words for them, and which attribute has them.
+//! The options: their names, examples, alternative words for them, and the attributes that accept them.
 
 /// The attributes of this crate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,12 +71,12 @@ impl OptionName {
         Self::TEXTS[self as usize].1
     }
 
-    /// An example of a value.
+    /// Returns an example of a value.
     pub(crate) fn example(self) -> &'static str {
         Self::TEXTS[self as usize].2
     }
 
-    /// The option that says the same in another way, so that only one of them can be given.
+    /// Returns the option that excludes this one, because both express the same in different ways.
     pub(crate) fn excludes(self) -> Option<Self> {
         match self {
             Self::Mode => Some(Self::Permits),
@@ -85,7 +85,7 @@ impl OptionName {
         }
     }
 
-    /// Why an attribute does not have the option, and what to write instead; `None` if it has it.
+    /// Returns the reason why an attribute does not accept the option, and what to write instead; `None` if it accepts it.
     pub(crate) fn refused_by(self, attribute: AttributeName) -> Option<&'static str> {
         if attribute == AttributeName::DistributedLock {
             return match self {
@@ -107,14 +107,15 @@ impl OptionName {
                  `#[distributed_lock(key = …, permits = …)]`",
             ),
             Self::Renew => Some(
-                "the lease is renewed while the body runs: leave it out, or bound the time of the body by `max_hold`",
+                "the lease is renewed while the body runs: leave it out, or bound the time of the body with `max_hold`",
             ),
-            Self::MinHold => Some("write `keep`: for this time a repeat gets the result"),
+            Self::MinHold => Some("write `keep`, the time for which a repeat gets the result"),
             Self::OnBusy => Some(
                 "a caller waits for the result of a body that runs elsewhere: write `wait = \"0s\"` to get `LockError::Busy` at once",
             ),
             Self::OnLost => Some(
-                "without its lease the body could run twice at a time, so it is dropped: leave it out, or write a longer `ttl`",
+                "without its lease, the body could run twice at the same time, so it is dropped: leave it out, or write a \
+                 longer `ttl`",
             ),
             Self::Release => {
                 Some("the result is stored by the release, so the release is awaited: leave it out")
@@ -123,7 +124,7 @@ impl OptionName {
         }
     }
 
-    /// Whether other libraries use this word for the option, or a user is likely to guess the word.
+    /// Returns `true` if other libraries use this word for the option, or a user is likely to guess the word.
     pub(crate) fn is_also_called(self, word: &str) -> bool {
         self.other_words().split(' ').any(|other| other == word)
     }
@@ -177,11 +178,11 @@ mod tests {
         }
     }
 
-    /// No constant can have the name of the option `crate`.
+    /// No constant can be named after the option `crate`.
     #[test]
     fn an_editor_knows_each_option() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src/private/mod.rs");
-        let source = fs::read_to_string(source).expect("lock-core is beside this crate");
+        let source = fs::read_to_string(source).expect("lock-core is next to this crate");
         let constants = source
             .lines()
             .filter_map(|line| line.trim().strip_prefix("pub const "));

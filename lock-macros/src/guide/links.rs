@@ -8,14 +8,14 @@ pub(crate) struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// The same link or picture with another target.
+    /// Returns the same link or picture with another target.
     pub(crate) fn to(&self, target: &str) -> String {
         let mark = if self.is_picture { "!" } else { "" };
         format!("{mark}[{}]({target})", self.text)
     }
 }
 
-/// The page with a replacement for each link.
+/// Returns the page with a replacement for each link.
 pub(crate) fn with_links(page: &str, mut replaced: impl FnMut(&Link<'_>) -> String) -> String {
     let (mut made, mut rest) = (String::new(), page);
     while let Some((before, after)) = rest.split_once("](") {
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_link_is_replaced_and_all_else_stays() {
+    fn each_link_is_replaced_and_nothing_else() {
         let page = "A [b](c.md#d), ![e `f`](g.svg)\n[h\ni](j) k](l [m](n";
         assert_eq!(with_links(page, |link| link.to(link.target)), page);
         let shown =

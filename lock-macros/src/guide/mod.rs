@@ -1,7 +1,7 @@
-//! Makes documentation of a module out of a page of the project.
+//! Module documentation, made from a page of the project.
 //!
-//! In a checkout the links of a page lead from file to file. In the documentation they lead from module to module, and pictures have
-//! to be part of the text. This is done while the documentation is built, so that each page exists once.
+//! In a checkout the links of a page lead from file to file. In the documentation they must lead from module to module, and
+//! pictures must be part of the text. This is done while the documentation is built, so that each page exists once.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -9,16 +9,16 @@ use crate::guide::links::{Link, with_links};
 
 mod links;
 
-/// The start of the addresses of the guide in the packaged README, which is for readers outside of the documentation.
+/// The beginning of the addresses of the guide in the packaged README, for readers outside of the documentation.
 const ADDRESS: &str = "https://docs.rs/lock-core/";
 
-/// The start of the addresses of the files of the package.
+/// The beginning of the addresses of the package's files.
 const FILES: &str = "https://docs.rs/crate/lock-core/";
 
-/// The page that the package does not have, although a checkout has it.
+/// A page that a checkout has, but not the package.
 const LEFT_OUT: &str = "design.md";
 
-/// The text of a page, with links for the modules of `lock_core::guide`. Of a picture: the picture as text.
+/// Returns the text of a page, with links for the modules of `lock_core::guide`. For a picture, returns the picture as text.
 pub(crate) fn page(package: &Path, file: &str) -> Result<String, String> {
     let path = package.join(file);
     let read = |path: &Path| {
@@ -42,8 +42,8 @@ pub(crate) fn page(package: &Path, file: &str) -> Result<String, String> {
     failed.map_or(Ok(made), Err)
 }
 
-/// A link to another page, as a link to its module. A link to another file leads to the files of the package, as docs.rs shows them. Of
-/// a link to a file that the package does not have, the text is left.
+/// Converts a link to another page into one to its module. A link to another file leads to the files of the package, as docs.rs
+/// shows them. From a link to a file that the package does not have, only the text remains.
 fn in_guide(link: &Link<'_>, is_packaged: impl Fn(&str) -> bool) -> String {
     let (target, anchor) = match link.target.split_once('#') {
         Some((target, anchor)) => (target, format!("#{anchor}")),
@@ -65,7 +65,7 @@ fn in_guide(link: &Link<'_>, is_packaged: impl Fn(&str) -> bool) -> String {
     link.text.to_owned()
 }
 
-/// The module that shows the page to which a link leads.
+/// Returns the module that shows the page to which a link leads.
 fn module(target: &str) -> Option<&str> {
     if target == "../README.md" {
         return Some("overview");
@@ -84,7 +84,7 @@ fn is_picture(file: &str) -> bool {
         .is_some_and(|extension| extension == "svg")
 }
 
-/// What a picture shows, in words.
+/// Returns the title of a picture.
 fn title(picture: &str) -> &str {
     let title = picture
         .split_once("<title>")
@@ -92,14 +92,14 @@ fn title(picture: &str) -> &str {
     title.map_or("", |(title, _)| title)
 }
 
-/// A picture as an address that contains it.
+/// Returns an address that contains the picture.
 fn as_address(picture: &str) -> String {
     let mut address = "data:image/svg+xml,".to_owned();
     for byte in picture.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             address.push(char::from(byte));
         } else {
-            write!(address, "%{byte:02X}").expect("a string takes any text");
+            write!(address, "%{byte:02X}").expect("a string accepts any text");
         }
     }
     address

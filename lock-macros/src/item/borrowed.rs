@@ -1,4 +1,4 @@
-//! The arguments that a body cannot have if it goes on without its caller.
+//! The arguments that a body cannot have if it continues without its caller.
 
 use syn::{
     Error, FnArg, Lifetime, ParenthesizedGenericArguments, ReceiverKind, Signature, TraitBound,
@@ -6,7 +6,7 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Refuses each argument that borrows, as far as its words show.
+/// Refuses each argument that borrows, as far as its tokens show.
 pub(crate) fn refused(sig: &Signature) -> Vec<Error> {
     let borrows = sig.inputs.iter().filter(|input| borrows(input));
     let refused = borrows.map(|input| {
@@ -15,7 +15,8 @@ pub(crate) fn refused(sig: &Signature) -> Vec<Error> {
             FnArg::Typed(_) => ("this argument borrows", "take it by value, as a `String` or an `Arc`"),
         };
         let reason = format!(
-            "{what} from the caller, and with `on_drop = finish` the body goes on without the caller: {instead}, or write `on_drop = cancel`"
+            "{what} from the caller, but with `on_drop = finish` the body continues without the caller: {instead}, or write \
+             `on_drop = cancel`"
         );
         Error::new_spanned(input, reason)
     });
@@ -41,7 +42,7 @@ fn borrows(input: &FnArg) -> bool {
             visit::visit_receiver_kind(self, kind);
         }
 
-        // The arguments and the value of a function may borrow, although the function does not.
+        // The arguments and the return value of a function pointer may borrow, although the pointer does not.
         fn visit_type_fn_ptr(&mut self, _: &'ast TypeFnPtr) {}
         fn visit_parenthesized_generic_arguments(
             &mut self,

@@ -1,4 +1,4 @@
-//! The names that an expression uses, as far as its words show.
+//! The names that an expression uses, as far as its tokens show.
 
 use std::collections::HashSet;
 
@@ -24,13 +24,13 @@ impl Mentions {
         mentions
     }
 
-    /// Whether the expression may use the variable. `false` if the expression has a variable of that name itself.
+    /// Returns `true` if the expression may use the variable. `false` if the expression itself binds a variable of that name.
     pub(crate) fn has(&self, name: &Ident) -> bool {
         let name = name.unraw().to_string();
         self.used.contains(&name) && !self.bound.contains(&name)
     }
 
-    /// Reads the arguments of a macro. A name behind a dot is a field or a method.
+    /// Reads the arguments of a macro. A name after a dot is a field or a method.
     fn read(&mut self, tokens: TokenStream) {
         let mut follows_dot = false;
         for tree in tokens {
@@ -66,7 +66,7 @@ impl<'ast> Visit<'ast> for Mentions {
     }
 }
 
-/// The words in the braces of a text. Each may be a value, or the width or precision of one.
+/// Returns the words in the braces of a text. Each may be a value, or the width or precision of one.
 fn captured(literal: &Literal) -> impl Iterator<Item = String> + use<> {
     let text: Option<LitStr> = syn::parse2(literal.to_token_stream()).ok();
     let text = text.map(|text| text.value()).unwrap_or_default();

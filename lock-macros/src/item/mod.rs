@@ -1,4 +1,4 @@
-//! The annotated function: from tokens to [`Item`].
+//! The annotated function, parsed from tokens to [`Item`].
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
@@ -20,7 +20,7 @@ pub(crate) mod mentions;
 pub(crate) mod parameters;
 pub(crate) mod return_type;
 
-/// Words in front of a function's name, or of another item, that cannot be locked; and the reasons.
+/// Words in front of a function's name, or of another item, that cannot be locked, with the reasons.
 const REFUSED: [(&str, &str); 9] = [
     (
         "const",
@@ -63,7 +63,7 @@ pub(crate) struct Item {
     inner_attrs: Vec<Attribute>,
     /// The span of the body's braces.
     pub(crate) braces: Span,
-    /// The statements that are to be locked, in braces.
+    /// The statements to lock, in braces.
     pub(crate) body: TokenStream,
     /// The block of a function that is not `async`. It returns the future of an `async` block, which is empty here.
     around: Option<Block>,
@@ -88,7 +88,7 @@ pub(crate) struct Names {
 }
 
 impl Item {
-    /// Reads a function, and says why it cannot be locked, one error for each reason.
+    /// Reads a function, and reports why it cannot be locked, with one error for each reason.
     pub(crate) fn parse(
         attribute: AttributeName,
         tokens: TokenStream,
@@ -98,13 +98,13 @@ impl Item {
         let parsed = read.parse2(tokens);
         match parsed {
             Ok(item) => (Some(item), errors),
-            // An item that is no function was refused by its first word.
+            // An item that is not a function was refused by its first word.
             Err(_) if !errors.is_empty() => (None, errors),
             Err(error) => (None, vec![error]),
         }
     }
 
-    /// The type of the body's value; `_` if it is not written anywhere.
+    /// Returns the type of the body's value, or `_` if it is not written anywhere.
     pub(crate) fn output(&self) -> Type {
         let written = match (&self.sig.output, &self.around) {
             (ReturnType::Type(_, ty), None) => Some((**ty).clone()),
@@ -163,14 +163,14 @@ impl Item {
         if entry == "test" || name == "main" {
             let attribute = attribute.text();
             let reason = format!(
-                "another attribute took the `async` away: put `#[{attribute}]` above `#[tokio::{entry}]`"
+                "another attribute removed the `async`: put `#[{attribute}]` above `#[tokio::{entry}]`"
             );
             return refuse(name.span(), reason);
         }
         if let ReturnType::Type(_, ty) = &self.sig.output
             && future_in(ty).is_some()
         {
-            let reason = "the `async` block of this future is not in sight: write an `async fn`, or end with \
+            let reason = "the `async` block of this future is not visible: write an `async fn`, or end with \
                           `async move { … }`, `Box::pin(async move { … })` or `async move { … }.boxed()`";
             return Err(Error::new_spanned(ty, reason));
         }
@@ -197,7 +197,7 @@ impl Names {
         names
     }
 
-    /// Finds the argument that an identifier means, raw or not.
+    /// Finds the argument that an identifier refers to, raw or not.
     pub(crate) fn find(&self, ident: &Ident) -> Option<&Ident> {
         self.all.iter().rfind(|name| name.unraw() == ident.unraw())
     }
@@ -223,14 +223,15 @@ fn names_in(pat: &Pat) -> Vec<Ident> {
     search.0
 }
 
-/// Whether a name in a pattern is a variable. An upper-case name without `ref` or `mut` is a constant or a unit struct.
+/// Returns `true` if a name in a pattern is a variable. An upper-case name without `ref` or `mut` is a constant or a unit
+/// struct.
 pub(crate) fn binds(pat: &PatIdent) -> bool {
     let marked = pat.by_ref.is_some() || pat.mutability.is_some();
     marked || !pat.ident.to_string().starts_with(char::is_uppercase)
 }
 
-/// Replaces each name for which `other` returns one. The new name has the position of the old one. `other` is also told whether a
-/// name stands behind a dot, as that of a field or a method does.
+/// Replaces each name for which `other` returns one. The new name has the position of the old one. `other` is also told whether
+/// a name follows a dot, as that of a field or a method does.
 pub(crate) fn renamed(
     tokens: TokenStream,
     other: &dyn Fn(&Ident, bool) -> Option<Ident>,
@@ -303,19 +304,19 @@ fn refuse_words(ahead: ParseStream, refused: &mut Vec<Error>) {
         if let Some((_, reason)) = reasons.find(|(words, _)| is_one_of(&word, words)) {
             refused.push(Error::new(word.span(), reason));
         }
-        // After the first word that is no modifier, any token may follow.
+        // After the first word that is not a modifier, any token may follow.
         if !is_one_of(&word, "const async unsafe extern default") {
             break;
         }
     }
 }
 
-/// Whether a word is one of `words`, which have spaces between them.
+/// Returns `true` if a word is one of `words`, which are separated by spaces.
 pub(crate) fn is_one_of(word: &Ident, words: &str) -> bool {
     words.split(' ').any(|one| word == one)
 }
 
-/// Whether a statement is `let x = x;`, or the `if let` by which `async_trait` tells the compiler the return type.
+/// Returns `true` if a statement is `let x = x;`, or the `if let` by which `async_trait` tells the compiler the return type.
 fn only_binds(stmt: &Stmt) -> bool {
     match stmt {
         Stmt::Local(local) => {
@@ -329,7 +330,7 @@ fn only_binds(stmt: &Stmt) -> bool {
     }
 }
 
-/// Whether an expression is `x`, or `{ let x = x; x }`.
+/// Returns `true` if an expression is `x`, or `{ let x = x; x }`.
 fn only_names(expr: &Expr) -> bool {
     match expr {
         Expr::Path(_) => true,
@@ -341,7 +342,7 @@ fn only_names(expr: &Expr) -> bool {
     }
 }
 
-/// Finds the `async` block of which a block returns the future.
+/// Finds the `async` block whose future a block returns.
 fn async_block(block: &mut Block) -> Option<&mut ExprAsync> {
     let Stmt::Expr(expr, None) = block.stmts.last_mut()? else {
         return None;
@@ -382,7 +383,7 @@ fn future_in(ty: &Type) -> Option<Type> {
     search.0
 }
 
-/// Writes `_` for every `impl Trait` inside a type, so that the type can stand in a body.
+/// Writes `_` for every `impl Trait` inside a type, so that the type can be used in a body.
 pub(crate) fn inferred(mut ty: Type) -> Type {
     struct Infer;
     impl VisitMut for Infer {

@@ -10,27 +10,27 @@ use syn::{
 
 use crate::item::{Item, binds, is_one_of, mentions::Mentions};
 
-/// The first words of attributes that the compiler itself understands. If there are no other attributes, no other macro reads the
-/// signature.
+/// The first words of attributes that the compiler itself understands. If there are no other attributes, no other macro reads
+/// the signature.
 const INERT: &str = "allow warn deny forbid expect doc cfg must_use inline cold deprecated \
      track_caller no_mangle export_name link_section target_feature ignore should_panic rustfmt clippy rustdoc diagnostic";
 
 /// The attributes of lints. They move with an argument into the body, since lints are about its name there.
 const LINTS: &str = "allow warn deny forbid expect";
 
-/// The statements that bring the arguments to where they are used.
+/// The statements that move the arguments to where they are used.
 #[derive(Default)]
 pub(crate) struct Arguments {
     /// At the top of the body.
     pub(crate) bindings: TokenStream,
-    /// Before the call: copies of the names of patterns that `on_error` uses.
+    /// Before the call: copies of the names in patterns that `on_error` uses.
     pub(crate) copies: TokenStream,
 }
 
 /// Moves every argument into the body, where it is dropped as it would be without a lock.
 ///
-/// An argument with a name keeps it. A pattern is taken apart in the body, and the signature has a name like `__arg0` instead, as
-/// the compiler's own. If another attribute has still to read the pattern, the signature keeps it.
+/// An argument with a name keeps it. A pattern is destructured in the body, and the signature has a name like `__arg0` instead,
+/// as the compiler itself does. If another attribute still has to read the pattern, the signature keeps it.
 pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
     let others_read = !item.attrs.iter().all(|attr| begins(attr, INERT));
     // An argument may be used only in the key of another lock below this one.
@@ -87,8 +87,8 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
     all
 }
 
-/// The attributes that a variable in the place of an argument needs: its conditions, and these with its lints. The lints leave the
-/// argument.
+/// Returns the attributes that a variable in the place of an argument needs: its conditions, and these together with its lints.
+/// The lints are removed from the argument.
 fn attributes_of_a_variable(of_argument: &mut Vec<Attribute>) -> (TokenStream, TokenStream) {
     let conditions = of_argument
         .iter()
@@ -100,19 +100,20 @@ fn attributes_of_a_variable(of_argument: &mut Vec<Attribute>) -> (TokenStream, T
     (conditions, attrs)
 }
 
-/// The span of an argument `_x` that only the body uses. Clippy accepts such a name for an argument, but not for a variable that is
-/// used, unless a macro has written it. An `allow` would not do: it is an error in a crate that forbids the lint.
+/// Returns the span of an argument `_x` that only the body uses. Clippy accepts such a name for an argument, but not for a
+/// variable that is used, unless a macro has written it. An `allow` would not work, because it is an error in a crate that
+/// forbids the lint.
 fn underscored(name: &Ident, others_read: bool) -> Span {
     if others_read {
-        // Seen by the user's code, and by what other attributes write.
+        // Visible to the user's code, and to the output of other attributes.
         name.span().resolved_at(Span::call_site())
     } else {
         name.span().resolved_at(Span::mixed_site())
     }
 }
 
-/// Copies the names of a pattern that `on_error` uses, before the argument is moved into the body. Also returns statements that count
-/// as a use of them in the body.
+/// Copies the names of a pattern that `on_error` uses, before the argument is moved into the body. Also returns statements that
+/// count as a use of them in the body.
 fn copies(
     mut pattern: Pat,
     argument: &Ident,
@@ -126,7 +127,7 @@ fn copies(
     kept.visit_pat_mut(&mut pattern);
     let names = kept.names;
     let used = quote!(#(#attrs let _ = &#names;)*);
-    // Nothing is moved out of the argument if what is kept is `Copy`.
+    // Nothing is moved out of the argument if the copied parts are `Copy`.
     (quote!(#attrs let #pattern = #argument; #used), used)
 }
 
@@ -163,7 +164,7 @@ impl VisitMut for KeepUsed<'_> {
     }
 }
 
-/// Whether the first word of an attribute is one of these.
+/// Returns `true` if the first word of an attribute is one of these.
 fn begins(attr: &Attribute, words: &str) -> bool {
     let first = attr.path().segments.first();
     first.is_some_and(|first| is_one_of(&first.ident, words))

@@ -1,9 +1,9 @@
-//! The facts that the words of a return type show. A macro knows nothing else of the type.
+//! The facts that the tokens of a return type show, since a macro knows nothing else about the type.
 //!
-//! The path in `impl IntoResponse` names the trait itself, of whichever framework it is. `<_ as IntoResponse>::into_response(value)` is
-//! a response, which can carry a failure. Before that call, the body is an `async` block of its own. So `return`, `?` and
-//! inference work as in the function. The `Responder` of actix also takes the request. So there the value is a hidden
-//! `Responding`: the body's responder, or the failure's.
+//! The path in `impl IntoResponse` names the trait itself, of any framework. `<_ as IntoResponse>::into_response(value)` is a
+//! response, which can represent a failure. Before that call, the body is an `async` block of its own, so that `return`, `?`
+//! and inference work as in the function. The `Responder` of actix also takes the request, so there the value is a hidden
+//! `Responding`: the responder of the body, or that of the failure.
 
 use std::mem;
 
@@ -19,7 +19,7 @@ use crate::{
     item::{Item, is_one_of},
 };
 
-/// Names that end in `Stream`, but are connections.
+/// Names that end in `Stream`, but denote connections.
 const CONNECTIONS: &str = "TcpStream UnixStream TlsStream DuplexStream";
 
 /// A trait of a web framework that a handler returns as an `impl Trait`. A failed lock can become a value of that trait, too.
@@ -31,7 +31,7 @@ pub(crate) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The span of the trait's name.
+    /// Returns the span of the trait's name.
     pub(crate) fn span(&self) -> Span {
         let (Self::IntoResponse(path) | Self::Responder(path)) = self;
         let last = path.segments.last();
@@ -57,13 +57,13 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Finds the trait in `Result<impl IntoResponse, E>`. The value is made a response, or is wrapped until it becomes one: a response
-/// shows how its body is sent.
+/// Finds the trait in `Result<impl IntoResponse, E>`. The value is converted to a response, or is wrapped until it becomes one,
+/// because a response shows how its body is sent.
 pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
     Answer::of(value_of(ty)?)
 }
 
-/// The type without parentheses around it, and without the invisible ones of a `macro_rules` that passes it on.
+/// Returns the type without parentheses around it, and without the invisible ones of a `macro_rules` that passes it on.
 fn bare(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => bare(&group.elem),
@@ -72,7 +72,7 @@ fn bare(ty: &Type) -> &Type {
     }
 }
 
-/// The first argument of a `Result<…>`.
+/// Returns the first argument of a `Result<…>`.
 fn value_of(ty: &Type) -> Option<&Type> {
     let Type::Path(result) = bare(ty) else {
         return None;
@@ -88,12 +88,13 @@ fn value_of(ty: &Type) -> Option<&Type> {
     }
 }
 
-/// Whether a type is written as a `Result<…>`.
+/// Returns `true` if a type is written as a `Result<…>`.
 pub(crate) fn is_result(ty: &Type) -> bool {
     value_of(ty).is_some()
 }
 
-/// Whether a type is a `Result` of a response of axum or poem, or of what becomes one. Tonic's has an argument.
+/// Returns `true` if a type is a `Result` of a response of axum or poem, or of a value that becomes one. Tonic's response has
+/// an argument.
 pub(crate) fn is_response_in_result(ty: &Type) -> bool {
     value_of(ty).is_some_and(|value| match bare(value) {
         Type::Path(path) => {
@@ -104,11 +105,11 @@ pub(crate) fn is_response_in_result(ty: &Type) -> bool {
     })
 }
 
-/// `Result<Json<T>, E>` of any web framework, taken apart.
+/// The parts of `Result<Json<T>, E>` of any web framework.
 pub(crate) struct JsonInResult {
-    /// `Result<T, E>`: the same without the framework's word, so that serde's traits are enough.
+    /// `Result<T, E>`, without the framework's type, so that serde's traits suffice.
     pub(crate) plain: Type,
-    /// The path of `Json`, which makes one of a value.
+    /// The path of `Json`, which makes one from a value.
     pub(crate) json: Path,
 }
 
@@ -142,8 +143,8 @@ impl JsonInResult {
     }
 }
 
-/// Checks that the function can report a failed lock to its caller, and that it returns no stream, which is read after the release.
-/// Only the words of the type are checked here. The compiler checks the rest by a trait.
+/// Checks that the function can report a failed lock to its caller, and that it does not return a stream, which would be read
+/// after the release. Only the tokens of the type are checked here. The compiler checks the rest by a trait.
 pub(crate) fn check(item: &Item, args: &Args) -> Result<()> {
     let (output, is_async) = (item.output(), item.sig.asyncness.is_some());
     let is_once = args.attribute == AttributeName::RunOnce;
@@ -152,16 +153,15 @@ pub(crate) fn check(item: &Item, args: &Args) -> Result<()> {
             "a stream cannot be given to later callers: return what it is made from, as a `Result<T, E>` where `T` implements \
              serde's traits"
         } else {
-            "the lock would be released when the function returns, before the stream is read: take it in the \
-                      body, with `LockManager::acquire`, and return `guard.hold_during(stream)`, which holds it until \
-                      the stream ends"
+            "the lock would be released when the function returns, before the stream is read: acquire it in the body, with \
+                      `LockManager::acquire`, and return `guard.hold_during(stream)`, which holds it until the stream ends"
         };
         return Err(Error::new_spanned(stream, reason));
     }
     let answer = Answer::of(&output).or_else(|| answer_in_result(&output));
     if is_once && matches!(answer, Some(Answer::Responder(_))) {
-        let reason = "an `impl Responder` cannot be given to later callers: return a `Result<T, E>` where `T` implements serde's \
-                      traits, and make the response of it in a second function";
+        let reason = "an `impl Responder` cannot be given to later callers: return a `Result<T, E>` where `T` implements \
+                      serde's traits, and make the response from it in a second function";
         return Err(Error::new_spanned(output, reason));
     }
     if args.on_error.is_some() || Answer::of(&output).is_some() {
@@ -169,9 +169,9 @@ pub(crate) fn check(item: &Item, args: &Args) -> Result<()> {
     }
     let reason = match (&output, &item.sig.output) {
         (Type::ImplTrait(_), _) => {
-            "a failed lock cannot become an `impl Trait`, whose type only the body knows (but for `impl IntoResponse` \
-             and `impl Responder` of web frameworks): return `Result<impl Trait, E>` where `E: From<LockError>`, or \
-             write `on_error = |error| …`"
+            "a failed lock cannot become an `impl Trait`, whose type only the body knows (except for `impl IntoResponse` and \
+             `impl Responder` of web frameworks): return `Result<impl Trait, E>` where `E: From<LockError>`, or write \
+             `on_error = |error| …`"
         }
         (Type::Never(_), _) if is_async => {
             "a function that never returns cannot report a failed lock: write `on_error = |error| …`"

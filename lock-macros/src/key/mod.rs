@@ -1,4 +1,4 @@
-//! The key, or several: from the option's value to [`Keys`].
+//! The key, or several, parsed from the option's value into [`Keys`].
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ use crate::{
 
 mod template;
 
-/// What is locked.
+/// The key or keys to lock.
 pub(crate) enum Keys {
     One(Key),
     List(Vec<Key>),
 }
 
 impl Keys {
-    /// Reads the option's value. `names` are the names that it may use; `None` if they are not known.
+    /// Reads the option's value. `names` are the names that it may use, or `None` if they are not known.
     pub(crate) fn parse(value: Expr, names: Option<&Names>) -> syn::Result<Self> {
         match value {
             Expr::Array(list) => Self::list(list, names),
@@ -33,7 +33,7 @@ impl Keys {
     fn list(list: ExprArray, names: Option<&Names>) -> syn::Result<Self> {
         if list.elems.is_empty() {
             let reason =
-                "the list has no key: say what is locked, as in `[\"from:{from}\", \"to:{to}\"]`";
+                "the list has no keys: name what is locked, as in `[\"from:{from}\", \"to:{to}\"]`";
             return Err(Error::new_spanned(list, reason));
         }
         let mut templates = Vec::new();
@@ -44,7 +44,8 @@ impl Keys {
     }
 }
 
-/// Gives a value that is in several keys of a list the place of the first one. So the compiler reports once what the value lacks.
+/// Moves a value that is in several keys of a list to the place of the first one, so that the compiler reports a missing bound
+/// once.
 fn report_values_once(keys: &mut [Key]) {
     let mut first = HashMap::new();
     for key in keys {
@@ -60,7 +61,7 @@ fn report_values_once(keys: &mut [Key]) {
     }
 }
 
-/// Removes the invisible group around a literal that comes through `$key:literal` or `$key:expr`.
+/// Removes the invisible group around a literal that is passed through `$key:literal` or `$key:expr`.
 pub(crate) fn ungrouped(mut value: Expr) -> Expr {
     while let Expr::Group(group) = value {
         value = *group.expr;
@@ -88,18 +89,18 @@ impl Key {
         }
         let reason = match value {
             Expr::Lit(_) => {
-                "a key is text: write `key = \"order:42\"`, or an expression that is one"
+                "a key must be text: write `key = \"order:42\"`, or an expression that is one"
             }
-            Expr::Array(_) => "a list of keys has no lists in it: write all keys in one",
+            Expr::Array(_) => "a list of keys must not contain lists: write all keys in one",
             Expr::Repeat(_) => {
-                "a list has its keys one by one: write `[\"from:{from}\", \"to:{to}\"]`"
+                "a list names its keys one by one: write `[\"from:{from}\", \"to:{to}\"]`"
             }
             _ => return Ok(Self::Exact(value)),
         };
         Err(Error::new_spanned(value, reason))
     }
 
-    /// Reads a key that is not the same as another one of its list.
+    /// Reads a key that must differ from the other ones of its list.
     fn parse_another(
         value: Expr,
         names: Option<&Names>,
@@ -109,7 +110,7 @@ impl Key {
             let template = literal.value();
             if templates.contains(&template) {
                 let reason =
-                    "this key is in the list already: write the other one, or leave it out";
+                    "this key is already in the list: write the other one, or leave it out";
                 return refuse(literal.span(), reason);
             }
             templates.push(template);
@@ -117,7 +118,7 @@ impl Key {
         Self::parse(value, names)
     }
 
-    /// Takes a template apart.
+    /// Parses a template.
     pub(crate) fn template(literal: &LitStr, names: Option<&Names>) -> syn::Result<Self> {
         let Template { parts, values } = Template::parse(literal, names)?;
         // An editor sees a format string if `format_args!` reads the template the same way, and otherwise the expressions.
@@ -145,7 +146,7 @@ impl Key {
         }
     }
 
-    /// The further tokens for an editor only.
+    /// Returns the additional tokens for an editor only.
     pub(crate) fn seen(&self) -> Option<&TokenStream> {
         match self {
             Self::Template { seen, .. } => Some(seen),
@@ -163,9 +164,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Each template is taken apart, or refused with a reason in one error. The parts are calls that a compiler can read.
+        /// Each template is parsed, or refused with a reason in one error. The parts are calls that a compiler can read.
         #[test]
-        fn any_template_is_taken_apart_or_refused(text in r#"([{}:.\[\]()?*$<>#"' ]|::|\{\{|\}\}|r#|id|order|[a-z0-9é]){0,40}"#) {
+        fn any_template_is_parsed_or_refused(text in r#"([{}:.\[\]()?*$<>#"' ]|::|\{\{|\}\}|r#|id|order|[a-z0-9é]){0,40}"#) {
             let literal = LitStr::new(&text, Span::call_site());
             match Key::template(&literal, None) {
                 Ok(key) => {

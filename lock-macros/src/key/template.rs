@@ -1,4 +1,4 @@
-//! Takes the template of a key apart.
+//! The parser for the template of a key.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::{
     item::{Names, renamed},
 };
 
-/// A template, taken apart.
+/// A parsed template.
 pub(crate) struct Template {
     pub(crate) parts: Vec<Part>,
     /// The expressions in the braces.
@@ -32,7 +32,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// The call that makes the part.
+    /// Returns the call that makes the part.
     pub(crate) fn tokens(&self, private: &TokenStream) -> TokenStream {
         let (value, spec, at) = match self {
             Self::Text(text) => return quote!(#private::text(#text)),
@@ -42,7 +42,7 @@ impl Part {
             return quote_spanned!(at=> #private::value(&&#value));
         }
         let format = LitStr::new(&format!("{{{spec}}}"), at);
-        // A value has one bound with a spec and without, so that a compiler which misses it proposes it once.
+        // A value has the same bound with and without a spec, so that a compiler which misses it proposes it once.
         let value = if spec.ends_with(char::is_alphabetic) {
             value.clone()
         } else {
@@ -53,7 +53,7 @@ impl Part {
 }
 
 impl Template {
-    /// Reads a template. `names` are the names that it may use; `None` if they are not known.
+    /// Reads a template. `names` are the names that it may use, or `None` if they are not known.
     pub(crate) fn parse(literal: &LitStr, names: Option<&Names>) -> syn::Result<Self> {
         let mut scanner = Scanner {
             text: &literal.value(),
@@ -83,11 +83,12 @@ impl Scanner<'_> {
     fn scan(&mut self) -> syn::Result<()> {
         let (text, mut at, mut fixed) = (self.text, 0, 0);
         if text.is_empty() {
-            let reason = "the key is empty: say what is locked, as in `\"order:{order_id}\"`";
+            let reason = "the key is empty: name what is locked, as in `\"order:{order_id}\"`";
             return self.refuse(0..0, reason);
         }
         if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
-            let reason = format!("a key has no control characters, and this is {c:?}: write `:`");
+            let reason =
+                format!("a key must not contain control characters, but this is {c:?}: write `:`");
             return self.refuse(at..at + c.len_utf8(), &reason);
         }
         while let Some(c) = text[at..].chars().next() {
@@ -110,18 +111,19 @@ impl Scanner<'_> {
         self.end_of_text();
         if fixed == 0 {
             let reason =
-                "the key has no fixed text, and does not say what is locked: write `order:{id}`";
+                "the key has no fixed text, so it does not say what is locked: write `order:{id}`";
             return self.refuse(0..text.len(), reason);
         }
         if fixed > LONGEST_KEY {
-            let reason =
-                format!("the fixed text has {fixed} bytes, and a key has at most {LONGEST_KEY}");
+            let reason = format!(
+                "the fixed text has {fixed} bytes, but a key may have at most {LONGEST_KEY}"
+            );
             return self.refuse(0..0, &reason);
         }
         Ok(())
     }
 
-    /// Reads a value, from its brace on; returns where it ends.
+    /// Reads a value, starting at its brace, and returns where it ends.
     fn value(&mut self, open: usize) -> syn::Result<usize> {
         let inner = &self.text[open + 1..];
         let length = inner.find(['{', '}']).unwrap_or(inner.len());
@@ -161,7 +163,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// Two values need fixed text between them that neither can contain. Otherwise `("ab", "c")` and `("a", "bc")` make one key.
+    /// Two values need fixed text between them that neither can contain. Otherwise `("ab", "c")` and `("a", "bc")` would make
+    /// one key.
     fn check_distance(&self, open: usize, end: usize) -> syn::Result<()> {
         let between = &self.pending;
         let parts = |c: char| !c.is_alphanumeric() && c != '%';
@@ -172,7 +175,7 @@ impl Scanner<'_> {
         if between.is_empty() {
             return self.refuse(open..end, &format!("two values touch, {why}"));
         }
-        let reason = format!("only `{between}` stands between two values, {why}");
+        let reason = format!("only `{between}` separates two values, {why}");
         self.refuse(open - between.len()..open, &reason)
     }
 
@@ -196,8 +199,8 @@ impl Scanner<'_> {
             if !is_member {
                 return self.names?.find(name).cloned();
             }
-            // All fields and methods have the span of the whole template. Without a mark as generated, a compiler that knows a better
-            // name offers to replace the whole template by it.
+            // All fields and methods have the span of the whole template. Without a mark as generated, a compiler that knows a
+            // better name would offer to replace the whole template by it.
             let mut marked = name.clone();
             marked.set_span(name.span().resolved_at(Span::mixed_site()));
             Some(marked)
@@ -232,7 +235,7 @@ impl Scanner<'_> {
             (Expr::Binary(_) | Expr::Unary(_) | Expr::Range(_) | Expr::Cast(_), _) => "an operator",
             _ => "more than a parameter, a path, a field, an index or a call",
         };
-        let reason = "cannot stand in a key template: write `key = expression` instead";
+        let reason = "cannot be used in a key template: write `key = expression` instead";
         Err(format!("{refused} {reason}"))
     }
 
@@ -246,7 +249,7 @@ impl Scanner<'_> {
             return Ok(());
         };
         let text = name.unraw().to_string();
-        // A constant may stand for an argument.
+        // A constant may be used instead of an argument.
         if names.find(name).is_some() || text.starts_with(char::is_uppercase) {
             return Ok(());
         }
@@ -256,13 +259,13 @@ impl Scanner<'_> {
             None if known.iter().any(|name| name.starts_with("__arg")) => {
                 "another attribute has renamed some: put `#[distributed_lock]` above it".to_owned()
             }
-            None if !known.is_empty() => format!("there is `{}`", known.join("`, `")),
+            None if !known.is_empty() => format!("the function has `{}`", known.join("`, `")),
             _ => "the function has none".to_owned(),
         };
         Err(format!("no parameter is called `{text}`: {advice}"))
     }
 
-    /// Says what is wrong with a range of the text's bytes, and shows them.
+    /// Reports an error in a range of the text's bytes, and shows them.
     fn refuse<T>(&self, wrong: Range<usize>, reason: &str) -> syn::Result<T> {
         if wrong.is_empty() {
             return refuse(self.at, reason);
@@ -275,7 +278,7 @@ impl Scanner<'_> {
     }
 }
 
-/// The position of an expression, which decides which forms it may have.
+/// The position of an expression, which determines its allowed forms.
 #[derive(Clone, Copy)]
 enum Place {
     Value,
@@ -294,10 +297,11 @@ fn check_spec(spec: &str) -> Result<(), String> {
     } else if rest.ends_with('p') {
         "an address differs in every process, and so would the key"
     } else if rest.contains('$') || rest.contains(".*") {
-        "a width or precision in a key is a plain number"
+        "a width or precision in a key must be a plain number"
     } else if !has_format_trait(rest) {
         return Err(format!(
-            "there is no format `{spec}`: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{{id:08x}}`"
+            "unknown format `{spec}`: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in \
+             `{{id:08x}}`"
         ));
     } else {
         return Ok(());
@@ -305,8 +309,8 @@ fn check_spec(spec: &str) -> Result<(), String> {
     Err(reason.to_owned())
 }
 
-/// Whether the compiler knows a format spec, which is given without its fill. The compiler itself would report an unknown spec at a
-/// wrong place, since it takes the template for the format string.
+/// Returns `true` if the compiler knows a format spec, which is passed without its fill. The compiler itself would report an
+/// unknown spec at a wrong place, since it takes the template for the format string.
 fn has_format_trait(rest: &str) -> bool {
     let rest = rest.trim_start_matches(['<', '^', '>']);
     let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);

@@ -1,5 +1,5 @@
 //! A body that finishes and is not Send.
-// error: with `on_drop = finish`, the body runs as a task of its own, and this one is not `Send`
+// error: with `on_drop = finish`, the body runs in a task of its own, but it is not `Send`
 // at: #[run_once(key = "k", keep = "1h")]
 // note: write `on_drop = cancel`
 use std::rc::Rc;

@@ -1,8 +1,8 @@
 //! A value in several keys of a list: the bound that it lacks is proposed once.
-// error: `T` cannot stand in a lock key
+// error: `T` cannot be part of a lock key
 // at: "order:{id}"
 // note: consider restricting type parameter `T` with trait `KeyPart`
-// error: `U` cannot stand in a lock key
+// error: `U` cannot be part of a lock key
 // at: "event:{other}"
 
 use lock_core::{LockError, distributed_lock};

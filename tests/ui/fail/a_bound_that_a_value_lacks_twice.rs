@@ -1,5 +1,5 @@
 //! A value that the key has with a spec and without: the bound that is missing is proposed once.
-// error: `T` cannot stand in a lock key
+// error: `T` cannot be part of a lock key
 // at: "order:{id}:{id:04}"
 // note: consider restricting type parameter `T` with trait `KeyPart`
 

@@ -1,5 +1,5 @@
 //! A boxed future that cannot fail.
-// error: `u8` cannot carry a failed lock
+// error: `u8` cannot represent a lock failure
 // at: u8
 
 use lock_core::distributed_lock;

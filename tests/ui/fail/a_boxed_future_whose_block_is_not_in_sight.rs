@@ -1,5 +1,5 @@
 //! A boxed future with a block that is not in sight.
-// error: the `async` block of this future is not in sight
+// error: the `async` block of this future is not visible
 // at: std::pin::Pin<Box<dyn std::future::Future<Output = Result<(), LockError>>>>
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A control character in the key.
-// error: a key has no control characters, and this is '\n'
+// error: a key must not contain control characters, but this is '\n'
 // at: "order\n{order_id}"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A duration of days.
-// error: there is no unit `d`
+// error: unknown unit `d`
 // at: "1d"
 
 use lock_core::{LockError, distributed_lock};

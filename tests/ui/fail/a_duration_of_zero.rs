@@ -1,5 +1,5 @@
 //! A duration of zero.
-// error: it is zero, and the least is `"100ms"`
+// error: it is zero, but must be at least `"100ms"`
 // at: "0s"
 
 use lock_core::{LockError, distributed_lock};

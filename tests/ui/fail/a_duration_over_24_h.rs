@@ -1,5 +1,5 @@
 //! A duration over 24 h.
-// error: it is too long, and the most is `"24h"`
+// error: it is too long, and must be at most `"24h"`
 // at: "24h1ms"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A duration that is a fraction.
-// error: `wait` is no usable duration: write a text with a unit
+// error: `wait` is not a usable duration: write a text with a unit
 // at: 1.5
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A duration under 100 ms.
-// error: it is too short, and the least is `"100ms"`
+// error: it is too short, and must be at least `"100ms"`
 // at: "99ms"
 
 use lock_core::{LockError, distributed_lock};

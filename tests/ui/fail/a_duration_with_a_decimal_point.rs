@@ -1,5 +1,5 @@
 //! A duration with a decimal point.
-// error: write a fraction in a smaller unit
+// error: instead of a fraction, use a smaller unit
 // at: "1.5s"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A duration with an unknown unit.
-// error: there is no unit `sec`: there are `h`, `m`, `s` and `ms`
+// error: unknown unit `sec`: use `h`, `m`, `s` or `ms`
 // at: "10 sec"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A duration without a unit.
-// error: `ttl` is no usable duration: `10` has no unit: write `"10s"`
+// error: `ttl` is not a usable duration: `10` has no unit: write `"10s"`
 // at: "10"
 
 use lock_core::{LockError, distributed_lock};

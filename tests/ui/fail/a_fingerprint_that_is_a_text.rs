@@ -1,13 +1,13 @@
 //! A fingerprint that is a literal, and so the same for each request.
-// error: a fingerprint is a value: write `fingerprint = cents`
+// error: a fingerprint must be a value: write `fingerprint = cents`
 // at: "{cents}"
-// error: a fingerprint is a value: write `fingerprint = card.number`
+// error: a fingerprint must be a value: write `fingerprint = card.number`
 // at: "card {{}} {card.number:>8}"
-// error: a fingerprint is a value: write `fingerprint = (&user, &cents)`
+// error: a fingerprint must be a value: write `fingerprint = (&user, &cents)`
 // at: "{user}:{cents}"
-// error: a fingerprint is a value: this one is the same for each request: write what the request is about, as in `fingerprint = body`
+// error: a fingerprint must be a value: this one is the same for every request: write a value that describes the request, as in `fingerprint = body`
 // at: "cents"
-// error: a fingerprint is a value: this one is the same for each request
+// error: a fingerprint must be a value: this one is the same for every request
 // at: 7
 use lock_core::{LockError, run_once};
 

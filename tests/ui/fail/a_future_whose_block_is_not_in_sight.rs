@@ -1,5 +1,5 @@
 //! A future with a block that is not in sight.
-// error: the `async` block of this future is not in sight
+// error: the `async` block of this future is not visible
 // at: impl std::future::Future<Output = Result<(), LockError>>
 
 use lock_core::{LockError, distributed_lock};

@@ -1,11 +1,11 @@
 //! A keep out of bounds.
-// error: `keep` is no usable duration: it is too long, and the most is `"8760h"`
+// error: `keep` is not a usable duration: it is too long, and must be at most `"8760h"`
 // at: "8761h"
-// error: `keep` is no usable duration: it is too short, and the least is `"100ms"`
+// error: `keep` is not a usable duration: it is too short, and must be at least `"100ms"`
 // at: "99ms"
-// error: `keep` is no usable duration: there is no unit `d`: there are `h`, `m`, `s` and `ms`
+// error: `keep` is not a usable duration: unknown unit `d`: use `h`, `m`, `s` or `ms`
 // at: "1d"
-// error: `keep` is no usable duration: only `wait` can be `"forever"`
+// error: `keep` is not a usable duration: only `wait` can be `"forever"`
 // at: "forever"
 // error: `keep` has no value: write `keep = "24h"`
 // at: keep

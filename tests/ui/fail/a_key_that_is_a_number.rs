@@ -1,5 +1,5 @@
 //! A key that is a number.
-// error: a key is text
+// error: a key must be text
 // at: 5
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A key twice in a list.
-// error: this key is in the list already
+// error: this key is already in the list
 // at: "name:{name}"
 
 use lock_core::{LockError, distributed_lock};

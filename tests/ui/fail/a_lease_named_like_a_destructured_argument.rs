@@ -1,5 +1,5 @@
 //! A lease named like a destructured argument.
-// error: `b` is an argument of this function already
+// error: `b` is already an argument of this function
 // at: b
 
 use lock_core::{LockError, distributed_lock};

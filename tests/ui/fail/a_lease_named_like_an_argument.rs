@@ -1,5 +1,5 @@
 //! A lease named like an argument.
-// error: `name` is an argument of this function already
+// error: `name` is already an argument of this function
 // at: name
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A lease that is no name.
-// error: `lease` is the name that the body gives the lease
+// error: `lease` takes the name of the lease in the body
 // at: "lease"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A list that repeats its key.
-// error: a list has its keys one by one
+// error: a list names its keys one by one
 // at: ["a:{name}"; 2]
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A list without keys.
-// error: the list has no key
+// error: the list has no keys
 // at: []
 
 use lock_core::{LockError, distributed_lock};

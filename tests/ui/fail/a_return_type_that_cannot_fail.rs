@@ -1,5 +1,5 @@
 //! A return type that cannot fail.
-// error: `u64` cannot carry a failed lock
+// error: `u64` cannot represent a lock failure
 // at: u64
 // note: on_error
 

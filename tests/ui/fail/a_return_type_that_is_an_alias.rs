@@ -1,5 +1,5 @@
 //! A return type that is an alias.
-// error: cannot carry a failed lock
+// error: cannot represent a lock failure
 // at: Answer<u64>
 
 use lock_core::distributed_lock;

@@ -1,5 +1,5 @@
 //! A return type that is an option.
-// error: `Option<u64>` cannot carry a failed lock
+// error: `Option<u64>` cannot represent a lock failure
 // at: Option<u64>
 
 use lock_core::distributed_lock;

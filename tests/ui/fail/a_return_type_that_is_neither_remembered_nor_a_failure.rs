@@ -1,8 +1,8 @@
 //! A return type that is neither remembered nor carries a failed lock: one error.
-// error: `u64` cannot be remembered for later callers, or cannot carry a failed lock
+// error: `u64` cannot be remembered for later callers, or cannot represent a lock failure
 // at: u64
 // note: return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned` and `E: From<lock_core::LockError>`
-// error: `Receipt` cannot be remembered for later callers, or cannot carry a failed lock
+// error: `Receipt` cannot be remembered for later callers, or cannot represent a lock failure
 // at: Receipt
 use lock_core::run_once;
 

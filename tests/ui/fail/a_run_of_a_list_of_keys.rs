@@ -1,5 +1,5 @@
 //! A run of a list of keys.
-// error: a body runs once for one key: write one with all values, as in `"transfer:{from}:{to}"`
+// error: a body runs once for a single key: write one key with all values, as in `"transfer:{from}:{to}"`
 // at: ["from:{from}", "to:{to}"]
 use lock_core::{LockError, run_once};
 

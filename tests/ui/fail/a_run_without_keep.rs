@@ -1,5 +1,5 @@
 //! A run without keep.
-// error: no `keep`: say for how long a repeat gets the result, as in `keep = "24h"`
+// error: missing `keep`: set for how long a repeat gets the result, as in `keep = "24h"`
 // at: #[lock_core::run_once(key = "k")]
 use lock_core::LockError;
 

@@ -1,5 +1,5 @@
 //! A template with a dereference.
-// error: an operator cannot stand in a key template
+// error: an operator cannot be used in a key template
 // at: "order:{*name}"
 
 use lock_core::{LockError, distributed_lock};

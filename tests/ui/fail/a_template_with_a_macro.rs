@@ -1,5 +1,5 @@
 //! A template with a macro.
-// error: a macro cannot stand in a key template
+// error: a macro cannot be used in a key template
 // at: "order:{line!()}"
 
 use lock_core::{LockError, distributed_lock};

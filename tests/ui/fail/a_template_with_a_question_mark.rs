@@ -1,5 +1,5 @@
 //! A template with a question mark.
-// error: `?` cannot stand in a key
+// error: `?` cannot be used in a key
 // at: "order:{name.parse()?}"
 
 use lock_core::{LockError, distributed_lock};

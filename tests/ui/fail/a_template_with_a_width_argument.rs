@@ -1,5 +1,5 @@
 //! A template with a width argument.
-// error: a width or precision in a key is a plain number
+// error: a width or precision in a key must be a plain number
 // at: "order:{name:1$}"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A template with an operator.
-// error: an operator cannot stand in a key template
+// error: an operator cannot be used in a key template
 // at: "order:{order_id + 1}"
 
 use lock_core::{LockError, distributed_lock};

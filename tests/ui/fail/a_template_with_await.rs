@@ -1,5 +1,5 @@
 //! A template with await.
-// error: `.await` cannot stand in a key template: write `key = expression` instead
+// error: `.await` cannot be used in a key template: write `key = expression` instead
 // at: "order:{name.await}"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,7 +1,7 @@
 //! Only a wait can have no end.
-// error: `ttl` is no usable duration: only `wait` can be `"forever"`
+// error: `ttl` is not a usable duration: only `wait` can be `"forever"`
 // at: "forever"
-// error: `max_hold` is no usable duration: without a bound it is left out
+// error: `max_hold` is not a usable duration: to set no bound, leave it out
 // at: "forever"
 
 use lock_core::{LockError, distributed_lock};

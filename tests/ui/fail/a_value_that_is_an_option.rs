@@ -1,5 +1,5 @@
 //! A value that is an option.
-// error: `Option<u64>` cannot stand in a lock key
+// error: `Option<u64>` cannot be part of a lock key
 // at: "order:{id}"
 // note: say what `None` means
 

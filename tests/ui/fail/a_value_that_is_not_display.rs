@@ -1,8 +1,8 @@
 //! A value that is not display.
-// error: `Order` cannot stand in a lock key
+// error: `Order` cannot be part of a lock key
 // at: "order:{order}"
 // note: does not implement `Display`
-// note: name the field that tells one from another
+// note: name the field that identifies it
 
 use lock_core::{LockError, distributed_lock};
 

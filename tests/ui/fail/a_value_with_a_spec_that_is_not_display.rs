@@ -1,5 +1,5 @@
 //! A value with a spec that is not display.
-// error: `Option<u64>` cannot stand in a lock key
+// error: `Option<u64>` cannot be part of a lock key
 // at: "order:{id:>5}"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! A value with an unknown format. The compiler alone would point at a wrong place.
-// error: there is no format `zz`: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`⏎    order:{id:zz}⏎             ^^^
+// error: unknown format `zz`: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`⏎    order:{id:zz}⏎             ^^^
 // at: "order:{id:zz}"
 
 use lock_core::{LockError, distributed_lock};

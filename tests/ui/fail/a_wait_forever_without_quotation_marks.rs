@@ -1,5 +1,5 @@
 //! A wait without end, without quotation marks.
-// error: `wait` is no usable duration: it needs quotation marks: write `"forever"`
+// error: `wait` is not a usable duration: it needs quotation marks: write `"forever"`
 // at: forever
 
 use lock_core::{LockError, distributed_lock};

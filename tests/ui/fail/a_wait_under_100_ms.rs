@@ -1,5 +1,5 @@
 //! A wait under 100 ms.
-// error: it is too short, and the least is
+// error: it is too short, and must be at least
 // at: "5ms"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! An async trait method that cannot fail.
-// error: `Vec<u8>` cannot carry a failed lock
+// error: `Vec<u8>` cannot represent a lock failure
 // at: Vec<u8>
 
 use lock_core::distributed_lock;

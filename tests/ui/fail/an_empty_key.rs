@@ -1,5 +1,5 @@
 //! An empty key.
-// error: the key is empty: say what is locked
+// error: the key is empty: name what is locked
 // at: ""
 
 use lock_core::{LockError, distributed_lock};

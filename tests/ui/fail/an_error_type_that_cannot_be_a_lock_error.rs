@@ -1,5 +1,5 @@
 //! An error type that cannot be a lock error.
-// error: `Result<u64, String>` cannot carry a failed lock
+// error: `Result<u64, String>` cannot represent a lock failure
 // at: Result<u64, String>
 
 use lock_core::distributed_lock;

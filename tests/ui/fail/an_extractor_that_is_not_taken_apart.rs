@@ -1,7 +1,7 @@
 //! An extractor of a web framework, in which the value is.
-// error: `axum::extract::Path<u64>` cannot stand in a lock key
+// error: `axum::extract::Path<u64>` cannot be part of a lock key
 // at: "order:{id}"
-// note: of an extractor, write `Path(id): Path<u64>`
+// note: for an extractor, write `Path(id): Path<u64>`
 
 use axum::extract::Path;
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! An unknown name that resembles none.
-// error: no parameter is called `customer`: there is `order_id`, `name`
+// error: no parameter is called `customer`: the function has `order_id`, `name`
 // at: "order:{customer}"
 
 use lock_core::{LockError, distributed_lock};

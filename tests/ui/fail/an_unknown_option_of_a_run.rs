@@ -1,9 +1,9 @@
 //! An unknown option of a run.
-// error: there is no option `retention`: did you mean `keep`?
+// error: unknown option `retention`: did you mean `keep`?
 // at: retention
-// error: there is no option `semaphore`: there are `key`, `ttl`, `wait`, `max_hold`, `on_error`, `lease`, `locks`, `crate`, `on_drop`, `keep`, `fingerprint`
+// error: unknown option `semaphore`: the options are `key`, `ttl`, `wait`, `max_hold`, `on_error`, `lease`, `locks`, `crate`, `on_drop`, `keep`, `fingerprint`
 // at: semaphore
-// error: there is no option `fingerprnt`: did you mean `fingerprint`?
+// error: unknown option `fingerprnt`: did you mean `fingerprint`?
 // at: fingerprnt
 use lock_core::{LockError, run_once};
 

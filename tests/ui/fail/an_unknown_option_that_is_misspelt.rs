@@ -1,5 +1,5 @@
 //! An unknown option that is misspelt.
-// error: there is no option `tll`: did you mean `ttl`?
+// error: unknown option `tll`: did you mean `ttl`?
 // at: tll
 
 use lock_core::{LockError, distributed_lock};

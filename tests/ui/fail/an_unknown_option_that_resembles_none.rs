@@ -1,5 +1,5 @@
 //! An unknown option that resembles none.
-// error: there is no option `colour`: there are `key`, `ttl`, `wait`, `mode`, `permits`, `renew`
+// error: unknown option `colour`: the options are `key`, `ttl`, `wait`, `mode`, `permits`, `renew`
 // at: colour
 
 use lock_core::{LockError, distributed_lock};

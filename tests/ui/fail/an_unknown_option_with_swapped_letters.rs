@@ -1,5 +1,5 @@
 //! An unknown option with swapped letters.
-// error: there is no option `lcoks`: did you mean `locks`?
+// error: unknown option `lcoks`: did you mean `locks`?
 // at: lcoks
 
 use lock_core::{LockError, distributed_lock};

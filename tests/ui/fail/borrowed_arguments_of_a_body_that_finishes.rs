@@ -1,5 +1,5 @@
 //! Borrowed arguments of a body that finishes.
-// error: this argument borrows from the caller, and with `on_drop = finish` the body goes on without the caller: take it by value, as a `String` or an `Arc`, or write `on_drop = cancel`
+// error: this argument borrows from the caller, but with `on_drop = finish` the body continues without the caller: take it by value, as a `String` or an `Arc`, or write `on_drop = cancel`
 // at: name: &str
 // error: this argument borrows from the caller
 // at: count: &mut u8
@@ -7,7 +7,7 @@
 // at: other: Option<&str>
 // error: this argument borrows from the caller
 // at: view: View<'_>
-// error: `self` is borrowed from the caller, and with `on_drop = finish` the body goes on without the caller: take it by value, or write `on_drop = cancel`
+// error: `self` is borrowed from the caller, but with `on_drop = finish` the body continues without the caller: take it by value, or write `on_drop = cancel`
 // at: &self
 // error: `self` is borrowed from the caller
 // at: self: &mut Self

@@ -1,9 +1,9 @@
 //! Impl into response with a response that cannot fail, like a framework's with its feature off, or of another version.
-// error: the response of this `impl IntoResponse` cannot carry a failed lock
+// error: the response of this `impl IntoResponse` cannot represent a lock failure
 // at: IntoResponse
 // note: becomes a `Response`, which does not implement `FromLockError`
-// note: switch on the feature of `lock-core` that bears the name of the framework: `axum` (for axum 0.8, with axum-core 0.5) or `poem` (for poem 3)
-// note: if it is on, the program may have another version of the framework, too: `cargo tree -d` shows whether it has two
+// note: enable the feature of `lock-core` with the name of the framework: `axum` (for axum 0.8, with axum-core 0.5) or `poem` (for poem 3)
+// note: if it is enabled, the program may have two versions of the framework: check with `cargo tree -d`
 
 use lock_core::distributed_lock;
 

@@ -1,9 +1,9 @@
 //! Impl responder without the feature.
 // features: macros
-// error: this `impl Responder` cannot carry a failed lock
+// error: this `impl Responder` cannot represent a lock failure
 // at: Responder
-// note: is actix's with the feature `actix` of `lock-core` only
-// note: switch on the feature `actix` of `lock-core`, which is for actix-web 4
+// note: is actix's only with the feature `actix` of `lock-core`
+// note: enable the feature `actix` of `lock-core`, which supports actix-web 4
 
 use lock_core::distributed_lock;
 

@@ -1,5 +1,5 @@
 //! Locks that is no manager.
-// error: `String` is no lock manager
+// error: `String` is not a lock manager
 // at: name
 
 use lock_core::{LockError, distributed_lock};

@@ -1,7 +1,7 @@
 //! Mistakes in several modes of a list.
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `shared`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `shared`
 // at: read
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `exclusive`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `exclusive`
 // at: "exclusive"
 
 use lock_core::{LockError, distributed_lock};

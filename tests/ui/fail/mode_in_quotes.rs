@@ -1,5 +1,5 @@
 //! Mode in quotes.
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `shared`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `shared`
 // at: "shared"
 
 use lock_core::{LockError, distributed_lock};

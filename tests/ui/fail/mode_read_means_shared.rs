@@ -1,5 +1,5 @@
 //! Mode read means shared.
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `shared`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `shared`
 // at: read
 
 use lock_core::{LockError, distributed_lock};

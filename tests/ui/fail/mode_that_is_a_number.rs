@@ -1,5 +1,5 @@
 //! Mode that is a number.
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes; for so many holders at a time, write `permits = 3` instead
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes; to limit the number of holders, write `permits = 3` instead
 // at: 3
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! Mode that is no word.
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes
 // at: turbo
 
 use lock_core::{LockError, distributed_lock};

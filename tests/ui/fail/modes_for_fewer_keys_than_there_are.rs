@@ -1,5 +1,5 @@
 //! Modes for fewer keys than there are.
-// error: the list of modes has length 2, and that of the keys length 3: write one mode for each key
+// error: the list of modes has length 2, but that of the keys has length 3: write one mode for each key
 // at: [shared, exclusive]
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! Modes for one key.
-// error: there is one key and a list of modes: write `mode = shared`, without brackets
+// error: there is one key, but a list of modes: write `mode = shared`, without brackets
 // at: [shared]
 
 use lock_core::{LockError, distributed_lock};

@@ -3,7 +3,7 @@
 // at: "to:{to}"
 // error: expected a comma before the next mode, as in `[exclusive, shared]`
 // at: shared
-// error: one mode for each key stands between brackets: write `mode = [exclusive, shared]`
+// error: write one mode for each key, in brackets: `mode = [exclusive, shared]`
 // at: (exclusive, shared)
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! No options at all.
-// error: no key: say what is locked
+// error: missing `key`: name what is locked
 // at: #[distributed_lock()]
 
 use lock_core::{LockError, distributed_lock};

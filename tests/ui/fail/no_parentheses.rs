@@ -1,5 +1,5 @@
 //! No parentheses.
-// error: no key: say what is locked, as in `key = "order:{order_id}"`
+// error: missing `key`: name what is locked, as in `key = "order:{order_id}"`
 // at: #[distributed_lock]
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! On busy that is no word.
-// error: `on_busy` is `error`, the default, or `skip`
+// error: `on_busy` must be `error`, the default, or `skip`
 // at: wait
 
 use lock_core::{LockError, distributed_lock};

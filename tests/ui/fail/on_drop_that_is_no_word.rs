@@ -1,7 +1,7 @@
 //! On drop that is no word.
-// error: `on_drop` is `finish`, the default, or `cancel`, without quotes
+// error: `on_drop` must be `finish`, the default, or `cancel`, without quotes
 // at: other
-// error: `on_drop` is `cancel`, the default, or `finish`, without quotes
+// error: `on_drop` must be `cancel`, the default, or `finish`, without quotes
 // at: "finish"
 use lock_core::{LockError, distributed_lock, run_once};
 

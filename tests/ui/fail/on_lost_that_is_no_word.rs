@@ -1,5 +1,5 @@
 //! On lost that is no word.
-// error: `on_lost` is `cancel`, the default, or `continue`
+// error: `on_lost` must be `cancel`, the default, or `continue`
 // at: "cancel"
 
 use lock_core::{LockError, distributed_lock};

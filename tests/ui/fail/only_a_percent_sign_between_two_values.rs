@@ -1,5 +1,5 @@
 //! Only a percent sign between two values.
-// error: only `%` stands between two values
+// error: only `%` separates two values
 // at: "order:{order_id}%{name}"
 
 use lock_core::{LockError, distributed_lock};

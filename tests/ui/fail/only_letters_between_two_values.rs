@@ -1,5 +1,5 @@
 //! Only letters between two values.
-// error: only `x1` stands between two values
+// error: only `x1` separates two values
 // at: "order:{order_id}x1{name}"
 
 use lock_core::{LockError, distributed_lock};

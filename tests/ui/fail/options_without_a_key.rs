@@ -1,5 +1,5 @@
 //! Options without a key.
-// error: no key: say what is locked
+// error: missing `key`: name what is locked
 // at: #[distributed_lock(ttl = "10s")]
 
 use lock_core::{LockError, distributed_lock};

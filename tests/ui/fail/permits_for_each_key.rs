@@ -1,5 +1,5 @@
 //! Permits for each key.
-// error: all keys of a list have the same: write one number
+// error: all keys of a list have the same number: write it once
 // at: [1, 2]
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! Permits in quotes.
-// error: a number has no quotes: write `permits = 3`
+// error: a number takes no quotes: write `permits = 3`
 // at: "3"
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! Permits of another type.
-// error: `&str` is no number of permits
+// error: `&str` is not a number of permits
 // at: name.as_str()
 // note: expected an integer from 1 to 1,000
 

@@ -1,5 +1,5 @@
 //! Permits of zero.
-// error: `permits` is no usable number: it is zero, and the least is 1
+// error: `permits` is not a usable number: it is zero, but must be at least 1
 // at: 0
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! Permits over 1000.
-// error: it is too large, and the most is 1000
+// error: it is too large, and must be at most 1000
 // at: 1001
 
 use lock_core::{LockError, distributed_lock};

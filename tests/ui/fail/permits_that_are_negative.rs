@@ -1,5 +1,5 @@
 //! Permits that are negative.
-// error: it is negative, and the least is 1
+// error: it is negative, but must be at least 1
 // at: -3
 
 use lock_core::{LockError, distributed_lock};

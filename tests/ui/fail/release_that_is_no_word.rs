@@ -1,5 +1,5 @@
 //! Release that is no word.
-// error: `release` is `awaited`, the default, or `background`, without quotes
+// error: `release` must be `awaited`, the default, or `background`, without quotes
 // at: "background"
 
 use lock_core::{LockError, distributed_lock};

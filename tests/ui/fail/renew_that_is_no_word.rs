@@ -1,5 +1,5 @@
 //! Renew that is no word.
-// error: `renew` is `true`, the default, or `false`, without quotes
+// error: `renew` must be `true`, the default, or `false`, without quotes
 // at: "no"
 
 use lock_core::{LockError, distributed_lock};

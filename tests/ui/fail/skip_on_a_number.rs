@@ -1,5 +1,5 @@
 //! Skip on a number.
-// error: `u64` cannot say that the body was skipped
+// error: `u64` cannot express that the body was skipped
 // at: u64
 
 use lock_core::distributed_lock;

@@ -1,5 +1,5 @@
 //! Skip on a number without on error.
-// error: `u64` cannot say both that the body was skipped and that the lock failed
+// error: `u64` cannot express both that the body was skipped and that the lock failed
 // at: u64
 
 use lock_core::distributed_lock;

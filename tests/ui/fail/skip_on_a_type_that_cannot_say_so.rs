@@ -1,5 +1,5 @@
 //! Skip on a type without a value that means skipped.
-// error: `Result<u64, LockError>` cannot say both that the body was skipped and that the lock failed
+// error: `Result<u64, LockError>` cannot express both that the body was skipped and that the lock failed
 // at: Result<u64, LockError>
 // note: Option
 

@@ -1,5 +1,5 @@
 //! Skip on an option without on error.
-// error: `Option<u64>` cannot say both that the body was skipped and that the lock failed
+// error: `Option<u64>` cannot express both that the body was skipped and that the lock failed
 // at: Option<u64>
 // note: on_error
 

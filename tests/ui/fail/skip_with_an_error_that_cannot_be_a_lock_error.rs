@@ -1,5 +1,5 @@
 //! Skip with an error that cannot be a lock error.
-// error: `Result<(), String>` cannot say both that the body was skipped and that the lock failed
+// error: `Result<(), String>` cannot express both that the body was skipped and that the lock failed
 // at: Result<(), String>
 
 use lock_core::distributed_lock;

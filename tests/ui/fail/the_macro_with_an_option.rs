@@ -1,5 +1,5 @@
 //! The macro with an option.
-// error: `Option<u8>` cannot stand in a lock key
+// error: `Option<u8>` cannot be part of a lock key
 // at: "x:{none}"
 
 use lock_core::{LockKey, key};

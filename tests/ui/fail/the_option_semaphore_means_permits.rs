@@ -1,5 +1,5 @@
 //! The option semaphore means permits.
-// error: there is no option `semaphore`: did you mean `permits`?
+// error: unknown option `semaphore`: did you mean `permits`?
 // at: semaphore
 
 use lock_core::{LockError, distributed_lock};

@@ -1,5 +1,5 @@
 //! The option shared means the mode shared.
-// error: there is no option `shared`: write `mode = shared`
+// error: unknown option `shared`: write `mode = shared`
 // at: shared
 
 use lock_core::{LockError, distributed_lock};

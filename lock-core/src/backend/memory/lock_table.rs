@@ -1,23 +1,24 @@
-//! One key: its holders and its queue, as a table without I/O. An operation and the time go in; a reply and notices to other entries
-//! come out.
+//! The holders and the queue of one key, as a table without I/O. Its input is an operation and the time; its output is a reply,
+//! and notices to other entries.
 //!
-//! All requests are of one process, which has at most one acquire request in each of four kinds of mode. A key has permits or the
-//! other three modes. So at most three entries wait, beside those that the process is giving up. For so few, the order of a server
-//! (`advance.lua`) is a plain one:
+//! All requests come from one process, which has at most one acquire request in each of four kinds of mode. A key has permits
+//! or the other three modes, so at most three entries wait, apart from those that the process is giving up. For so few, the
+//! order of a server (`advance.lua`) becomes simple:
 //!
-//! - The holders are one exclusive one, or shared ones, or those of permits.
+//! - The holders are a single exclusive one, or shared ones, or those of permits.
 //! - The queue is served first come, first served. A newcomer goes to its end.
-//! - After an exclusive phase the shared entry is next, also if an exclusive one came before it.
+//! - After an exclusive phase the shared entry is next, even if an exclusive one arrived before it.
 //! - A shared phase has one fencing token.
-//! - An entry for a body that is to run once is exclusive. While there is a result, it is answered and not granted.
-//! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest one that is free. Permits and the
-//!   other modes refuse each other.
+//! - An entry for a body that is to run once is exclusive. While there is a result, the entry is answered and not granted.
+//! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest one that is free. Permits
+//!   and the other modes refuse each other.
 //!
-//! What a server needs because messages can be lost is not here. An entry has no place and no beats, and a batch is not granted in
-//! parts. An entry that its process gave up is released. An entry that lost its owner without a release is passed over.
+//! The parts that a server needs because messages can be lost are absent here. An entry has no place and no beats, and a batch
+//! is not granted in parts. An entry that its process gave up is released. An entry that lost its owner without a release is
+//! skipped.
 //!
-//! There is no timer. Each operation first takes out the holders with a lease that has ended, and lets the entries in that may
-//! enter then. A waiter checks when its holder's lease must have ended.
+//! There is no timer. Each operation first removes the holders whose lease has ended, and admits the entries that may then
+//! enter. A waiter checks when its holder's lease must have ended.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -43,17 +44,17 @@ mod tests;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockTable {
-    /// In the order of their permits, which count in permits mode only.
+    /// In the order of their permits, which matters in permits mode only.
     pub(crate) holders: Vec<EntryHolder>,
-    /// In the order in which they came.
+    /// In the order in which they arrived.
     pub(crate) queue: Vec<QueuedEntry>,
-    /// Whether the last entry that entered was an exclusive one.
+    /// `true` if the last entry that entered was an exclusive one.
     pub(crate) is_shared_next: bool,
     /// The result of the body that ran once, and when it is forgotten.
     pub(crate) result: Option<(Arc<[u8]>, Moment)>,
 }
 
-/// What an operation reads besides the table, and what comes out of it besides its reply.
+/// The input of an operation apart from the table, and its output apart from its reply.
 pub(crate) struct TableUpdate<'a> {
     pub(crate) now: Moment,
     /// The largest fencing token that the process knows.
@@ -61,22 +62,22 @@ pub(crate) struct TableUpdate<'a> {
     pub(crate) wall_clock: fn() -> Duration,
     /// The last fencing token, or stamp, of any table.
     pub(crate) last_token: &'a mut u64,
-    /// Whether an entry has an owner that could use a grant.
+    /// Returns `true` if an entry has an owner that could use a grant.
     pub(crate) is_alive: &'a dyn Fn(EntryNumber) -> bool,
-    /// Each with the number of its entry.
+    /// The notices, each with the number of its entry.
     pub(crate) notices: Vec<(EntryNumber, Notice)>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct EntryHolder {
-    /// `None`: it has no owner, since it is kept for `min_hold` or is elsewhere. No request prolongs or ends its lease.
+    /// `None` if it has no owner, since it is kept for `min_hold` or is elsewhere. No request prolongs or ends its lease.
     pub(crate) number: Option<EntryNumber>,
     kind: RequestKind,
     token: OwnerToken,
     pub(crate) expires: Moment,
     /// The number of its permit.
     pub(crate) permit: u16,
-    /// The fencing tokens that it got when it entered. Shared holders have that of their phase.
+    /// The fencing tokens that it got when it entered. Shared holders have the token of their phase.
     pub(crate) tokens: FencingBlock,
 }
 
@@ -102,7 +103,7 @@ impl LockTable {
             self.advance(None, update);
             return Ok(AcquireOutcome::Done(result));
         }
-        // The reply to an earlier request was lost, or the notice of a grant is not read.
+        // The reply to an earlier request was lost, or the notice of a grant has not been read.
         if let Some(held) = self.holder_mut(own.number) {
             held.extend(now.after(request.ttl));
             let (tokens, permit) = (held.tokens, held.permit);
@@ -129,11 +130,11 @@ impl LockTable {
             return Ok(AcquireOutcome::Granted(grant));
         }
         if request.queue_mode == QueueMode::DoNotQueue {
-            // It was the last one: none waits behind it.
+            // It was the last one, so none waits after it.
             self.leave(own.number);
         }
         if own.mode.is_alone() {
-            // Repeated with each check, as by a server.
+            // Repeated with each check, as a server does.
             let shares = self.holders.iter();
             let shares = shares.filter(|holder| holder.kind == RequestKind::Shared);
             let contended = shares.filter_map(|holder| Some((holder.number?, Notice::Contended)));
@@ -174,7 +175,7 @@ impl LockTable {
         }
     }
 
-    /// Takes an entry out of the queue, too.
+    /// Also removes an entry from the queue.
     pub(crate) fn release(
         &mut self,
         request: &Release,
@@ -232,13 +233,13 @@ impl LockTable {
         })
     }
 
-    /// For how long the result of a run is still kept, if there is one.
+    /// Returns for how long the result of a run is still kept, if there is one.
     pub(crate) fn kept_for(&self, now: Moment) -> Option<Duration> {
         let (_, until) = self.result.as_ref()?;
         Some(until.since(now)).filter(|left| !left.is_zero())
     }
 
-    /// Takes out the holders with a lease that has ended, the waiters that have no owner, and the result that is kept no longer. All
+    /// Removes the holders whose lease has ended, the waiters that have no owner, and the result that is no longer kept. All
     /// operations begin with it.
     pub(crate) fn sweep(&mut self, now: Moment, is_alive: &dyn Fn(EntryNumber) -> bool) {
         self.result.take_if(|(_, until)| *until <= now);
@@ -250,7 +251,7 @@ impl LockTable {
         self.holders.is_empty() && self.queue.is_empty() && self.result.is_none()
     }
 
-    /// Takes out all holders. With `elsewhere_until`, a holder elsewhere has the lock until then. Lets no entry in.
+    /// Removes all holders. With `elsewhere_until`, a holder elsewhere has the lock until then. Admits no entry.
     #[cfg(feature = "testing")]
     pub(crate) fn evict(&mut self, elsewhere_until: Option<Moment>) {
         self.is_shared_next |= elsewhere_until.is_some();
@@ -265,17 +266,17 @@ impl LockTable {
         self.holders = elsewhere.into_iter().collect();
     }
 
-    /// Lets the entries in that may enter now.
+    /// Admits the entries that may enter now.
     pub(crate) fn serve(&mut self, update: &mut TableUpdate<'_>) {
         self.sweep(update.now, update.is_alive);
         self.advance(None, update);
     }
 
-    /// Lets the entries of the queue in that may enter now. The entry of this request, if it is among them, gets its grant without
-    /// a notice.
+    /// Admits the entries of the queue that may enter now. The entry of this request, if it is among them, gets its grant
+    /// without a notice.
     fn advance(&mut self, own: Option<&Acquire>, update: &mut TableUpdate<'_>) -> Option<Grant> {
         let mut mine = None;
-        // Bounded by the queue: each round takes an entry out.
+        // Bounded by the queue, because each round removes an entry.
         while let Some(at) = self.next_to_enter() {
             let queued = self.queue.remove(at);
             let entry = queued.entry;
@@ -283,7 +284,7 @@ impl LockTable {
                 update.notices.push((entry.number, Notice::Hint));
                 continue;
             }
-            // The lease of the entry of this request is as long as it asks for now.
+            // The lease of the entry of this request is as long as it now asks for.
             if let Some(own) = own.filter(|own| own.owner.number() == entry.number) {
                 mine = Some(self.enter(queued, own.ttl, own.tokens, update));
                 continue;
@@ -299,7 +300,7 @@ impl LockTable {
         mine
     }
 
-    /// The position of the next entry, if the holders admit it.
+    /// Returns the position of the next entry, if the holders admit it.
     fn next_to_enter(&self) -> Option<usize> {
         let mut queue = self.queue.iter();
         let shared = queue.position(|queued| queued.entry.mode == Mode::Shared);
@@ -314,7 +315,7 @@ impl LockTable {
         admits.then_some(next)
     }
 
-    /// Makes a holder of an entry that may enter.
+    /// Turns an entry that may enter into a holder.
     fn enter(
         &mut self,
         queued: QueuedEntry,
@@ -336,7 +337,8 @@ impl LockTable {
             kind: mode.kind(),
             token: queued.token,
             expires: update.now.after(ttl),
-            // It fits: each holder was let in by a request for one of at most 1,000 permits, or is one of a few shares.
+            // It fits, because each holder was admitted by a request for one of at most 1,000 permits, or is one of a few
+            // shares.
             permit: u16::try_from(permit).unwrap_or(u16::MAX),
             tokens,
         };
@@ -355,7 +357,7 @@ impl LockTable {
         }
     }
 
-    /// When a waiter is to look again: at the end of the first permit, or of the last lease of the others.
+    /// Returns when a waiter should check again: at the end of the first permit, or of the last lease of the others.
     fn expiry(&self, now: Moment) -> Expiry {
         let ends = self.holders.iter().map(|holder| holder.expires);
         let end = match self.holders.first().map(|holder| holder.kind) {
@@ -365,13 +367,13 @@ impl LockTable {
         end.map_or(Expiry::Unknown, |end| Expiry::In(end.since(now)))
     }
 
-    /// Whether a share is to admit no further task.
+    /// Returns `true` if a share may not admit any further task.
     fn is_contended(&self, mode: Mode) -> bool {
         let mut others = self.queue.iter();
         mode == Mode::Shared && others.any(|queued| queued.entry.mode != Mode::Shared)
     }
 
-    /// Whether the key is held or waited for with permits, and this is another mode, or the reverse.
+    /// Returns `true` if the key is held or waited for with permits, and this is another mode, or the reverse.
     fn is_in_other_mode_than(&self, own: RequestKind) -> bool {
         let held = self.holders.iter().map(|holder| holder.kind);
         let queued = self.queue.iter().map(|queued| queued.entry.mode.kind());
@@ -391,17 +393,17 @@ impl LockTable {
 }
 
 impl EntryHolder {
-    /// Never shortens.
+    /// Extends the lease, and never shortens it.
     fn extend(&mut self, expires: Moment) {
         self.expires = self.expires.max(expires);
     }
 }
 
 impl TableUpdate<'_> {
-    /// Takes fencing tokens that are larger than all before, and than those that the process knows.
+    /// Issues fencing tokens that are larger than all before, and than those that the process knows.
     ///
-    /// They are on the scale of a server's, and as exact as the wall clock. They grow from one run of the program to the next. So a
-    /// database that outlives the process accepts the tokens of the next run.
+    /// They are on the scale of a server's, and as exact as the wall clock. They grow from one run of the program to the next,
+    /// so a database that outlives the process accepts the tokens of the next run.
     fn issue_tokens(&mut self, count: u32) -> FencingBlock {
         let larger = 1 + self.known_fencing.max(*self.last_token);
         let first = in_tokens((self.wall_clock)()).max(larger);

@@ -1,7 +1,7 @@
 //! Locks inside one process: for development, for tests, and for programs that run once.
 //!
-//! `lock_table.rs` decides, for one key, which of the requests of this process have it. Here is the map of the keys, and what the
-//! tables cannot do: reading the clock, and telling entries what became of them.
+//! `lock_table.rs` decides, for one key, which of the requests of this process have it. This file has the map of the keys, and
+//! does what the tables cannot: read the clock, and notify entries of their grants.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -35,14 +35,14 @@ pub(crate) struct MemoryBackend {
 
 struct Locks {
     tables: HashMap<Arc<str>, LockTable>,
-    /// Expired entries are swept when the map has grown to this size, so it holds at most twice what is alive.
+    /// Expired entries are swept when the map has grown to this size, so it holds at most twice as many entries as are alive.
     sweep_at: usize,
     last_token: u64,
 }
 
 const SMALLEST_SWEEP: usize = 64;
 
-/// Never shows what is locked: the entries hold owner tokens.
+/// Never shows the contents, because the entries hold owner tokens.
 impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryBackend").finish_non_exhaustive()
@@ -62,13 +62,13 @@ impl MemoryBackend {
         }
     }
 
-    /// Takes the key from its holders. With `elsewhere_until`, a holder elsewhere has it until then. Lets no waiter in.
+    /// Takes the key from its holders. With `elsewhere_until`, a holder elsewhere has it until then. Admits no waiter.
     #[cfg(feature = "testing")]
     pub(crate) fn evict(&self, full_key: &Arc<str>, elsewhere_until: Option<Moment>) {
         self.update(full_key, 0, |table, _| table.evict(elsewhere_until));
     }
 
-    /// Lets the waiters in that may enter now.
+    /// Admits the waiters that may enter now.
     #[cfg(feature = "testing")]
     pub(crate) fn serve(&self, full_key: &Arc<str>) {
         self.update(full_key, 0, LockTable::serve);
@@ -78,7 +78,7 @@ impl MemoryBackend {
         self.update(full_key, 0, |table, _| table.result = None);
     }
 
-    /// For how long the result of a run is still kept, if there is one.
+    /// Returns for how long the result of a run is still kept, if there is one.
     #[cfg(feature = "testing")]
     pub(crate) fn result_kept_for(&self, full_key: &str) -> Option<Duration> {
         let locks = self.locks.lock();
@@ -107,7 +107,7 @@ impl MemoryBackend {
         })
     }
 
-    /// Makes one operation on the table of a key, and delivers its notices. A table with nothing in it is not kept.
+    /// Makes one operation on the table of a key, and delivers its notices. An empty table is not kept.
     fn update<T>(
         &self,
         full_key: &Arc<str>,
@@ -115,7 +115,8 @@ impl MemoryBackend {
         operation: impl FnOnce(&mut LockTable, &mut TableUpdate<'_>) -> T,
     ) -> T {
         let now = self.clock.now();
-        // Called with the mutex of the tables locked. This cannot deadlock: code with the mutex of the owners locks no other one.
+        // Called with the mutex of the tables locked. This cannot deadlock, because code with the mutex of the owners locks no
+        // other one.
         let is_alive = |number| self.grants.owners.is_alive(number);
         let mut locks = self.locks.lock();
         locks.sweep(now, &is_alive);
@@ -141,16 +142,16 @@ impl MemoryBackend {
         result
     }
 
-    /// Tells entries what became of them, by calls into their state machines. No mutex is locked: the registry carries its actions
-    /// out without its own, and a request is executed before its future is polled. A notice may come while its request has not read
-    /// its reply. Then it is kept until the reply is read, as a message of a server would be, and is recognised by its stamp.
+    /// Notifies entries, by calls into their state machines. No mutex is locked: the registry carries its actions out without
+    /// its own, and a request is executed before its future is polled. A notice may arrive while its request has not read its
+    /// reply. Then it is kept until the reply is read, as a message of a server would be, and is recognised by its stamp.
     ///
-    /// A state that is notified may make requests of its own, within the call. The chain of such requests ends. A grant takes an entry
-    /// out of the queue, and a state with a waiter for it keeps the lock. A state without a waiter releases it, and acquires again
-    /// only when a task polls. If the first waiter asks for another ttl or number of permits, the state releases the lock. Then
-    /// it acquires again once, with what that waiter wants. A share that gets to know that it is contended is closed, once. So a
-    /// chain has at most two grants for each of the four states of the key, and one release for each share. An entry that is
-    /// notified of a result is not in the queue any more, and its request is answered with the result.
+    /// A state that is notified may make requests of its own, within the call. The chain of such requests ends. A grant removes
+    /// an entry from the queue, and a state with a waiter for it keeps the lock. A state without a waiter releases it, and
+    /// acquires again only when a task polls. If the first waiter asks for another ttl or number of permits, the state releases
+    /// the lock, and then acquires again once, with the values that this waiter wants. A share that learns that it is contended
+    /// is closed, once. So a chain has at most two grants for each of the four states of the key, and one release for each
+    /// share. An entry that is notified of a result is no longer in the queue, and its request is answered with the result.
     fn deliver(&self, notices: Vec<(EntryNumber, Notice)>, now: Moment) {
         for (number, notice) in notices {
             self.grants.notify_entry(number, notice, now);

@@ -1,4 +1,4 @@
-//! From a url to a store, and the first connection: which server it leads to, and what its user may do.
+//! From a url to a store, and the first connection: which server it leads to, and which rights its user has.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -43,8 +43,8 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Connects with the first request. `grants`: where they are delivered; `None` for one of several servers, of which none can grant
-    /// a lock that a majority has.
+    /// Creates a store, which connects with the first request. `grants` is where grants are delivered; `None` for one of
+    /// several servers, of which none can grant a lock that a majority has.
     pub(crate) fn new(
         server: &Named,
         settings: &Settings,
@@ -72,7 +72,7 @@ impl RedisStore {
             }
             Topology::Shards(_) if settings.replicas.is_some() => {
                 return Err(LockError::invalid(
-                    "min_replicas_acked is not possible with `?sharded=true`: which shard's replicas acknowledge is not known",
+                    "min_replicas_acked is not possible with `?sharded=true`: it is unknown which shard's replicas acknowledge",
                 ));
             }
             Topology::Shards(address) => {
@@ -102,7 +102,7 @@ impl RedisStore {
         })))
     }
 
-    /// The same as [`greet`](Self::greet), and then makes the request connection of the calling task's runtime. Without that
+    /// Like [`greet`](Self::greet), and then makes the request connection of the calling task's runtime. Without that
     /// connection, requests use the one of the manager's thread.
     pub(crate) fn greet_for_caller(&self) -> Reply<()> {
         let store = self.clone();
@@ -120,7 +120,7 @@ impl RedisStore {
         })
     }
 
-    /// Makes the first connection, verifies which server it leads to, and that its user has the rights that locks need.
+    /// Makes the first connection, and verifies which server it leads to, and that its user has the rights that locks need.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
         let within = self.0.timing.connect_timeout + self.0.timing.command_timeout;
         let until = CLOCK.now().after(within);
@@ -149,7 +149,7 @@ impl RedisStore {
     }
 }
 
-/// The location of all keys on a server that has all of them.
+/// Returns the location of all keys on a server that has all of them.
 fn one_server(
     address: Address,
     sentinels: Option<Arc<dyn PrimaryFinder>>,

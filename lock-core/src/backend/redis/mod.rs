@@ -1,4 +1,4 @@
-//! Locks on one Redis or Valkey primary. The only place that builds a Redis command.
+//! Locks on Redis and Valkey. The only place that builds a Redis command.
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,7 +39,7 @@ impl Backend for RedisStore {
                     ..
                 }) = renewed
                 {
-                    // The release is to grant the lock, too.
+                    // So that the release also grants the lock.
                     store.note_others(&request.owner.key, true);
                 }
             }
@@ -88,9 +88,9 @@ impl Operate for RedisStore {
 }
 
 impl RedisStore {
-    /// Whether a batch of renewals is a transaction. It takes two round trips, and a connection has one transaction at a time. Further
-    /// batches would wait for that connection until they are late. In a cluster each key is a transaction, and a node that hangs must
-    /// not delay the renewals at others.
+    /// Returns `true` if a batch of renewals is a transaction. It takes two round trips, and a connection runs one transaction
+    /// at a time, so further batches would wait for that connection until they are late. In a cluster each key is a
+    /// transaction, and a node that hangs must not delay the renewals on others.
     fn renews_by_transactions(&self) -> bool {
         let Some(server) = self.0.servers.only() else {
             return false;

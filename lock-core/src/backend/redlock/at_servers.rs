@@ -1,14 +1,14 @@
-//! One lock at each of the servers.
+//! The state of one lock on each of the servers.
 //!
-//! A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may be granted the key there
-//! later. So the requests about a lock at a server take turns, which end with their replies or time-outs. The release at a server has
-//! the last turn.
+//! A voting round ends with the majority's reply. Requests to the other servers stay in flight, and may be granted the key
+//! there later. So the requests about a lock on a server take turns, which end with their replies or time-outs, and the release
+//! on a server has the last turn.
 //!
-//! For the driver, all servers together are one order. There is a reply on it as soon as each server has replied on the order that
-//! carried its requests. Until then a release has an outcome, by a majority, and no order. So the driver repeats it, and each try
-//! is sent to those servers only that are not certain yet. Usually the last reply comes before the second try, which then sends
-//! nothing. A server that refuses for good counts as certain after a few refusals: no further try is of use there, and the key ends
-//! with its ttl. A server that does not answer is tried until the driver gives up.
+//! For the driver, all servers together are one order. There is a reply on it as soon as each server has replied on the order
+//! that carried its requests. Until then a release has an outcome, by a majority, but no order. So the driver repeats it, and
+//! each try is sent only to those servers that are not certain yet. Usually the last reply arrives before the second try, which
+//! then sends nothing. A server that refuses for good counts as certain after a few refusals: further tries are useless there,
+//! and the key ends with its ttl. A server that does not answer is tried until the driver gives up.
 //!
 //! All of it runs on the manager's thread.
 
@@ -30,44 +30,44 @@ use crate::{
     failure::Failure,
 };
 
-/// After so many replies of a server that refuse the release for good, no further try is of use there.
+/// After this many replies of a server that refuse the release for good, further tries are useless there.
 const MOST_REFUSALS: u32 = 3;
 
-/// A lock at all servers, in their order.
+/// A lock on all servers, in the order of the servers.
 pub(super) struct AtServers {
     pub(super) each: Box<[Arc<AtServer>]>,
-    /// Whether another process has asked for the lock meanwhile.
+    /// `true` if another process has asked for the lock in the meantime.
     pub(super) is_wanted: AtomicBool,
-    /// Whether its release has had an outcome.
+    /// `true` if its release has had an outcome.
     pub(super) is_released: AtomicBool,
 }
 
-/// A lock at one of them.
+/// A lock on one of the servers.
 pub(super) struct AtServer {
-    /// Whether the release has begun.
+    /// `true` if the release has begun.
     is_closed: AtomicBool,
     /// Locked for a turn.
     known: Mutex<KnownAtServer>,
 }
 
-/// What is known of a lock at one of the servers.
+/// The known state of a lock on one of the servers.
 pub(super) struct KnownAtServer {
-    /// Its records are those of requests that had no reply.
+    /// Its records are those of requests that got no reply.
     owner: Arc<Owner>,
-    /// Whether the server took the key.
+    /// `true` if the server took the key.
     took: bool,
-    /// Whether the release is over: the key is not ours there and will not be, or the server refuses for good.
+    /// `true` if the release is over, because the key is not ours there and will not be, or the server refuses for good.
     is_over: bool,
     /// The first outcome of its release.
     outcome: Option<Result<ReleaseOutcome, Failure>>,
-    /// How many tries of the release were refused for good.
+    /// The number of tries of the release that were refused for good.
     refused: u32,
-    /// Whether a try of the release was sent and has no reply.
+    /// `true` if a try of the release was sent and got no reply.
     may_have_done_it: bool,
 }
 
 impl AtServers {
-    /// Returns the records of a lock at this many servers: always as many.
+    /// Returns the records of a lock on this many servers, which must be the same number in every call.
     pub(super) fn of(owner: &Owner, count: usize) -> &Self {
         owner.kept(|| Self {
             each: (0..count).map(|_| AtServer::new(owner)).collect(),
@@ -76,15 +76,15 @@ impl AtServers {
         })
     }
 
-    /// Whether some server has the key, may have it, or may be granted it.
+    /// Returns `true` if some server has the key, may have it, or may be granted it.
     pub(super) fn may_hold(&self) -> bool {
-        // Each request that is in flight, or about to leave, has a clone.
+        // Each request that is in flight, or about to be sent, has a clone.
         let is_asked = |at: &Arc<AtServer>| Arc::strong_count(at) > 1;
         let may_hold = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.may_hold());
         self.each.iter().any(|at| is_asked(at) || may_hold(at))
     }
 
-    /// The order of all servers together, if there is a reply on it.
+    /// Returns the order of all servers together, if there is a reply on it.
     pub(super) fn order(&self) -> Option<Order> {
         let is_over = |at: &Arc<AtServer>| at.known.try_lock().is_ok_and(|known| known.is_over);
         self.each.iter().all(is_over).then_some(Order::LOCAL)
@@ -106,7 +106,8 @@ impl AtServer {
         })
     }
 
-    /// Waits for the turn of a request that may be granted the key. Fails if the release has begun: the request must not leave.
+    /// Waits for the turn of a request that may be granted the key. Fails if the release has begun, so that the request must
+    /// not be sent.
     pub(super) async fn turn(&self) -> Result<MutexGuard<'_, KnownAtServer>, Failure> {
         let mut known = self.known.lock().await;
         if self.is_closed.load(Ordering::Acquire) {
@@ -114,20 +115,21 @@ impl AtServer {
                 "this request was released before it was sent",
             ));
         }
-        // An earlier request had no reply, and may have taken the key. A later refusal settles when, and not whether.
+        // An earlier request got no reply, and may have taken the key. A later refusal settles when, but not whether.
         known.took |= !known.owner.in_flight.is_empty();
         Ok(known)
     }
 
-    /// Makes a try of the release at this server, unless it is over there. Returns what the first reply said.
+    /// Makes a try of the release on this server, unless it is over there. Returns the outcome of the first reply.
     ///
-    /// If the key is not held any more, and an earlier try has no reply, that try deleted it, unless the lease ran out meanwhile.
+    /// If the key is no longer held, and an earlier try got no reply, that try deleted it, unless the lease ran out in the
+    /// meantime.
     pub(super) async fn release(
         &self,
         node: &impl Backend,
         request: Release,
     ) -> Result<ReleaseOutcome, Failure> {
-        // From now on no request leaves. One that has left ends with its time-out at the latest.
+        // From now on no request is sent. One that has been sent ends with its time-out at the latest.
         self.is_closed.store(true, Ordering::Release);
         let mut known = self.known.lock().await;
         known.is_over |= !known.may_hold();
@@ -148,18 +150,20 @@ impl AtServer {
 }
 
 impl KnownAtServer {
-    /// The orders of the requests that may be granted the key.
+    /// Returns the orders of the requests that may be granted the key.
     pub(super) fn in_flight(&self) -> &InFlight {
         &self.owner.in_flight
     }
 
-    /// Notes the reply to such a request, and whether the server took the key. It also settles earlier requests on the same connection.
+    /// Records the reply to such a request, and whether the server took the key. It also settles earlier requests on the same
+    /// connection.
     pub(super) fn note_answer(&mut self, order: Order, took: bool) {
         self.owner.in_flight.note_answer(Some(order));
         self.took |= took;
     }
 
-    /// Notes that a try of the release failed. A server that does not answer is asked again and again, one that refuses is not.
+    /// Records that a try of the release failed. A server that does not answer is asked again and again, but not one that
+    /// refuses.
     fn note_failure(&mut self, failure: &Failure) {
         let was_sent = !self.owner.released_on.is_empty();
         self.may_have_done_it |= was_sent && !failure.is_definite();
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_released_at_a_server_to_which_nothing_left() {
+    async fn nothing_is_released_on_a_server_to_which_nothing_was_sent() {
         let (server, node, release) = server();
         drop(server.turn().await);
         let released = server.release(&node, release).await;
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_release_at_a_server_waits_for_the_request_in_flight_there() {
+    async fn a_release_on_a_server_waits_for_the_request_in_flight_there() {
         let (server, node, release) = server();
         let mut known = server.turn().await.expect("no release");
         known.in_flight().note_sent_on(Order::new(2));
@@ -238,7 +242,10 @@ mod tests {
         known.note_answer(Order::new(2), true);
         drop(known);
         assert!(released.await.is_ok());
-        assert!(next.await.is_err(), "it has not left before the release");
+        assert!(
+            next.await.is_err(),
+            "the request was not sent before the release"
+        );
         let known = server.known.lock().await;
         assert!(known.is_over && !known.owner.released_on.is_empty());
     }
@@ -263,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_refuses_three_times_is_asked_no_more() {
+    async fn a_server_that_refuses_three_times_is_not_asked_again() {
         let (server, node, release) = server();
         let mut known = server.turn().await.expect("no release");
         known.note_answer(Order::new(2), true);

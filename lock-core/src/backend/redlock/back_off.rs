@@ -1,25 +1,25 @@
-//! The back-off that keeps several servers fair. They send no message when a lock is released: waiters poll. A process that
-//! releases and asks again at once would always come first. So the servers remember for a moment which process asked. A process
-//! that learns this while it has the lock leaves the lock alone for about one polling pause after its release.
+//! The back-off that keeps several servers fair. They send no message when a lock is released, so waiters poll, and a process
+//! that releases and asks again at once would always be first. Therefore the servers remember for a moment which process asked.
+//! A process that learns this while it has the lock leaves the lock alone for about one polling pause after its release.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{moment::Moment, runtime::mutex::Mutex};
 
-/// The keys that others are to get first, and until when.
+/// The keys that others should get first, and until when.
 #[derive(Debug, Default)]
 pub(super) struct BackOff(Mutex<HashMap<Arc<str>, Moment>>);
 
 impl BackOff {
-    /// Notes that a key is left alone until then. The others that are over are forgotten: each lasts for a moment only, so they are
-    /// few.
+    /// Records that a key is left alone until then. Entries that are over are removed; each lasts only for a moment, so there
+    /// are few.
     pub(super) fn begin(&self, full_key: &Arc<str>, until: Moment, now: Moment) {
         let mut keys = self.0.lock();
         keys.retain(|_, until| now < *until);
         keys.insert(full_key.clone(), until);
     }
 
-    /// Until when a key is left alone, if it was noted since its last request.
+    /// Returns until when a key is left alone, if that was recorded since its last request.
     pub(super) fn end(&self, full_key: &str) -> Option<Moment> {
         self.0.lock().remove(full_key)
     }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_back_off_that_is_over_takes_no_room() {
+    fn a_back_off_that_is_over_takes_no_memory() {
         let back_off = BackOff::default();
         for number in 0..10_000_u32 {
             let now = Moment::from_nanos(0).after(Duration::from_millis(1) * number);

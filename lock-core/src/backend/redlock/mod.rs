@@ -1,15 +1,15 @@
 //! Locks on several independent primaries, of which a majority has to agree (Redlock, by Salvatore Sanfilippo), with fencing
 //! tokens that grow.
 //!
-//! Every request goes to all servers at the same time, and is decided as soon as a majority has replied. So a server that is down
-//! or hangs delays no caller. Requests still in flight then continue. Each server has an in-flight record of its own, and each lock
-//! is released there as on a single server. There is no queue: waiters poll.
+//! Every request is sent to all servers at the same time, and is decided as soon as a majority has replied, so a server that is
+//! down or hangs delays no caller. Requests still in flight then continue. Each server has an in-flight record of its own, and
+//! each lock is released there as on a single server. There is no queue, so waiters poll.
 //!
-//! - `ballot`: the vote, without I/O: which fencing token to propose, and what the replies add up to;
-//! - `redlock_server`: one server, as this process knows it; `restart_quarantine`: whether it may vote;
-//! - `at_servers`: one lock at each of the servers;
-//! - `requests`, `renew`: acquires and releases, and renewals; `waist`: all that the driver asks;
-//! - `back_off`: letting other processes in.
+//! - `ballot`: the vote, without I/O: which fencing token to propose, and what the replies amount to;
+//! - `redlock_server`: one server, as this process knows it; `restart_quarantine`: the rule by which it may vote;
+//! - `at_servers`: one lock on each of the servers;
+//! - `requests`, `renew`: acquires and releases, and renewals; `waist`: everything that the driver requests;
+//! - `back_off`: letting other processes go first.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ const FAR_AHEAD: u64 = 500 * PER_MILLI;
 #[derive(Clone)]
 pub(crate) struct RedlockBackend(Arc<RedlockServers>);
 
-/// The servers that vote, and what this process knows of all of them together.
+/// The servers that vote, and the knowledge of this process about all of them together.
 struct RedlockServers {
     servers: Vec<Arc<RedlockServer>>,
     settings: Settings,
@@ -56,7 +56,8 @@ struct RedlockServers {
 }
 
 impl RedlockBackend {
-    /// Connects with the first request. `quarantine` is for how long a server must have been watched before it votes.
+    /// Creates the backend, which connects with the first request. `quarantine` is for how long a server must have been watched
+    /// before it votes.
     pub(crate) fn new(
         named: &[Named],
         settings: Settings,
@@ -78,13 +79,14 @@ impl RedlockBackend {
     }
 
     /// Makes the first connections, and verifies which servers they lead to. A majority must reply, and no server may be listed
-    /// twice. Servers that may not vote yet are no failure here.
+    /// twice. Servers that may not vote yet are not a failure here.
     pub(crate) fn greet(&self) -> Reply<()> {
         let servers = self.0.clone();
         Box::pin(async move {
             let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
             let replies = servers.all_replies(connect).await;
-            // Nothing has been locked yet: a mistake about one server is better found now than when another one is down.
+            // Nothing has been locked yet, and it is better to find a mistake about one server now than when another one is
+            // down.
             let mut failures = replies.failures();
             if let Some(invalid) = failures.find(|one| matches!(one, Failure::Invalid(_))) {
                 return Err(invalid.clone());
@@ -111,7 +113,7 @@ impl RedlockServers {
         self.servers.len()
     }
 
-    /// Sends a request to every server, as in [`spawn_each`]. The replies come with the positions of the servers.
+    /// Sends a request to every server, as [`spawn_each`] does. The replies come with the positions of the servers.
     fn request_all<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &self,
         request: impl Fn(usize, Arc<RedlockServer>) -> F,
@@ -140,8 +142,8 @@ impl RedlockServers {
         replies
     }
 
-    /// The number of the first proposal: the last one of a block of `count` tokens. It is the time at which the servers
-    /// will receive it, but above all numbers that this process knows or has proposed.
+    /// Returns the number of the first proposal, which is the last one of a block of `count` tokens. It is the time at which
+    /// the servers will receive it, but above all numbers that this process knows or has proposed.
     fn next_number(&self, known: u64, count: u32) -> u64 {
         let clocks = self.servers.iter().filter_map(|server| server.clock());
         let time = reached_by_majority(self.count(), clocks)
@@ -150,7 +152,7 @@ impl RedlockServers {
         let count = u64::from(count);
         let mut last = self.last_number.lock();
         let mut number = time.max(known + count);
-        // A wrong proposal, by a clock that was set back since, must not make the next ones wrong.
+        // A wrong proposal, by a clock that has been set back since, must not make the next ones wrong.
         if *last < number + FAR_AHEAD {
             number = number.max(*last + count);
         }
@@ -169,8 +171,8 @@ impl RedlockServers {
         reached_by_majority(self.count(), known).unwrap_or_default()
     }
 
-    /// How long one server may take to reply about a lock with this ttl. It is a small part of the ttl, but time enough for a few
-    /// round trips.
+    /// Returns how long one server may take to reply about a lock with this ttl. It is a small part of the ttl, but long enough
+    /// for a few round trips.
     fn patience(&self, ttl: Duration) -> Duration {
         let enough = (self.round_trip() * 4).max(Duration::from_millis(20));
         (ttl / 10)
@@ -180,7 +182,7 @@ impl RedlockServers {
     }
 }
 
-/// Adds to an error which url of the list it is about.
+/// Adds to an error the position of the url that it is about.
 fn in_place(place: usize, error: LockError) -> LockError {
     match error {
         LockError::Invalid { key: None, reason } => {
@@ -190,26 +192,26 @@ fn in_place(place: usize, error: LockError) -> LockError {
     }
 }
 
-/// Verifies the number of servers, and that no url is listed twice. One server behind two urls is found out when it replies.
+/// Verifies the number of servers, and that no url is listed twice. A server behind two urls is detected when it replies.
 fn check_list(named: &[Named]) -> Result<(), LockError> {
     let (count, mut urls) = (named.len(), HashSet::new());
     let is_twin = |named: &Named| matches!(named, Named::Url(url) if !urls.insert(url.clone()));
     Err(LockError::invalid(if count < 3 {
         format!(
-            "{count} servers are no majority of anything: list three or five independent ones, or connect to a single one"
+            "Redlock needs at least three independent servers; got {count}: list three or five, or connect to a single one"
         )
     } else if count.is_multiple_of(2) {
         let less = count - 1;
-        format!("{count} servers survive the loss of no more than {less} would: list an odd number")
+        format!("{count} servers tolerate no more failures than {less}; use an odd number")
     } else if named.iter().any(is_twin) {
-        "one server is listed twice: name each once, or its vote counts twice".to_owned()
+        "a server is listed twice: list each server once, or its vote counts twice".to_owned()
     } else {
         return Ok(());
     }))
 }
 
-/// Sends requests at the same time, each in a task of its own, so that none delays another. They continue when no caller waits for the
-/// replies any more.
+/// Sends requests at the same time, each in a task of its own, so that none delays another. They continue even when no caller
+/// waits for the replies any more.
 fn spawn_each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     sender: &mpsc::UnboundedSender<T>,
     requests: impl IntoIterator<Item = F>,
@@ -228,17 +230,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_proposal_is_above_what_is_known_and_above_the_last_one() {
+    fn each_proposal_is_above_the_known_and_the_proposed_numbers() {
         let named = [0, 1, 2].map(|place| Named::Url(format!("redis://h{place}")));
         let redlock = RedlockBackend::new(&named, Settings::default(), Duration::ZERO);
-        let servers = redlock.expect("whole urls").0;
+        let servers = redlock.expect("valid urls").0;
         let first = servers.next_number(0, 1);
         assert!(servers.next_number(0, 1) > first);
         let second = servers.next_number(first + 1000, 1);
         assert!(second > first + 1000);
-        // All of a block.
+        // All tokens of a block.
         assert!(servers.next_number(0, 64) - 64 >= second);
-        // By a clock that was set back since.
+        // A proposal by a clock that has been set back since.
         let astray = first + 10 * FAR_AHEAD;
         *servers.last_number.lock() = astray;
         assert!(servers.next_number(0, 1) < astray);

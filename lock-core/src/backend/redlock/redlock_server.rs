@@ -1,4 +1,4 @@
-//! One of the servers, as this process knows it: its identity, since when it may vote, what its clock says.
+//! One of the servers, as this process knows it: its identity, the time from which it may vote, and its clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
     runtime::mutex::Mutex,
 };
 
-/// A server that may not vote yet is asked about it this often at most: other processes may have watched it for longer.
+/// A server that may not vote yet is asked about it at most this often, because other processes may have watched it for longer.
 const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct RedlockServer {
     known: Mutex<Known>,
 }
 
-/// What it reported last.
+/// The facts that it reported last.
 #[derive(Debug, Default)]
 struct Known {
     voting_right: Option<VotingRight>,
@@ -52,10 +52,10 @@ struct Known {
 
 #[derive(Clone, Debug)]
 struct VotingRight {
-    /// On which it was found.
+    /// The connection on which it was found.
     connection: ConnectionId,
     watch: Watch,
-    /// When the server has to be checked again: never, if its marker says that it may vote.
+    /// When the server has to be checked again; never, if its marker says that it may vote.
     check_again: Moment,
     /// When another run or marker was found than before.
     lost_data: Option<Moment>,
@@ -81,20 +81,20 @@ impl RedlockServer {
         })
     }
 
-    /// Connects, if need be, and verifies which server it is; returns for how long it will not vote.
+    /// Connects if necessary, and verifies which server it is. Returns for how long it will not vote.
     pub(super) async fn greet(&self) -> Result<Duration, Failure> {
         let voting_right = self.fetch_voting_right(self.patience()).await?;
         Ok(left(voting_right.watch.votes_from))
     }
 
-    /// The same for the first time; also verifies that its user has the rights that locks need.
+    /// Like [`greet`](Self::greet), for the first time. Also verifies that its user has the rights that locks need.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
         let until = self.patience();
         let reached = self.fetch_voting_right(until).await.map(drop);
         self.node.try_out(reached, until).await
     }
 
-    /// Until when a new connection and its first reply may take.
+    /// Returns until when a new connection and its first reply may take.
     fn patience(&self) -> Moment {
         let timing = &self.node.0.timing;
         let within = timing.connect_timeout + timing.command_timeout;
@@ -103,12 +103,12 @@ impl RedlockServer {
 
     /// Asks the server to vote, if its vote counts.
     ///
-    /// A vote counts only on a connection on which the server was identified before as one that may vote. A connection leads to the
-    /// same process from its beginning to its end. The vote itself tells whether the server still has its data.
+    /// A vote counts only on a connection on which the server was identified before as one that may vote. A connection leads to
+    /// the same process from its beginning to its end. The vote itself tells whether the server still has its data.
     ///
     /// # Cancel safety
     ///
-    /// The record of the lock at this server knows which requests may have been executed.
+    /// The record of the lock on this server knows which requests may have been executed.
     pub(super) async fn vote(
         &self,
         proposal: &Proposal,
@@ -139,18 +139,18 @@ impl RedlockServer {
         match vote {
             Vote::Accepted { clock, .. } => self.set_clock(clock, number),
             Vote::Refused { least, clock } => self.set_clock(clock, least),
-            // It is not known whether `least` is the clock or the counter.
+            // It is unknown whether `least` is the clock or the counter.
             Vote::Held { .. } => {}
         }
         if connection != voting_right.connection {
-            let anew = "was connected to anew while it voted";
+            let anew = "was reconnected while it voted";
             return Err(Failure::no_reply(self.text(anew)));
         }
         Ok(vote)
     }
 
-    /// Since when this process has known that the server lost its data. `None` if it did not, or if it may vote before this time has
-    /// passed once more. With a quarantine of zero it votes at once, which is at the user's own risk.
+    /// Returns since when this process has known that the server lost its data. `None` if it did not, or if it may vote before
+    /// this time has passed once more. With a quarantine of zero it votes at once, which is at the user's own risk.
     pub(super) async fn lost_data(&self, within: Duration) -> Option<Moment> {
         let until = CLOCK.now().after(within);
         let voting_right = self.fetch_voting_right(until).await.ok()?;
@@ -159,7 +159,7 @@ impl RedlockServer {
         (!votes_soon || self.quarantine.is_zero()).then_some(lost_data)
     }
 
-    /// Returns what is known, if it is still of use.
+    /// Returns the known voting right, if it is still valid.
     async fn voting_right(&self, until: Moment) -> Result<VotingRight, Failure> {
         let known = self.known.lock().voting_right.clone();
         let is_valid = |known: &VotingRight| {
@@ -178,7 +178,7 @@ impl RedlockServer {
         }
         if let Some(twin) = self.run_ids.lock().note(self.place, &greeting.run_id) {
             return Err(Failure::invalid(format!(
-                "{} is the same server as the one in place {} of the list: name each once, or its vote counts twice",
+                "{} is the same server as number {} of the list: list each server once, or its vote counts twice",
                 self.node.shown(),
                 twin + 1
             )));
@@ -205,7 +205,7 @@ impl RedlockServer {
         Ok(voting_right)
     }
 
-    /// Returns what is known now of the time for which the server was watched, and when to check again.
+    /// Returns the known time for which the server has been watched, and when to check again.
     async fn continue_watching(
         &self,
         run_id: &str,
@@ -220,7 +220,7 @@ impl RedlockServer {
         let now = CLOCK.now();
         let read = Watch::read(&marker, run_id, now, self.quarantine, known);
         let Some((watch, watched)) = read else {
-            let none = "may have forgotten locks, and takes no marker by which that is found out";
+            let none = "may have forgotten locks, and accepts no marker that would show it";
             return Err(Failure::not_now(self.text(none)));
         };
         let check_again = if watched >= self.quarantine {
@@ -231,16 +231,16 @@ impl RedlockServer {
         Ok((watch, check_again))
     }
 
-    /// The current time of its clock, in tokens, if that is known.
+    /// Returns the current time of its clock, in tokens, if that is known.
     pub(super) fn clock(&self) -> Option<u64> {
         own_time().checked_add_signed(self.known.lock().ahead?)
     }
 
-    /// The message that the server does not vote for this long.
+    /// Returns the message that the server does not vote for this long.
     pub(super) fn forgetful(&self, waits: Duration) -> String {
         self.text(&format!(
-            "was started lately, or has lost its data, and may have forgotten locks; it votes when it was watched for another \
-             {waits:?}, by this process or others"
+            "was started recently or has lost its data, and may have forgotten locks; it votes after it has been watched for \
+             another {waits:?}, by this process or others"
         ))
     }
 
@@ -248,7 +248,8 @@ impl RedlockServer {
         format!("{} {what}", self.node.shown())
     }
 
-    /// Why it accepts no number, if its clock was set back: each has to be above the counter, and near the clock.
+    /// Returns the reason why it accepts no number, if its clock was set back: each number has to be above the counter, and
+    /// near the clock.
     pub(super) fn clock_warning(&self) -> Option<String> {
         let ahead = Duration::from_millis(self.known.lock().counter_ahead / PER_MILLI);
         let until = ahead.checked_sub(WINDOW).filter(|until| !until.is_zero())?;
@@ -270,7 +271,7 @@ fn left(until: Moment) -> Duration {
     until.since(CLOCK.now())
 }
 
-/// The time of this process's clock, in tokens.
+/// Returns the time of this process's clock, in tokens.
 fn own_time() -> u64 {
     in_tokens(Duration::from_nanos(CLOCK.now().as_nanos()))
 }

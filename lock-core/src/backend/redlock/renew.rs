@@ -1,12 +1,12 @@
 //! Renewing leases on several servers.
 //!
-//! After a majority has renewed a key, it is set again at a server that lost it. Otherwise a lease that is held for long would lose
-//! its servers one by one as they restart.
+//! After a majority has renewed a key, it is set again on a server that lost it. Otherwise a lease that is held for long would
+//! lose its servers one by one as they restart.
 //!
-//! A key can be on less than a majority although most servers are up: one of its servers restarted without its data, and the others
-//! never had the key, since they were down when the lock was taken. So a renewal sets the key at the servers without it before it
-//! reports a loss, if [no other client can have had a majority](excludes_others) since the last renewal. Where another client has the
-//! lock by now, the key is not set, and that server does not count.
+//! A key can be on less than a majority although most servers are up: one of its servers restarted without its data, and the
+//! others never had the key, since they were down when the lock was taken. So a renewal sets the key on the servers without it
+//! before it reports a loss, if [no other client can have had a majority](excludes_others) since the last renewal. Where
+//! another client has the lock by now, the key is not set, and that server does not count.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
 /// The results of a batch, one for each lease.
 type Results = Vec<Result<Renewed, Failure>>;
 
-/// Renews leases. In a task of its own: replies after the majority's decision are used, too.
+/// Renews leases, in a task of its own, because replies after the majority's decision are used, too.
 pub(super) async fn renew(
     servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
@@ -44,8 +44,8 @@ pub(super) async fn renew(
     receiver.await.map_err(|_| Failure::no_reply(ENDED))
 }
 
-/// Reports the results as soon as a majority has renewed each lease; then restores the keys at servers that have lost them. If some
-/// lease has no majority, restores first, and reports then.
+/// Reports the results as soon as a majority has renewed each lease, and then restores the keys on servers that have lost them.
+/// If some lease has no majority, restores first, and reports then.
 async fn renew_and_restore(
     servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
@@ -56,7 +56,7 @@ async fn renew_and_restore(
         let batch = batch.clone();
         async move { server.node.renew(batch, within).await }
     });
-    // For each lease, whether it is ours.
+    // `true` for each lease that is ours.
     let mut leases = vec![Replies::<bool>::of(servers.count()); batch.len()];
     let mut sender = Some(sender);
     while let Some((server, reply)) = incoming.recv().await {
@@ -117,19 +117,20 @@ fn results(leases: &[Replies<bool>]) -> Results {
     (leases.iter().map(|lease| lease.result().map(renewed))).collect()
 }
 
-/// Restores a key at a server that lost it, or was not reached before. No other client can have the lock by a majority. The server
-/// counts for the lease from then on. Returns whether the key was set.
+/// Restores a key on a server that lost it, or was not reached before. No other client can have the lock by a majority. From
+/// then on, the server counts for the lease. Returns whether the key was set.
 ///
 /// # Cancel safety
 ///
-/// It runs in a task of its own, and its record says that the key may be there. A release waits for its turn, and finds the record.
+/// It runs in a task of its own, and its record says that the key may be there. A release waits for its turn, and finds the
+/// record.
 async fn restore_key(
     servers: &RedlockServers,
     server: usize,
     request: &Renew,
 ) -> Result<bool, Failure> {
     let lock = AtServers::of(&request.owner, servers.count());
-    // Not after its release has begun: the restored key would never be released.
+    // Not after its release has begun, because the restored key would never be released.
     let mut known = lock.each[server].turn().await?;
     let (node, within) = (&servers.servers[server].node, servers.patience(request.ttl));
     let restored = node.restore_key(request, within, known.in_flight());

@@ -1,10 +1,11 @@
 //! Acquiring and releasing a lock.
 //!
-//! An acquire is a ballot with real servers. A proposal goes to all of them at the same time, until a majority has replied.
+//! An acquire is a ballot with real servers. A proposal is sent to all of them at the same time, and awaited until a majority
+//! has replied.
 //!
-//! Without a majority the client releases what it got at once, as it would release a lease. Otherwise clients that each have a
-//! minority keep each other out. It tries again after a random pause, with another owner token: a late release of the old vote then
-//! does no harm.
+//! Without a majority, the client releases what it got at once, as it would release a lease. Otherwise clients that each have a
+//! minority would keep each other out. It tries again after a random pause, with another owner token, so that a late release of
+//! the old vote does no harm.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -36,8 +37,8 @@ use crate::{
 ///
 /// # Cancel safety
 ///
-/// It runs on the manager's executor, and each request in a task of its own. They are in the records of the servers, so that a release
-/// finds those that are in flight. Replies that come after the decision are noted there, and have no other effect.
+/// It runs on the manager's executor, and each request in a task of its own. They are in the records of the servers, so that a
+/// release finds those that are in flight. Replies that arrive after the decision are recorded there, and have no other effect.
 pub(super) async fn acquire(
     servers: Arc<RedlockServers>,
     request: Acquire,
@@ -48,7 +49,7 @@ pub(super) async fn acquire(
         let until = until.min(CLOCK.now().after(ttl / 4));
         CLOCK.sleep_until(until).await;
     }
-    // For the caller, all servers are one order. What is in flight to each of them is in the record of that server.
+    // For the caller, all servers are one order. The requests in flight to each of them are in the record of that server.
     owner.in_flight.note_sent_on(Order::LOCAL);
     let proposal = Proposal {
         owner: owner.clone(),
@@ -61,7 +62,8 @@ pub(super) async fn acquire(
     let round = run_round(&servers, lock, &proposal, known, &mut replies);
     let outcome = match round.await {
         Ok(number) => AcquireOutcome::Granted(block(number, proposal.count).into()),
-        // Each waiter tries again, with a new owner token. The caller releases this one: a minority may have accepted it.
+        // Each waiter tries again, with a new owner token. The caller releases this one, because a minority may have accepted
+        // it.
         Err(NoMajority::Busy(expiry)) => {
             AcquireOutcome::Busy(Busy::without_queue(expiry, WakeUpMode::PollWithNewToken))
         }
@@ -81,12 +83,13 @@ pub(super) async fn acquire(
     })
 }
 
-/// Makes one try of a release at all servers that may have the lock. The first outcome is that of a majority, so that no caller waits
-/// for a server that is away. A try after that ends with the last reply.
+/// Makes one try of a release on all servers that may have the lock. The first outcome is that of a majority, so that no caller
+/// waits for a server that is down. A try after that ends with the last reply.
 ///
 /// # Cancel safety
 ///
-/// The requests are in tasks of their own, so each ends with its reply or its time-out, and notes it. The next try waits for it.
+/// The requests are in tasks of their own, so each ends with its reply or its time-out, and records it. The next try waits for
+/// it.
 pub(super) async fn release(
     servers: Arc<RedlockServers>,
     request: Release,
@@ -106,7 +109,7 @@ pub(super) async fn release(
     }
     let order = lock.order();
     let outcome = match replies.result() {
-        // The driver gives up at refusals. Servers that have not refused may still have the key.
+        // The driver gives up at refusals, but servers that have not refused may still have the key.
         Err(failure) if !failure.is_transient() && order.is_none() => {
             return Err(failure.executed_in_part());
         }
@@ -132,7 +135,7 @@ async fn run_round(
     let (sender, mut incoming) = mpsc::unbounded_channel();
     let (place, number) = (0, first);
     let mut step = BallotStep::Propose { place, number };
-    // Bounded by the ballot: a few proposals, and a reply or a time-out of each server to each.
+    // Bounded by the ballot: a few proposals, and one reply or time-out of each server to each of them.
     loop {
         step = match step {
             BallotStep::Propose { place, number } => {
@@ -157,7 +160,7 @@ async fn run_round(
                 replies.note(server, vote.clone());
                 ballot.count(server, place, vote.ok())
             }
-            // A majority with clocks far behind would give out a number that is no larger than an earlier one.
+            // A majority whose clocks are far behind would give out a number that is not larger than an earlier one.
             BallotStep::Won { number } if number - u64::from(count) < known => {
                 return Err(NoMajority::Overtaken);
             }
@@ -173,7 +176,7 @@ async fn run_round(
     }
 }
 
-/// The failure of a round. If some server may have granted the lock, the outcome is unknown.
+/// Returns the failure of a round. If some server may have granted the lock, the outcome is unknown.
 fn failure(lock: &AtServers, replies: &Replies<Vote>, failure: Failure) -> Failure {
     let text = failure.text();
     match failure {
@@ -184,14 +187,15 @@ fn failure(lock: &AtServers, replies: &Replies<Vote>, failure: Failure) -> Failu
     }
 }
 
-/// Whether a next round may be won soon: no majority is out of reach, so this one was lost to other clients, or to late replies.
+/// Returns `true` if a next round may be won soon: a majority is within reach, so this round was lost to other clients, or to
+/// late replies.
 fn is_contested(servers: usize, replies: &Replies<Vote>) -> bool {
     let not_asked = replies.failures().filter(|one| one.is_definite()).count();
     not_asked <= servers - majority(servers)
 }
 
-/// The fencing tokens that an accepted number stands for; the number is the last of them. A majority accepted all of them together,
-/// so its counters are past all of them before any of them is used.
+/// Returns the fencing tokens for which an accepted number stands; the number is the last of them. A majority accepted all of
+/// them together, so its counters are past all of them before any of them is used.
 fn block(number: u64, count: u32) -> FencingBlock {
     FencingBlock::new(number + 1 - u64::from(count), count)
 }

@@ -1,17 +1,18 @@
-//! Which server may vote: one that has had its data for so long that all locks it may have forgotten before have ended.
+//! The rule by which a server may vote: it must have had its data for so long that all locks it may have forgotten have ended.
 //!
-//! A server that restarts without its data, or is flushed, has forgotten in which locks it had a part. Its vote, with those of
-//! servers that never had such a lock, would make a second majority. So it does not vote until every lease that it may have had a
-//! part in has ended. A lease lasts for `max_ttl` at most, and a request for one may have been in flight for as long.
+//! A server that restarts without its data, or is flushed, has forgotten in which locks it had a part. Its vote, together with
+//! those of servers that never had such a lock, would make a second majority. So it does not vote until every lease that it may
+//! have had a part in has ended. A lease lasts for at most `max_ttl`, and a request for one may have been in flight for as
+//! long.
 //!
-//! No server knows for how long it has had its data: its uptime is the difference of two times of a settable clock. So
-//! clients watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
-//! lost with the data. It names the server process that it is about, so it does not count after a restart with old data. A client
-//! continues from what the marker says. So the watched times of short-lived processes add up. A client that finds a whole
-//! quarantine in the marker need not wait.
+//! No server knows for how long it has had its data: its uptime is the difference of two times of a settable clock. So clients
+//! watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
+//! lost with the data. It names the server process that it is about, so it does not count after a restart with old data. A
+//! client continues from what the marker says, so the watched times of short-lived processes add up, and a client that finds a
+//! whole quarantine in the marker need not wait.
 //!
-//! Rejected: a marker that only clients write that watched all the time. Jobs that live for a second would never have a lock
-//! again. A marker that expires, and trust in a long uptime, were rejected, too: both follow the server's clock.
+//! Rejected: a marker that is written only by clients that watched all the time, because jobs that live for a second would
+//! never get a lock again; and a marker that expires, or trust in a long uptime, because both follow the server's clock.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -20,29 +21,31 @@ use crate::{moment::Moment, runtime::clock::Clock};
 /// The clock by which servers are watched.
 pub(super) const CLOCK: Clock = Clock::Boot;
 
-/// The longest ttl of a lock on several servers, unless the builder says otherwise.
+/// The longest ttl of a lock on several servers, unless the builder sets another.
 pub(crate) const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
 
-/// Beyond twice the longest ttl: for clocks, and for requests that wait in sockets.
+/// The margin beyond twice the longest ttl, for clocks, and for requests that wait in sockets.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// For how long a server that restarted does not vote.
+/// Returns for how long a server that restarted does not vote.
 pub(crate) fn needed_for(max_ttl: Duration) -> Duration {
     max_ttl.saturating_mul(2).saturating_add(MARGIN)
 }
 
-/// What a client knows of a server since its last restart or loss of data.
+/// The knowledge of a client about a server since its last restart or loss of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
-    /// What the marker begins with: the server's run id, which ends with a restart, and a random name, which is lost with the data.
+    /// The beginning of the marker: the server's run id, which ends with a restart, and a random name, which is lost with the
+    /// data.
     pub(crate) name: Arc<str>,
-    /// By then the server will have been watched for the whole quarantine.
+    /// The time by which the server will have been watched for the whole quarantine.
     pub(crate) votes_from: Moment,
 }
 
 impl Watch {
-    /// What a server's marker, read before `now`, says about this run of the server; and for how long the server was watched. Continues
-    /// from what was known before: the marker may say less, if nothing was written to it since.
+    /// Reads a server's marker, which was fetched before `now`, for this run of the server. Also returns for how long the
+    /// server has been watched. Continues from what was known before, because the marker may say less if nothing has been
+    /// written to it since.
     pub(crate) fn read(
         marker: &str,
         run_id: &str,
@@ -60,18 +63,18 @@ impl Watch {
         Some((Self { name, votes_from }, watched))
     }
 
-    /// For how long the server was watched until `now`; a whole quarantine at most.
+    /// Returns for how long the server has been watched until `now`; at most a whole quarantine.
     pub(crate) fn watched(&self, now: Moment, needed: Duration) -> Duration {
         needed.saturating_sub(self.votes_from.since(now))
     }
 }
 
-/// Finds a server that is in the list twice: a server has one random name from its start to its end.
+/// Detects a server that is in the list twice: a server has one random name from its start to its end.
 #[derive(Debug, Default)]
 pub(crate) struct RunIds(HashMap<usize, Arc<str>>);
 
 impl RunIds {
-    /// Notes the name that the server at this position of the list gave. Returns another position that has the same server.
+    /// Records the name that the server at this position of the list gave. Returns another position that has the same server.
     pub(crate) fn note(&mut self, place: usize, run_id: &Arc<str>) -> Option<usize> {
         let is_twin = |(other, name): &(&usize, &Arc<str>)| **other != place && *name == run_id;
         let twin = self.0.iter().find(is_twin).map(|(other, _)| *other);
@@ -93,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_votes_when_it_was_watched_for_long_enough_whatever_the_marker_says_meanwhile() {
+    fn a_server_votes_after_it_was_watched_long_enough_whatever_the_marker_says() {
         let needed = needed_for(DEFAULT_MAX_TTL);
         assert_eq!(needed, SECOND * 125);
         let read = |marker: &str, now, known| Watch::read(marker, "run", now, needed, known);
@@ -114,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_and_a_loss_of_data_begin_a_quarantine() {
+    fn a_restart_or_a_loss_of_data_begins_a_quarantine() {
         let read = |marker: &str, known| Watch::read(marker, "run", at(10), SECOND, known);
         let (known, _) = read("run:name:1000", None).expect("whole");
         let (lost, _) = read("run:other:0", Some(&known)).expect("whole");

@@ -1,4 +1,4 @@
-//! All that the driver asks of several servers, by the traits of the waist.
+//! The requests of the driver to several servers, by the traits of the waist.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,8 +22,9 @@ use crate::{
 };
 
 /// The reason why locks on several independent servers are exclusive only.
-const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) agree on one holder of a lock, neither on several nor on the result of a run. Acquire it \
-     exclusively, or use a manager on one primary, sentinels or a cluster for this lock";
+const EXCLUSIVE_BY_VOTES: &str = "several independent servers (Redlock) can agree only on a single holder of a lock, not on \
+                                  several or on the result of a run: acquire it exclusively, or use a manager on one primary, \
+                                  sentinels or a cluster for this lock";
 
 /// A server's clock may differ from a majority's by this much before it is mentioned. Beyond twice as much it cannot vote.
 const CLOCK_TOLERANCE: u64 = 500 * PER_MILLI;
@@ -46,7 +47,7 @@ impl Backend for RedlockBackend {
     fn traits(&self) -> Traits {
         Traits {
             only_exclusive: Some(EXCLUSIVE_BY_VOTES),
-            // One acquire has tokens for as many hand-offs as other processes, which poll, are to wait for.
+            // One acquire has tokens for as many hand-overs as other processes, which poll, are to wait for.
             prefetches: false,
             round_trip: self.0.round_trip(),
             ..Traits::default()
@@ -74,20 +75,21 @@ impl Operate for RedlockBackend {
     }
 
     fn list(&self, _: Arc<str>, _: PagePosition) -> Reply<Page> {
-        let reason = "the locks of several independent servers are not listed together: connect to one of them, and list what it has";
+        let reason = "the locks of several independent servers cannot be listed together: connect to one of them, and \
+                      list its locks";
         at_once(Err(Failure::Invalid(reason.into())))
     }
 
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()> {
         let servers = self.0.clone();
-        // Waits for all servers, since the caller checks next whether the lock is free.
+        // Waits for all servers, since the caller will next check whether the lock is free.
         let force_release = move |server: Arc<RedlockServer>| {
             server.node.force_release(full_key.clone(), known_fencing)
         };
         Box::pin(async move { servers.all_replies(force_release).await.result() })
     }
 
-    /// No result is kept: with a minority of the servers, there could be two of one key.
+    /// No result is kept, because with a minority of the servers, there could be two for one key.
     fn forget(&self, _: Arc<str>) -> Reply<()> {
         at_once(Ok(()))
     }
@@ -127,7 +129,7 @@ async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
         let is_far = |(clock, middle): (u64, _)| clock.abs_diff(middle) > CLOCK_TOLERANCE;
         if server.clock().zip(middle).is_some_and(is_far) {
             warnings.push(Topic::Clock.warning(format!(
-                "the clock of {name} is not that of the others: synchronise it, or it cannot vote"
+                "the clock of {name} differs from those of the others: synchronise it, or it cannot vote"
             )));
         }
     }

@@ -1,4 +1,4 @@
-//! `doctor`: checks whether a server is fit for locks.
+//! `doctor`: checks whether a server is suitable for locks.
 
 use std::{
     io::{self, Write},
@@ -57,14 +57,15 @@ struct Finding {
     text: String,
 }
 
-/// Asks the server by a client of its own first, and then tries the manager. Each thing has one line, and the last one is the verdict.
+/// Asks the server with a client of its own first, and then tries the manager. Each finding is one line, and the last one is
+/// the verdict.
 pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, Failed> {
     let asked = ask(url).await;
     let mut findings = match &asked {
         Ok(asked) => of_info(&asked.info),
         Err(NoInfo::Refused) => vec![bad(
             "server",
-            "its INFO cannot be read: grant this user `+info`, or look at the version and at persistence by hand",
+            "its INFO cannot be read: grant this user `+info`, or check the version and persistence by hand",
         )],
         Err(NoInfo::Silent) => Vec::new(),
     };
@@ -73,18 +74,18 @@ pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, F
             if let Err(NoInfo::Silent) = asked {
                 findings.push(doubtful(
                     "server",
-                    "persistence and replicas were not asked: this url names no single server, or that of a proxy. Examine each server by \
-                     its own url",
+                    "persistence and replicas were not checked, because this url leads to several servers or to a proxy: \
+                     examine each server by its own url",
                 ));
             }
             findings.insert(0, good("connection", "the manager is connected"));
             findings.extend(health.servers.iter().flat_map(of_server));
             findings.extend(of_health(health, asked.ok().as_ref()));
         }
-        // That is what the manager refuses, too.
+        // The manager refuses that, too.
         Err(_) if findings.iter().any(|finding| finding.what == "role") => {}
         Err(error) => {
-            // The server replies, and refuses what a lock needs.
+            // The server replies, but refuses something that a lock needs.
             let is_refused =
                 !matches!(asked, Err(NoInfo::Silent)) && matches!(error, LockError::Invalid { .. });
             let reason = Failed::from(error).reason;
@@ -104,9 +105,9 @@ async fn try_manager(url: &str, prefix: &str) -> Result<Health, LockError> {
     locks.await?.check().await
 }
 
-/// How the manager talks to a server.
+/// Returns the findings about how the manager talks to a server.
 fn of_server(server: &ServerInfo) -> [Finding; 3] {
-    let kind = server.kind.as_deref().unwrap_or("kind not known");
+    let kind = server.kind.as_deref().unwrap_or("unknown kind");
     let version = server
         .version
         .as_deref()
@@ -119,26 +120,26 @@ fn of_server(server: &ServerInfo) -> [Finding; 3] {
     let waiters = if server.notifies {
         good(
             "waiters",
-            "a waiter is notified when it is granted the lock",
+            "a waiter is notified when the lock is granted to it",
         )
     } else {
         doubtful(
             "waiters",
-            "waiters poll: to be notified they need RESP3, scripts, and a proxy that forwards SUBSCRIBE",
+            "waiters poll: notifications need RESP3, scripts, and a proxy that forwards SUBSCRIBE",
         )
     };
     let scripts = if server.scripts {
-        good("scripts", "locks of all kinds, and bodies that run once")
+        good("scripts", "locks in all modes, and run once, are available")
     } else {
         doubtful(
             "scripts",
-            "not run: locks are exclusive only, and no body runs once",
+            "not available: locks are exclusive only, without run once",
         )
     };
     [good("protocol", protocol), waiters, scripts]
 }
 
-/// The findings of the manager's own check: at least one line for each topic, unless a proxy hides it.
+/// Returns the findings of the manager's own check: at least one line for each topic, unless a proxy hides it.
 fn of_health(health: Health, asked: Option<&Asked>) -> Vec<Finding> {
     let is_hidden = |warning: &Warning| warning.topic == Topic::Proxy;
     let is_known = !health.warnings.iter().any(is_hidden);
@@ -156,13 +157,13 @@ fn of_health(health: Health, asked: Option<&Asked>) -> Vec<Finding> {
         (
             Topic::Rights,
             "rights",
-            "a lock is taken, renewed and released".to_owned(),
+            "a lock was acquired, renewed and released".to_owned(),
             true,
         ),
         (
             Topic::Eviction,
             "eviction",
-            format!("the server evicts no locks{memory}"),
+            format!("the server does not evict locks{memory}"),
             is_known,
         ),
         (
@@ -174,7 +175,7 @@ fn of_health(health: Health, asked: Option<&Asked>) -> Vec<Finding> {
         (
             Topic::Latency,
             "latency",
-            format!("a request takes {:?}", health.round_trip),
+            format!("a request took {:?}", health.round_trip),
             true,
         ),
     ];
@@ -211,16 +212,16 @@ fn bad(what: &'static str, text: impl Into<String>) -> Finding {
     Finding { what, mark, text }
 }
 
-/// What a single server says of itself.
+/// The facts that a single server reports about itself.
 struct Asked {
     info: String,
     clock_offset: Option<Duration>,
 }
 
-/// Why there is no INFO of a server.
+/// The reason why there is no INFO of a server.
 enum NoInfo {
     Refused,
-    /// It cannot be reached, a proxy does not forward the question, or the url names several.
+    /// It cannot be reached, a proxy does not forward the question, or the url names several servers.
     Silent,
 }
 
@@ -266,7 +267,7 @@ fn of_info(info: &str) -> Vec<Finding> {
         findings.push(if known < LEAST_VERSION {
             bad(
                 "server",
-                format!("Redis {version} is too old: {major}.{minor} is the oldest that is tested"),
+                format!("Redis {version} is too old: {major}.{minor} is the oldest tested version"),
             )
         } else {
             good("server", format!("Redis {version}"))
@@ -276,7 +277,7 @@ fn of_info(info: &str) -> Vec<Finding> {
     let persistence = if is_on("aof_enabled") {
         good("persistence", "the append-only file is on")
     } else {
-        // Fencing tokens grow all the same, by the clock.
+        // Fencing tokens grow all the same, because they follow the clock.
         doubtful(
             "persistence",
             "the append-only file is off, so a restart forgets the locks that are held: set `appendonly yes`",
@@ -302,12 +303,12 @@ fn report(mut findings: Vec<Finding>, json: bool) -> Result<u8, Failed> {
     let has = |mark| findings.iter().any(|finding| finding.mark == mark);
     let is_fit = !has(Mark::Bad);
     let verdict = match (is_fit, has(Mark::Doubtful)) {
-        (true, false) => good("verdict", "fit to keep locks"),
-        (true, true) => doubtful("verdict", "fit to keep locks, with what each WARN says"),
-        (false, _) => bad(
+        (true, false) => good("verdict", "suitable for locks"),
+        (true, true) => doubtful(
             "verdict",
-            "not fit to keep locks, before each FAIL is mended",
+            "suitable for locks, within the limits of each WARN",
         ),
+        (false, _) => bad("verdict", "not suitable for locks until each FAIL is fixed"),
     };
     findings.push(verdict);
     if json {

@@ -1,4 +1,4 @@
-//! `break` and `forget`: a lock is taken away from its holder, and the result of a run is deleted.
+//! `break` and `forget`: takes a lock away from its holder, or deletes the result of a run.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -17,7 +17,7 @@ pub(crate) struct Break {
     /// Release it without asking
     #[arg(long)]
     yes: bool,
-    /// Release it only if this is the holder, as `show` prints it
+    /// Release it only if this is the holder, as printed by `show`
     #[arg(long, value_name = "HOLDER")]
     holder: Option<String>,
 }
@@ -38,7 +38,7 @@ pub(crate) async fn force(locks: &LockManager, order: Break, json: bool) -> Resu
     if !yes {
         if !io::stdin().is_terminal() {
             return Err(Failed::usage(format!(
-                "`{key}` is held by {found}: pass --yes to take it away without being asked"
+                "`{key}` is held by {found}: pass --yes to release it without confirmation"
             )));
         }
         let shown = Row {
@@ -48,7 +48,7 @@ pub(crate) async fn force(locks: &LockManager, order: Break, json: bool) -> Resu
         let mut stderr = io::stderr();
         write!(
             stderr,
-            "{}\nIts holder may still be at work, beside the next one. Take the lock away? [y/N] ",
+            "{}\nIts holder may still be working, and would then run concurrently with the next one. Release the lock? [y/N] ",
             table(&[shown], usize::MAX).join("\n")
         )?;
         let mut reply = String::new();

@@ -1,16 +1,18 @@
 //! A second process, which ends the command of `run` if `run` itself was killed.
 //!
-//! A process that is killed cannot end its children. So `run` has one end of a pipe, and the keeper reads the other. The pipe is closed
-//! when `run` ends. If `run` has not said before that the command ended, the keeper kills the command.
+//! A process that is killed cannot end its children. So `run` holds one end of a pipe, and the keeper reads the other. The pipe
+//! is closed when `run` ends. If `run` has not reported before that the command ended, the keeper kills the command.
 //!
-//! The keeper is a shell. A second process of this program would have its name, and be killed with it by `killall`.
+//! The keeper is a shell, because a second process of this program would have its name, and be killed with it by `killall`.
 //!
-//! The keeper is started before the command, and leads the process group that the command joins as it starts. So `run` can be killed at
-//! any moment, and the command ends with its children. At a terminal the command stays in the group of `run`, and the keeper is told
-//! its process id. A `run` that is killed between these two steps leaves the command running, except on Linux: see `start.rs`.
+//! The keeper is started before the command, and leads the process group that the command joins as it starts. So `run` can be
+//! killed at any moment, and the command ends with its children. At a terminal the command stays in the group of `run`, and the
+//! keeper is told its process id. A `run` that is killed between these two steps leaves the command running, except on Linux:
+//! see `start.rs`.
 //!
-//! Rejected: to tell the keeper the process id in every case. If `run` was killed before, the command went on, and a test met that at
-//! once. SIGTERM first was rejected, too: the kernel sends one signal only, and a command may ignore SIGTERM.
+//! Rejected: telling the keeper the process id in every case, because the command continued if `run` was killed before that, as
+//! a test showed at once; and sending SIGTERM first, because the kernel sends only one signal, and a command may ignore
+//! SIGTERM.
 
 use std::{
     io::{self, Read, Write},
@@ -22,8 +24,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const SHELL: &str = "/bin/sh";
 
-/// Signals for the group are for the command, which may ignore them. So the keeper ignores them, and says when it does. All its
-/// commands are part of the shell: it starts no process.
+/// Signals for the group are meant for the command, which may ignore them. So the keeper ignores them, and reports when it
+/// does. All its commands are part of the shell, so that it starts no process.
 const SCRIPT: &str = "trap '' HUP INT TERM
 echo ready
 target=-$$
@@ -35,7 +37,7 @@ while read -r line; do
 done
 kill -s KILL -- \"$target\"";
 
-/// What `ps` shows as its last word.
+/// The last word that `ps` shows for it.
 const NAME: &str = "lock-keeper";
 
 /// The process or the process group to end.
@@ -47,7 +49,7 @@ pub(crate) enum Target {
 
 impl Target {
     pub(crate) fn send(self, signal: Signal) {
-        // An error means that it has ended already.
+        // An error means that it has already ended.
         match self {
             Self::Process(pid) => kill_process(pid, signal).ok(),
             Self::Group(pid) => kill_process_group(pid, signal).ok(),
@@ -62,14 +64,15 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the keeper. Returns when it ignores signals: one for the group would end the keeper, while the command may ignore it.
+    /// Starts the keeper. Returns once it ignores signals, because a signal for the group would end the keeper, while the
+    /// command may ignore it.
     ///
-    /// Returns none on a Linux without a shell, as in a container with this program alone. There the kernel ends the command.
+    /// Returns `None` on a Linux without a shell, as in a container with this program alone. There the kernel ends the command.
     pub(crate) fn start() -> io::Result<Option<Self>> {
         let mut command = Command::new(SHELL);
         command
             .args(["-c", SCRIPT, NAME])
-            // A shell may take functions from its environment, also in place of its own commands.
+            // A shell may take functions from its environment, even in place of its own commands.
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -95,9 +98,9 @@ impl Keeper {
         self.write_line(&format!("{}\n", pid.as_raw_nonzero()))
     }
 
-    /// Ends the keeper: the command has ended, or was not started.
+    /// Ends the keeper, because the command has ended, or was not started.
     pub(crate) fn dismiss(mut self) {
-        // The keeper may have been killed with its group: both fail then.
+        // The keeper may have been killed with its group, in which case both fail.
         self.write_line("ended\n").ok();
         self.process.wait().ok();
     }

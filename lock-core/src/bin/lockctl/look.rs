@@ -52,16 +52,14 @@ pub(crate) async fn show(locks: &LockManager, key: &str, json: bool) -> Result<u
     Ok(0)
 }
 
-/// Draws the table until Ctrl-C. If the server does not reply, the error is shown, and the server is asked again.
+/// Draws the table until Ctrl-C. If the server does not reply, the error is shown, and the request is repeated.
 pub(crate) async fn watch(
     locks: &LockManager,
     prefix: &str,
     interval: Duration,
 ) -> Result<u8, Failed> {
     if !io::stdout().is_terminal() {
-        return Err(Failed::usage(
-            "`watch` draws on a terminal, and this is none: use `ls`",
-        ));
+        return Err(Failed::usage("`watch` needs a terminal: use `ls`"));
     }
     let mut resized = signal(SignalKind::window_change())?;
     loop {
@@ -71,7 +69,7 @@ pub(crate) async fn watch(
                 code: UNAVAILABLE,
                 reason,
             }) => say(&format!(
-                "{reason}\n\nasked again each {interval:?}; Ctrl-C ends\n"
+                "{reason}\n\nretrying every {interval:?}; Ctrl-C ends\n"
             ))?,
             Err(failed) => return Err(failed),
         }

@@ -23,14 +23,14 @@ const USAGE: u8 = 64;
 const UNAVAILABLE: u8 = 69;
 const SOFTWARE: u8 = 70;
 const TEMPFAIL: u8 = 75;
-/// The exit code of a shell for a command that SIGPIPE ended.
+/// The exit code that a shell reports for a command that SIGPIPE ended.
 const PIPE: u8 = 128 + 13;
 
 #[derive(Parser)]
 #[command(name = "lockctl", version, about, disable_help_subcommand = true)]
-/// Takes and shows the locks of lock-core on Redis and Valkey.
+/// Acquires and shows the locks of lock-core on Redis and Valkey.
 struct Arguments {
-    /// The url of the server, as `LockManager::connect` takes it
+    /// The url of the server, as for `LockManager::connect`
     #[arg(
         long,
         env = "LOCK_URL",
@@ -68,9 +68,9 @@ enum Command {
         #[arg(default_value = "", value_name = "PREFIX")]
         begin: String,
     },
-    /// Show one lock: its holders with their permits and what is left of each lease, and the queue in its order
+    /// Show one lock: its holders with their permits and the rest of each lease, and the queue in its order
     Show { key: String },
-    /// Show the locks that are held in a live table, those first that most processes wait for
+    /// Show the locks that are held in a live table, those with the most waiting processes first
     Watch {
         /// Only keys that begin with this
         #[arg(default_value = "", value_name = "PREFIX")]
@@ -79,11 +79,11 @@ enum Command {
         #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
         interval: Duration,
     },
-    /// Release a lock for its holder: asks first
+    /// Release a lock on behalf of its holder, after confirmation
     Break(force::Break),
-    /// Delete the result of a body that ran once: the next caller runs it again
+    /// Delete the result of a body that ran once, so that the next caller runs it again
     Forget { key: String },
-    /// Check whether the server is fit for locks, and say what to fix
+    /// Check whether the server is suitable for locks, and say what to fix
     Doctor,
     /// Print a script that completes commands in a shell
     Completions { shell: clap_complete::Shell },
@@ -119,7 +119,7 @@ impl From<LockError> for Failed {
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
-        // The reader, such as `head`, has closed the pipe. A program without a handler would be ended by SIGPIPE.
+        // The reader, such as `head`, has closed the pipe. SIGPIPE would end a program without a handler.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self {
                 code: PIPE,
@@ -163,7 +163,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(Failed { code, reason }) => {
-            // The reason may have several lines: a message is one.
+            // The reason may have several lines, but a message is one.
             let reason = reason.replace('\n', " ");
             if !reason.is_empty() {
                 drop(writeln!(io::stderr(), "lockctl: {reason}"));
@@ -213,7 +213,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
 
 fn complete(shell: clap_complete::Shell) -> Result<u8, Failed> {
     let mut command = Arguments::command();
-    // Into memory first: `generate` panics if it cannot write.
+    // Written into memory first, because `generate` panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "lockctl", &mut script);
     io::stdout().write_all(&script)?;

@@ -1,4 +1,4 @@
-//! What is printed: a table on a terminal, fields with tabs between elsewhere, or JSON.
+//! The output: a table on a terminal, fields separated by tabs elsewhere, or JSON.
 
 use std::{
     env, fmt,
@@ -21,7 +21,7 @@ const COLUMNS: [&str; 6] = [
 const KEY: usize = 0;
 const HOLDER: usize = 2;
 
-/// Between two columns.
+/// The separator of two columns.
 const BETWEEN: &str = "  ";
 
 /// Keys and holders keep this width, so that their beginnings can be read.
@@ -58,7 +58,7 @@ impl Row {
         })
     }
 
-    /// As `json`, with all holders and the queue, which a list does not have.
+    /// Like `json`, with all holders and the queue, which a list does not have.
     pub(crate) fn json_in_full(&self) -> Value {
         let mut value = self.json();
         let holders = self.info.other_holders.iter().map(ToString::to_string);
@@ -84,7 +84,7 @@ impl Row {
         if self.info.mode == LockMode::Exclusive {
             leases.clear();
         }
-        // The sort is stable: those that share a key stay in the order of their ends.
+        // The sort is stable, so those that share a key stay in the order of their ends.
         leases.sort_by_key(|lease| lease.permit);
         let holders = leases.into_iter().map(|lease| {
             let mode = lease.permit.map_or_else(
@@ -102,16 +102,16 @@ impl Row {
     }
 }
 
-/// What is left of a lease.
+/// Formats the rest of a lease.
 fn shown(remaining: Option<Duration>) -> String {
-    remaining.map_or_else(|| "for ever".to_owned(), |left| Span(left).to_string())
+    remaining.map_or_else(|| "forever".to_owned(), |left| Span(left).to_string())
 }
 
 pub(crate) fn millis(remaining: Option<Duration>) -> Option<u64> {
     remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Escapes control characters. Any client may write keys and labels: they must not control the operator's terminal.
+/// Escapes control characters. Any client may write keys and labels, and they must not control the operator's terminal.
 fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|character| {
@@ -122,7 +122,7 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Seconds with a tenth, or longer units.
+/// Formats seconds with one decimal, or longer units.
 struct Span(Duration);
 
 impl fmt::Display for Span {
@@ -140,7 +140,7 @@ pub(crate) fn print_json(value: &Value) -> io::Result<()> {
     writeln!(io::stdout(), "{value}")
 }
 
-/// Prints one lock, and a line for each holder beside others and each waiter.
+/// Prints one lock, and a line for each further holder and each waiter.
 pub(crate) fn print_in_full(row: &Row) -> io::Result<()> {
     print_rows(slice::from_ref(row))?;
     let mut stdout = io::stdout().lock();
@@ -151,7 +151,7 @@ pub(crate) fn print_in_full(row: &Row) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints for how long the result of a run is kept. Its bytes are the user's.
+/// Prints for how long the result of a run is kept. Its bytes are the user's, and are not printed.
 pub(crate) fn print_kept(kept_for: Duration) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let between = if stdout.is_terminal() { "  " } else { "\t" };
@@ -173,7 +173,8 @@ pub(crate) fn print_rows(rows: &[Row]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the lines of a table, the headings first. No line is wider than `columns`: keys and holders are cut first.
+/// Returns the lines of a table, the headings first. No line is wider than `columns`, because keys and holders are truncated
+/// first.
 pub(crate) fn table(rows: &[Row], columns: usize) -> Vec<String> {
     let headings = COLUMNS.map(str::to_owned);
     let lines: Vec<[String; 6]> = [headings]
@@ -201,7 +202,7 @@ pub(crate) fn table(rows: &[Row], columns: usize) -> Vec<String> {
     lines.collect()
 }
 
-/// Takes from the wider of the columns of keys and holders, until a line fits.
+/// Narrows the wider of the columns of keys and holders, until a line fits.
 fn narrow(widths: &mut [usize; 6], columns: usize) {
     let between = BETWEEN.len() * (widths.len() - 1);
     let mut excess = (widths.iter().sum::<usize>() + between).saturating_sub(columns);
@@ -219,7 +220,7 @@ fn narrow(widths: &mut [usize; 6], columns: usize) {
     }
 }
 
-/// Returns the first characters of a text, and a sign if others follow.
+/// Returns the first characters of a text, and an ellipsis if others follow.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -237,7 +238,7 @@ pub(crate) enum Colour {
     Yellow,
 }
 
-/// Colours on a terminal, unless `NO_COLOR` is set.
+/// Uses colours on a terminal, unless `NO_COLOR` is set.
 pub(crate) fn painted(text: &str, colour: Colour) -> String {
     let is_wanted = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none();
     let code = match colour {

@@ -1,4 +1,4 @@
-//! `run`: a command runs while a lock is held.
+//! `run`: runs a command while a lock is held.
 
 use std::{
     ffi::OsString,
@@ -38,7 +38,7 @@ pub(crate) struct Run {
     #[arg(long, default_value = "0s", value_parser = wait)]
     wait: WaitArgument,
 
-    /// Acquire the lock shared
+    /// Acquire the lock in shared mode
     #[arg(long, conflicts_with = "permits")]
     shared: bool,
 
@@ -46,11 +46,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N")]
     permits: Option<usize>,
 
-    /// The name by which this holder or waiter is shown: 1 to 63 characters, instead of its host and process id
+    /// The name under which this holder or waiter is shown: 1 to 63 characters, instead of its host and process id
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
-    /// How long the command has between SIGTERM and SIGKILL: at most a third of the ttl
+    /// How long the command has between SIGTERM and SIGKILL, at most a third of the ttl
     #[arg(long, value_parser = humantime::parse_duration)]
     kill_after: Option<Duration>,
 
@@ -76,7 +76,7 @@ fn wait(text: &str) -> Result<WaitArgument, String> {
 /// The default of `--kill-after`.
 const KILL_AFTER: Duration = Duration::from_secs(5);
 
-/// The code of a shell, with the number of the signal.
+/// The exit code that a shell reports for a command that a signal ended: this number plus that of the signal.
 const BY_SIGNAL: i32 = 128;
 
 /// How long the command may take to end after SIGTERM.
@@ -85,7 +85,8 @@ fn kill_after(order: &Run) -> Result<Duration, Failed> {
     let kill_after = order.kill_after.unwrap_or(KILL_AFTER.min(most));
     if kill_after > most {
         return Err(Failed::usage(format!(
-            "--kill-after {kill_after:?} is more than a third of the ttl of {:?}: the command could not be ended before its lock does",
+            "--kill-after {kill_after:?} is more than a third of the ttl of {:?}: the command could not be ended before its \
+             lease does",
             order.ttl
         )));
     }
@@ -94,7 +95,7 @@ fn kill_after(order: &Run) -> Result<Duration, Failed> {
 
 pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     let kill_after = kill_after(&order)?;
-    // Before the lock is acquired, so that no signal is missed.
+    // Installed before the lock is acquired, so that no signal is missed.
     let mut signals = Signals::new()?;
     let mut keeper = Keeper::start()?;
     let acquired = tokio::select! {
@@ -127,14 +128,14 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     let released = guard.release().await;
     let loss = match &released {
         Err(error @ LockError::Lost { .. }) => Some(error.to_string()),
-        _ if is_lost => Some("the server did not answer in time to keep it".to_owned()),
+        _ if is_lost => Some("the server did not answer in time to keep the lock".to_owned()),
         _ => None,
     };
     if let Some(loss) = loss {
         let what = if is_lost {
-            ", and the command was ended"
+            ", so the command was ended"
         } else {
-            " while the command ran, so another holder may have been at work beside it"
+            " while the command ran, so another holder may have run concurrently"
         };
         return Err(Failed {
             code: SOFTWARE,
@@ -154,8 +155,8 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     })
 }
 
-/// Waits until the server has cleaned up after the dropped acquire: the entry in the queue, or a lock that was granted
-/// meanwhile. Bounded by two time-outs of a command, and ended by another signal.
+/// Waits until the server has cleaned up after the dropped acquire: the entry in the queue, or a lock that was granted in the
+/// meantime. Bounded by two time-outs of a command, and ended by another signal.
 async fn await_clean_up(locks: &LockManager, signals: &mut Signals) {
     tokio::select! {
         () = locks.shutdown(Duration::ZERO) => {}
@@ -187,8 +188,8 @@ fn options(order: &Run) -> LockOptions {
     }
 }
 
-/// At a terminal, the command stays in this program's process group, which controls the terminal. Elsewhere it joins the group of the
-/// keeper, so that its children can be ended with it.
+/// Spawns the command. At a terminal, it stays in this program's process group, which controls the terminal. Elsewhere it joins
+/// the group of the keeper, so that its children can be ended with it.
 fn spawn(
     order: &Run,
     lease: &Lease,
@@ -230,7 +231,7 @@ fn spawn(
     Ok((child, target))
 }
 
-/// Waits for the command, passes signals on, and ends the command before the lease ends. Returns whether that was needed.
+/// Waits for the command, forwards signals, and ends the command before the lease ends. Returns whether that was necessary.
 async fn attend(
     child: &mut Child,
     target: Target,
@@ -243,7 +244,7 @@ async fn attend(
             biased;
             status = child.wait() => return Ok((status?, false)),
             signal = signals.next() => {
-                // At a terminal, the kernel sends SIGINT and SIGHUP to the command, too.
+                // At a terminal, the kernel also sends SIGINT and SIGHUP to the command.
                 if matches!(target, Target::Group(_)) || signal == Signal::TERM {
                     target.send(signal);
                 }
@@ -263,10 +264,11 @@ async fn attend(
     Ok((child.wait().await?, true))
 }
 
-/// Ends when the lease is lost, or when `kill_after` is all that is left of it because renewals failed.
+/// Returns when the lease is lost, or when only `kill_after` is left of it because renewals failed.
 async fn nearly_lost(lease: &Lease, kill_after: Duration) {
     let unrenewed = async {
-        // A renewal moves the end: each round sleeps until the end that is known now. It ends when no renewal came meanwhile.
+        // A renewal moves the end, so each round sleeps until the end that is known now. The loop ends when no renewal arrived
+        // in the meantime.
         loop {
             match lease.remaining().checked_sub(kill_after) {
                 Some(left) if !left.is_zero() => sleep(left).await,
@@ -280,8 +282,8 @@ async fn nearly_lost(lease: &Lease, kill_after: Duration) {
     }
 }
 
-/// The signals that end a program. A signal that this program was started to ignore, for example by `nohup`, is not among them: the
-/// command ignores it, too.
+/// The signals that end a program. A signal that this program was started to ignore, for example by `nohup`, is not among them,
+/// because the command ignores it, too.
 struct Signals([(Signal, Option<tokio::signal::unix::Signal>); 3]);
 
 impl Signals {
@@ -303,9 +305,9 @@ impl Signals {
     }
 }
 
-/// Installs a handler, unless the signal is ignored. A handler would replace "ignored", and the command would inherit that.
+/// Installs a handler, unless the signal is ignored: the handler would replace that, and the command would not inherit it.
 fn unless_ignored(kind: SignalKind) -> io::Result<Option<tokio::signal::unix::Signal>> {
-    // Without this file, for example on macOS, the signal is passed on.
+    // Without this file, for example on macOS, the signal is forwarded.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if is_ignored(&status, kind.as_raw_value()) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The screen of `watch`: as much of the table as fits the terminal.
+//! The screen of `watch`: as much of the table as fits on the terminal.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,10 @@ use rustix::termios::tcgetwinsize;
 
 use crate::output::{Row, cut, table};
 
-/// Moves the cursor to the upper left, and clears the screen.
+/// Moves the cursor to the upper left corner, and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// While the table is drawn, the terminal cuts lines that are too long: some characters are two columns wide.
+/// While the table is drawn, the terminal truncates lines that are too long, because some characters are two columns wide.
 const CUT: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 
@@ -23,7 +23,7 @@ struct Size {
 }
 
 impl Size {
-    /// Of the terminal that this program writes to. One that does not know its size has the usual one.
+    /// Returns the size of the terminal to which this program writes. One that does not know its size has the usual one.
     fn now() -> Self {
         let size = tcgetwinsize(io::stdout()).ok();
         let size = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
@@ -40,7 +40,8 @@ impl Size {
     }
 }
 
-/// Returns the lines to draw: the locks that most processes wait for come first, and the last line says how many are left out.
+/// Returns the lines to draw: the locks with the most waiting processes come first, and the last line says how many are
+/// omitted.
 fn lines(mut rows: Vec<Row>, size: Size) -> Vec<String> {
     rows.sort_by(|one, other| {
         let busiest = other.info.waiters.cmp(&one.info.waiters);
@@ -61,7 +62,7 @@ fn lines(mut rows: Vec<Row>, size: Size) -> Vec<String> {
     if shown < count {
         lines.push(format!("… {} more", count - shown));
     }
-    // A terminal without room for the headings shows what it can.
+    // A terminal without space for the headings shows as much as it can.
     lines.truncate(size.rows);
     lines
 }

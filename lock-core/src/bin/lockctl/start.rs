@@ -1,10 +1,10 @@
-//! How the command of `run` is started: on Linux, so that the kernel kills it when `run` ends.
+//! The start of the command of `run`: on Linux, so that the kernel kills it when `run` ends.
 //!
-//! Only the process itself can ask the kernel for that, after its start and before it becomes the command. So `run` starts this
-//! program once more, which asks and then becomes the command.
+//! Only the process itself can request that from the kernel, after its start and before it becomes the command. So `run` starts
+//! this program once more, which makes the request and then becomes the command.
 //!
-//! The kernel forgets the request if the command runs with the rights of another user, as `sudo` does. That command is left to the
-//! keeper.
+//! The kernel forgets the request if the command runs with the rights of another user, as with `sudo`. Such a command is left
+//! to the keeper.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -25,11 +25,11 @@ use crate::SOFTWARE;
 #[cfg(target_os = "linux")]
 pub(crate) const COMMAND: &str = "__exec";
 
-/// This program, also if its file was replaced meanwhile.
+/// This program, even if its file was replaced in the meantime.
 #[cfg(target_os = "linux")]
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// The codes of a shell.
+/// The exit codes of a shell.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
@@ -42,9 +42,9 @@ pub(crate) struct Exec {
     command: Vec<OsString>,
 }
 
-/// Returns what this process, which is `run`, has to spawn for the command.
+/// Returns the command that this process, which is `run`, has to spawn.
 ///
-/// The kernel kills the command when the thread ends that spawned it. So that has to be the main thread.
+/// The kernel kills the command when the thread ends that spawned it, so that must be the main thread.
 #[cfg(target_os = "linux")]
 pub(crate) fn starter(command: &[OsString]) -> Command {
     let mut starter = Command::new(THIS_PROGRAM);
@@ -66,10 +66,11 @@ pub(crate) fn become_command(order: &Exec) -> Failed {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return Failed {
             code: SOFTWARE,
-            reason: format!("the command cannot be made to end with this program: {error}"),
+            reason: format!("cannot make the command end with this program: {error}"),
         };
     }
-    // If `run` ended before the request, the kernel does nothing. `run` was killed, so there is nothing to report to.
+    // If `run` ended before the request, the kernel does nothing. In that case `run` was killed, so there is nobody to report
+    // to.
     if getppid() != Pid::from_raw(order.run) {
         return Failed {
             code: SOFTWARE,

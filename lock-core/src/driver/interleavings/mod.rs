@@ -1,5 +1,5 @@
-//! The driver and the state machine under the interleavings of threads. Another thread may run before each lock of a mutex, and
-//! before each action is carried out.
+//! The driver and the state machine, tested under the interleavings of threads. Another thread may run before each lock of a
+//! mutex, and before each action is carried out.
 
 use std::{
     future::{Future, poll_fn},
@@ -47,7 +47,7 @@ mod served_backend;
 
 const SCHEDULES: usize = 1500;
 
-/// One key, and what its holders see of each other.
+/// One key, and the way in which its holders see each other.
 #[derive(Clone)]
 struct Contended {
     registry: Arc<Registry>,
@@ -118,14 +118,18 @@ impl Contended {
         }
     }
 
-    /// A step under the lock, unless the lease has ended.
+    /// Takes a step under the lock, unless the lease has ended.
     fn step_inside(&self, hold: &Hold) {
         let lease = hold.leases().first();
         if lease.ended().is_some() {
             return;
         }
         assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
-        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "beside a reader");
+        assert_eq!(
+            self.readers.load(Ordering::SeqCst),
+            0,
+            "concurrent with a reader"
+        );
         let token = u64::from(lease.fencing);
         assert!(
             self.last_token.swap(token, Ordering::SeqCst) < token,
@@ -143,13 +147,17 @@ impl Contended {
         }
     }
 
-    /// A step under a share of the lock, unless the lease has ended.
+    /// Takes a step under a share of the lock, unless the lease has ended.
     fn read(&self, hold: &Hold) {
         if hold.leases().first().ended().is_some() {
             return;
         }
         self.readers.fetch_add(1, Ordering::SeqCst);
-        assert_eq!(self.inside.load(Ordering::SeqCst), 0, "beside a writer");
+        assert_eq!(
+            self.inside.load(Ordering::SeqCst),
+            0,
+            "concurrent with a writer"
+        );
         point();
         self.readers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -193,7 +201,7 @@ fn in_threads(contended: &Contended, threads: &[fn(&Contended)]) {
 }
 
 fn explored(test: fn()) {
-    // For the timers, which never elapse.
+    // Needed by the timers, which never elapse.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -259,7 +267,7 @@ async fn a_shutdown_waits_for_a_release_that_has_not_begun() {
     let mut waits = [(); 2].map(|()| all.join(&patient(), Waker::noop()).expect("open"));
     let [first, next] = waits.each_mut().map(|wait| Pin::new(wait).poll(&mut task));
     assert!(first.is_ready() && next.is_pending());
-    // The next task is granted the lock, and does not poll.
+    // The next task is granted the lock, but does not poll.
     drop(first);
     let (keys, now) = (registry.keys.of(key), registry.context.clock.now());
     let in_progress = &registry.context.in_progress;
@@ -274,7 +282,7 @@ async fn a_shutdown_waits_for_a_release_that_has_not_begun() {
 }
 
 #[test]
-fn shares_that_are_joined_and_closed_let_no_reader_in_beside_a_writer() {
+fn shares_that_are_joined_and_closed_keep_readers_and_writers_apart() {
     explored(|| {
         let contended = Contended::new();
         in_threads(
@@ -292,9 +300,10 @@ fn shares_that_are_joined_and_closed_let_no_reader_in_beside_a_writer() {
     });
 }
 
-/// A guard of two keys releases while the reply to a renewal of the first key is noted. The second key is not lost by that.
+/// A guard of two keys is released while the reply to a renewal of the first key is processed. This must not lose the second
+/// key.
 #[test]
-fn a_renewal_beside_the_release_of_several_keys_loses_none_of_them() {
+fn a_renewal_concurrent_with_the_release_of_several_keys_loses_none() {
     explored(|| {
         let first = Contended::new();
         let second = Contended {
@@ -323,7 +332,7 @@ fn a_renewal_beside_the_release_of_several_keys_loses_none_of_them() {
 /// How far the clock moves with each turn of the executor.
 const TURN: Duration = Duration::from_millis(20);
 
-/// Runs threads beside a server thread and a thread of the executor, on which the clock moves.
+/// Runs threads concurrently with a server thread and a thread of the executor, on which the clock advances.
 fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -379,7 +388,7 @@ fn a_request_that_is_taken_over_is_finished_once() {
                 if let Some(mut wait) = all.join(&patient(), Waker::noop()) {
                     let mut task = TaskContext::from_waker(Waker::noop());
                     let is_pending = Pin::new(&mut wait).poll(&mut task).is_pending();
-                    // The other tasks get the lock meanwhile.
+                    // In the meantime, the other tasks get the lock.
                     (0..100).for_each(|_| point());
                     if is_pending && let Ok(Admission::Held(hold)) = shuttle::future::block_on(wait)
                     {
@@ -394,9 +403,9 @@ fn a_request_that_is_taken_over_is_finished_once() {
     });
 }
 
-/// No other process wants the lock, so a task that does not wait has it although the release before it is in flight.
+/// No other process wants the lock, so a task that does not wait gets it although the release before it is in flight.
 #[test]
-fn the_next_try_behind_a_release_in_flight_finds_the_lock_free() {
+fn a_try_after_a_release_in_flight_finds_the_lock_free() {
     let tries: fn(&Contended) = |all| {
         for _ in 0..3 {
             let tried = all.acquire_with(&patient().no_wait());

@@ -1,4 +1,4 @@
-//! A backend with a server thread: requests are executed some time after they left, and then have their replies.
+//! A backend with a server thread: requests are executed some time after they were sent, and get their replies then.
 
 use std::{
     collections::VecDeque,
@@ -24,12 +24,12 @@ use crate::{
 
 type Request = Box<dyn FnOnce(&MemoryBackend) + Send>;
 
-/// In which order requests are executed.
+/// The order in which requests are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As they left: on one connection, as the in-flight record says.
+    /// As they were sent: on one connection, as the in-flight record says.
     First,
-    /// The last one first. It is not known on which connection a release left.
+    /// The last one first, as when it is not known on which connection a release was sent.
     Last,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Order {
 pub(super) struct ServedBackend {
     memory: Arc<MemoryBackend>,
     order: Order,
-    /// What has left and was not executed yet.
+    /// The requests that have been sent and not executed yet.
     sent: Arc<Mutex<VecDeque<Request>>>,
 }
 
@@ -50,7 +50,7 @@ impl ServedBackend {
         }
     }
 
-    /// Executes a request, if one has left.
+    /// Executes a request, if one has been sent.
     pub(super) fn serve(&self) {
         let mut sent = self.sent.lock();
         let request = match self.order {
@@ -63,7 +63,7 @@ impl ServedBackend {
         }
     }
 
-    /// A request leaves with the first poll of its future. If that is dropped later, the request is executed all the same.
+    /// Sends a request with the first poll of its future. If the future is dropped later, the request is executed all the same.
     fn send<T: Send + 'static>(
         &self,
         request: impl FnOnce(&MemoryBackend) -> Reply<T> + Send + 'static,
@@ -74,7 +74,7 @@ impl ServedBackend {
             sent.lock().push_back(Box::new(move |memory| {
                 let mut reply = request(memory);
                 let mut task = TaskContext::from_waker(Waker::noop());
-                // The receiver is missing if the future was dropped.
+                // The receiver is gone if the future was dropped.
                 if let Poll::Ready(reply) = reply.as_mut().poll(&mut task) {
                     drop(sender.send(reply));
                 }

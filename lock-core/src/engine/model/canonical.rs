@@ -1,4 +1,4 @@
-//! Writes a state as text: states that differ only in the time and in the names have the same text.
+//! The canonical text of a state: states that differ only in the time and in the names have the same text.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -30,7 +30,7 @@ impl Names {
         self.owners.range(..owner).count()
     }
 
-    /// Stamps are tokens, too. A gap between two of them counts as two at most.
+    /// Stamps are tokens, too. A gap between two of them counts as at most two.
     fn token(&self, token: u64) -> u64 {
         rank(&self.tokens, token)
     }
@@ -45,14 +45,14 @@ impl Names {
         self.tasks.range(..id).count()
     }
 
-    /// Milliseconds from now. Moments that are more than a ttl ago are alike.
+    /// Milliseconds from now. All moments that are more than a ttl in the past are equal.
     fn at(&self, moment: Moment) -> i64 {
         let ahead = i64::try_from(moment.since(self.now).as_millis());
         let past = i64::try_from(self.now.since(moment).as_millis());
         (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-2000)
     }
 
-    /// Milliseconds from now. Moments that are due are alike.
+    /// Milliseconds from now. All moments that are due are equal.
     fn due(&self, moment: Moment) -> i64 {
         self.at(moment).max(0)
     }
@@ -84,7 +84,7 @@ pub(super) fn first_of(block: FencingBlock) -> u64 {
     u64::from(block.last()) + 1 - u64::from(block.left())
 }
 
-/// What becomes of a request that is under way.
+/// The fate of a request that is in flight.
 #[derive(Debug)]
 enum Course {
     Awaited,

@@ -1,4 +1,4 @@
-//! What must hold in every state.
+//! The invariants, which must hold in every state.
 
 use crate::{
     backend::memory::lock_table::EntryHolder,
@@ -47,7 +47,7 @@ impl World {
         let has_result = self.server.table.result.is_some();
         must(
             !has_result || inside == 0,
-            "a body that runs beside a result",
+            "a body that runs although there is a result",
         )?;
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding {
@@ -64,17 +64,17 @@ impl World {
             };
             must(
                 self.server.held(*owner).is_some_and(is_known),
-                "a lease that the server does not know, or with another permit, or with an older token",
+                "a lease that the server does not know, with another permit, or with an older token",
             )
         })?;
-        // The state has each lease that a task holds, and plans for it, unless the lease has ended.
+        // The state knows each lease that a task holds, and plans for it, unless the lease has ended.
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding { id, .. } = task else {
                 return Ok(());
             };
             must(
                 self.has_taken(TaskId(*id)),
-                "a holder that is not planned for",
+                "a holder for which nothing is planned",
             )
         })
     }
@@ -123,13 +123,13 @@ impl World {
         for id in waiting.refused.keys() {
             must(
                 self.is_going_to_poll(*id),
-                "a refusal that nothing delivers",
+                "a refusal that is never delivered",
             )?;
         }
         Ok(())
     }
 
-    /// Whether a request of this kind is in flight, or its reply.
+    /// Returns `true` if a request of this kind is in flight, or its reply.
     fn is_in_flight(
         &self,
         owner: u64,
@@ -150,11 +150,11 @@ impl World {
             };
             return must(
                 self.key.head().is_none() || is_planned,
-                "a waiter for which nothing is asked",
+                "a waiter for which nothing is requested",
             );
         };
         let is_alone = !self.left.mode.is_alone() || self.key.leases.is_empty();
-        must(is_alone, "a request beside an exclusive lease")?;
+        must(is_alone, "a request next to an exclusive lease")?;
         match request.step {
             RequestStep::InFlight { .. } => {
                 let owner = request.owner;
@@ -218,15 +218,15 @@ impl World {
         let is_open = held.share.is_some_and(|share| share.is_open);
         must(
             !is_open || self.is_notified_or_free(held.owner),
-            "a share that is kept from an exclusive request",
+            "a share that is withheld from an exclusive request",
         )?;
         held.holders
             .iter()
             .try_for_each(|holder| must(self.is_alive(holder.id), "held for a task that is gone"))
     }
 
-    /// Whether no exclusive request waits, or a message about it is on its way to this share. If the message was lost, the next
-    /// renewal reports the request.
+    /// Returns `true` if no exclusive request waits, or a message about it is in flight to this share. If the message was lost,
+    /// the next renewal reports the request.
     fn is_notified_or_free(&self, owner: u64) -> bool {
         let is_message = |reply: &Reply| matches!(reply, Reply::Contended(one) if *one == owner);
         !self.server.is_contended()
@@ -239,7 +239,7 @@ impl World {
         let is_quiet = self.up.is_empty()
             && self.down.is_empty()
             && self.late.is_empty()
-            // A share without a task is kept, for a bounded time.
+            // A share without a task is kept for a bounded time.
             && self.key.leases.iter().all(|held| held.share.is_none())
             && self.tasks.iter().all(|task| matches!(task, Task::Away));
         if !is_quiet {

@@ -1,20 +1,19 @@
 //! Explores every state that two tasks of this process, one other process and the timer can bring a key into.
 //!
-//! The transition function is the shipped one. So is the table of the server, which is that of the locks in memory. Its replies are
-//! changed to those of a script, which tells less.
-//! Requests and replies travel in order on one connection. Time moves to the next moment at which something is due. It moves on a
-//! grid of half a second, so each timer is late by up to that. The registry is part of the model: it removes a state that is over
-//! with its timer, and begins with a fresh state.
+//! The transition function is the shipped one, and so is the table of the server, which is that of the locks in memory. Its
+//! replies are changed to those of a script, which contain less. Requests and replies travel in order on one connection. Time
+//! advances to the next moment at which something is due, on a grid of half a second, so each timer is late by up to that. The
+//! registry is part of the model: it removes a state that is over together with its timer, and begins with a fresh state.
 //!
-//! What can go wrong, each a bounded number of times in a scenario:
+//! The following can go wrong, each a bounded number of times in a scenario:
 //!
 //! - The connection breaks. A request in flight is then executed before the break, later, or never, and its reply is lost.
-//! - The time of a request is over while the connection continues. The request is executed in its order, and its reply is dropped.
+//! - A request times out while the connection continues. The request is executed in its order, and its reply is dropped.
 //! - The server refuses a request without executing it.
-//! - A message is lost, or comes twice.
+//! - A message is lost, or arrives twice.
 //! - The process stops for longer than a ttl, another key of a lease is lost, or the manager shuts down.
 //!
-//! Left out, and part of the random operations in memory, the explorer of the scripts, the simulation or the tests with threads:
+//! Left to the random operations in memory, the explorer of the scripts, the simulation or the tests with threads:
 //!
 //! - More than two tasks, a third process, and several servers that vote.
 //! - More than one fault of two kinds at a time, and replies in parts.
@@ -39,7 +38,8 @@ mod invariants;
 mod server;
 mod world;
 
-/// The FNV-1a hash, of 128 bits, of the text of a state. No text is kept: there are millions of states.
+/// The FNV-1a hash, of 128 bits, of the text of a state. The texts themselves are not stored, because there are millions of
+/// states.
 struct Fingerprint(u128);
 
 impl fmt::Write for Fingerprint {
@@ -54,17 +54,17 @@ impl fmt::Write for Fingerprint {
 fn hash(world: &World) -> u128 {
     let mut fingerprint = Fingerprint(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
     let written = world.write_canonically(&mut fingerprint);
-    written.expect("a hash takes all text");
+    written.expect("a hash accepts any text");
     fingerprint.0
 }
 
-/// Visits every state that can be reached, and returns the number of states. Panics with the path to the first state that breaks an
+/// Visits every reachable state, and returns the number of states. Panics with the path to the first state that breaks an
 /// invariant.
 fn explore(scenario: Scenario, most: usize) -> usize {
     let start = World::start(scenario);
     let mut seen = HashSet::from([hash(&start)]);
     let mut open = VecDeque::from([(start, None)]);
-    // Each state, with the index of the state that it was reached from.
+    // Each state, with the index of the state from which it was reached.
     let mut history: Vec<(World, Option<usize>)> = Vec::new();
     while let Some((world, from)) = open.pop_front() {
         let index = history.len();
@@ -92,7 +92,7 @@ fn explore(scenario: Scenario, most: usize) -> usize {
     seen.len()
 }
 
-// Several tests, since they run at the same time.
+// Several tests, so that they run in parallel.
 
 #[test]
 fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
@@ -165,7 +165,7 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
         moments: Some(3),
         ..once()
     };
-    // Each hand-off waits for the reply that tells whether other processes wait.
+    // Each hand-over waits for the reply that tells whether other processes wait.
     let without_batches = Scenario {
         handoffs: 0,
         ..beside_another
@@ -237,7 +237,7 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
             moments: Some(2),
             ..shared
         },
-        // An exclusive request of this process comes.
+        // An exclusive request of this process arrives.
         Scenario {
             closings: 1,
             moments: Some(2),
@@ -279,7 +279,7 @@ fn every_state_of_two_tasks_with_two_permits_keeps_the_invariants() {
     explore_permits(2);
 }
 
-/// The other process runs the body, too. It always succeeds there.
+/// The other process runs the body, too, and always succeeds.
 #[test]
 fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
     let alone = Scenario {
@@ -362,7 +362,7 @@ fn explore_permits(permits: u16) {
 }
 
 impl Scenario {
-    /// The scenario by itself, and with one fault of each kind that leaves the connection open.
+    /// Returns the scenario itself, and with one fault of each kind that leaves the connection open.
     fn with_each_fault(self) -> [Self; 4] {
         [
             self,
@@ -398,14 +398,14 @@ fn explore_all(scenarios: &[Scenario]) {
     }
 }
 
-/// The scenarios that take minutes in a build without optimisations.
+/// Explores the scenarios that take minutes in a build without optimisations.
 fn explore_if_fast(scenarios: &[Scenario]) {
     if cfg!(not(debug_assertions)) {
         explore_all(scenarios);
     }
 }
 
-/// The scenarios that take minutes in any build.
+/// Explores the scenarios that take minutes in any build.
 fn explore_if_asked(scenarios: &[Scenario]) {
     if std::env::var("EXPLORE").is_ok_and(|size| size == "large") {
         explore_if_fast(scenarios);

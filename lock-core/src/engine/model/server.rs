@@ -33,14 +33,14 @@ pub(super) enum Request {
     Release(u64, Stores),
 }
 
-/// Whether a release stores the result of a run.
+/// The choice whether a release stores the result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stores {
     Nothing,
     Result,
 }
 
-/// A renewal, and how many fencing tokens it wants.
+/// A renewal, and the number of fencing tokens that it wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Renewal {
     pub(super) owner: u64,
@@ -52,7 +52,7 @@ pub(super) struct Renewal {
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) request: Request,
-    /// Whether its reply is awaited. A request whose time is over is executed in its order, and its reply is dropped.
+    /// `true` if its reply is awaited. A request that has timed out is executed in its order, and its reply is dropped.
     pub(super) is_awaited: bool,
 }
 
@@ -62,14 +62,14 @@ pub(super) enum Reply {
     Renewed(Renewal, Result<Renewed, NoReply>),
     Pushed(u64, PushedGrant),
     Contended(u64),
-    /// The body that this owner token waits to run once has run.
+    /// The body for which this owner token waits has run.
     Done(u64),
 }
 
-/// Why a request has no outcome.
+/// The reason why a request has no outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NoReply {
-    /// The connection broke before the reply, or its time was over.
+    /// The connection broke before the reply, or the request timed out.
     Lost,
     /// The server refused the request without executing it.
     Refused,
@@ -84,7 +84,7 @@ impl Request {
         }
     }
 
-    /// The result without an outcome. A release is repeated instead.
+    /// Returns the result of a request without an outcome. A release is repeated instead.
     pub(super) fn without_outcome(&self, why: NoReply) -> Option<Reply> {
         Some(match self {
             Self::Acquire(acquire) => Reply::Acquired(acquire.owner, Err(why)),
@@ -109,7 +109,7 @@ impl Reply {
         matches!(self, Self::Pushed(..) | Self::Contended(_) | Self::Done(_))
     }
 
-    /// The result if this reply is lost. A lost message has none.
+    /// Returns the result if this reply is lost. A lost message has none.
     pub(super) fn lost(self) -> Option<Self> {
         Some(match self {
             Self::Acquired(owner, _) => Self::Acquired(owner, Err(NoReply::Lost)),
@@ -122,8 +122,8 @@ impl Reply {
 /// The shipped table of the locks in memory, with the replies of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    /// The mode in which the tasks of this process take the key. The other process takes it exclusively, or with permits if the
-    /// tasks do. It runs the body if the tasks do.
+    /// The mode in which the tasks of this process take the key. The other process takes it exclusively, except that it uses
+    /// permits, or runs the body, if the tasks do.
     mode: Mode,
     pub(super) table: LockTable,
     last_token: u64,
@@ -157,17 +157,18 @@ impl Server {
         queue.any(|queued| queued.entry.number == owner)
     }
 
-    /// Whether an exclusive request waits for shared ones to end.
+    /// Returns `true` if an exclusive request waits for shared ones to end.
     pub(super) fn is_contended(&self) -> bool {
         self.mode == Mode::Shared && self.is_queued(OTHER)
     }
 
-    /// The last fencing token, or stamp. A reply takes no number here, since only the order of its stamp and those of grants counts.
+    /// Returns the last fencing token, or stamp. A reply takes no number here, since only the order of its stamp and those of
+    /// grants matters.
     pub(super) fn last_token(&self) -> u64 {
         self.last_token
     }
 
-    /// The other process takes the key, or checks its entry. Returns the messages that the server sends.
+    /// Makes the other process take the key, or check its entry. Returns the messages that the server sends.
     pub(super) fn acquire_for_other(&mut self, queue_mode: QueueMode, now: Moment) -> Vec<Reply> {
         let (_, messages) = self.acquire(
             &AcquireAction {
@@ -184,7 +185,8 @@ impl Server {
         messages
     }
 
-    /// Executes a request. Returns what the server sends, in order. `known`: the largest fencing token that the process knows.
+    /// Executes a request. Returns the messages that the server sends, in order. `known` is the largest fencing token that the
+    /// process knows.
     pub(super) fn execute(&mut self, request: &Request, known: u64, now: Moment) -> Vec<Reply> {
         let owner = || Owner::of_entry(self.entry(request.owner(), TTL));
         let (reply, mut sent) = match request {
@@ -248,7 +250,7 @@ impl Server {
         (Some(Reply::Acquired(owner, Ok(outcome))), messages)
     }
 
-    /// A script tells only a check which stamp is the last one, and that an entry is not the first.
+    /// Only a check learns from a script which stamp is the last one, and that an entry is not the first.
     fn as_by_a_script(&self, busy: Busy, request: &Acquire) -> Busy {
         let mut queue = self.table.queue.iter();
         let is_first = queue
@@ -309,7 +311,7 @@ impl Server {
         (result, messages)
     }
 
-    /// As the backend does.
+    /// Removes an empty table, as the backend does.
     fn forget_if_empty(&mut self) {
         if self.table.is_empty() {
             self.table = LockTable::default();

@@ -31,7 +31,7 @@ const GRID_NANOS: u64 = 500_000_000;
 type Key = KeyState<u64, u64, u64>;
 pub(super) type Found = Result<(), String>;
 
-/// The owner token, the fencing token and the permit of a lease, and until when it is certain.
+/// The owner token, the fencing token and the permit of a lease, and the moment until which it is certain.
 type Made = (u64, u64, Option<u16>, Moment);
 
 /// How often each event may happen.
@@ -39,9 +39,9 @@ type Made = (u64, u64, Option<u16>, Moment);
 pub(super) struct Scenario {
     /// The mode in which the tasks take the key.
     pub(super) mode: Mode,
-    /// Whether the second task does not wait. In exclusive mode both cases are explored.
+    /// `true` if the second task does not wait. In exclusive mode both cases are explored.
     pub(super) does_not_wait: bool,
-    /// How often time moves on. `None`: as often as something is due.
+    /// How often time advances. `None` means as often as something is due.
     pub(super) moments: Option<u8>,
     /// Acquisitions of each task.
     pub(super) rounds: u8,
@@ -49,13 +49,13 @@ pub(super) struct Scenario {
     pub(super) other_rounds: u8,
     /// Connections that break.
     pub(super) faults: u8,
-    /// Requests whose time is over, on a connection that continues.
+    /// Requests that time out, on a connection that continues.
     pub(super) time_outs: u8,
     /// Requests that the server refuses without executing them.
     pub(super) refusals: u8,
-    /// Messages that are lost, or come twice, on a connection that continues.
+    /// Messages that are lost, or arrive twice, on a connection that continues.
     pub(super) odd_messages: u8,
-    /// Whether the second task asks for a longer ttl.
+    /// `true` if the second task asks for a longer ttl.
     pub(super) has_two_ttls: bool,
     /// Leases that are not renewed from some time on.
     pub(super) unrenewed: u8,
@@ -74,7 +74,7 @@ pub(super) struct Scenario {
 #[derive(Clone, Debug)]
 pub(super) enum Task {
     Away,
-    /// `is_woken`: it is going to be polled.
+    /// `is_woken` says that it is going to be polled.
     Waiting {
         id: u64,
         is_woken: bool,
@@ -100,7 +100,7 @@ pub(super) struct PolledRequest {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) now: Moment,
-    /// What the process knows of the key, as the registry has it.
+    /// The state of the key, as the registry stores it.
     pub(super) key: Key,
     pub(super) tasks: [Task; 2],
     pub(super) rounds: [u8; 2],
@@ -108,11 +108,11 @@ pub(super) struct World {
     pub(super) server: Server,
     pub(super) up: VecDeque<Sent>,
     pub(super) down: VecDeque<Reply>,
-    /// Requests of a connection that broke, which are executed later or never.
+    /// Requests of a broken connection, which are executed later or never.
     pub(super) late: Vec<Request>,
     pub(super) polled: Option<PolledRequest>,
     pub(super) timer: Option<Moment>,
-    /// Owner tokens that had a request on a connection that broke.
+    /// Owner tokens that had a request on a broken connection.
     pub(super) astray: BTreeSet<u64>,
     pub(super) known: u64,
     pub(super) largest_taken: u64,
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// Every state that can follow. Fails if one of them breaks an invariant.
+    /// Adds every state that can follow. Fails if one of them breaks an invariant.
     pub(super) fn next(&self, reached: &mut Vec<Self>) -> Found {
         let first = reached.len();
         for index in 0..2 {
@@ -199,7 +199,7 @@ impl World {
     fn task_steps(&self, index: usize, reached: &mut Vec<Self>) -> Found {
         match &self.tasks[index] {
             Task::Away if self.rounds[index] > 0 => {
-                // The first task waits without end, the second for less than a ttl, or not at all.
+                // The first task waits indefinitely, the second for less than a ttl, or not at all.
                 let waits = [
                     Wait::Forever,
                     Wait::For(Duration::from_millis(1500)),
@@ -351,7 +351,8 @@ impl World {
         }
     }
 
-    /// The server executes a request. A reply that is not awaited is dropped, but not the messages that the request causes.
+    /// Makes the server execute a request. A reply that is not awaited is dropped, but not the messages that the request
+    /// causes.
     fn execute(&mut self, sent: &Sent) {
         let replies = self.server.execute(&sent.request, self.known, self.now);
         let replies = replies.into_iter();
@@ -432,12 +433,12 @@ impl World {
         self.down.extend(messages);
     }
 
-    /// Makes the transition of an event, and carries its actions out.
+    /// Makes the transition of an event, and carries out its actions.
     fn event(&mut self, event: Event<'_, u64, u64>) -> Outcome<u64, u64> {
         self.event_of_task(event).0
     }
 
-    /// The same, for a task that may take a lease. Also returns the lease that was made for it.
+    /// Like `event`, for a task that may take a lease. Also returns the lease that was made for it.
     fn event_of_task(&mut self, event: Event<'_, u64, u64>) -> (Outcome<u64, u64>, Option<Made>) {
         let host = Hosting {
             next_owner: Cell::new(self.next_owner),
@@ -458,7 +459,7 @@ impl World {
         let outcome = self.key.apply(event, &mut cx);
         let actions = cx.actions;
         self.next_owner = host.next_owner.get();
-        // As the registry does under its mutex: a new timer replaces the earlier one.
+        // A new timer replaces the earlier one, as in the registry under its mutex.
         for action in &actions {
             if let Action::Arm(at) = action {
                 self.timer = Some(*at);
@@ -583,7 +584,7 @@ impl World {
         Ok(())
     }
 
-    /// The task takes a lease that was made for it. Fails if the fencing token is too old.
+    /// Makes the task take a lease that was made for it. Fails if the fencing token is too old.
     fn hold(&mut self, index: usize, id: u64, (owner, token, permit, valid_until): Made) -> Found {
         let is_new = match self.left.mode {
             Mode::Exclusive | Mode::Once => token > self.largest_taken,
@@ -637,7 +638,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes the reply that has come for this task.
+    /// Takes the reply that has arrived for this task.
     fn take_arrived(&mut self, id: u64) -> Option<(u64, AcquireReply)> {
         let polled = self
             .polled
@@ -646,7 +647,7 @@ impl World {
         Some((polled.owner, self.read(polled.owner, outcome)))
     }
 
-    /// The task does not poll its request any more: a reply that has come is delivered without the task.
+    /// The task no longer polls its request, so a reply that has arrived is delivered without the task.
     fn continue_elsewhere(&mut self, id: u64) {
         if let Some(polled) = self.polled.take_if(|polled| polled.by == id)
             && let Some(outcome) = polled.arrived
@@ -701,7 +702,7 @@ impl World {
         }
     }
 
-    /// Breaks the connection. Requests in flight are executed later or never, and have no reply. Replies in flight are lost.
+    /// Breaks the connection. Requests in flight are executed later or never, and get no reply. Replies in flight are lost.
     fn break_connection(&mut self, are_late: bool) {
         self.has_lost_messages = true;
         let mut lost_replies: Vec<Reply> = self.down.drain(..).filter_map(Reply::lost).collect();
@@ -727,7 +728,7 @@ impl World {
     }
 }
 
-/// What the state machine has made: owner tokens are numbers, and what observers of a lease see is the number of its task.
+/// The host of the state machine: owner tokens are numbers, and the lease that observers see is the number of its task.
 struct Hosting {
     next_owner: Cell<u64>,
     known: u64,

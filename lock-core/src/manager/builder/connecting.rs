@@ -1,4 +1,4 @@
-//! From a builder to a manager: what all managers have, and the backend in memory.
+//! From a builder to a manager: the parts that all managers have, and the backend in memory.
 
 use std::sync::Arc;
 
@@ -23,24 +23,26 @@ impl LockManagerBuilder {
     /// As [`LockManager::connect`].
     #[cfg_attr(
         not(feature = "redis"),
-        expect(clippy::unused_async, reason = "with servers, it waits")
+        expect(clippy::unused_async, reason = "with servers, it awaits")
     )]
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         self.check_to_connect()?;
         if url == "memory://" || url == "memory:" {
-            // Not for `in_memory`, which the program calls on purpose. A url comes from a configuration.
-            tracing::info!("connected to `memory://`: its locks exclude inside this process only");
+            // Not logged by `in_memory`, which a program calls on purpose, whereas a url comes from its configuration.
+            tracing::info!(
+                "connected to `memory://`: its locks exclude only tasks of this process"
+            );
             return Ok(self.in_memory());
         }
         #[cfg(not(feature = "redis"))]
         return Err(LockError::invalid(
-            "this build of lock-core knows `memory://` only: switch its feature `redis` on for servers",
+            "this build of lock-core supports only `memory://`: enable its feature `redis` to use servers",
         ));
         #[cfg(feature = "redis")]
         self.connect_to_servers_of(url).await
     }
 
-    /// Makes a manager for locks inside this process; see [`LockManager::in_memory`].
+    /// Creates a manager for locks inside this process; see [`LockManager::in_memory`].
     ///
     /// Settings that are out of bounds are reported by the first acquire.
     #[must_use]
@@ -51,7 +53,7 @@ impl LockManagerBuilder {
         self.finish(backend, grants, Executor::Caller, clock)
     }
 
-    /// Makes a manager for locks inside this process, and a handle that injects faults; see
+    /// Creates a manager for locks inside this process, and a handle that injects faults; see
     /// [`LockManager::in_memory_with_faults`].
     #[cfg(feature = "testing")]
     #[must_use]
@@ -67,7 +69,7 @@ impl LockManagerBuilder {
         (manager, faults)
     }
 
-    /// `clock` is the machine's for a manager with a thread of its own.
+    /// `clock` is the machine's clock if the manager has a thread of its own.
     pub(super) fn finish(
         mut self,
         backend: Arc<dyn Backend>,

@@ -19,7 +19,7 @@ use crate::{
     runtime::{clock::Clock, executor::Executor, jitter::jittered},
 };
 
-/// For one server, unless the builder says otherwise.
+/// The default for one server.
 const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 
 /// The pause between two tries of a first connection.
@@ -44,12 +44,12 @@ impl LockManagerBuilder {
             .await
     }
 
-    /// Connects to a server, or to those of a list of urls.
+    /// Connects to a server, or to the servers of a list of urls.
     pub(super) async fn connect_to_servers_of(self, urls: &str) -> Result<LockManager, LockError> {
         match &split_list(urls)[..] {
             [_] => self.connect_to_server(Named::Url(urls.to_owned())).await,
             urls if urls.iter().any(|url| url.starts_with("memory://")) => Err(LockError::invalid(
-                "`memory://` stands alone: it is not one of several servers",
+                "`memory://` cannot be one of several servers: use it alone",
             )),
             urls => self.redlock(urls).await,
         }
@@ -71,7 +71,7 @@ impl LockManagerBuilder {
             .await
     }
 
-    // Not generic: it is built once, and not in each crate that calls it.
+    // Not generic, so that it is built once, and not in each crate that calls it.
     async fn connect_to_servers(mut self, servers: Vec<Named>) -> Result<LockManager, LockError> {
         let max_ttl = *self
             .defaults
@@ -84,7 +84,7 @@ impl LockManagerBuilder {
             .unwrap_or_else(|| restart_quarantine::needed_for(max_ttl));
         if self.servers.replicas.is_some() {
             return Err(LockError::invalid(
-                "min_replicas_acked is for a primary with replicas, and several independent servers have none",
+                "min_replicas_acked needs a primary with replicas, but independent servers have none",
             ));
         }
         let executor = Executor::start_thread().map_err(LockError::unavailable)?;
@@ -95,7 +95,7 @@ impl LockManagerBuilder {
             .await
     }
 
-    /// A manager with a thread of its own, and its first connection.
+    /// Creates a manager with a thread of its own, and makes its first connection.
     async fn on_a_thread(
         self,
         executor: Executor,
@@ -107,7 +107,7 @@ impl LockManagerBuilder {
         let manager = self.finish(backend, grants, executor, Clock::Boot);
         match manager.context().request(|_| greet()).await {
             Err(LockError::Unavailable { source, .. }) if is_lazy => {
-                tracing::warn!(%source, "the backend is not reached yet: connecting is tried again in the background");
+                tracing::warn!(%source, "the backend cannot be reached yet: retrying in the background");
                 let registry = Arc::downgrade(&manager.inner.registry);
                 let later = greet_later(registry, greet);
                 manager.context().executor.spawn(later);
@@ -118,7 +118,7 @@ impl LockManagerBuilder {
     }
 }
 
-/// Tries the first connection about once a second, as long as the manager exists.
+/// Tries to make the first connection about once a second, for as long as the manager exists.
 async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> Reply<()>) {
     let clock = Clock::Boot;
     while registry.strong_count() > 0 {
@@ -129,14 +129,15 @@ async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> Reply<()>) {
             Err(failure) if failure.is_transient() => {}
             Err(failure) => {
                 let error = LockError::from(failure);
-                tracing::error!(%error, source = error.source(), "the backend refuses this manager");
+                tracing::error!(%error, source = error.source(), "the backend refused this manager");
                 return;
             }
         }
     }
 }
 
-/// The urls of a list, each with its scheme. A comma before a scheme separates two urls; any other comma belongs to a password.
+/// Splits a list into its urls, each with its scheme. A comma in front of a scheme separates two urls; any other comma belongs
+/// to a password.
 fn split_list(text: &str) -> Vec<&str> {
     let mut urls = Vec::new();
     let mut start = 0;
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comma_before_a_scheme_parts_two_urls() {
+    fn only_a_comma_in_front_of_a_scheme_separates_two_urls() {
         assert_eq!(split_list("redis://a"), ["redis://a"]);
         assert_eq!(
             split_list("redis://a:1, valkey://b,redis+unix:///c"),

@@ -1,4 +1,4 @@
-//! Making a manager with settings other than the defaults.
+//! The builder: creating a manager with settings other than the defaults.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ mod constructors;
 #[cfg(feature = "redis")]
 mod own_client;
 
-// The documentation shows methods in the order of the modules, and these are what most programs call.
+// The documentation lists methods in the order of the modules, and these are the ones that most programs call.
 
 /// Builds a [`LockManager`].
 ///
@@ -53,7 +53,7 @@ pub struct LockManagerBuilder {
     defaults: Defaults,
     timing: Timing,
     limits: Limits,
-    /// `None`: not set. `Some(Duration::MAX)`: never.
+    /// `None` means not set, and `Some(Duration::MAX)` never.
     fail_fast_after: Option<Duration>,
     /// Without the prefix.
     check_key: Option<String>,
@@ -61,13 +61,13 @@ pub struct LockManagerBuilder {
     servers: ServerOptions,
 }
 
-/// What a builder was told about servers.
+/// The builder's settings for servers.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug, Default)]
 struct ServerOptions {
-    /// Whether connecting succeeds without a server that replies.
+    /// `true` if connecting succeeds without a server that replies.
     is_lazy: bool,
-    /// For several servers: how long a server must have been watched before it votes.
+    /// For several servers: for how long a server must have been watched before it votes.
     quarantine: Option<Duration>,
     replicas: Option<Replicas>,
     security: Security,
@@ -77,9 +77,9 @@ struct ServerOptions {
 impl LockManagerBuilder {
     /// Sets the prefix of every key on the server. Defaults to `lock:`.
     ///
-    /// Processes exclude each other only if they use the same prefix. With an empty prefix, lock keys can collide with the other
-    /// keys of the database. At most 256 bytes. To exclude the holders of another library, too, set the prefix of its keys. The page
-    /// on moving over from another lock lists them.
+    /// Processes exclude each other only if they use the same prefix. With an empty prefix, lock keys can collide with the
+    /// other keys of the database. At most 256 bytes. To also exclude the holders of another library, set the prefix of its
+    /// keys, which is listed in [migrating](crate::guide::migrating).
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self
@@ -88,13 +88,13 @@ impl LockManagerBuilder {
     /// Sets the name by which this process is shown as a holder and as a waiter. Defaults to its host and process id, as in
     /// `web-3/4711`.
     ///
-    /// [`LockManager::inspect`], [`LockManager::list`], [`LockError::held_by`], `lockctl` and the names of connections show it. So a
-    /// follower learns the address of the leader, as in `10.0.3.7:8080`.
+    /// It appears in [`LockManager::inspect`], [`LockManager::list`], [`LockError::held_by`], `lockctl` and the names of
+    /// connections. So a follower can learn the address of the leader, as in `10.0.3.7:8080`.
     ///
-    /// A label has 1 to 63 characters: letters, digits and signs of ASCII without spaces, quotation marks and backslashes. It is
-    /// only shown: processes with the same label still exclude each other, but cannot be told apart. Each client that may read the
-    /// server's keys can read it, so it must not be a secret. With a long label, the value of each lock and each entry in a queue is
-    /// longer. A short one tells an operator less.
+    /// A label has 1 to 63 characters: letters, digits and ASCII punctuation without spaces, quotation marks and backslashes.
+    /// It is only shown: processes with the same label still exclude each other, but cannot be told apart. Each client that may
+    /// read the server's keys can read it, so it must not be a secret. A long label makes the value of each lock and each entry
+    /// in a queue longer. A short one tells an operator less.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -115,28 +115,29 @@ impl LockManagerBuilder {
     /// Sets the key of the lock that connecting and [`LockManager::check`] try. Defaults to a random key,
     /// `{prefix}__check__:…`, and to none where the prefix is empty.
     ///
-    /// It is a key as for [`acquire`](LockManager::acquire): on the server, the prefix stands before it. The lock is acquired,
-    /// renewed and released, so that a missing right is found then, and not by the first lock.
+    /// It is a key as for [`acquire`](LockManager::acquire), so on the server the prefix precedes it. The lock is acquired,
+    /// renewed and released, so that a missing right is found at that point, and not by the first lock.
     ///
-    /// Name one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty. With an empty
-    /// prefix, a random key could belong to another service. Without this setting, only keys in the reserved name space are then
-    /// tried, and a warning says so. The lock is held for a few round trips, and for 1 s at most; work that waits for the same key
-    /// waits as long. If the lock is busy, the rights are tried all the same. A key that holds something else is an error. In a
-    /// cluster, nodes that do not have the key are tried with reserved keys. Locks in memory need no rights, so nothing is tried.
+    /// Name one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty. With an
+    /// empty prefix, a random key could belong to another service. So without this setting, only keys in the reserved name
+    /// space are then tried, and a warning says so. The lock is held for a few round trips, and for at most 1 s; work that
+    /// waits for the same key waits as long. If the lock is busy, the rights are tried all the same. A key that holds something
+    /// else is an error. In a cluster, nodes that do not have the key are tried with reserved keys. Locks in memory need no
+    /// rights, so nothing is tried.
     pub fn check_key(mut self, key: impl Into<String>) -> Self {
         self.check_key = Some(key.into());
         self
     }
 
-    /// Sets the ttl of locks that set none in their options. Defaults to 10 s.
+    /// Sets the ttl of locks whose options set none. Defaults to 10 s.
     ///
-    /// See [`LockOptions::new`](crate::options::LockOptions::new) for what gets worse in each direction.
+    /// [`LockOptions::new`](crate::options::LockOptions::new) describes the trade-off.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.defaults.ttl = ttl;
         self
     }
 
-    /// Sets how long an acquire waits if its options do not say. Defaults to 10 s.
+    /// Sets how long an acquire waits if its options do not set it. Defaults to 10 s.
     ///
     /// With a short wait, [`LockError::Busy`] is returned sooner. With a long wait, more tasks are in the wait queues.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -148,25 +149,26 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Has [`run`](LockManager::run), [`run_all`](LockManager::run_all) and the attribute return as soon as the release has been
-    /// handed over. Defaults to waiting for the reply to the release.
+    /// Makes [`run`](LockManager::run), [`run_all`](LockManager::run_all) and the attribute return as soon as the release has
+    /// been handed over. Defaults to waiting for the reply to the release.
     ///
-    /// For services: a lock then costs its caller one round trip. The next acquire of the same key in this process is sent behind
-    /// the release. It waits for the reply where the two may be executed in the other order. This is so on different connections,
-    /// on several servers, without scripts, and after a redirect or a broken connection.
+    /// For services: a lock then costs its caller one round trip. The next acquire of the same key in this process is sent
+    /// after the release. It waits for the reply where the two might be executed in the other order, which can happen on
+    /// different connections, on several servers, without scripts, and after a redirect or a broken connection.
     ///
-    /// In the background, three things are worse:
+    /// Releasing in the background has three disadvantages:
     ///
-    /// - when the call returns, another process may find the lock still held, for half a round trip. If the connection breaks at
-    ///   this moment, the lock stays held until the release was repeated, at most for the rest of the ttl;
-    /// - a process that ends at once may end before the release was sent, and the lock is then held for the rest of its ttl. So
-    ///   [`shutdown`](LockManager::shutdown) waits for the replies. Dropping the last clone of the manager blocks the thread until
-    ///   the replies have come, for 100 ms at most. The manager of [`set_global`](crate::manager::default_manager::set_global) is never dropped: shut it down
-    ///   before `main` returns;
-    /// - if the lease was lost in the last step of the body, this is logged after the call has returned.
+    /// - when the call returns, another process may still find the lock held, for half a round trip. If the connection breaks
+    ///   at this moment, the lock stays held until the release has been repeated, at most for the rest of the ttl;
+    /// - a process that ends at once may end before the release is sent, and the lock is then held for the rest of its ttl.
+    ///   Therefore [`shutdown`](LockManager::shutdown) waits for the replies, and dropping the last clone of the manager blocks
+    ///   the thread until the replies have arrived, for at most 100 ms. The manager of
+    ///   [`set_global`](crate::manager::default_manager::set_global) is never dropped: shut it down before `main` returns;
+    /// - if the lease is lost in the last step of the body, this is logged after the call has returned.
     ///
-    /// For one lock, there is [`LockOptions::release_in_background`](crate::options::LockOptions::release_in_background). `release` in the
-    /// attribute overrides this in both directions, and [`LockGuard::release`](crate::guard::LockGuard::release) always waits.
+    /// To choose for a single lock, use
+    /// [`LockOptions::release_in_background`](crate::options::LockOptions::release_in_background). `release` in the attribute
+    /// overrides this in both directions, and [`LockGuard::release`](crate::guard::LockGuard::release) always waits.
     pub fn release_in_background(mut self) -> Self {
         self.defaults.release = ReleaseMode::InBackground;
         self
@@ -182,9 +184,9 @@ impl LockManagerBuilder {
 
     /// Sets how long the reply to one command may take. Defaults to 1 s.
     ///
-    /// If it is too short, a slow server counts as dead. If it is too long, a dead server is noticed late. A connection that has
-    /// delivered no bytes for two time-outs is replaced. If replies lately took longer than half of this time, the time-out becomes
-    /// twice what they took. For an acquire, it becomes half of the ttl at most.
+    /// If it is too short, a slow server counts as dead. If it is too long, a dead server is noticed late. A connection that
+    /// has delivered no bytes for two time-outs is replaced. If replies have recently taken longer than half of this time, the
+    /// time-out becomes twice as long as they took, but for an acquire at most half of the ttl.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.timing.command_timeout = timeout;
         self
@@ -193,24 +195,24 @@ impl LockManagerBuilder {
     /// Sets after how long an outage a new acquire returns [`LockError::Unavailable`] at once instead of waiting. Defaults to 5 s
     /// for one url or client, and to never for sentinels, a cluster, several servers and locks in memory.
     ///
-    /// The time counts from the first request that failed. Acquires that wait already go on waiting, and new ones with
-    /// [`wait_forever`](crate::options::LockOptions::wait_forever) wait, too. With a short time, requests fail in an outage that would have
-    /// ended within their wait. With a long time, each request hangs for its whole wait during an outage, and so does the handler
-    /// or thread that made it. `Duration::MAX` is never. Sentinels and clusters replace a primary within a time that is set in
-    /// their own configuration: set a longer one here.
+    /// The time counts from the first request that failed. Acquires that are already waiting continue to wait, and so do new
+    /// ones with [`wait_forever`](crate::options::LockOptions::wait_forever). With a short time, requests fail in an outage
+    /// that would have ended within their wait. With a long time, each request hangs for its whole wait during an outage, and
+    /// so does the handler or thread that made it. `Duration::MAX` means never. Sentinels and clusters replace a primary within
+    /// a time that is set in their own configuration: set a longer one here.
     ///
-    /// In an outage, one request at a time finds out whether the outage is over.
+    /// During an outage, one request at a time probes whether it is over.
     pub fn fail_fast_after(mut self, outage: Duration) -> Self {
         self.fail_fast_after = Some(outage);
         self
     }
 
-    /// Sets how often a waiter polls for a lock of which the server sends no message. Defaults to 50 ms, on average.
+    /// Sets how often a waiter polls for a lock about which the server sends no message. Defaults to 50 ms, on average.
     ///
-    /// Such a lock is one that another library holds, or any lock if the server cannot send messages. For other locks the server
-    /// sends a message when the waiter is granted the lock. A process whose tasks hand such a lock on leaves it alone for one pause
-    /// after each batch, so all processes must have about the same value. For each key, one waiter of a process polls, however many tasks wait. A
-    /// short pause costs the server commands; a long one leaves such a lock idle for longer.
+    /// Such a lock is one that another library holds, or any lock if the server cannot send messages. For other locks the
+    /// server sends a message when the waiter is granted the lock. A process whose tasks hand over such a lock leaves it alone
+    /// for one pause after each batch, so all processes must have about the same value. For each key, one waiter of a process
+    /// polls, however many tasks wait. A short pause costs the server commands; a long one leaves such a lock idle for longer.
     pub fn polling_pause(mut self, pause: Duration) -> Self {
         self.timing.polling_pause = pause;
         self
@@ -218,8 +220,8 @@ impl LockManagerBuilder {
 
     /// Caps how many leases this manager may hold at a time. Defaults to 100,000.
     ///
-    /// Beyond it an acquire is [`LockError::Unavailable`]. If the cap is too low, valid requests are refused. Without a cap, one
-    /// caller can use up all memory.
+    /// Beyond it, an acquire is [`LockError::Unavailable`]. If the cap is too low, valid requests are refused. Without a cap,
+    /// one caller can use up all memory.
     pub fn max_leases(mut self, most: usize) -> Self {
         self.limits.held = most;
         self
@@ -227,8 +229,8 @@ impl LockManagerBuilder {
 
     /// Caps how many tasks may wait in this manager at a time. Defaults to 100,000.
     ///
-    /// Beyond it an acquire is [`LockError::Unavailable`]. If the cap is too low, tasks are refused that would have been granted
-    /// the lock. Without a cap, tasks that wait for a holder that hangs can use up all memory.
+    /// Beyond it, an acquire is [`LockError::Unavailable`]. If the cap is too low, tasks are refused that would have been
+    /// granted the lock. Without a cap, tasks that wait for a holder that hangs can use up all memory.
     pub fn max_waiting(mut self, most: usize) -> Self {
         self.limits.waiting = most;
         self
@@ -236,9 +238,9 @@ impl LockManagerBuilder {
 
     /// Refuses longer ttls, and longer `min_hold`s. Defaults to 60 s for several servers, and to no bound otherwise.
     ///
-    /// A server that restarts may have forgotten locks. With several servers, it does not vote until it was watched for twice this
-    /// time plus 5 s. With a short maximum, it votes again sooner. A long maximum allows long ttls. All processes that use the same
-    /// locks must have the same value.
+    /// A server that restarts may have forgotten locks. With several servers, it does not vote until it has been watched for
+    /// twice this time plus 5 s. With a short maximum, it votes again sooner. A long maximum allows long ttls. All processes
+    /// that use the same locks must have the same value.
     pub fn max_ttl(mut self, most: Duration) -> Self {
         self.defaults.max_ttl = Some(most);
         self
@@ -257,7 +259,7 @@ impl LockManagerBuilder {
         self.timing.check()
     }
 
-    /// The same, and checks the key of the lock that connecting tries.
+    /// Like `check`, but also checks the key of the lock that connecting tries.
     fn check_to_connect(&self) -> Result<(), LockError> {
         self.check()?;
         let Some(key) = &self.check_key else {

@@ -1,7 +1,8 @@
-//! Random operations on one table, and what is promised of all of them. The promises are checked on what is seen from outside: replies,
-//! notices and time.
+//! Random operations on one table, and the promises for all of them, which are checked on what is visible from outside:
+//! replies, notices and time.
 //!
-//! At a time, one entry in each kind of mode waits, as in one process. Others that the process gave up may stay without a release.
+//! At any time, one entry in each kind of mode waits, as in one process. Others that the process gave up may stay without a
+//! release.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +21,7 @@ const TTLS: [Duration; 3] = [
     Duration::from_secs(1),
 ];
 
-/// What an actor may do.
+/// An operation of an actor.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     /// Asks, checks or asks again, in any state.
@@ -67,11 +68,11 @@ struct Actor {
 #[derive(Clone)]
 struct Asking {
     entry: Entry,
-    /// Whether it has asked to wait.
+    /// `true` if it has asked to wait.
     has_joined: bool,
 }
 
-/// What an observer knows of a holder.
+/// The knowledge of an observer about a holder.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     number: EntryNumber,
@@ -82,13 +83,13 @@ struct Seen {
     is_kept: bool,
 }
 
-/// What an observer knows of a waiter.
+/// The knowledge of an observer about a waiter.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     entry: Entry,
-    /// How many phases were over when it joined: exclusive ones, shared ones.
+    /// The number of phases that were over when it joined: exclusive ones, shared ones.
     phases: (u32, u32),
-    /// How many exclusive ones held the lock or waited then: each kind of them has one request.
+    /// The number of exclusive ones that held the lock or waited then: each kind of them has one request.
     exclusive_before: u32,
 }
 
@@ -100,9 +101,9 @@ struct World {
     last_number: EntryNumber,
     alive: BTreeSet<EntryNumber>,
     held: Vec<Seen>,
-    /// In the order in which they came.
+    /// In the order in which they arrived.
     queue: Vec<Waits>,
-    /// How many began: exclusive ones, shared ones.
+    /// The number of phases that began: exclusive ones, shared ones.
     phases: (u32, u32),
     largest_token: u64,
     /// The stamp of the last reply to each entry.
@@ -208,7 +209,7 @@ impl World {
             (Wait::Yes, false) => QueueMode::JoinQueue,
             (Wait::No, false) => QueueMode::DoNotQueue,
         };
-        // Also one that comes back after a grant that has ended.
+        // Also one that returns after a grant that has ended.
         let was_newcomer = !was_queued && was_held.is_none();
         let request = Acquire {
             owner: Owner::of_entry(own),
@@ -240,7 +241,7 @@ impl World {
             }
             Ok(AcquireOutcome::Granted(_)) | Err(_) => {}
             Ok(AcquireOutcome::Busy(busy)) => self.is_busy(actor, queue_mode, &busy, &notices),
-            Ok(AcquireOutcome::Undo) => panic!("it has no half of a lock"),
+            Ok(AcquireOutcome::Undo) => panic!("memory never grants half of a lock"),
             Ok(AcquireOutcome::Done(_)) => panic!("no result was stored"),
         }
         self.nothing_waits_in_vain();
@@ -253,7 +254,7 @@ impl World {
         busy: &Busy,
         notices: &[(EntryNumber, Notice)],
     ) {
-        let own = self.actors[actor].owner.as_ref().expect("it asked").entry;
+        let own = self.actors[actor].owner.as_ref().expect("has asked").entry;
         assert!(
             !self.is_in_other_mode(own.mode),
             "not refused in {:?}",
@@ -357,8 +358,8 @@ impl World {
         self.nothing_waits_in_vain();
     }
 
-    /// Grants come in the order in which the entries enter. The grant of the entry of this request, which has no notice, is among
-    /// them.
+    /// Checks that grants come in the order in which the entries enter. The grant of the entry of this request, which has no
+    /// notice, is among them.
     fn read(
         &mut self,
         notices: &[(EntryNumber, Notice)],
@@ -387,14 +388,14 @@ impl World {
         }
     }
 
-    /// `was_held`: it had the lock before, and asks again.
+    /// `was_held` says that it had the lock before, and asks again.
     fn granted(&mut self, entry: Entry, grant: Grant, ttl: Duration, was_held: Option<Seen>) {
         let fencing = u64::from(grant.tokens.last());
         let expires = self.now.after(ttl);
         if let Some(before) = was_held {
             assert_eq!(grant.permit, before.permit);
             if entry.mode == Mode::Shared {
-                assert_eq!(fencing, before.fencing, "S5: one token a phase");
+                assert_eq!(fencing, before.fencing, "S5: one token per phase");
             } else {
                 assert!(fencing > self.largest_token, "S5: tokens grow");
             }
@@ -409,7 +410,7 @@ impl World {
         let joins = self.held.iter().find(|seen| seen.mode == Mode::Shared);
         match (entry.mode, joins) {
             (Mode::Shared, Some(other)) => {
-                assert_eq!(fencing, other.fencing, "S5: one token a phase");
+                assert_eq!(fencing, other.fencing, "S5: one token per phase");
             }
             _ => assert!(fencing > self.largest_token, "S5: tokens grow"),
         }
@@ -436,7 +437,7 @@ impl World {
         assert_eq!(grant.is_contended, self.is_contended(entry.mode));
     }
 
-    /// S2 to S4 for an entry that waited.
+    /// Checks S2 to S4 for an entry that waited.
     fn is_in_turn(&self, entry: Entry) {
         let mut queue = self.queue.iter();
         let Some(own) = queue.find(|waits| waits.entry == entry) else {
@@ -449,7 +450,7 @@ impl World {
             // It joins a phase that an exclusive entry waits for.
             let mut queue = self.queue.iter().map(|waits| waits.entry);
             let first = queue.find(|one| [entry, other.entry].contains(one));
-            assert_eq!(first, Some(entry), "S3: it came later, and goes first");
+            assert_eq!(first, Some(entry), "S3: it arrived later, but goes first");
         }
         let exclusive = self.phases.0 - own.phases.0;
         let shared = self.phases.1 - own.phases.1;
@@ -480,7 +481,7 @@ impl World {
         assert!(!can_enter, "{:?} wait for {:?}", self.queue, self.held);
     }
 
-    /// S1.
+    /// Checks S1.
     fn holders_exclude_each_other(&self) {
         let of = |kind| {
             let alike = self.held.iter().filter(|seen| seen.mode.kind() == kind);
@@ -499,7 +500,12 @@ impl World {
             self.held
         );
         let taken: BTreeSet<_> = self.held.iter().filter_map(|seen| seen.permit).collect();
-        assert_eq!(taken.len(), permits, "one holder a permit: {:?}", self.held);
+        assert_eq!(
+            taken.len(),
+            permits,
+            "one holder per permit: {:?}",
+            self.held
+        );
     }
 
     fn is_seen_as_it_is(&self) {
@@ -512,7 +518,7 @@ impl World {
                 shown.collect::<BTreeSet<_>>(),
                 taken.collect::<BTreeSet<_>>()
             );
-            // Those that died stay until the next operation.
+            // Dead actors stay until the next operation.
             let mut seen = sighting.queue.iter();
             let mut queue = self.queue.iter();
             let is_in_order = queue
@@ -577,7 +583,7 @@ impl World {
         self.queue.retain(|waits| waits.entry.number != number);
     }
 
-    /// All give up.
+    /// Makes all actors give up.
     fn end(&mut self) {
         for actor in 0..self.actors.len() {
             self.step(Op::Release(actor, Keep::No));
@@ -599,7 +605,7 @@ fn run(modes: &[Mode], ops: &[Op]) {
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
-/// Those that run a body once are exclusive as long as there is no result.
+/// Requests that run a body once are exclusive as long as there is no result.
 const WITH_EXCLUSIVE_AND_SHARED: [Mode; 7] = [X, X, Mode::Once, S, S, S, S];
 const WITH_PERMITS: [Mode; 7] = [
     Mode::Permits(1),
@@ -628,7 +634,7 @@ proptest! {
     }
 
     #[test]
-    fn no_more_permits_are_held_than_there_are(ops in proptest::collection::vec(any_op(7), 0..80)) {
+    fn the_number_of_held_permits_is_bounded(ops in proptest::collection::vec(any_op(7), 0..80)) {
         run(&WITH_PERMITS, &ops);
     }
 

@@ -1,10 +1,10 @@
-//! The nodes of a cluster, and which of them has which slot.
+//! The nodes of a cluster, and the map from slots to nodes.
 //!
-//! There is one connection to each node that is used. A redirect from a node is followed at once. After a redirect of a slot, or a
-//! transient failure of a node, the whole map is requested. No request is repeated without its caller's knowledge.
+//! There is one connection to each node that is used. A redirect from a node is followed at once. After a redirect of a slot,
+//! or a transient failure of a node, the whole map is requested. No request is repeated without its caller's knowledge.
 //!
-//! Rejected: a client library that follows redirects. It sends a request again on another connection, and then it is unknown on
-//! which one a clean-up would be behind that request.
+//! Rejected: a client library that follows redirects. It sends a request again on another connection, so that it is unknown on
+//! which one a clean-up would follow that request.
 
 use std::{
     collections::HashMap,
@@ -39,7 +39,7 @@ use crate::{
     runtime::{executor::spawn_beside, mutex::Mutex},
 };
 
-/// The map is asked for no more often than this.
+/// The map is requested no more often than this.
 const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
 /// After this long without a reply, the next node is asked, too.
@@ -51,7 +51,7 @@ pub(crate) struct Cluster {
     server_settings: ServerSettings,
     names: SlotNames,
     map: Mutex<SlotMap>,
-    /// Whether the map is being requested, or was a moment ago.
+    /// `true` if the map is being requested, or was a moment ago.
     is_refreshing: AtomicBool,
 }
 
@@ -76,12 +76,12 @@ impl Cluster {
         }
     }
 
-    /// What is shown of the url.
+    /// Returns the address as it is shown.
     pub(crate) fn address(&self) -> &Address {
         &self.seeds.shown
     }
 
-    /// The key location of a lock, as far as is known.
+    /// Returns the key location of a lock, as far as it is known.
     pub(crate) fn location(&self, full_key: &str) -> KeyLocation {
         let slot = slot_of(full_key);
         let mut map = self.map.lock();
@@ -93,8 +93,8 @@ impl Cluster {
         KeyLocation::at(server, self.names.of(slot), slot)
     }
 
-    /// The location to try instead, if the failure is a redirect. If the failure shows that the map is stale, the map is
-    /// requested.
+    /// Returns the location to try instead, if the failure is a redirect. If the failure shows that the map is stale, the map
+    /// is requested.
     ///
     /// Called on the manager's thread only.
     pub(crate) fn follow(
@@ -127,7 +127,7 @@ impl Cluster {
         })
     }
 
-    /// The nodes that have slots, each as the location of its first slot.
+    /// Returns the nodes that have slots, each as the location of its first slot.
     pub(crate) fn owners(&self) -> Vec<KeyLocation> {
         let map = self.map.lock();
         let mut owners: Vec<KeyLocation> = Vec::new();
@@ -170,7 +170,7 @@ impl Cluster {
         });
     }
 
-    /// Asks nodes for the map, first those with a connection, and the next one when a reply is slow.
+    /// Asks nodes for the map, those with a connection first, and the next one when a reply is slow.
     pub(crate) async fn refresh(&self, within: Duration) -> Result<(), Failure> {
         let mut candidates = self.candidates().into_iter();
         let mut asked = JoinSet::new();
@@ -239,7 +239,7 @@ impl Cluster {
             },
         );
         drop(map);
-        // Not under the mutex: dropping the last handle of a node closes its connection.
+        // Dropped outside of the mutex, because dropping the last handle of a node closes its connection.
         drop(before);
     }
 

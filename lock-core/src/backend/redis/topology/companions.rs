@@ -1,9 +1,9 @@
 //! The names of a lock's companion keys, chosen so that they are on the same node as the lock.
 //!
 //! A cluster assigns a key by its slot, which is a checksum of the key, or of the part between its first braces
-//! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must be in
-//! one slot. So the companions carry a tag of their own, whatever braces the lock's key has. The tag is the smallest number that
-//! has the slot of the lock: all clients compute the same names for one lock.
+//! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must
+//! be in one slot, so the companions carry a tag of their own, whatever braces the lock's key has. The tag is the smallest
+//! number that has the slot of the lock, so that all clients compute the same names for one lock.
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -18,49 +18,49 @@ use crate::{
     options::RESERVED,
 };
 
-/// The prefix of the channels that grants arrive on.
+/// The prefix of the channels on which grants arrive.
 pub(crate) const GRANTS: &str = "__lock_core__:grants:";
 
 /// The names of a lock's companions.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// The fencing clock, one for all locks of a server or slot. It does not grow with the number of locks, so it has no expiry.
-    /// Eviction policies for expiring keys spare it.
+    /// The fencing clock, one for all locks of a server or slot. It does not grow with the number of locks, so it has no
+    /// expiry, and eviction policies for expiring keys spare it.
     pub(crate) clock: String,
     /// The command that takes the next id of that clock.
     pub(crate) next_id: Commands,
     /// The prefix before the full key, for the queue of the lock's waiters.
     pub(crate) queue: String,
-    /// The same for the times of the waiters' last checks.
+    /// The prefix for the times of the waiters' last checks.
     pub(crate) beats: String,
-    /// The same for the holders of a lock that is not exclusive.
+    /// The prefix for the holders of a lock that is not exclusive.
     pub(crate) holders: String,
-    /// The same for the numbers of the permits that the holders have.
+    /// The prefix for the numbers of the permits that the holders have.
     pub(crate) permits: String,
-    /// The same for the results of bodies that ran once.
+    /// The prefix for the results of bodies that ran once.
     pub(crate) results: String,
-    /// The same for the marks of processes that poll.
+    /// The prefix for the marks of processes that poll.
     pub(crate) asked: String,
     /// The channel on which the scripts publish the grants of this manager.
     pub(crate) channel: String,
-    /// The whole name of that channel.
+    /// The full name of that channel.
     pub(crate) grants: Arc<str>,
     /// The prefix of the key of the lock that a check takes.
     pub(crate) check: String,
 }
 
 impl Names {
-    /// The names on a server that has all keys; `manager` is a random name.
+    /// Returns the names on a server that has all keys; `manager` is a random name.
     pub(crate) fn of_a_server(manager: &str) -> Self {
         Self::new(RESERVED, manager.to_owned())
     }
 
-    /// The names in a slot.
+    /// Returns the names in a slot.
     fn of_a_slot(slot: u16, channel: String) -> Self {
         Self::new(&format!("{RESERVED}{{{}}}:", tag_in(slot)), channel)
     }
 
-    /// Whether they are those in a slot: keys of different slots may be on different servers.
+    /// Returns `true` if they are the names in a slot, in which case keys of different slots may be on different servers.
     pub(crate) fn are_of_a_slot(&self) -> bool {
         self.clock.contains('{')
     }
@@ -92,7 +92,7 @@ pub(crate) struct SlotNames {
 }
 
 impl SlotNames {
-    /// Grants arrive on a channel of each slot. It begins with a tag, by which the scripts recognise it.
+    /// Creates names with a channel for the grants of each slot. Its name begins with a tag, by which the scripts recognise it.
     pub(crate) fn with_channels(manager: &str) -> Self {
         Self {
             each: (0..SLOTS).map(|_| OnceLock::new()).collect(),
@@ -101,7 +101,7 @@ impl SlotNames {
         }
     }
 
-    /// All grants arrive on one channel.
+    /// Creates names with a single channel for all grants.
     pub(crate) fn with_one_channel(manager: &str) -> Self {
         Self {
             has_one_channel: true,
@@ -122,25 +122,25 @@ impl SlotNames {
     }
 }
 
-/// The command that gives the fencing clock this id, or the next one for `*`. The stream stays empty: `MAXLEN ~ 1` would keep a hundred
-/// entries.
+/// The command that sets the fencing clock to this id, or to the next one for `*`. The stream stays empty, because `MAXLEN ~ 1`
+/// would keep a hundred entries.
 pub(crate) fn clock_moved_to<'a>(clock: &'a str, id: &'a str) -> [Arg<'a>; 7] {
     let (name, most, none) = (Text("XADD"), Text("MAXLEN"), Text(""));
     [name, Text(clock), most, Number(0), Text(id), none, none]
 }
 
-/// The slot of a key.
+/// Returns the slot of a key.
 pub(crate) fn slot_of(key: &str) -> u16 {
     let hashed = tag_of(key).unwrap_or(key);
     checksum(hashed.as_bytes()) % SLOTS
 }
 
-/// A tag that has this slot.
+/// Returns a tag that has this slot.
 pub(crate) fn tag_in(slot: u16) -> u32 {
     TAGS[usize::from(slot)]
 }
 
-/// The text between the first opening brace and the next closing one, unless it is empty.
+/// Returns the text between the first opening brace and the next closing one, unless it is empty.
 fn tag_of(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
@@ -160,11 +160,11 @@ fn checksum(bytes: &[u8]) -> u16 {
     })
 }
 
-/// The largest tag: each slot has a number that is not larger, as a test shows.
+/// The largest tag. Each slot has a number that is not larger, as a test shows.
 const LARGEST_TAG: u32 = 109_757;
 
-/// For each slot, the smallest number with digits that have that slot. It takes a few milliseconds, once in a process that uses a
-/// cluster.
+/// For each slot, the smallest number whose digits have that slot. Computing it takes a few milliseconds, once in a process
+/// that uses a cluster.
 static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     let mut tags = vec![0; usize::from(SLOTS)];
     for number in (0..=LARGEST_TAG).rev() {

@@ -46,9 +46,9 @@ impl KeyLocation {
         }
     }
 
-    /// The lock and its companions. They are the fencing clock, the queue and the beats of its waiters, the holders and their permits,
-    /// and the result of a run.
-    /// Their names depend only on the full key. So managers that form the same full key with different prefixes share them.
+    /// Returns the lock and its companions, which are the fencing clock, the queue and the beats of its waiters, the holders
+    /// and their permits, and the result of a run. Their names depend only on the full key, so managers that form the same full
+    /// key with different prefixes share them.
     pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 7] {
         [
             Text(full_key),
@@ -61,7 +61,7 @@ impl KeyLocation {
         ]
     }
 
-    /// How many of the [`keys`](Self::keys) a request in this mode declares: see `scripts/queue.lua`.
+    /// Returns how many of the [`keys`](Self::keys) a request in this mode declares: see `scripts/queue.lua`.
     pub(crate) fn declared(mode: Mode) -> usize {
         match mode {
             Mode::Exclusive => 4,
@@ -70,12 +70,13 @@ impl KeyLocation {
         }
     }
 
-    /// Whether grants for locks here arrive now.
+    /// Returns how grants for locks here are delivered now.
     pub(crate) fn delivery(&self) -> GrantDelivery {
         match (&self.server.subscription, self.node_role) {
             (Some(subscription), NodeRole::ServesSlot) => subscription.delivery(&self.names.grants),
             (None, _) if self.server.connection.is_subscribed() => GrantDelivery::Pushed,
-            // While the slot is being moved to this node, subscribing is not possible, and the redirect does not name the source node.
+            // While the slot is being moved to this node, subscribing is not possible, and the redirect does not name the
+            // source node.
             _ => GrantDelivery::Unsupported,
         }
     }
@@ -90,7 +91,8 @@ impl KeyLocation {
         Ok(self.delivery())
     }
 
-    /// Sends commands in one message to a node that has their keys, or to which the keys are being moved; one reply each.
+    /// Sends commands in one message to a node that has their keys, or to which the keys are being moved. Returns one reply
+    /// each.
     pub(crate) async fn send(
         &self,
         connection: &Arc<ReconnectingConnection>,
@@ -106,7 +108,7 @@ impl KeyLocation {
         Ok((id, replies.into_iter().skip(1).step_by(2).collect()))
     }
 
-    /// The commands as they are sent here: a node to which the slot is being moved needs an `ASKING` before each.
+    /// Returns the commands as they are sent here: a node to which the slot is being moved needs an `ASKING` before each.
     pub(crate) fn asking(&self, commands: impl IntoIterator<Item = Commands>) -> Vec<Commands> {
         let commands = commands.into_iter();
         if self.node_role == NodeRole::ServesSlot {
@@ -116,7 +118,7 @@ impl KeyLocation {
         commands.flat_map(|command| [asking(), command]).collect()
     }
 
-    /// The commands by which locks are kept here; connects if need be.
+    /// Returns the commands by which locks are kept here. Connects if necessary.
     pub(crate) async fn capabilities(&self, within: Duration) -> Result<Capabilities, Failure> {
         self.server.connection.capabilities(within).await
     }

@@ -34,7 +34,7 @@ pub(crate) mod shards;
 mod slot_ranges;
 pub(crate) mod subscribed_channels;
 
-/// Which servers keep the locks.
+/// The kinds of servers that keep the locks.
 #[derive(Clone, Debug)]
 pub(super) enum Topology {
     Single(Address),
@@ -44,15 +44,15 @@ pub(super) enum Topology {
     Cluster(Seeds),
 }
 
-/// The nodes of a cluster that are asked for the other nodes.
+/// The nodes of a cluster that are asked about the other nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Seeds {
     pub(super) nodes: Vec<Address>,
-    /// What is shown of the url.
+    /// The url as it is shown.
     pub(super) shown: Address,
 }
 
-/// Names and passwords that do not come from the url.
+/// User names and passwords that do not come from the url.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     pub(crate) server: Option<Arc<dyn CredentialsProvider>>,
@@ -82,17 +82,17 @@ pub(crate) struct Replicas {
     pub(crate) within: Duration,
 }
 
-/// Makes the listeners to the connections of a manager.
+/// Makes the listeners for the connections of a manager.
 pub(crate) trait Dispatch: fmt::Debug + Send + Sync {
-    /// For a connection that subscribes to this channel first.
+    /// Makes the listener for a connection that subscribes to this channel first.
     fn of_channel(&self, channel: Arc<str>) -> Arc<dyn ConnectionEvents>;
 
-    /// For a connection with channels that are subscribed to one by one.
+    /// Makes the listener for a connection whose channels are subscribed to one by one.
     fn of_channels(&self, channels: Arc<SubscribedChannels>) -> Arc<dyn ConnectionEvents>;
 }
 
 impl Topology {
-    /// `label`: that of the manager, as a part of the connections' names.
+    /// `label` is that of the manager, as a part of the connections' names.
     pub(super) fn of(
         server: &Named,
         access: &Access,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_builder_says_of_users_counts_more_than_the_url() {
+    fn users_set_by_the_builder_take_precedence_over_the_url() {
         let credentials = |password: &str| -> Option<Arc<dyn CredentialsProvider>> {
             Some(Arc::new(Credentials::new("", password)))
         };

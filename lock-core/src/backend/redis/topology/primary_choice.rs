@@ -1,9 +1,9 @@
-//! Which of the primaries that sentinels name counts.
+//! The choice among the primaries that sentinels name.
 //!
-//! A sentinel that was cut off from the others, or has no message of theirs yet, names the primary before the last fail-over. The
-//! sentinel that leads a fail-over does so, too: until all replicas follow the new primary, it names the old address with the new
-//! epoch. Its flags show that. The choice at one epoch depends on the replies alone, so all processes that
-//! get the same replies use the same primary.
+//! A sentinel that was cut off from the others, or has not received their messages yet, names the primary before the last
+//! fail-over. So does the sentinel that leads a fail-over: until all replicas follow the new primary, it names the old address
+//! with the new epoch, as its flags show. The choice at one epoch depends only on the replies, so all processes that get the
+//! same replies use the same primary.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ const SETTLING: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentinelReply {
     primary: KnownPrimary,
-    /// Whether the sentinel leads a fail-over. Its address may then be older than its epoch.
+    /// `true` if the sentinel leads a fail-over. Its address may then be older than its epoch.
     pub(crate) is_failing_over: bool,
 }
 
-/// The last choice, and what it replaced.
+/// The last choice, and the one that it replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
     known: Option<KnownPrimary>,
@@ -58,7 +58,7 @@ impl Choices {
     ///
     /// # Errors
     ///
-    /// If no reply counts: why.
+    /// The reason, if no reply counts.
     pub(crate) fn choose(
         &mut self,
         replies: &[SentinelReply],
@@ -78,7 +78,7 @@ impl Choices {
         let votes = |named: &KnownPrimary| settled.iter().filter(|other| **other == named).count();
         let best = counting.max_by_key(|named| (named.epoch, votes(named), named.address()));
         let Some(best) = best.copied().cloned() else {
-            return Err("the sentinels that answer do not know of the last fail-over yet");
+            return Err("the sentinels that answer do not know about the last fail-over yet");
         };
         if let Some(known) = self.known.replace(best.clone())
             && !known.is_same_server(&best)
@@ -92,14 +92,14 @@ impl Choices {
         self.known.as_ref()
     }
 
-    /// Whether no later choice than this one was made.
+    /// Returns `true` if no later choice than this one was made.
     pub(crate) fn is_still(&self, primary: &KnownPrimary) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|known| known.is_same_server(primary))
     }
 
-    /// Whether a reply counts beside what is known. Sentinels that were set up anew have lower epochs. So a reply that is behind the
-    /// last choice counts if most sentinels replied, and if the last switch is long ago.
+    /// Returns `true` if a reply counts, considering what is known. Sentinels that were set up anew have lower epochs, so a
+    /// reply older than the last choice counts if most sentinels replied, and if the last switch was long ago.
     fn counts(&self, named: &KnownPrimary, are_most: bool, need: Need, now: Moment) -> bool {
         let Some(known) = &self.known else {
             return true;
@@ -110,7 +110,8 @@ impl Choices {
         };
         let is_back = left.is_some_and(|left| left.is_same_server(named));
         let is_behind = named.epoch < known.epoch || named.epoch == known.epoch && is_back;
-        // Where the connection leads there already, the lower epoch is noted: the next fail-over has one that is higher than that.
+        // If the connection already leads there, the lower epoch is recorded, so that the next fail-over has a higher one than
+        // that.
         let may_return = need == Need::Connect || named.is_same_server(known);
         !is_behind || are_most && !is_settling && may_return
     }
@@ -129,7 +130,8 @@ mod tests {
         KnownPrimary { host, port, epoch }
     }
 
-    /// As in `a2`, the host `a` with the epoch 2, or `a2!` from the leader of a fail-over.
+    /// Creates a reply from `a2`, which is the host `a` with the epoch 2, or from `a2!`, which comes from the leader of a
+    /// fail-over.
     fn reply(text: &str) -> SentinelReply {
         let (host, rest) = text.split_at(1);
         let epoch = rest.trim_end_matches('!').parse().expect("a number");
@@ -143,7 +145,7 @@ mod tests {
         Moment::from_nanos(1).after(Duration::from_secs(seconds))
     }
 
-    /// Three sentinels, of which those reply that are in `text`.
+    /// Chooses among three sentinels, of which those in `text` reply.
     fn choose(choices: &mut Choices, text: &str, need: Need, seconds: u64) -> Option<String> {
         let replies: Vec<_> = text.split_whitespace().map(reply).collect();
         let chosen = choices.choose(&replies, 3, need, after(seconds));
@@ -153,7 +155,7 @@ mod tests {
     #[test]
     fn the_choice_among_replies() {
         use Need::{Connect, Watch};
-        // What was chosen before, one a second, what the sentinels reply, and which host is chosen in which case.
+        // The earlier choices, one a second; the replies of the sentinels; and the host that is chosen in each case.
         let table = [
             ("", "a1", Some("a"), Some("a")),
             ("", "a1 b2 a1", Some("b"), Some("b")),
@@ -186,7 +188,7 @@ mod tests {
             for (need, expected) in [(Connect, on_connect), (Watch, on_watch)] {
                 let mut choices = Choices::default();
                 for (second, earlier) in (1..).zip(before.split_whitespace()) {
-                    choose(&mut choices, earlier, Connect, second).expect("it counts");
+                    choose(&mut choices, earlier, Connect, second).expect("the reply counts");
                 }
                 let chosen = choose(&mut choices, replies, need, 10);
                 assert_eq!(chosen.as_deref(), expected, "{before}: {replies}: {need:?}");
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_replies_that_differ_at_one_epoch_decides_nothing() {
+    fn the_order_of_replies_at_one_epoch_does_not_matter() {
         for replies in ["a2 b2", "b2 a2"] {
             let chosen = choose(&mut Choices::default(), replies, Need::Connect, 1);
             assert_eq!(chosen.as_deref(), Some("b"), "{replies}");
@@ -206,7 +208,7 @@ mod tests {
     fn long_after_a_switch_most_sentinels_may_lead_back() {
         let mut choices = Choices::default();
         for (earlier, second) in [("a1", 1), ("b2", 2)] {
-            choose(&mut choices, earlier, Need::Connect, second).expect("it counts");
+            choose(&mut choices, earlier, Need::Connect, second).expect("the reply counts");
         }
         assert_eq!(choose(&mut choices, "a0 a0", Need::Connect, 61), None);
         assert_eq!(choose(&mut choices, "a0", Need::Connect, 62), None);
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fail_over_of_sentinels_that_were_set_up_anew_is_later_than_what_they_named_before() {
+    fn a_fail_over_of_sentinels_that_were_set_up_anew_replaces_their_earlier_replies() {
         let mut choices = Choices::default();
         for (replies, host) in [("a7", "a"), ("a0 a0", "a"), ("b1", "b")] {
             let chosen = choose(&mut choices, replies, Need::Watch, 1);

@@ -1,10 +1,11 @@
 //! Waiting until replicas have a lock.
 //!
-//! `WAIT` counts the replicas that have all writes of its own connection, and blocks that connection meanwhile. So locks are taken
-//! on a connection of their own, on which replies may come later by the time of a `WAIT`. Renewals and releases use another
-//! connection.
+//! `WAIT` counts the replicas that have all writes of its own connection, and blocks that connection in the meantime. So locks
+//! are taken on a connection of their own, on which replies may be later by the time of a `WAIT`. Renewals and releases use
+//! another connection.
 //!
-//! A grant was written on another connection. So it is only a reason to ask, and the acquire that follows waits for the replicas.
+//! A grant was written on another connection, so it is only a reason to ask, and the acquire that follows waits for the
+//! replicas.
 
 use std::{
     sync::{
@@ -42,13 +43,13 @@ pub(crate) struct ReplicaAcks {
     pub(crate) connection: Arc<ReconnectingConnection>,
     least: u32,
     within: Duration,
-    /// How many rounds have begun.
+    /// The number of rounds that have begun.
     begun: AtomicU64,
-    /// The last completed round, by its number: one `WAIT` for all that was written before it.
+    /// The last completed round, by its number, which is one `WAIT` for everything that was written before it.
     last: Mutex<(u64, Result<Acks, Failure>)>,
 }
 
-/// How many replicas, and on which connection: a count says nothing about what was written on another connection.
+/// The number of replicas, and the connection: a count says nothing about writes on another connection.
 type Acks = (ConnectionId, u64);
 
 impl ReplicaAcks {
@@ -64,12 +65,12 @@ impl ReplicaAcks {
         }
     }
 
-    /// Waits until enough replicas have all that was written on this connection up to now.
+    /// Waits until enough replicas have everything that was written on this connection up to now.
     ///
-    /// One `WAIT` at a time serves all callers: with one for each caller, each would take the whole time while a replica is away.
-    /// So this takes twice that time at most: for the round that has begun, and for the next one.
+    /// One `WAIT` at a time serves all callers, because with one for each caller, each would take the whole time while a
+    /// replica is down. So this takes at most twice that time: for the round that has begun, and for the next one.
     pub(crate) async fn gather(&self, order: Option<ConnectionId>) -> Result<(), Failure> {
-        // A round that has begun may not cover what was written since.
+        // A round that has already begun may not cover the latest writes.
         let needed = self.begun.load(Ordering::Acquire) + 1;
         let mut last = self.last.lock().await;
         if last.0 < needed {
@@ -80,10 +81,10 @@ impl ReplicaAcks {
         drop(last);
         match acks? {
             (asked, _) if Some(asked) != order => Err(Failure::no_reply(
-                "the connection broke before replicas were asked",
+                "the connection broke before the replicas were asked",
             )),
             (_, count) if count >= u64::from(self.least) => Ok(()),
-            // The key is set: the caller releases the lock, or asks again.
+            // The key is set, so the caller releases the lock, or asks again.
             (_, count) => Err(Failure::no_reply(format!(
                 "{count} of {} replicas have the lock after {:?} (min_replicas_acked)",
                 self.least, self.within
@@ -91,8 +92,8 @@ impl ReplicaAcks {
         }
     }
 
-    /// Checks that the server knows `WAIT`, and that this user may run it. A replica refuses it for another reason, which shows nothing
-    /// about the rights on its primary.
+    /// Checks that the server knows `WAIT`, and that this user may run it. A replica refuses it for another reason, which
+    /// proves nothing about the rights on its primary.
     pub(crate) async fn try_out(&self) -> Result<(), Failure> {
         let words = [Text("WAIT"), Number(0), Number(1)];
         let within = self.connection.timing().command_timeout;
@@ -101,7 +102,7 @@ impl ReplicaAcks {
             Value::ServerError(error) if error.code() == "NOPERM" => Err(errors::answered(&error)),
             Value::ServerError(error) if errors::is_unknown_command(&error) => {
                 Err(Failure::invalid(format!(
-                    "{} cannot wait for replicas (min_replicas_acked): it does not know `WAIT`",
+                    "{} cannot wait for replicas (min_replicas_acked): it does not support `WAIT`",
                     self.connection.address().shown()
                 )))
             }

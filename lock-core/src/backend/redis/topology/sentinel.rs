@@ -1,13 +1,15 @@
-//! Asking sentinels where the primary is.
+//! The query to the sentinels for the address of the primary.
 //!
 //! All sentinels are asked at the same time, for each new connection and once a second. `primary_choice.rs` chooses among the
 //! replies.
 //!
-//! The nearest sentinel may have missed a fail-over, and its reply comes first. So a choice waits for a majority of the sentinels,
-//! as long as others may still reply. Replies that come after the choice count in the watch: each one leads to another choice.
+//! The nearest sentinel may have missed a fail-over, and its reply arrives first. So a choice waits for a majority of the
+//! sentinels, as long as others may still reply. Replies that arrive after the choice count in the watch, where each one leads
+//! to another choice.
 //!
-//! `ROLE` is asked only of a new connection: a primary that was stopped goes on as one, whatever the sentinels did meanwhile. A primary
-//! that is cut off from the sentinels alone would go on giving out locks. So they are also asked after it was silent.
+//! `ROLE` is requested only on a new connection, because a primary that was stopped continues as one, whatever the sentinels
+//! have done in the meantime. A primary that is cut off only from the sentinels would continue to give out locks, so they are
+//! also asked after it was silent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +53,7 @@ type Questions = JoinSet<Result<SentinelReply, Failure>>;
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) sentinels: Vec<Address>,
-    /// The settings for connections to the primary, at whatever host and port it is.
+    /// The settings for connections to the primary, at any host and port.
     pub(crate) primary: Address,
 }
 
@@ -84,7 +86,7 @@ impl Sentinels {
         }
     }
 
-    /// The replies that name a primary, one at least, and the questions that are still open.
+    /// Returns the replies that name a primary, at least one, and the questions that are still open.
     async fn query_all(&self) -> Result<(Vec<SentinelReply>, Questions), Failure> {
         let (mut asked, mut within) = (JoinSet::new(), Duration::ZERO);
         for connection in &self.connections {
@@ -92,7 +94,7 @@ impl Sentinels {
             within = connection.timing().connect_timeout;
             asked.spawn(async move { query(&connection, &service).await });
         }
-        // A connection to the primary is to be made in the other half of the time-out.
+        // The other half of the time-out is for connecting to the primary.
         let asked_in_all = self.connections.len();
         let majority_by = Instant::now() + within / 2;
         let (mut replies, mut failures) = (Vec::new(), Vec::new());
@@ -119,7 +121,7 @@ impl Sentinels {
         if !replies.is_empty() {
             return Ok((replies, asked));
         }
-        // A transient failure takes precedence over a permanent one: that sentinel may know the primary later.
+        // A transient failure takes precedence over a permanent one, because that sentinel may know the primary later.
         let none = || Failure::no_reply("no sentinel answered");
         Err(failures
             .into_iter()
@@ -127,7 +129,7 @@ impl Sentinels {
             .unwrap_or_else(none))
     }
 
-    /// The choice is made at one point of time: of two callers, the later one knows what the earlier one chose.
+    /// Makes the choice under one lock, so that of two callers, the later one knows the choice of the earlier one.
     fn choose(&self, replies: &[SentinelReply], need: Need) -> Result<KnownPrimary, Failure> {
         let mut choices = self.choices.lock();
         let before = choices.known().cloned();
@@ -140,8 +142,8 @@ impl Sentinels {
         chosen.map_err(Failure::not_now)
     }
 
-    /// Chooses again after each late reply: for the watch after all of them, for a connection until there is a choice. Ends with the
-    /// time-outs of the questions.
+    /// Chooses again after each late reply: for the watch after all of them, for a connection until there is a choice. Ends
+    /// with the time-outs of the questions.
     async fn receive_the_rest(
         &self,
         (mut replies, mut asked): (Vec<SentinelReply>, Questions),
@@ -166,10 +168,10 @@ impl PrimaryFinder for Sentinels {
             let received = self.query_all().await?;
             let chosen = self.choose(&received.0, need);
             if need == Need::Connect {
-                // Without a choice, as where most sentinels missed the last fail-over, the others are waited for.
+                // Without a choice, as when most sentinels missed the last fail-over, the others are awaited.
                 return self.receive_the_rest(received, need, chosen).await;
             }
-            // In a task of its own: a sentinel that hangs must not delay the next question. The choice is noted.
+            // In a task of its own, because a sentinel that hangs must not delay the next question. The choice is recorded.
             let of_late_replies = chosen.clone();
             spawn_beside(async move {
                 drop(self.receive_the_rest(received, need, of_late_replies).await);
@@ -187,7 +189,7 @@ impl PrimaryFinder for Sentinels {
     }
 }
 
-/// How long further replies are waited for after one that counts, if so many of the sentinels have `settled` on a primary.
+/// Returns for how long further replies are awaited after one that counts, if `settled` of the sentinels have chosen a primary.
 fn others_until(settled: usize, sentinels: usize, majority_by: Instant, now: Instant) -> Instant {
     let soon = now + GRACE;
     if is_majority(settled, sentinels) {
@@ -213,7 +215,7 @@ async fn query(
     let sentinel = address.shown();
     Err(if errors::details_of(&error).contains("No such master") {
         Failure::invalid(format!(
-            "the sentinel {sentinel} knows no primary by the name `{service}`: it follows the hosts in the url"
+            "the sentinel {sentinel} knows no primary named `{service}`: the name follows the hosts in the url"
         ))
     } else if error.code() == "NOPERM" {
         Failure::invalid(format!(
@@ -221,8 +223,8 @@ async fn query(
         ))
     } else if errors::is_unknown_command(&error) {
         Failure::invalid(format!(
-            "{sentinel} is no sentinel: it does not know the command SENTINEL. Name the sentinels (port 26379 by default), or write a \
-             `redis://` url for a server without sentinels"
+            "{sentinel} is not a sentinel, because it does not know the command SENTINEL: name the sentinels (port 26379 by \
+             default), or write a `redis://` url for a server without sentinels"
         ))
     } else {
         errors::refused(&error, address)
@@ -238,7 +240,7 @@ mod tests {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
         let by = after(1000);
-        // How many of how many have replied, when in milliseconds, and until when others are waited for.
+        // How many of how many have replied, after how many milliseconds, and until when others are awaited.
         for (settled, sentinels, now, until) in [
             (1, 1, 1, 101),
             (1, 2, 1, 1000),
@@ -247,7 +249,7 @@ mod tests {
             (2, 3, 130, 230),
             (2, 5, 130, 1000),
             (3, 5, 130, 230),
-            // The first reply came after the time in which a majority should have replied.
+            // The first reply arrived after the time in which a majority should have replied.
             (1, 3, 1200, 1300),
         ] {
             let others = others_until(settled, sentinels, by, after(now));

@@ -1,8 +1,8 @@
 //! One server, and the connections to it.
 //!
-//! The tasks of users send their requests for free locks on request connections: there is one for each runtime. All other requests use
-//! the connection of the manager's thread. So do these while there is no connection for the caller's runtime, and on a thread without a
-//! runtime. A client of the user's runs its driver itself, so there is no other connection, either.
+//! The tasks of users send their requests for free locks on request connections, of which there is one for each runtime. All
+//! other requests use the connection of the manager's thread, and so do these while there is no connection for the caller's
+//! runtime, and on a thread without a runtime. A user's own client runs its driver itself, so it has no other connection.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -31,10 +31,10 @@ use crate::{
     runtime::{executor::Executor, io_thread, mutex::Mutex},
 };
 
-/// How many request connections there are at most. The runtimes beyond that share them.
+/// The maximum number of request connections. Further runtimes share them.
 const MOST: usize = 8;
 
-/// How often one is made at most. Meanwhile the requests use the connection of the manager's thread.
+/// The shortest time between two of them being made. In the meantime, requests use the connection of the manager's thread.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the sentinels are asked whether the primary has changed.
@@ -45,11 +45,11 @@ const WATCH: Duration = Duration::from_secs(1);
 pub(crate) struct RedisServer {
     /// The connection of the manager's thread.
     pub(crate) connection: Arc<ReconnectingConnection>,
-    /// The connections of users' runtimes. `None` if the client is a user's.
+    /// The connections of users' runtimes. `None` if the client is a user's own.
     requests: Option<Mutex<Vec<RequestConnection>>>,
-    /// For users without the right to run scripts: only transactions are sent on it.
+    /// For users without the right to run scripts. Only transactions are sent on it.
     pub(crate) changes: Arc<ReconnectingConnection>,
-    /// The same for renewals. Hundreds of releases, one after the other, must not let a lease run out.
+    /// Like `changes`, for renewals. Hundreds of releases, one after the other, must not let a lease run out.
     pub(crate) renewals: Arc<ReconnectingConnection>,
     /// The subscriptions to grants at this node, in a cluster.
     pub(crate) subscription: Option<ShardedSubscription>,
@@ -61,11 +61,11 @@ pub(crate) struct RedisServer {
 struct RequestConnection {
     runtime: CallerRuntime,
     connection: Arc<ReconnectingConnection>,
-    /// The one that was in use last. It may have ended since, or have been given up.
+    /// The connection that was used last. It may have ended since, or have been given up.
     current: Option<Arc<CurrentConnection>>,
-    /// How many connections the manager's thread had lost when this one was used last.
+    /// The number of connections that the manager's thread had lost when this one was used last.
     losses: u64,
-    /// Whether its runtime cannot be the home of a session.
+    /// `true` if its runtime cannot be the home of a session.
     has_no_reactor: bool,
 }
 
@@ -74,12 +74,13 @@ impl RequestConnection {
         self.current.as_ref()?.connection.session()
     }
 
-    /// Whether its session runs on a runtime of its users.
+    /// Returns `true` if its session runs on a runtime of its users.
     fn has_home(&self) -> bool {
         self.session().is_some_and(Session::has_home)
     }
 
-    /// Moves the session to the calling task's runtime, if it runs on the manager's thread: it is new, or that thread has taken it over.
+    /// Moves the session to the calling task's runtime, if it runs on the manager's thread, because it is new, or that thread
+    /// took it over.
     fn bring_home(&mut self) {
         let Some(session) = self.session().filter(|session| !session.has_home()) else {
             return;
@@ -101,7 +102,7 @@ enum CallerRuntime {
 }
 
 impl RedisServer {
-    /// `subscription`: for a node of a cluster.
+    /// `subscription` is set for a node of a cluster.
     pub(crate) fn new(
         connection: ReconnectingConnection,
         subscription: Option<ShardedSubscription>,
@@ -119,7 +120,7 @@ impl RedisServer {
         }
     }
 
-    /// All connections to it, except those on which only grants arrive.
+    /// Returns all connections to the server, except those on which only grants arrive.
     pub(crate) fn connections(&self) -> Vec<Arc<ReconnectingConnection>> {
         let replica_acks = self.replica_acks.iter().map(|acks| &acks.connection);
         let fixed = replica_acks.chain([&self.connection, &self.changes, &self.renewals]);
@@ -130,14 +131,14 @@ impl RedisServer {
         all
     }
 
-    /// The connection on which locks are taken.
+    /// Returns the connection on which locks are taken.
     pub(crate) fn holding(&self) -> &Arc<ReconnectingConnection> {
         let acks = self.replica_acks.as_ref();
         acks.map_or(&self.connection, |acks| &acks.connection)
     }
 
-    /// The connection for releasing a lock: the one on which it was taken, so that the release never overtakes the acquire. If no
-    /// request of the acquire is in flight any more, the connection that does not wait for replicas is used.
+    /// Returns the connection for releasing a lock, which is the one on which it was taken, so that the release never overtakes
+    /// the acquire. If no request of the acquire is in flight any more, the connection that does not wait for replicas is used.
     pub(crate) fn releasing(&self, acquire_in_flight: &InFlight) -> Arc<ReconnectingConnection> {
         if acquire_in_flight.is_empty() {
             return self.connection.clone();
@@ -147,8 +148,8 @@ impl RedisServer {
         on.map_or_else(|| self.holding().clone(), |ready| ready.reconnecting)
     }
 
-    /// The connection for a request that one reply is enough for, if it is ready. It is that on which earlier requests are in flight,
-    /// else that of the calling task's runtime. If the runtime has none yet, it is made in the background.
+    /// Returns the connection for a request that needs only one reply, if it is ready. It is the one on which earlier requests
+    /// are in flight, or else that of the calling task's runtime. If the runtime has none yet, it is made in the background.
     pub(crate) fn ready(&self, behind: Option<ConnectionId>, executor: &Executor) -> Option<Ready> {
         if let Some(id) = behind
             && let Some(ready) = self.with_id(id)
@@ -159,7 +160,7 @@ impl RedisServer {
             .or_else(|| self.connection.ready())
     }
 
-    /// The same for a release. While the acquire may be in flight, its connection counts.
+    /// Like [`ready`](Self::ready), for a release. While the acquire may be in flight, its connection is used.
     pub(crate) fn ready_to_release(&self, request: &Release, executor: &Executor) -> Option<Ready> {
         if request.owner.in_flight.is_empty() && self.replica_acks.is_none() {
             return self.ready(request.owner.released_on.only_connection(), executor);
@@ -167,8 +168,8 @@ impl RedisServer {
         self.releasing(&request.owner.in_flight).ready()
     }
 
-    /// A connection is doubted once the manager's thread has lost its own, which renewals show to be dead. Otherwise the next request
-    /// would find that out, and have no reply.
+    /// Returns the runtime's own connection. It is doubted once the manager's thread has lost its own, which renewals prove to
+    /// be dead. Otherwise the next request would find that out, and get no reply.
     fn own_of_caller(&self, executor: &Executor) -> Option<Ready> {
         let (requests, runtime) = (self.requests.as_ref()?, caller(executor)?);
         let mut requests = requests.lock();
@@ -193,7 +194,8 @@ impl RedisServer {
         Some(Ready::new(reconnecting, current?))
     }
 
-    /// The connection of the calling task's runtime, made or not. `None`: requests from there use the one of the manager's thread.
+    /// Returns the connection of the calling task's runtime, made or not. `None` if requests from there use that of the
+    /// manager's thread.
     pub(crate) fn for_caller(&self, executor: &Executor) -> Option<Arc<ReconnectingConnection>> {
         let (requests, runtime) = (self.requests.as_ref()?, caller(executor)?);
         let mut requests = requests.lock();
@@ -207,7 +209,7 @@ impl RedisServer {
         runtime: CallerRuntime,
     ) -> &'a mut RequestConnection {
         let own = each.iter().position(|one| one.runtime == runtime);
-        // One without a home serves the next runtime: its runtime has ended, or it has not been used yet.
+        // A connection without a home serves the next runtime: its runtime has ended, or it has not been used yet.
         let left = || each.iter().position(|one| !one.has_home());
         let at = match own.or_else(left) {
             Some(at) => at,
@@ -222,7 +224,7 @@ impl RedisServer {
                 });
                 each.len() - 1
             }
-            // Any of them: its session serves all.
+            // Any of them, because its session serves all.
             None => {
                 each.rotate_left(1);
                 0
@@ -236,7 +238,7 @@ impl RedisServer {
         found
     }
 
-    /// The connection with this id, if it is still in use.
+    /// Returns the connection with this id, if it is still in use.
     fn with_id(&self, id: ConnectionId) -> Option<Ready> {
         let has_id = |connection: &Arc<ReconnectingConnection>| {
             connection.ready().filter(|ready| ready.id() == id)
@@ -248,7 +250,8 @@ impl RedisServer {
     }
 }
 
-/// The runtime of the calling task. `None`: it has no connection of its own, since there is none, or it is that of the manager's thread.
+/// Returns the runtime of the calling task. `None` if it has no connection of its own, because there is no runtime, or it is
+/// that of the manager's thread.
 fn caller(executor: &Executor) -> Option<CallerRuntime> {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {
@@ -262,7 +265,7 @@ fn caller(executor: &Executor) -> Option<CallerRuntime> {
 }
 
 /// Makes all connections leave a primary that was replaced. Sentinels cut the connections of a primary that they can reach. A
-/// primary that only this process can still reach would go on giving out locks that no other client respects.
+/// primary that only this process can still reach would continue to give out locks that no other client respects.
 pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
     let sentinels = server.upgrade();
     let sentinels = sentinels.and_then(|server| server.connection.sentinels().cloned());

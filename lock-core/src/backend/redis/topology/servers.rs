@@ -14,13 +14,13 @@ use crate::{
     fencing::ClockIndex,
 };
 
-/// How many redirects one request follows. The move of a slot causes one, and a fail-over may cause more.
+/// The maximum number of redirects that one request follows. The move of a slot causes one, and a fail-over may cause more.
 pub(crate) const MOST_HOPS: u32 = 5;
 
 /// All servers that keep the locks of a manager.
 #[derive(Clone)]
 pub(crate) enum RedisServers {
-    /// One that has all keys, as their location.
+    /// One server that has all keys, as their location.
     One(KeyLocation),
     Shards(Arc<Shards>),
     Several(Arc<Cluster>),
@@ -35,7 +35,7 @@ impl RedisServers {
         }
     }
 
-    /// Any known server.
+    /// Returns any known server.
     pub(crate) fn any(&self) -> KeyLocation {
         self.location("")
     }
@@ -62,7 +62,7 @@ impl RedisServers {
         }
     }
 
-    /// The location to try instead, if the failure is a redirect.
+    /// Returns the location to try instead, if the failure is a redirect.
     pub(crate) fn follow(&self, location: &KeyLocation, failure: &Failure) -> Option<KeyLocation> {
         match self {
             Self::One(..) | Self::Shards(..) => None,
@@ -70,7 +70,7 @@ impl RedisServers {
         }
     }
 
-    /// How many fencing clocks there are.
+    /// Returns the number of fencing clocks.
     pub(crate) fn clocks(&self) -> u16 {
         match self {
             Self::One(..) => 1,
@@ -86,12 +86,12 @@ impl RedisServers {
         }
     }
 
-    /// Whether there are several that can be asked, or that a key can move to.
+    /// Returns `true` if there are several servers that can be asked, or to which a key can move.
     pub(crate) fn are_several(&self) -> bool {
         matches!(self, Self::Several(..))
     }
 
-    /// The only server that can be asked, unless there are several.
+    /// Returns the only server that can be asked, unless there are several.
     pub(crate) fn only(&self) -> Option<&Arc<RedisServer>> {
         match self {
             Self::One(location) => Some(&location.server),
@@ -100,7 +100,7 @@ impl RedisServers {
         }
     }
 
-    /// Each server that has locks, as one location on it.
+    /// Returns each server that has locks, as one location on it.
     pub(crate) fn each(&self) -> Vec<KeyLocation> {
         match self {
             Self::One(_) | Self::Shards(_) => vec![self.any()],
@@ -108,7 +108,7 @@ impl RedisServers {
         }
     }
 
-    /// How long a request and its reply take, as measured lately.
+    /// Returns how long a request and its reply take, as measured recently.
     pub(crate) fn round_trip(&self) -> Duration {
         match self {
             Self::One(KeyLocation { server, .. }) => server.connection.round_trip(),
@@ -117,7 +117,7 @@ impl RedisServers {
         }
     }
 
-    /// What is shown of the url.
+    /// Returns the address as it is shown.
     pub(crate) fn address(&self) -> &Address {
         match self {
             Self::One(KeyLocation { server, .. }) => server.connection.address(),

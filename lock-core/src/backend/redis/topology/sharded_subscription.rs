@@ -1,8 +1,8 @@
 //! Receiving grants in a cluster: each slot has a channel, at the node that has the slot.
 //!
-//! The channels of a node have a connection of their own, on which nothing else depends. A node ends a subscription by itself when
-//! its slot moves away. Its message looks like the reply to a command that ends a subscription. So this process never ends a
-//! subscription. When most channels are unused, the connection is replaced.
+//! The channels of a node have a connection of their own, on which nothing else depends. A node ends a subscription by itself
+//! when its slot moves away, with a message that looks like the reply to a command that ends a subscription. So this process
+//! never ends a subscription. When most channels are unused, the connection is replaced instead.
 
 use std::{
     sync::{
@@ -28,11 +28,11 @@ use crate::{
     failure::Failure,
 };
 
-/// Whether grants for a key will arrive at this process.
+/// The way in which grants for a key reach this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantDelivery {
     Pushed,
-    /// Not now: the reply has not come yet, or the connection broke.
+    /// Not now, because the reply has not arrived yet, or the connection broke.
     NotSubscribedYet,
     Unsupported,
 }
@@ -42,7 +42,7 @@ pub(crate) enum GrantDelivery {
 pub(crate) struct ShardedSubscription {
     connection: Arc<ReconnectingConnection>,
     channels: Arc<SubscribedChannels>,
-    /// Whether this node, or this user, cannot subscribe.
+    /// `true` if this node, or this user, cannot subscribe.
     is_given_up: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ impl ShardedSubscription {
         }
     }
 
-    /// Whether grants on this channel arrive now.
+    /// Returns how grants on this channel are delivered now.
     pub(crate) fn delivery(&self, channel: &str) -> GrantDelivery {
         if self.is_given_up.load(Ordering::Relaxed) {
             return GrantDelivery::Unsupported;
@@ -81,7 +81,7 @@ impl ShardedSubscription {
     /// Subscribes to grants on this channel. If this returns `Pushed`, the subscription is confirmed before any entry can be
     /// granted the lock.
     ///
-    /// A lock does not depend on the subscription: only a redirect is a failure here.
+    /// A lock does not depend on the subscription, so only a redirect is a failure here.
     pub(crate) async fn listen(
         &self,
         channel: &str,
@@ -100,9 +100,9 @@ impl ShardedSubscription {
                 match confirms(&reply, channel).then(note) {
                     Some(Subscription::Confirmed) => return Ok(GrantDelivery::Pushed),
                     Some(Subscription::Ended) => {}
-                    // All waiters ask again, and subscribe on a new connection. If the reply was not the confirmation, the node has ended
-                    // a subscription, and the crate `redis` takes its message for a reply. Every later request on this connection would
-                    // get the reply to an earlier one.
+                    // All waiters ask again, and subscribe on a new connection. If the reply was not the confirmation, the node
+                    // has ended a subscription, and the crate `redis` takes its message for a reply. Every later request on
+                    // this connection would get the reply to an earlier one.
                     Some(Subscription::Wasteful) | None => self.connection.forget(connection),
                 }
                 Ok(GrantDelivery::NotSubscribedYet)
@@ -116,9 +116,9 @@ impl ShardedSubscription {
                 }
                 Ok(GrantDelivery::Unsupported)
             }
-            // Another node has the slot, and so the lock.
+            // Another node has the slot, and therefore the lock.
             Err(failure) if errors::redirect(&failure).is_some() => Err(failure),
-            // Locks do not depend on the subscription: waiters poll until it is confirmed.
+            // Locks do not depend on the subscription, because waiters poll until it is confirmed.
             Err(failure) => {
                 tracing::debug!(
                     server = self.connection.address().shown(),
@@ -131,7 +131,7 @@ impl ShardedSubscription {
     }
 }
 
-/// Whether a reply is the confirmation of this subscription.
+/// Returns `true` if a reply is the confirmation of this subscription.
 fn confirms(reply: &Value, channel: &str) -> bool {
     matches!(reply, Value::Push { kind: PushKind::SSubscribe, data }
         if data.first().and_then(reply::bytes) == Some(channel.as_bytes()))

@@ -1,7 +1,7 @@
 //! Several shards behind one endpoint, which sends each command to the shard of its keys, and refuses a command whose keys are on two.
 //!
-//! So the companions of a lock are named as in a cluster, with one fencing clock a slot. There is one connection all the same, and grants
-//! arrive on it.
+//! The companions of a lock are therefore named as in a cluster, with one fencing clock for each slot. Nevertheless there is
+//! one connection, on which grants arrive.
 
 use std::sync::Arc;
 

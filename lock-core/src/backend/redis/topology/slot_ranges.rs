@@ -1,4 +1,4 @@
-//! Asks a node of a cluster which nodes have which slots.
+//! The query to a node of a cluster for the slots of all nodes.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     failure::Failure,
 };
 
-/// More nodes than any cluster has: a map with more nodes is refused.
+/// Larger than the number of nodes of any cluster. A map with more nodes is refused.
 const MOST_NODES: usize = 2_000;
 
 /// Some slots, and the node that has them.
@@ -34,7 +34,7 @@ pub(super) async fn fetch(
     read_ranges(&reply, server.connection.address())
 }
 
-/// Reads `CLUSTER SLOTS`; a node may leave its own host out.
+/// Reads the reply to `CLUSTER SLOTS`, in which a node may omit its own host.
 fn read_ranges(reply: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failure> {
     let parts = match reply {
         Value::Array(parts) if parts.len() <= usize::from(SLOTS) => parts,
@@ -48,7 +48,7 @@ fn read_ranges(reply: &Value, asked: &Address) -> Result<Vec<SlotRange>, Failure
     let places: HashSet<_> = places.collect();
     if places.is_empty() || places.len() > MOST_NODES {
         return Err(Failure::not_now(format!(
-            "{} knows of no node that has slots",
+            "{} knows no node that has slots",
             asked.shown()
         )));
     }
@@ -78,12 +78,12 @@ fn no_map(error: &ServerError, asked: &Address) -> Failure {
     let shown = asked.shown();
     if errors::details_of(error).contains("cluster support disabled") {
         return Failure::invalid(format!(
-            "{shown} is no node of a cluster: use a `redis://` url"
+            "{shown} is not a node of a cluster: use a `redis://` url"
         ));
     }
     if error.code() == "NOPERM" {
         return errors::denied(format!(
-            "this user of {shown} may not run `CLUSTER SLOTS`, by which the nodes are found: grant it `+cluster|slots`"
+            "this user of {shown} may not run `CLUSTER SLOTS`, which lists the nodes: grant it `+cluster|slots`"
         ));
     }
     errors::refused(error, asked)
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_the_wrong_form_is_none() {
+    fn a_malformed_map_is_refused() {
         for odd in [
             Value::Nil,
             Value::Array(vec![]),

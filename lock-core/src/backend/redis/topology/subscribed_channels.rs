@@ -1,4 +1,4 @@
-//! Which channels are subscribed to one by one, on a connection to a cluster node.
+//! The channels that are subscribed to one by one, on a connection to a cluster node.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
 /// With more channels than this on one connection, unused ones are dropped.
 const MANY: usize = 512;
 
-/// A channel without a use for this long is unused: a waiter uses its channel more often.
+/// A channel that has not been used for this long is unused, because a waiter uses its channel more often.
 const UNUSED: Duration = Duration::from_secs(10);
 
 /// The channels of a cluster node with a confirmed subscription.
@@ -38,7 +38,7 @@ pub(crate) enum Subscription {
 }
 
 impl SubscribedChannels {
-    /// Whether this channel is subscribed to on this connection. If it is, it counts as used.
+    /// Returns `true` if this channel is subscribed to on this connection, and then counts it as used.
     pub(crate) fn is_subscribed(&self, channel: &str, connection: Option<ConnectionId>) -> bool {
         let mut channels = self.0.lock();
         let is_current = connection.is_some() && channels.connection == connection;
@@ -51,7 +51,7 @@ impl SubscribedChannels {
         }
     }
 
-    /// Notes a subscription that was requested at `sent`.
+    /// Records a subscription that was requested at `sent`.
     pub(crate) fn note(
         &self,
         channel: &str,
@@ -78,7 +78,7 @@ impl SubscribedChannels {
         }
     }
 
-    /// The node ended a subscription.
+    /// Records that the node ended a subscription.
     pub(crate) fn end(&self, channel: &[u8]) {
         let mut channels = self.0.lock();
         channels.ended = Some(CLOCK.now());

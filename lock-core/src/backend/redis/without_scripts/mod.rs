@@ -1,13 +1,13 @@
-//! Locks for users without the right to run scripts: slower than by scripts, and waiters poll.
+//! Locks for users without the right to run scripts. They are slower than by scripts, and waiters poll.
 //!
-//! There is no queue. A free lock is taken in one round trip, as with scripts (`one_message.rs`). Here are the requests that may find the
-//! lock busy. They take the lock first, and then a fencing token, since the other order could hand out tokens that decrease. A key that
-//! is held is changed in a transaction, or deleted by the command that compares if there is one (`capabilities.rs`). A release by a
-//! transaction takes three round trips; a batch of renewals takes two. Transactions have connections of their own, where they begin and
-//! end. Renewals have one that nothing else delays.
+//! There is no queue. A free lock is taken in one round trip, as with scripts (`one_message.rs`). This folder has the requests
+//! that may find the lock busy. They take the lock first, and then a fencing token, since the other order could hand out tokens
+//! that decrease. A key that is held is changed in a transaction, or deleted by the command that compares, if there is one
+//! (`capabilities.rs`). A release by a transaction takes three round trips; a batch of renewals takes two. Transactions have
+//! connections of their own, where they begin and end. Renewals have one that nothing else delays.
 //!
-//! Their owner tokens have a scheme of their own, `lc0:`. It tells waiters with scripts that no grant will come, so that they
-//! poll, too.
+//! Their owner tokens have a scheme of their own, `lc0:`, which tells waiters with scripts that no grant will arrive, so that
+//! they poll, too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,7 +47,7 @@ use crate::{
 
 mod transactions;
 
-/// A token that lies more than an hour ahead of the fencing clock is wrong: no honest process knows one.
+/// A token that is more than an hour ahead of the fencing clock is wrong, because no honest process knows one.
 const LARGEST_LEAD: u64 = 3_600_000 * PER_MILLI;
 
 /// The requests without scripts.
@@ -65,7 +65,8 @@ impl KeyLocation {
             command(&[&[Text("PTTL"), key]]),
         ];
         if request.queue_mode != QueueMode::DoNotQueue {
-            // The mark that tells a holder of this process. It may be left though the lock was free: a process ignores its own mark.
+            // The mark that notifies a holder of this process. It may remain although the lock was free, because a process
+            // ignores its own mark.
             let (name, lasts) = (Text(&self.names.channel), Number(millis(mark)));
             let mark = self.mark(&request.owner);
             commands.push(command(&[&[Text("SET"), mark, name, Text("PX"), lasts]]));
@@ -74,7 +75,7 @@ impl KeyLocation {
         let (connection, in_flight) = (ready.id(), &request.owner.in_flight);
         let within = ready.reconnecting.acquire_within(request.ttl);
         let mut replies = ready.several(commands, in_flight, within).await?;
-        // That of the mark is of no interest: without a mark, the lock is only less fair.
+        // The reply to the mark does not matter, because without a mark, the lock is merely less fair.
         replies.truncate(3);
         let [entered, holder, left] =
             <[Value; 3]>::try_from(replies).map_err(|_| errors::nonsense("an acquire"))?;
@@ -94,8 +95,8 @@ impl KeyLocation {
                 return busy(Value::Int(0), connection);
             }
         }
-        // This client has the key already. If the token comes when less than half of the ttl is left, the lock is asked for again. If
-        // this future is dropped here, the release of the dropped acquire gives the key back.
+        // This client already has the key. If the token arrives when less than half of the ttl is left, the lock is requested
+        // again. If this future is dropped here, the release of the dropped acquire gives the key back.
         let token = self.token(request.known_fencing).await;
         let token = token.map_err(Failure::executed_in_part)?;
         Ok(Answered {
@@ -115,7 +116,7 @@ impl KeyLocation {
         } else {
             batch.len()
         };
-        // A lease that is being handed on must not delay the renewals of others.
+        // A lease that is being handed over must not delay the renewals of others.
         let connection = match batch {
             [request] if request.tokens > 0 => &self.server.changes,
             _ => &self.server.renewals,
@@ -144,7 +145,7 @@ impl KeyLocation {
         renewals
     }
 
-    /// Whether other processes poll, for a lease that may be passed on.
+    /// Returns whether other processes poll, for a lease that may be passed on.
     async fn contended(&self, request: &Renew) -> Contended {
         if request.tokens == 0 {
             return Contended::NoneWaiting;
@@ -165,7 +166,7 @@ impl KeyLocation {
         Joined(&self.names.asked, &owner.full_key)
     }
 
-    /// One token, if any is wanted and can be given: the lease has been renewed in any case.
+    /// Returns one token, if any is wanted and can be given. The lease has been renewed in any case.
     async fn tokens(&self, request: &Renew) -> FencingBlock {
         if request.tokens == 0 {
             return FencingBlock::EMPTY;
@@ -194,7 +195,7 @@ impl KeyLocation {
         }
         let words = match request.keep {
             None => command(&[&[Text("DEL"), Text(key)]]),
-            // Another value, so that no renewal prolongs it.
+            // Another value, so that no renewal extends it.
             Some(keep) => command(&[
                 &[Text("SET"), Text(key), Joined(&token.expose(), ".")],
                 &[Text("PX"), Number(millis(keep))],
@@ -217,7 +218,7 @@ impl KeyLocation {
         })
     }
 
-    /// What holds the key, and for how long, without a script.
+    /// Returns the holder of the key, and for how long it is held, without a script.
     pub(super) async fn look(&self, full_key: &str) -> Result<SeenLock, Failure> {
         let looks = ["GET", "PTTL"].map(|look| command(&[&[Text(look), Text(full_key)]]));
         let connection = &self.server.connection;
@@ -236,7 +237,7 @@ impl KeyLocation {
     }
 
     pub(super) async fn force_release_by_commands(&self, full_key: &str) -> Result<(), Failure> {
-        // A key of another type is no lock, and stays: reading it fails.
+        // A key of another type is not a lock, and is kept, because reading it fails.
         if self.look(full_key).await?.is_some() {
             let connection = &self.server.connection;
             let (delete, within) = ([Text("DEL"), Text(full_key)], connection.reply_within());
@@ -246,12 +247,12 @@ impl KeyLocation {
         Ok(())
     }
 
-    /// The fencing token of a lock that was just taken: the next id of the fencing clock. If the process knows a larger token, or the
-    /// sequence number is too large, the clock is moved on.
+    /// Returns the fencing token of a lock that was just taken: the next id of the fencing clock. If the process knows a larger
+    /// token, or the sequence number is too large, the clock is advanced.
     async fn token(&self, known: u64) -> Result<u64, Failure> {
         let (clock, connection) = (&*self.names.clock, &self.server.connection);
         let mut next = "*".to_owned();
-        // Each second try moves the clock on.
+        // Each second try advances the clock.
         for _ in 0..2 * MOST_TRIES {
             let (words, within) = (clock_moved_to(clock, &next), connection.reply_within());
             let (_, reply) = connection.send(&[&words], within, None).await?;
@@ -283,12 +284,12 @@ impl KeyLocation {
             next = format!("{}-{}", least / PER_MILLI, least % PER_MILLI);
         }
         Err(Failure::not_now(
-            "other clients moved the fencing clock all the time",
+            "other clients advanced the fencing clock during every try",
         ))
     }
 }
 
-/// The change that makes a lease last for its ttl from now on.
+/// Returns the change that makes a lease last for its ttl from now on.
 fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
     let (key, ttl) = (&*owner.full_key, millis(ttl));
     Change {
@@ -299,7 +300,7 @@ fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
     }
 }
 
-/// Makes the reply that a script would give. `left`: the reply to PTTL, or 0 if the key is free by now.
+/// Makes the reply that a script would give. `left` is the reply to PTTL, or 0 if the key is free by now.
 fn busy(left: Value, connection: ConnectionId) -> Result<Answered<AcquireOutcome>, Failure> {
     let left = match left {
         Value::Int(-2) => Value::Int(0),

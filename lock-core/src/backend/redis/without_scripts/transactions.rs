@@ -1,10 +1,10 @@
 //! Changes of keys on the condition that they hold given values, in transactions on a connection that nothing else uses.
 //!
-//! The first message of a transaction watches the keys and looks at them. The second one changes those that hold their values, if no
-//! other client changed a key in between. It is all or nothing: it ends the transaction, also if a change is refused.
+//! The first message of a transaction watches the keys and reads them. The second one changes those that hold their values, if
+//! no other client has changed a key in between. It is all or nothing, and ends the transaction even if a change is refused.
 //!
-//! A transaction ends with its connection: on the next one nothing is watched. One that was given up half way is ended by the next
-//! one.
+//! A transaction ends with its connection, since on the next one nothing is watched. One that was abandoned half way is ended
+//! by the next one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,21 +26,21 @@ use crate::{
     failure::Failure,
 };
 
-/// How often a change is tried while other clients disturb it.
+/// How often a change is tried while other clients interfere.
 pub(crate) const MOST_TRIES: u32 = 8;
 
 /// A change of one key.
 pub(crate) struct Change<'a> {
     pub(crate) key: &'a str,
-    /// The value that the key must hold: otherwise it is left alone.
+    /// The value that the key must hold. Otherwise it is left alone.
     pub(crate) holds: &'a OwnerToken,
     pub(crate) command: Commands,
-    /// The key is also left alone if it lasts for so many milliseconds more. A renewal never shortens a lease: one that only verifies
-    /// it asks for the remaining time.
+    /// The key is also left alone if it lasts for this many milliseconds longer. A renewal never shortens a lease: one that
+    /// only verifies it asks for the remaining time.
     pub(crate) unless_it_lasts: u64,
 }
 
-/// Whether the key held its value, and was changed if a change was due.
+/// `true` if the key held its value, and was changed if a change was due.
 pub(crate) type Changed = Result<bool, Failure>;
 
 impl Change<'_> {
@@ -72,7 +72,7 @@ pub(crate) async fn change(location: &KeyLocation, change: Change<'_>) -> Change
         .unwrap_or_else(|| Err(errors::nonsense("a change")))
 }
 
-/// Changes keys in one transaction. One result each.
+/// Changes keys in one transaction. Returns one result each.
 pub(crate) async fn change_all(
     location: &KeyLocation,
     connection: &Arc<ReconnectingConnection>,
@@ -82,9 +82,10 @@ pub(crate) async fn change_all(
     let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
     let word = |word| command(&[&[Text(word)]]);
     for _ in 0..MOST_TRIES {
-        // One transaction at a time. For one try only: the connection is not to wait for all of them until it is authenticated anew.
+        // One transaction at a time, and only for one try, so that the connection need not wait for all of them before it is
+        // authenticated anew.
         let _transaction = connection.transaction().lock().await;
-        // Ends an earlier transaction that was given up half way. Nothing was changed in it.
+        // Ends an earlier transaction that was abandoned half way. Nothing was changed in it.
         let begin = [word("EXEC"), command(&[&[Text("WATCH")], &keys])];
         let look = |look, key| command(&[&[Text(look), key]]);
         let looks = keys
@@ -99,8 +100,8 @@ pub(crate) async fn change_all(
         if seen.len() != 2 * changes.len() {
             return Err(errors::nonsense("a look at some keys"));
         }
-        // A key that is not watched may get another holder before it is changed. Outside a transaction, the changes would be made
-        // on any value.
+        // A key that is not watched may get another holder before it is changed. Outside of a transaction, the changes would be
+        // made on any value.
         for begun in [watch, multi] {
             of_value(begun.clone())?;
         }
@@ -115,8 +116,8 @@ pub(crate) async fn change_all(
         if due.is_empty() {
             return Ok(results);
         }
-        // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING is
-        // about a slot in migration until its end.
+        // On a new connection, the commands could change the key of the next holder. A transaction that was begun with ASKING
+        // refers to a slot in migration until its end.
         let commands = due.iter().map(|number| changes[*number].command.clone());
         let second = in_one_message(commands.chain([word("EXEC")]));
         let sent = connection.send_all_on(Some(id), second, within, None);
@@ -125,7 +126,7 @@ pub(crate) async fn change_all(
             Some(Value::Nil) => {}
             Some(Value::ServerError(error)) => return Err(answered(&error)),
             made => {
-                // What is wrong with its replies may be wrong with the next ones, too.
+                // If something is wrong with its replies, it may be wrong with the next ones, too.
                 let made = merged(results, &due, made);
                 connection.expect_its_form(id, &made);
                 return made.inspect_err(|_| connection.forget(id));
@@ -133,11 +134,11 @@ pub(crate) async fn change_all(
         }
     }
     Err(Failure::not_now(
-        "other clients changed the keys at each try",
+        "other clients changed the keys during every try",
     ))
 }
 
-/// The reply to the end of a transaction, or to the command in it that was refused: that one says more.
+/// Returns the reply to the end of a transaction, or to the command in it that was refused, which says more.
 fn outcome(replies: Vec<Value>) -> Option<Value> {
     let is_refused = |reply: &Value| matches!(reply, Value::ServerError(_));
     let refused = replies.iter().position(is_refused);
@@ -145,7 +146,7 @@ fn outcome(replies: Vec<Value>) -> Option<Value> {
     replies.into_iter().nth(refused.unwrap_or(last))
 }
 
-/// Takes in the replies to the changes that were due: one each. Otherwise a reply would count for another change.
+/// Merges the replies to the changes that were due, one each. Otherwise a reply would count for another change.
 fn merged(
     mut results: Vec<Changed>,
     due: &[usize],

@@ -1,11 +1,12 @@
-//! The client's side of a vote on a fencing token, without I/O: which number to propose, and what the replies add up to.
+//! The client's side of a vote on a fencing token, without I/O: which number to propose, and what the replies amount to.
 //!
 //! Only acceptances of the *same* number count towards the majority. Two majorities have a server in common, and that server
 //! accepts only numbers above those that it accepted before. So a client that asks after another was granted the lock gets a
-//! larger number, whatever was lost, late, repeated or overtaken in flight. `model.rs` checks just this, with this very code.
+//! larger number, whatever was lost, late, repeated or overtaken in flight. `model.rs` checks exactly this, with this very
+//! code.
 //!
-//! Rejected: each server gives a token from its own counter, and the client takes the largest. That is one round trip, too. But
-//! later tokens can be smaller, whether or not the largest is written back.
+//! Rejected: each server gives a token from its own counter, and the client takes the largest. That takes one round trip, too,
+//! but later tokens can be smaller, whether or not the largest is written back.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,40 +23,40 @@ pub(crate) mod quorum;
 /// Each refusal of a number leads to a new one, at most this often for one request.
 const MOST_PROPOSALS: usize = 4;
 
-/// A clock that is further than this from a majority's is not followed. A server refuses a number twice as far from its own
-/// clock.
+/// A clock that differs from a majority's by more than this is not followed. A server refuses a number twice as far from its
+/// own clock.
 const STRAY: u64 = 500 * PER_MILLI;
 
-/// One request's votes.
+/// The votes on one request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ballot {
     /// Earliest first.
     proposals: Vec<u64>,
     servers: Vec<ServerVotes>,
-    /// How many fencing tokens a proposal stands for.
+    /// The number of fencing tokens for which a proposal stands.
     count: u32,
-    /// How far a second proposal goes beyond the minimum, so that concurrent proposals of others do not overtake it. The next one
-    /// goes twice as far.
+    /// How far a second proposal exceeds the minimum, so that concurrent proposals of others do not overtake it. The next one
+    /// exceeds it by twice as much.
     slack: u64,
 }
 
-/// What one server replied.
+/// The replies of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ServerVotes {
-    /// The proposals that it accepted, by their places.
+    /// The proposals that it accepted, by their indexes.
     accepted: BTreeSet<usize>,
-    /// What it replied to the last proposal. An error: no reply, or none that counts. It is not waited for any more.
+    /// Its reply to the last proposal. An error means no reply, or none that counts, so that it is no longer awaited.
     last: Option<Result<Vote, ()>>,
     /// The largest number that it reported.
     least: Option<u64>,
 }
 
-/// What is to be done now.
+/// The next step of a ballot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BallotStep {
     /// Wait for the next reply.
     Wait,
-    /// Propose this number to all servers, too.
+    /// Propose this number to all servers as well.
     Propose {
         place: usize,
         number: u64,
@@ -67,19 +68,19 @@ pub(crate) enum BallotStep {
     Lost(NoMajority),
 }
 
-/// Why there can be no majority any more.
+/// The reason why there can no longer be a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoMajority {
-    /// Too many servers have another client's token in the lock. With the time until enough of these locks end.
+    /// Too many servers have another client's token in the lock. Contains the time until enough of these locks end.
     Busy(Expiry),
     /// Too many servers gave no reply that counts.
     Silence,
-    /// Other clients were given higher numbers, again and again.
+    /// Other clients were repeatedly given higher numbers.
     Overtaken,
 }
 
 impl Ballot {
-    /// `first` is proposed at first, for `count` tokens of which it is the last.
+    /// `first` is the first proposal, for `count` tokens of which it is the last.
     pub(crate) fn new(servers: usize, first: u64, count: u32, slack: u64) -> Self {
         Self {
             proposals: vec![first],
@@ -89,8 +90,8 @@ impl Ballot {
         }
     }
 
-    /// Takes a server's reply to the proposal with this index; `None` if it did not reply in time, or its reply does not count. A reply
-    /// may come late, or twice.
+    /// Counts a server's reply to the proposal with this index; `None` if it did not reply in time, or its reply does not
+    /// count. A reply may arrive late, or twice.
     pub(crate) fn count(&mut self, server: usize, place: usize, vote: Option<Vote>) -> BallotStep {
         let is_last = place + 1 == self.proposals.len();
         let votes = &mut self.servers[server];
@@ -138,7 +139,7 @@ impl Ballot {
         }
         let is_hopeless = open < self.majority();
         // A server with a wrong clock does not cause a second round for the others. A proposal that was overtaken causes one at
-        // once, even if the remaining servers may still suffice: some of them may never reply.
+        // once, even if the remaining servers may still suffice, because some of them may never reply.
         if (overtaken || is_hopeless) && self.proposals.len() < MOST_PROPOSALS {
             return self.propose_more();
         }
@@ -148,7 +149,7 @@ impl Ballot {
         BallotStep::Wait
     }
 
-    /// A number above all that were reported by servers with clocks near those of a majority.
+    /// Proposes a number above all that were reported by servers whose clocks are near those of a majority.
     fn propose_more(&mut self) -> BallotStep {
         let named = self.servers.iter().filter_map(|votes| votes.least);
         let mut named: Vec<_> = named.collect();
@@ -163,7 +164,7 @@ impl Ballot {
         let number = least + u64::from(self.count) + slack;
         self.proposals.push(number);
         for votes in &mut self.servers {
-            // One that is silent is not waited for in the next round.
+            // A server that is silent is not awaited in the next round.
             votes.last = votes.last.filter(Result::is_err);
         }
         BallotStep::Propose { place, number }
@@ -178,7 +179,7 @@ impl Ballot {
     }
 }
 
-/// When so many of the locks have ended that there can be a majority.
+/// Returns when enough of the locks have ended that there can be a majority.
 fn busy_for(mut left: Vec<Option<Duration>>, missing: usize) -> Expiry {
     // Locks without an expiry are sorted last.
     left.sort_unstable_by_key(|time| time.unwrap_or(Duration::MAX));
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(
             ballot.vote(0, 0, ACCEPTED),
             BallotStep::Wait,
-            "twice is once"
+            "a repeated vote counts once"
         );
         assert_eq!(ballot.count(1, 0, None), BallotStep::Wait);
         assert_eq!(ballot.vote(2, 0, ACCEPTED), BallotStep::Wait);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_leads_to_a_higher_number_for_all_and_the_first_may_still_win() {
+    fn a_refusal_leads_to_a_higher_number_but_the_first_may_still_win() {
         let mut ballot = ballot(3);
         let second = NOW + 700 + 1 + 100;
         let step = BallotStep::Propose {
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(
             ballot.vote(2, 0, ACCEPTED),
             BallotStep::Wait,
-            "of another number"
+            "a vote for another number"
         );
         let mut with_the_first = ballot.clone();
         assert_eq!(
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_of_its_own_is_not_followed_and_costs_nothing() {
+    fn a_deviating_clock_is_not_followed_and_costs_nothing() {
         let mut ballot = ballot(3);
         let stray = NOW + 3_000_000;
         assert_eq!(ballot.vote(0, 0, refused(stray)), BallotStep::Wait);
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_that_went_astray_is_given_up_for_the_servers_time() {
+    fn a_wrong_estimate_is_replaced_by_the_servers_time() {
         let mut ballot = Ballot::new(3, NOW + 9_000_000, 1, 100);
         assert_eq!(ballot.vote(0, 0, refused(NOW)), BallotStep::Wait);
         let step = ballot.vote(1, 0, refused(NOW + 10));
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_overtaken_by_more_and_more_and_not_for_ever() {
+    fn others_are_overtaken_by_growing_steps_and_not_forever() {
         let mut ballot = ballot(3);
         let mut refused_at = NOW;
         for place in 1..MOST_PROPOSALS {
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_silence_is_no_busy_lock() {
+    fn too_much_silence_is_not_a_busy_lock() {
         let mut ballot = ballot(3);
         assert_eq!(ballot.vote(0, 0, held(7)), BallotStep::Wait);
         let mut busy = ballot.clone();

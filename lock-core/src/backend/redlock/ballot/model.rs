@@ -1,10 +1,12 @@
-//! All that can happen to two acquisitions on three servers. The second one begins after the first was granted. Messages are
-//! delivered in every order, and each may be lost, late or repeated. In a world of its own, a server loses its data at any moment.
+//! A model of everything that can happen to two acquisitions on three servers, of which the second begins after the first was
+//! granted. Messages are delivered in every order, and each may be lost, late or repeated. In a world of its own, a server
+//! loses its data at any moment.
 //!
 //! The clients' rule is the shipped one. The servers' rule is that of `propose.lua`, without the lock itself. A server that has
-//! another client's lock accepts nothing, which is the same as a lost message. Larger tokens do not depend on mutual exclusion.
+//! another client's lock accepts nothing, which is equivalent to a lost message. Larger tokens do not depend on mutual
+//! exclusion.
 //!
-//! A message that was sent can be delivered at any time from then on, and more than once: so it is late, overtaken or repeated. A
+//! A message that was sent can be delivered at any later time, and more than once, so it may be late, overtaken or repeated. A
 //! message that is never delivered is lost; the time-out that follows can only end a ballot without a token.
 
 use std::collections::{BTreeSet, HashSet};
@@ -20,10 +22,10 @@ enum Client {
     Second,
 }
 
-/// The tokens of the two clients, the second of which is not larger.
+/// The tokens of the two clients when the second is not larger.
 type Counterexample = (u64, u64);
 
-/// Visits everything that can be reached from a state; stops at the first counterexample.
+/// Visits everything that can be reached from a state, and stops at the first counterexample.
 fn explore<S: Clone + Eq + std::hash::Hash>(
     start: impl IntoIterator<Item = S>,
     next: impl Fn(&S, &mut Vec<S>) -> Result<(), Counterexample>,
@@ -44,9 +46,9 @@ fn explore<S: Clone + Eq + std::hash::Hash>(
 /// The servers' side of a vote.
 #[derive(Clone, Copy)]
 struct Rule {
-    /// Whether a server accepts this number, given its counter.
+    /// Returns `true` if a server accepts this number, given its counter.
     accepts: fn(number: u64, counter: u64) -> bool,
-    /// The counter of a server that has none, given the largest number that it accepts at that time.
+    /// Returns the counter of a server that has none, given the largest number that it accepts at that time.
     without_counter: fn(bound: u64) -> u64,
 }
 
@@ -58,11 +60,11 @@ const SHIPPED: Rule = Rule {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ModelServer {
-    /// None after a loss of data.
+    /// `None` after a loss of data.
     counter: Option<u64>,
-    /// To the client that asks now, by the indexes of its proposals; not received yet.
+    /// Replies to the client that asks now, by the indexes of its proposals, which have not been received yet.
     replies: BTreeSet<(usize, Vote)>,
-    /// Which of its proposals were delivered.
+    /// The indexes of its proposals that were delivered.
     delivered: BTreeSet<usize>,
 }
 
@@ -71,14 +73,14 @@ struct Proposing {
     servers: Vec<ModelServer>,
     client: Client,
     ballot: Ballot,
-    /// Of the first client, while the second asks: they may still arrive.
+    /// Messages of the first client that may still arrive while the second asks.
     late: Vec<u64>,
     first_token: u64,
     repeats_left: usize,
     world: World,
 }
 
-/// What else happens, and how often: few enough to visit everything.
+/// The other events, and how often each happens: seldom enough to visit everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     /// The largest number that a server accepts now.
@@ -87,8 +89,8 @@ struct World {
     ticks_left: usize,
     /// How often a server loses its data.
     losses_left: usize,
-    /// This many messages of each client are delivered once more, and have a reply once more. Messages of the first client that
-    /// arrive while the second asks are repeated without a bound: their replies are not received.
+    /// This many messages of each client are delivered once more, and are replied to once more. Messages of the first client
+    /// that arrive while the second asks are repeated without a bound, because their replies are not received.
     repeats: usize,
 }
 
@@ -108,7 +110,7 @@ impl World {
     };
 }
 
-/// This many proposals a client: a further one is to the one before what the second is to the first.
+/// The number of proposals of a client: a further one relates to the one before as the second does to the first.
 const PROPOSALS: usize = 2;
 
 impl Proposing {
@@ -128,7 +130,7 @@ impl Proposing {
         }
     }
 
-    /// The servers are alike, so their order makes no difference.
+    /// Sorts the servers, which are alike, so that their order makes no difference.
     fn in_order(mut self) -> Self {
         let mut pairs: Vec<_> = self.servers.into_iter().zip(self.ballot.servers).collect();
         pairs.sort_unstable();
@@ -182,8 +184,8 @@ impl Proposing {
         Ok(())
     }
 
-    /// The client has its token. After the first client, the second one begins, with any estimate of the time. After the second
-    /// client, the tokens are compared.
+    /// Ends a client's ballot with its token. After the first client, the second one begins, with any estimate of the time.
+    /// After the second client, the tokens are compared.
     fn end(self, token: u64, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
         if self.client == Client::Second {
             return if token > self.first_token {
@@ -234,11 +236,11 @@ fn proposing(rule: Rule, world: World) -> (usize, Option<Counterexample>) {
 fn a_later_acquisition_has_a_larger_token_whatever_happens_to_the_messages() {
     let (states, found) = proposing(SHIPPED, World::WITHOUT_LOSS);
     assert_eq!(found, None);
-    assert!(states > 10_000, "{states} states are not all there are");
+    assert!(states > 10_000, "only {states} states were visited");
 }
 
 #[test]
-fn servers_that_accept_a_number_again_are_found_out() {
+fn servers_that_accept_a_number_twice_are_detected() {
     let rule = Rule {
         accepts: |number, counter| number >= counter,
         ..SHIPPED
@@ -247,16 +249,16 @@ fn servers_that_accept_a_number_again_are_found_out() {
     assert!(found.is_some());
 }
 
-/// The two majorities may have only one server in common: the one that lost its counter.
+/// The two majorities may have only one server in common, and that one lost its counter.
 #[test]
-fn a_later_acquisition_has_a_larger_token_though_a_server_lost_its_counter() {
+fn a_later_acquisition_has_a_larger_token_although_a_server_lost_its_counter() {
     let (states, found) = proposing(SHIPPED, World::WITH_A_LOSS);
     assert_eq!(found, None);
-    assert!(states > 10_000, "{states} states are not all there are");
+    assert!(states > 10_000, "only {states} states were visited");
 }
 
 #[test]
-fn servers_that_begin_at_zero_after_a_loss_are_found_out() {
+fn servers_that_begin_at_zero_after_a_loss_are_detected() {
     let rule = Rule {
         without_counter: |_| 0,
         ..SHIPPED
@@ -272,7 +274,8 @@ struct CounterRule {
     client: Client,
     first_token: u64,
     replies: BTreeSet<(usize, u64)>,
-    /// What the first client writes back when it has its token, without waiting for a reply, which would be a second round trip.
+    /// The value that the first client writes back when it has its token, without waiting for a reply, which would be a second
+    /// round trip.
     written_back: Option<u64>,
 }
 
@@ -285,7 +288,7 @@ enum WriteBack {
 impl CounterRule {
     fn next(&self, back: WriteBack, reached: &mut Vec<Self>) -> Result<(), Counterexample> {
         for server in 0..SERVERS {
-            // One request a server, without a repetition: the protocol fails all the same.
+            // One request for each server, without a repetition: the protocol fails nevertheless.
             if self.replies.iter().all(|(other, _)| *other != server) {
                 let mut state = self.clone();
                 state.counters[server] += 1;
@@ -320,7 +323,7 @@ impl CounterRule {
 
 fn fencing_counter(back: WriteBack) -> Option<Counterexample> {
     let start = CounterRule {
-        // An earlier request has reached one server alone.
+        // An earlier request has reached a single server.
         counters: [1, 0, 0],
         client: Client::First,
         first_token: 0,

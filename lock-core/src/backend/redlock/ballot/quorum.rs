@@ -1,4 +1,4 @@
-//! What the replies of several servers to one request add up to.
+//! The combined result of the replies of several servers to one request.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -9,13 +9,14 @@ pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-/// Whether no other client can have had a majority while this many servers have confirmed a lease, and this many have lost their data
-/// too lately to vote since then. At least one has to confirm it: the lock may have been deleted everywhere.
+/// Returns `true` if no other client can have had a majority while this many servers have confirmed a lease, and this many have
+/// lost their data too recently to have voted since then. At least one has to confirm it, because the lock may have been
+/// deleted everywhere.
 pub(crate) const fn excludes_others(servers: usize, confirmed: usize, forgetful: usize) -> bool {
     confirmed > 0 && confirmed + forgetful >= majority(servers)
 }
 
-/// What a majority reaches: the `majority`-th smallest of what is known of each server, if so many are known.
+/// Returns the value that a majority reaches: the `majority`-th smallest of the known values, if enough are known.
 pub(crate) fn reached_by_majority<T: Ord + Copy>(
     servers: usize,
     known: impl IntoIterator<Item = T>,
@@ -25,7 +26,7 @@ pub(crate) fn reached_by_majority<T: Ord + Copy>(
     known.get(majority(servers) - 1).copied()
 }
 
-/// The last reply of each server to one request. A failure is no reply, or none that counts.
+/// The last reply of each server to one request. A failure means no reply, or none that counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Replies<T>(Vec<Option<Result<T, Failure>>>);
 
@@ -38,7 +39,7 @@ impl<T> Replies<T> {
         self.0[server] = Some(reply);
     }
 
-    /// By the positions of the servers.
+    /// Returns the replies with the positions of their servers.
     pub(crate) fn each(&self) -> impl Iterator<Item = (usize, &Result<T, Failure>)> {
         let each = self.0.iter().enumerate();
         each.filter_map(|(server, reply)| Some((server, reply.as_ref()?)))
@@ -52,7 +53,7 @@ impl<T> Replies<T> {
         self.each().filter_map(|(_, reply)| reply.as_ref().err())
     }
 
-    /// The failure if too few servers replied, or if they said different things.
+    /// Returns the failure when too few servers replied, or when they replied differently.
     pub(crate) fn no_majority(&self) -> Failure {
         let mut reasons: Vec<_> = self.failures().map(Failure::text).collect();
         reasons.sort_unstable();
@@ -63,8 +64,9 @@ impl<T> Replies<T> {
         ))
     }
 
-    /// The kind of failure that a missing majority is. The request is wrong only if a majority finds it wrong: one server may be wrong
-    /// itself. If each failure says that the request was not executed, a retry may succeed, unless all refuse it for good.
+    /// Returns the kind of failure of a missing majority. The request is wrong only if a majority finds it wrong, because one
+    /// server may itself be wrong. If each failure says that the request was not executed, a retry may succeed, unless all
+    /// refuse it for good.
     pub(crate) fn failure(&self, text: String) -> Failure {
         let is_invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
         if self.failures().filter(is_invalid).count() >= self.majority() {
@@ -84,14 +86,15 @@ impl<T> Replies<T> {
 }
 
 impl<T: Clone + PartialEq> Replies<T> {
-    /// The positions of the servers that said this.
+    /// Returns the positions of the servers with this reply.
     pub(crate) fn who(&self, said: &T) -> impl Iterator<Item = usize> {
         let agrees = move |reply: &Result<T, Failure>| reply.as_ref().is_ok_and(|one| one == said);
         let those = self.each().filter(move |(_, reply)| agrees(reply));
         those.map(|(server, _)| server)
     }
 
-    /// What a majority said, or that nothing can be what a majority says. `None` while missing replies may decide.
+    /// Returns the reply of a majority, or the failure if no majority can be reached any more. `None` while missing replies may
+    /// decide.
     pub(crate) fn outcome(&self) -> Option<Result<T, Failure>> {
         let count = |said: &T| self.who(said).count();
         let most = self.said().max_by_key(|said| count(said));
@@ -103,22 +106,22 @@ impl<T: Clone + PartialEq> Replies<T> {
         (agreed + open < self.majority()).then(|| Err(self.no_majority()))
     }
 
-    /// The same when no more replies come.
+    /// Like [`outcome`](Self::outcome), when no more replies arrive.
     pub(crate) fn result(&self) -> Result<T, Failure> {
         self.outcome().unwrap_or_else(|| Err(self.no_majority()))
     }
 }
 
 impl Replies<SeenLock> {
-    /// The holder of a lock, and for how long a majority has it. `None` while more reports may decide, or if they never will: a silent
-    /// server may have the same owner token.
+    /// Returns the holder of a lock, and for how long a majority has it. `None` while more reports may decide, or if they never
+    /// will: a silent server may have the same owner token.
     #[expect(
         clippy::option_option,
         reason = "undecided, or no holder has a majority"
     )]
     pub(crate) fn holder(&self) -> Option<Option<(&str, Option<Duration>)>> {
         let held = || self.said().flatten();
-        // No expiry counts as longer than all.
+        // A missing expiry counts as longer than any.
         let left_of = |holder: &str| {
             let with_it = held().filter(|(token, _)| token == holder);
             let left = with_it.map(|(_, left)| Reverse(left.unwrap_or(Duration::MAX)));
@@ -150,7 +153,7 @@ mod tests {
         replies
     }
 
-    /// What the replies of five servers add up to.
+    /// Returns the combined result of the replies of five servers.
     fn outcome(yes: usize, no: usize, silent: usize) -> Option<Result<bool, ()>> {
         let all = [(Ok(true), yes), (Ok(false), no), (Err(()), silent)];
         let all = all.into_iter().flat_map(|(one, count)| vec![one; count]);
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_decides_as_soon_as_it_is_one() {
+    fn a_majority_decides_as_soon_as_it_exists() {
         assert_eq!(outcome(3, 0, 0), Some(Ok(true)));
         assert_eq!(outcome(3, 2, 0), Some(Ok(true)));
         assert_eq!(outcome(0, 3, 0), Some(Ok(false)));
@@ -170,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_lease_excludes_others_by_servers_that_confirm_it_and_those_that_do_not_vote() {
-        // Of five: how many confirm it and how many have lost their data. Of the others any may have voted for another client.
+        // Of five servers: how many confirm it, and how many have lost their data. Any of the others may have voted for another
+        // client.
         for (confirmed, forgetful, excludes) in [
             (3, 0, true),
             (3, 2, true),
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn no_majority_is_no_word() {
+    fn without_a_majority_the_outcome_is_a_failure() {
         assert_eq!(outcome(2, 2, 1), Some(Err(())));
         assert_eq!(outcome(0, 0, 3), Some(Err(())));
         assert_eq!(outcome(2, 0, 3), Some(Err(())));
