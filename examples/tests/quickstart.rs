@@ -2,9 +2,8 @@
 
 use lock_tests::{Process, RedisServer};
 
-fn printed(lock_url: &str) -> String {
-    let program = env!("CARGO_BIN_EXE_quickstart");
-    Process::spawn(program, &[], &[("LOCK_URL", lock_url)]).join()
+fn printed(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    Process::spawn(env!("CARGO_BIN_EXE_quickstart"), arguments, variables).join()
 }
 
 fn assert_printed(printed: &str) {
@@ -29,12 +28,14 @@ fn assert_printed(printed: &str) {
 
 #[test]
 fn in_memory_it_shows_one_after_the_other_busy_and_by_hand() {
-    assert_printed(&printed("memory://"));
+    assert_printed(&printed(&[], &[]));
 }
 
 #[test]
 fn on_a_server_it_shows_the_same_and_leaves_no_lock() {
     let redis = RedisServer::start();
-    assert_printed(&printed(&redis.url()));
+    assert_printed(&printed(&[&redis.url()], &[]));
+    assert_printed(&printed(&[], &[("LOCK_URL", &redis.url())]));
+    assert!(redis.calls("set") > 0);
     assert!(redis.keys("lock:*").is_empty());
 }

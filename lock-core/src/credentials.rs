@@ -5,6 +5,21 @@ use std::{any::Any, error::Error, fmt, future::Future, pin::Pin, time::Duration}
 /// A user and a password for a server, and for how long they are valid.
 ///
 /// It is itself a [`CredentialsProvider`], one that always returns the same credentials.
+///
+/// # Examples
+///
+/// ```
+/// # async fn f(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+/// use lock_core::{LockManager, credentials::Credentials};
+///
+/// let password = std::env::var("REDIS_PASSWORD").expect("set by the deployment");
+/// let locks = LockManager::builder()
+///     .credentials(Credentials::new("locks", password))
+///     .connect("redis://127.0.0.1")
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[must_use = "it does nothing until it is given to a builder, or returned by a provider"]
 pub struct Credentials {

@@ -22,6 +22,20 @@ use crate::{backend::RunResult, driver::hold::Hold, error::LockError, key::LockK
 ///
 /// A bare guard does not stop your code when the lease is lost. Watch [`Lease::lost`], or use
 /// [`LockManager::run`](crate::manager::LockManager::run), which drops its body.
+///
+/// # Examples
+///
+/// ```
+/// # async fn f(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+/// use lock_core::LockOptions;
+///
+/// let guard = locks.acquire("nightly-report", LockOptions::default()).await?;
+/// // … the work …
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "mutex guard")]
 #[must_use = "the lock is released as soon as the guard is dropped: bind it, as in `let guard = …`, not `let _ = …`"]
 pub struct LockGuard {
     hold: Hold,

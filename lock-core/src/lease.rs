@@ -19,6 +19,22 @@ use crate::{
 ///
 /// Several keys that were acquired [at once](crate::manager::LockManager::acquire_all) have one lease. It is lost as soon as one of the keys
 /// is lost.
+///
+/// # Examples
+///
+/// ```
+/// # async fn f(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+/// use std::time::Duration;
+/// use lock_core::LockOptions;
+///
+/// let guard = locks.acquire("nightly-report", LockOptions::default()).await?;
+/// let lease = guard.lease();
+/// // Before a side effect: an error if the lease may end within a second.
+/// lease.ensure(Duration::from_secs(1))?;
+/// println!("{} is held under token {}", lease.key(), lease.fencing_token());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Lease {
     pub(crate) leases: Leases,

@@ -1,4 +1,4 @@
-//! Distributed locks for async Rust services, on Redis or Valkey, declared with an attribute.
+//! Distributed locks for async Rust, on Redis or Valkey, declared with an attribute.
 //!
 //! ```no_run
 //! # #[cfg(all(feature = "macros", feature = "redis"))]
@@ -19,76 +19,73 @@
 //! # }
 //! ```
 //!
-//! Without the attribute: [`LockManager::run`] drops its body when the lease is lost, [`LockManager::acquire`] returns a
-//! [`LockGuard`].
+//! The `ttl` is how long a crash blocks others. While the body runs, a thread of the manager renews the lease, so the work may take
+//! longer. If the lease is lost, the body is dropped, and the caller gets [`LockError::Lost`].
 //!
-//! Guides, a page each: an [overview](guide::overview) with all options, [recipes](guide::recipes), [leader
-//! election](guide::leader), and [web frameworks](guide::web). For decisions: [reliability](guide::reliability), with what is promised
-//! and tested, [performance](guide::performance), [comparison](guide::comparison), [versions](guide::versions). For a service in use:
-//! [operations](guide::operations), [servers and proxies](guide::servers), and [migrating](guide::migrating) from another lock.
+//! Without the attribute, [`LockManager::run`] runs a body under a lock, and [`LockManager::acquire`] returns a [`LockGuard`]:
 //!
-//! # Shared locks and permits
+//! ```no_run
+//! # use std::time::Duration;
+//! # use lock_core::{LockError, LockManager, LockOptions};
+//! # async fn by_hand(locks: &LockManager) -> Result<(), LockError> {
+//! let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(2));
+//! let guard = locks.acquire("nightly-report", options).await?;
+//! // … the work …
+//! guard.release().await
+//! # }
+//! ```
 //!
-//! A lock is exclusive unless options say otherwise. [`LockOptions::shared`] is for readers: any number of them hold the key at a
-//! time, and none beside an exclusive holder. Readers and writers take turns. [`LockOptions::permits`] admits a limited number of
-//! holders at a time: each has a lease and a number of its own, [`Lease::permit`]. In the attribute, write `mode = shared` or
-//! `permits = 3`. Several independent servers have exclusive locks only, and so has a server's user that may not run scripts.
+//! # Where to find what
+//!
+//! | you want | see |
+//! | --- | --- |
+//! | all options of the attribute, and all urls | [`macro@distributed_lock`], [overview](guide::overview) |
+//! | readers and writers; at most n at a time | [`LockOptions::shared`], [`LockOptions::permits`] |
+//! | several locks at once | [`LockManager::run_all`], [`LockManager::acquire_all`] |
+//! | a body that runs once, with a result for every caller | `run_once`, with the feature `once`; [web frameworks](guide::web) |
+//! | one leader; a job on one replica; a cache stampede | [leader election](guide::leader), [recipes](guide::recipes) |
+//! | a store that refuses late writes | [`FencingToken`], [`fenced`] |
+//! | responses of axum, actix, poem and tonic | [web frameworks](guide::web) |
+//! | tests without a server, and faults on demand | [`LockManager::in_memory`], [`with_locks`], the feature `testing` |
+//! | to see, free and check locks | [`LockManager::inspect`], [`LockManager::check`], [operations](guide::operations) |
+//! | to decide | [reliability](guide::reliability), [performance](guide::performance), [comparison](guide::comparison), [versions](guide::versions) |
+//! | other servers and proxies; another lock that you have | [servers](guide::servers), [migrating](guide::migrating) |
 //!
 //! # What happens if …
 //!
-//! - **… Redis dies?** Leases that are held last until their ttl, and are renewed if Redis comes back in time. If not, each lease
-//!   is lost a little before it expires on the server, and its body is dropped. New acquires are tried again until their wait is
-//!   over, and then return [`LockError::Unavailable`].
-//! - **… a lease runs out?** The body is not polled again; the caller gets [`LockError::Lost`].
-//! - **… the process forks?** A manager works only in the process that made it: make one [after the fork](LockManager#forking), in
-//!   each child.
-//! - **… a future is dropped?** The lock is released in the background within one round trip, also if its acquire was still in
-//!   flight. If the connection is gone too, the lock ends with its ttl.
-//!
-//! # What a lock does not promise
-//!
-//! A process may be paused in the middle of a step until its lease has ended, and then continue. No lock can stop it. The store
-//! that it writes to can refuse the write: give it the [`FencingToken`], and have it refuse smaller tokens than it has seen.
-//! A server that loses its data has forgotten its locks, but fencing tokens still grow. With several servers
-//! ([`LockManager::redlock`]) locks are forgotten only if a majority loses its data.
-//!
-//! A client that does not queue, such as another library, has no turn among readers that overlap: it finds the key busy.
+//! - **… Redis dies?** Leases last until their ttl, and are renewed if Redis comes back in time. If it does not, each lease is lost a
+//!   little before it expires on the server. New acquires are retried until their wait is over, and then return
+//!   [`LockError::Unavailable`].
+//! - **… a future is dropped?** The lock is released in the background within one round trip, even if its acquire was still in flight.
+//!   If the connection is gone too, the lock ends with its ttl.
+//! - **… the process forks?** A manager works only in the process that made it: make one [after the fork](LockManager#forking).
+//! - **… the process is paused in the middle of a step until its lease has ended, and then continues?** No lock can stop it. The store
+//!   that it writes to can, by comparing the [`FencingToken`].
+//! - **… a server loses its data?** It has forgotten its locks, but fencing tokens still grow. Of several servers
+//!   ([`LockManager::redlock`]) a majority would have to lose its data.
 //!
 //! # Telemetry
 //!
-//! Through `tracing`, an event that needs attention is a warning: for example a lost lease, or a lock that is released late. At the
-//! level `DEBUG` there are the spans `lock_wait` and `lock_hold`, the second around the body. Each has the `key`, the `template`
-//! that the key was made from, and the `fencing_token`. An event at the end of each span has the time that it took.
-//!
-//! Through `metrics`, if that feature is on:
-//!
-//! - the histograms `lock_wait_seconds` and `lock_hold_seconds`;
-//! - the gauges `lock_waiting` and `lock_held`;
-//! - the counters `lock_acquired_total`, `lock_busy_total`, `lock_unavailable_total` and `lock_abandoned_total`;
-//! - the counter `lock_lost_total`, with its `reason`;
-//! - the counter `lock_once_total` (feature `once`), with its `outcome`: `ran`, `replayed`, `refused` or `not_stored`;
-//! - the counter `lock_handoffs_total`, of the `kind` `local` (from task to task) or `remote` (from another process).
-//!
-//! The label `mode` is `exclusive`, `shared` or `permits`. The label `key` is the template, or `other` for a key that was made from
-//! a text. It is never a value of a key, so there are at most three series for each template of the program.
-//!
-//! Without a subscriber, `tracing` costs one check of a level. Without its feature, `metrics` is not compiled in.
+//! Through `tracing`, an event that needs attention is a warning, such as a lost lease. At the level `DEBUG` there are the spans
+//! `lock_wait` and `lock_hold`, the second around the body, with the `key`, its `template` and the `fencing_token`. The feature
+//! `metrics` adds counters, gauges and histograms through the crate of that name: [operations](guide::operations) lists them. Their
+//! label `key` is the template, never a value.
 //!
 //! # Features
 //!
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
-//! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers; see
-//!   [`LockManager::connect`]. Without it, locks are inside the process only.
-//! - `once`: [`LockManager::run_once`] and its attribute, for a body that runs once, with a result for every caller.
-//!   With `axum` or `poem`, the result can be a response. With `axum`, `IdempotencyKey` extracts the client's key from a request.
-//! - `metrics`: counters, gauges and histograms through the facade of the crate `metrics`; see [telemetry](#telemetry).
-//! - `testing`: `LockManager::in_memory_with_faults`, for the tests of your own code. It belongs in `[dev-dependencies]`.
+//! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers. Without
+//!   it, locks are inside the process only.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
-//! - `axum`, `actix`, `poem`, `tonic`: each web framework's response for a [`LockError`], and annotated handlers that return its
-//!   `impl IntoResponse` or `impl Responder`.
-//! - `http` (with `axum` and `poem`): a [`LockError`] becomes a status code or a response of the crate `http`.
-//! - `cli`: the program `lockctl`, for operators: `cargo install lock-core --features cli`.
-//! - `stream` (with each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
+//! - `once`: [`LockManager::run_once`] and its attribute. With `axum` or `poem`, the result can be a response; with `axum`,
+//!   `IdempotencyKey` extracts the client's key.
+//! - `axum`, `actix`, `poem`, `tonic`: a [`LockError`] as a response, and handlers that return `impl IntoResponse` or
+//!   `impl Responder`.
+//! - `http` (part of `axum` and `poem`): a [`LockError`] as a status code or a response of the crate `http`.
+//! - `stream` (part of each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
+//! - `metrics`: figures; see [telemetry](#telemetry).
+//! - `testing`: `LockManager::in_memory_with_faults`, for `[dev-dependencies]`.
+//! - `cli`: the program `lockctl`: `cargo install lock-core --features cli`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(feature = "redis"),
@@ -109,8 +106,6 @@ pub mod inspect;
 mod key;
 mod mode;
 mod moment;
-#[cfg(feature = "once")]
-mod once;
 mod options;
 mod template;
 #[cfg(feature = "tls")]
@@ -129,6 +124,10 @@ mod lease;
 
 mod manager;
 mod private;
+
+// After `manager`: the documentation shows methods in the order of the modules, and `run_once` is not the first to look for.
+#[cfg(feature = "once")]
+mod once;
 
 mod integrations;
 #[cfg(feature = "testing")]

@@ -134,6 +134,7 @@ impl LockOptions {
     ///
     /// The future stays pending while the lock is busy or the backend is unavailable; bound it from outside if that matters. A
     /// bounded wait makes tasks give up that would have been granted the lock later.
+    #[doc(alias = "leader election")]
     pub const fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
@@ -143,6 +144,7 @@ impl LockOptions {
     ///
     /// For work that another holder does just as well. A caller that retries in a loop instead of waiting has no position in the
     /// wait queue, and costs the server a command each time.
+    #[doc(alias = "cron")]
     pub const fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -183,6 +185,8 @@ impl LockOptions {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "rwlock")]
+    #[doc(alias = "read lock")]
     pub const fn shared(mut self) -> Self {
         self.mode = Mode::Shared;
         self
@@ -219,6 +223,8 @@ impl LockOptions {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "semaphore")]
+    #[doc(alias = "rate limit")]
     pub fn permits(mut self, n: usize) -> Self {
         self.mode = Mode::permits(n);
         self

@@ -26,6 +26,8 @@ use crate::{
 };
 
 #[doc = include_str!("../docs/distributed_lock.md")]
+#[doc(alias = "mutex")]
+#[doc(alias = "cron")]
 #[proc_macro_attribute]
 pub fn distributed_lock(
     args: proc_macro::TokenStream,
@@ -35,6 +37,9 @@ pub fn distributed_lock(
 }
 
 #[doc = include_str!("../docs/run_once.md")]
+#[doc(alias = "idempotency")]
+#[doc(alias = "single flight")]
+#[doc(alias = "cron")]
 #[proc_macro_attribute]
 pub fn run_once(
     args: proc_macro::TokenStream,

@@ -72,17 +72,19 @@ impl Drop for ChildProcess {
 /// with ctrl-c ignored (in a shell's background). Each becomes the next program by `exec`, so the
 /// process id stays the same, and no unsafe code is needed here.
 pub(crate) fn command(program: &str, package: &str) -> Command {
-    require("setpriv", "util-linux");
     require(program, package);
+    command_with(&[], program)
+}
+
+/// A [`command`] with further options of `setpriv`, as for the user that runs the program.
+pub(crate) fn command_with(options: &[&str], program: impl AsRef<OsStr>) -> Command {
+    require("setpriv", "util-linux");
     let mut command = Command::new("setpriv");
-    command.args([
-        "--pdeathsig",
-        "KILL",
-        "--",
-        "env",
-        "--default-signal=INT",
-        program,
-    ]);
+    command
+        .args(["--pdeathsig", "KILL"])
+        .args(options)
+        .args(["--", "env", "--default-signal=INT"])
+        .arg(program);
     command
 }
 

@@ -1,4 +1,4 @@
-//! Checks that the page on reliability names tests that exist, and that each situation and claim has a test or a reason. Also
+//! Checks that the page on reliability names tests that exist, and that each failure and claim has a test or a reason. Also
 //! checks that each mutant can still be applied.
 
 use std::{
@@ -57,28 +57,36 @@ fn room_of(file: &str) -> String {
     room.to_owned()
 }
 
-#[test]
-fn every_situation_has_a_test_that_exists_or_a_reason() {
-    let page = read("docs/reliability.md");
-    let (_, situations) = page.split_once("## Taking a lock").expect("the first");
-    let (situations, _) = situations
-        .split_once("## Beyond")
-        .expect("longer runs behind");
-    let rows = rows(situations);
-    assert!(rows.len() > 60, "{}", rows.len());
-    for row in rows {
-        let [situation, _, shown] = &row[..] else {
-            panic!("not three cells: {row:?}");
-        };
-        let tests = named(shown);
-        if shown.starts_with("not tested: ") {
-            continue;
+/// The paragraphs of a list, each in one line.
+fn items(section: &str) -> Vec<String> {
+    let mut items: Vec<String> = Vec::new();
+    for line in section.lines() {
+        if line.starts_with("- ") {
+            items.push(line.to_owned());
+        } else if let (Some(text), Some(item)) = (line.strip_prefix("  "), items.last_mut()) {
+            item.push(' ');
+            item.push_str(text);
         }
-        assert!(!tests.is_empty(), "{situation}: no test");
+    }
+    items
+}
+
+#[test]
+fn every_failure_names_a_test_that_exists_or_a_reason() {
+    let page = read("docs/reliability.md");
+    let (_, failures) = page
+        .split_once("## What happens in a failure")
+        .expect("a section");
+    let (failures, _) = failures.split_once("\n## ").expect("not the last one");
+    let failures = items(failures);
+    assert!(failures.len() > 50, "{}", failures.len());
+    for failure in failures {
+        let tests = named(&failure);
+        let has_a_reason = failure.contains("(not tested: ");
+        assert!(has_a_reason || !tests.is_empty(), "no test: {failure}");
         for (file, test) in tests {
-            let source = read(&file_of(file));
-            let is_there = source.contains(&format!("fn {test}("));
-            assert!(is_there, "{situation}: no test {file}::{test}");
+            let is_there = read(&file_of(file)).contains(&format!("fn {test}("));
+            assert!(is_there, "no test {file}::{test}: {failure}");
         }
     }
 }
@@ -190,4 +198,6 @@ fn a_name_is_found_where_it_stands() {
     assert_eq!(file_of("faults"), "tests/one_server/faults.rs");
     let page = "| situation | b | c |\n| --- | --- | --- |\n| x | y | `a::b` |\n";
     assert_eq!(rows(page), [["x", "y", "`a::b`"]]);
+    let list = "text\n- **x.** y\n  (`a::b`).\n- z\n\ntext";
+    assert_eq!(items(list), ["- **x.** y (`a::b`).", "- z"]);
 }

@@ -1,7 +1,9 @@
 //! One lock in three ways: by attribute, busy, and by hand.
 //!
 //!     cargo run -p examples --bin quickstart
-//!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin quickstart
+//!     cargo run -p examples --bin quickstart -- redis://127.0.0.1:6379
+//!
+//! The variable `LOCK_URL` may have the url, too.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{env, time::Duration};
@@ -43,7 +45,8 @@ async fn by_hand(locks: &LockManager, order_id: u64) -> Result<(), LockError> {
 
 #[tokio::main]
 async fn main() -> Result<(), LockError> {
-    let url = env::var("LOCK_URL").unwrap_or_else(|_| "memory://".to_owned());
+    let url = env::args().nth(1).or_else(|| env::var("LOCK_URL").ok());
+    let url = url.unwrap_or_else(|| "memory://".to_owned());
     let locks = LockManager::connect(&url).await?;
     lock_core::set_global(locks.clone());
 

@@ -83,6 +83,21 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn f(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+    /// use lock_core::LockOptions;
+    ///
+    /// if let Some(guard) = locks.try_acquire("nightly-report", LockOptions::default()).await? {
+    ///     // … nobody else is at it …
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "try lock")]
     pub async fn try_acquire(
         &self,
         key: impl IntoLockKey,

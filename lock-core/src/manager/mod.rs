@@ -17,21 +17,23 @@ use crate::{
     telemetry,
 };
 
-pub(crate) mod acquire;
+// The documentation shows methods in the order of the modules: first those that every program calls.
 pub(crate) mod builder;
+
+pub(crate) mod acquire;
+
+pub(crate) mod run;
+
 pub(crate) mod default_manager;
 pub(crate) mod finishing;
 pub(crate) mod listing;
 mod multi_key;
 mod operating;
-pub(crate) mod run;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "simulation")]
 pub(crate) mod waist;
 pub(crate) mod wanted_keys;
-
-// The documentation lists methods in the order of the modules, and these are the ones that most programs call.
 
 pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
@@ -69,6 +71,8 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 /// Create the manager **after** a fork, in each child: like a tokio runtime and a connection of the crate `redis`, a manager
 /// works only in the process that created it. This is not detected. A child that uses an inherited manager writes to the
 /// parent's connections, and may corrupt the parent's locks.
+#[doc(alias = "mutex")]
+#[doc(alias = "redlock")]
 #[derive(Clone)]
 pub struct LockManager {
     inner: Arc<ManagerState>,

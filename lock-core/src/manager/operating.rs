@@ -27,6 +27,18 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn f(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+    /// match locks.inspect("order:42").await? {
+    ///     Some(lock) => println!("held by {}", lock.holder),
+    ///     None => println!("free"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn inspect(&self, key: impl IntoLockKey) -> Result<Option<LockInfo>, LockError> {
         let key = key.into_lock_key();
         let sighting = self
@@ -134,6 +146,19 @@ impl LockManager {
     ///
     /// Dropping the future does not take back what was sent. The check continues and releases its lock. If it cannot, the key
     /// ends with its ttl, within 1 s.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn f(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+    /// let health = locks.check().await?;
+    /// for warning in &health.warnings {
+    ///     eprintln!("{warning}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "health")]
     pub async fn check(&self) -> Result<Health, LockError> {
         let context = self.context();
         context
@@ -152,6 +177,17 @@ impl LockManager {
     ///
     /// Dropping the future leaves the manager closed to new acquires, and everything else as it is. `shutdown` may be called
     /// again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn f(locks: lock_core::LockManager) {
+    /// use std::time::Duration;
+    ///
+    /// // After the server has stopped to accept requests, before `main` returns.
+    /// locks.shutdown(Duration::from_secs(20)).await;
+    /// # }
+    /// ```
     pub async fn shutdown(&self, deadline: Duration) {
         let context = self.context();
         self.inner.registry.close();

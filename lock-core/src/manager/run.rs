@@ -67,6 +67,7 @@ impl LockManager {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "leader election")]
     pub async fn run<T, F, Fut>(
         &self,
         key: impl IntoLockKey,

@@ -32,6 +32,21 @@ const KEEP_RANGE: (Duration, Duration) = (
 pub(crate) const LARGEST: usize = 64 * 1024;
 
 /// The options of a body that runs once: see [`LockManager::run_once`](crate::manager::LockManager::run_once).
+///
+/// # Examples
+///
+/// ```
+/// # async fn f(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+/// use std::time::Duration;
+/// use lock_core::OnceOptions;
+///
+/// let options = OnceOptions::keep(Duration::from_secs(24 * 60 * 60)).wait(Duration::from_secs(2));
+/// let charge = async |_| Ok::<_, lock_core::LockError>("paid".to_owned());
+/// let receipt = locks.run_once("charge:42", options, charge).await??;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "idempotency")]
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until they are passed to a manager"]
 pub struct OnceOptions {

@@ -74,6 +74,9 @@ impl LockManager {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "idempotency")]
+    #[doc(alias = "single flight")]
+    #[doc(alias = "memoize")]
     pub async fn run_once<T, F, Fut>(
         &self,
         key: impl IntoLockKey,
