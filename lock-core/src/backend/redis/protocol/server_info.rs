@@ -8,7 +8,7 @@ use crate::{
     backend::redis::{
         protocol::redis_store::RedisStore,
         topology::key_location::KeyLocation,
-        transport::{CLOCK, handshake::CurrentConnection, reply},
+        transport::{CLOCK, connection::CurrentConnection, reply},
     },
     failure::Failure,
     inspect::ServerInfo,

@@ -13,7 +13,9 @@ use tokio::{
 };
 
 use crate::{
-    backend::redis::transport::{address::Address, command::Arg, connection::Connection, errors},
+    backend::redis::transport::{
+        address::Address, command::command, connection::Connection, errors, handshake::auth,
+    },
     credentials::Credentials,
     failure::Failure,
 };
@@ -40,14 +42,6 @@ pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credenti
     Err(Failure::not_now(format!(
         "no credentials for {address}: {why}"
     )))
-}
-
-/// The command that logs a user in.
-pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
-    let mut words = vec![Arg::Text("AUTH")];
-    words.extend(credentials.user.as_deref().map(Arg::Text));
-    words.push(Arg::Text(&credentials.password));
-    words
 }
 
 /// Authenticates an open connection anew whenever its credentials are about to end. A failure changes nothing while the server still
@@ -96,7 +90,9 @@ async fn authenticate(
         return Ok(None);
     };
     let _transaction = transaction.lock().await;
-    let replies = connection.ask_all(&[&auth(&credentials)]).await;
+    let replies = connection
+        .several(command(&[&auth(&credentials)]), None, None)
+        .await;
     let replies = replies.map_err(|none| errors::handshake(&none, address))?;
     match &replies[..] {
         [Value::Okay] => Ok(due(&credentials)),

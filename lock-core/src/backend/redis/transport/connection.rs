@@ -23,8 +23,11 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::transport::{
             CLOCK,
-            command::{Arg, Commands},
+            address::Address,
+            capabilities::Capabilities,
+            command::Commands,
             exchange::{Change, Compose, MessagePart, PartReply, Subject},
+            known_primary::KnownPrimary,
             session::Session,
             traffic::{NoReply, Traffic},
         },
@@ -46,6 +49,28 @@ pub(crate) struct Connection {
     pub(crate) traffic: Arc<Traffic>,
     /// Whether requests may use the connection. The end of an unused connection is not reported.
     pub(super) in_use: AtomicBool,
+}
+
+/// A connection that is ready for use, and what is known of its server. Dropping this closes the connection.
+#[derive(Debug)]
+pub(crate) struct CurrentConnection {
+    pub(crate) connection: Arc<Connection>,
+    /// The address of the server that the connection leads to.
+    pub(crate) address: Address,
+    /// The sentinels' reply by which the server was found.
+    pub(crate) found: Option<KnownPrimary>,
+    /// Whether it speaks the third version of the protocol, in which push messages arrive.
+    pub(crate) speaks_resp3: bool,
+    /// The commands by which locks are kept; `None` if this connection keeps no locks.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Whether it is subscribed to the channel of its manager.
+    pub(crate) is_subscribed: bool,
+}
+
+impl Drop for CurrentConnection {
+    fn drop(&mut self) {
+        self.connection.traffic.retire();
+    }
 }
 
 #[derive(Debug)]
@@ -145,15 +170,6 @@ impl Connection {
         let replies = self.several(commands, Some(in_flight), until);
         composer.distribute(parts, Box::pin(replies).await?);
         Ok(reply.await.unwrap_or_default())
-    }
-
-    /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
-    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
-        let mut message = Commands::default();
-        for words in commands {
-            message.add(&[words]);
-        }
-        self.several(message, None, None).await
     }
 
     /// Counts a request, and notes its connection before the first byte leaves.

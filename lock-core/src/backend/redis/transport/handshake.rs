@@ -1,246 +1,61 @@
-//! The first commands on a connection: the credentials of this process, and what the server reports about itself.
+//! The handshake with a server, as a state machine without a socket: what is sent on new connections, and what follows from the replies.
+//!
+//! Proxies differ too much for a list of them. So a server is asked for what it can do, and a refusal in any words means "no". Up to three
+//! messages leave on a connection: the greeting, the password if no greeting took it, and all other questions.
+//!
+//! | the server | what follows |
+//! | --- | --- |
+//! | refuses the greeting | RESP2, with the password once more; there are no pushes |
+//! | ends the connection at the greeting | RESP2, and nothing that an old proxy may not know (`XADD`) is asked |
+//! | ends the connection at the questions, refuses one or is silent | if it was to subscribe, the same without that |
+//! | ends the connection at the questions, and was not to subscribe | the same without what an old proxy may not know |
+//! | refuses `EVAL` or `EVALSHA` as unknown, or for lack of rights | no scripts |
+//! | refuses `XADD`, or a script does not find keys that were written | commands go by scripts only: see [`Capabilities`] |
+//! | has neither scripts nor streams | it cannot keep locks |
+//! | refuses what a credentials provider returned | that is asked again, up to three times |
+//! | says that it is not available now | the failure: another attempt is made later |
+//!
+//! A connection may also end by chance. So the first end only repeats the question, unless the server did the same before. A server that
+//! has answered everything once is no such proxy, and an end at the greeting is then a failure.
 
-use std::{env, path::Path, process, sync::Arc};
+use std::{mem, time::Duration};
 
-use redis::{RedisError, Value};
+use redis::{ServerError, Value};
 
 use crate::{
     backend::redis::transport::{
-        address::Address, capabilities::Capabilities, command::Arg, connection::Connection, errors,
-        known_primary::KnownPrimary, reply, traffic::NoReply,
+        address::Address,
+        capabilities::Capabilities,
+        command::{Arg, Commands},
+        errors, reply,
+        traffic::NoReply,
     },
     credentials::Credentials,
     failure::Failure,
+    moment::Moment,
     options::RESERVED,
-    runtime::jitter,
 };
 
 /// The script that is run to see whether scripts can be run.
 const PROBE: &str = "return 1";
 
+/// Its SHA-1.
+const PROBE_HASH: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+
 /// Counts the keys that the server of the first key has.
 const COUNT: &str = "return redis.call('EXISTS', unpack(KEYS))";
 
-/// How many keys are written to see whether they are on one server: two servers have all of them by a chance of 1 in 128.
-const WRITTEN: usize = 8;
+/// The keys that are written to see whether they are on one server: two servers have all of them by a chance of 1 in 128.
+const WRITTEN: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 
-/// A connection, and what is known of it. The public fields are final once the handshake is completed. Dropping this closes the
-/// connection.
-#[derive(Debug)]
-pub(crate) struct CurrentConnection {
-    pub(crate) connection: Arc<Connection>,
-    /// The address of the server that the connection leads to.
-    pub(crate) address: Address,
-    /// The sentinels' reply by which the server was found.
-    pub(crate) found: Option<KnownPrimary>,
-    /// Whether it speaks the third version of the protocol, in which push messages arrive.
-    pub(crate) speaks_resp3: bool,
-    /// The commands by which locks are kept; `None` if this connection keeps no locks.
-    pub(crate) capabilities: Option<Capabilities>,
-    /// Whether it is subscribed to the channel of its manager.
-    pub(crate) is_subscribed: bool,
-}
+/// The pauses before a provider is asked again for credentials, where the server refused those that it returned.
+const ASK_AGAIN: [Duration; 3] = [
+    Duration::from_millis(50),
+    Duration::from_millis(150),
+    Duration::from_millis(450),
+];
 
-impl CurrentConnection {
-    pub(super) fn new(connection: Arc<Connection>, address: Address) -> Self {
-        Self {
-            connection,
-            address,
-            found: None,
-            speaks_resp3: false,
-            capabilities: None,
-            is_subscribed: false,
-        }
-    }
-
-    pub(super) async fn ask(&self, words: &[Arg<'_>]) -> Result<Value, Failure> {
-        let reply = self.ask_all(&[words]).await?.pop();
-        reply.ok_or_else(|| errors::no_redis(&self.address))
-    }
-
-    /// The same for several commands in one message.
-    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, Failure> {
-        let replies = self.connection.ask_all(commands).await;
-        replies.map_err(|none| errors::handshake(&none, &self.address))
-    }
-
-    pub(super) async fn expect_okay(&self, words: &[Arg<'_>]) -> Result<(), Failure> {
-        match self.ask(words).await? {
-            Value::Okay => Ok(()),
-            Value::ServerError(error) => Err(errors::refused(&error, &self.address)),
-            _ => Err(errors::no_redis(&self.address)),
-        }
-    }
-
-    /// Asks for the third version of the protocol, and for what the server reports about itself.
-    ///
-    /// A server or proxy that refuses this, in whatever words, or that closes the connection, is spoken to in the second version. A wrong
-    /// password then shows once more.
-    pub(super) async fn hello(
-        &mut self,
-        purpose: Purpose,
-        credentials: Option<&Credentials>,
-    ) -> Result<Hello, Failure> {
-        let mut words = vec![Arg::Text("HELLO"), Arg::Number(3)];
-        if let Some(credentials) = credentials {
-            let user = credentials.user.as_deref().unwrap_or("default");
-            words.extend(["AUTH", user, &credentials.password].map(Arg::Text));
-        }
-        match self.connection.ask_all(&[&words]).await {
-            // Where a server has spoken before, the connection has broken for another reason.
-            Err(NoReply::Broken(_)) if !self.address.has_spoken() => return Ok(Hello::Closed),
-            Err(none) => return Err(errors::handshake(&none, &self.address)),
-            Ok(replies) => match &replies[..] {
-                [Value::ServerError(error)] => match errors::refused(error, &self.address) {
-                    failure @ Failure::NotNow(_) => return Err(failure),
-                    _ => return Ok(Hello::Replied),
-                },
-                [reply @ (Value::Map(_) | Value::Array(_))] => {
-                    self.note_greeting(reply, purpose)?;
-                }
-                _ => return Err(errors::no_redis(&self.address)),
-            },
-        }
-        self.address.note_spoke();
-        Ok(Hello::Replied)
-    }
-
-    /// Asks what the server reports about itself, on a connection that speaks the third version of the protocol.
-    pub(super) async fn greet(&mut self, purpose: Purpose) -> Result<(), Failure> {
-        self.address.note_spoke();
-        let reply = self.ask(&[Arg::Text("HELLO")]).await?;
-        self.note_greeting(&reply, purpose)?;
-        self.set_name().await
-    }
-
-    fn note_greeting(&mut self, reply: &Value, purpose: Purpose) -> Result<(), Failure> {
-        let mode = reply::field(reply, "mode").and_then(reply::bytes);
-        // A node of a cluster has only some of the keys, and companion keys may be on different nodes.
-        if purpose == Purpose::Locks && mode == Some(b"cluster") {
-            return Err(errors::of_a_cluster(&self.address));
-        }
-        self.speaks_resp3 = true;
-        Ok(())
-    }
-
-    /// Names the connection, and selects the database.
-    pub(super) async fn set_up(&self) -> Result<(), Failure> {
-        if self.speaks_resp3 {
-            self.set_name().await?;
-        }
-        if self.address.database() != 0 {
-            let database = Arg::Number(self.address.database().unsigned_abs());
-            let select = [Arg::Text("SELECT"), database];
-            self.expect_okay(&select).await?;
-        }
-        Ok(())
-    }
-
-    /// Any reply will do: locks work without the name of the connection, which a user may lack the right to set.
-    async fn set_name(&self) -> Result<(), Failure> {
-        let name = connection_name(self.address.label());
-        let set_name = ["CLIENT", "SETNAME", &name].map(Arg::Text);
-        self.ask(&set_name).await.map(drop)
-    }
-
-    /// Asks whether scripts can be run here, by their text and by their hash: some providers take away one of the two commands. Each
-    /// connection asks once, since the next one may lead to another server.
-    ///
-    /// The calls name a key, since some proxies refuse a script without one.
-    ///
-    /// The same holds for streams, which some proxies forward in scripts only. Without `asks_all` they are not asked: the proxy closes
-    /// connections at commands that it does not know.
-    pub(super) async fn ask_capabilities(&self, asks_all: bool) -> Result<Capabilities, Failure> {
-        let hash = sha1_smol::Sha1::from(PROBE).digest().to_string();
-        let [by_text, by_hash] = [("EVAL", PROBE), ("EVALSHA", &*hash)].map(|(command, script)| {
-            let key = Arg::Joined(RESERVED, "check");
-            [Arg::Text(command), Arg::Text(script), Arg::Number(1), key]
-        });
-        // Makes no stream.
-        let key = Arg::Joined(RESERVED, "check");
-        let [xadd, condition, most, id] = ["XADD", "NOMKSTREAM", "MAXLEN", "*"].map(Arg::Text);
-        let none = Arg::Text("");
-        let add = [xadd, key, condition, most, Arg::Number(0), id, none, none];
-        let all: [&[_]; 3] = [&by_text, &by_hash, &add];
-        let asked = if asks_all { &all } else { &all[..2] };
-        let mut replies = self.ask_all(asked).await?;
-        let added = (replies.len() > 2).then(|| replies.pop()).flatten();
-        let streams = match added {
-            Some(Value::ServerError(error)) => !errors::is_refused_by_proxy(&error),
-            reply => reply.is_some(),
-        };
-        let mut refusals = replies.iter().filter_map(|reply| match reply {
-            Value::ServerError(error) => Some(error),
-            // No known server sends another reply. The first lock then shows whether scripts work.
-            _ => None,
-        });
-        let scripts = !refusals.clone().any(errors::is_unavailable_command);
-        if scripts
-            && let Some(error) = refusals.find(|error| !errors::is_for_its_key_or_script(error))
-        {
-            return Err(errors::refused(error, &self.address));
-        }
-        if !scripts && !streams {
-            return Err(errors::no_streams(&self.address));
-        }
-        Ok(Capabilities {
-            scripts,
-            forwards_all: streams,
-        })
-    }
-
-    /// Whether a script finds keys that were written one by one. A proxy may send each command to a server of its first key, and gives no
-    /// error then. If this cannot be tried, there is one server.
-    pub(super) async fn is_one_server(&self) -> Result<bool, Failure> {
-        let front = format!("{RESERVED}check:{:x}:", jitter::number());
-        let names: Vec<String> = (0..WRITTEN).map(|number| number.to_string()).collect();
-        let keys = || names.iter().map(|name| Arg::Joined(&front, name));
-        let [set, px, eval, count, del] = ["SET", "PX", "EVAL", COUNT, "DEL"].map(Arg::Text);
-        let write = |key| vec![set, key, Arg::Text(""), px, Arg::Number(1000)];
-        let mut commands: Vec<Vec<Arg<'_>>> = keys().map(write).collect();
-        let many = Arg::Number(WRITTEN as u64);
-        commands.push([eval, count, many].into_iter().chain(keys()).collect());
-        commands.push([del].into_iter().chain(keys()).collect());
-        let commands: Vec<&[Arg<'_>]> = commands.iter().map(Vec::as_slice).collect();
-        let replies = self.ask_all(&commands).await?;
-        let are_written = replies[..WRITTEN.min(replies.len())]
-            .iter()
-            .all(|reply| *reply == Value::Okay);
-        Ok(match replies.get(WRITTEN) {
-            Some(Value::Int(found)) if are_written => i64::try_from(WRITTEN) == Ok(*found),
-            _ => true,
-        })
-    }
-
-    /// Sentinels may be behind: the server that they name may have been demoted, or not yet promoted.
-    pub(super) async fn expect_a_primary(&self) -> Result<(), Failure> {
-        match self.ask(&[Arg::Text("ROLE")]).await? {
-            Value::Array(words) if words.first().and_then(reply::bytes) != Some(b"master") => {
-                Err(Failure::not_now(format!(
-                    "{} is a replica: the sentinels do not know the new primary yet",
-                    self.address
-                )))
-            }
-            // If ROLE is forbidden, the first command that writes reports READONLY.
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for CurrentConnection {
-    fn drop(&mut self) {
-        self.connection.traffic.retire();
-    }
-}
-
-/// How a server took the greeting of the third version of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hello {
-    /// There is a greeting, unless the server refused.
-    Replied,
-    /// It closed the connection.
-    Closed,
-}
+const NO_RESP3: &str = "does not speak RESP3, in which grants come";
 
 /// What the connections to a server are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,28 +72,444 @@ pub(crate) enum Purpose {
     OtherCommands,
 }
 
-/// Whether the server, or a proxy before it, does not speak the third version of the protocol.
-pub(super) fn knows_no_resp3(error: &RedisError) -> bool {
-    let details = error.detail().unwrap_or_default();
-    error.kind() == redis::ErrorKind::RESP3NotSupported
-        || error.code() == Some("NOPROTO")
-        || details.contains("unknown command")
-        || details.contains("protocol version")
+/// What a handshake is about.
+pub(super) struct Terms<'a> {
+    pub(super) address: &'a Address,
+    pub(super) purpose: Purpose,
+    /// Whether sentinels say that the server is a primary. They may be behind.
+    pub(super) is_by_sentinels: bool,
+    /// The channel of push messages.
+    pub(super) channel: &'a str,
+    /// The name of the connections.
+    pub(super) name: String,
+    /// What the keys begin with that are written, which no other handshake uses.
+    pub(super) written: String,
+    /// How long all of it may take.
+    pub(super) within: Duration,
+    pub(super) started: Moment,
 }
 
-/// The name that `CLIENT LIST` shows for a connection: the program, and its label or process id.
-fn connection_name(label: Option<&str>) -> String {
-    // In a simulation each run must send the same bytes.
-    #[cfg(feature = "simulation")]
-    if let Some(label) = crate::runtime::simulation::ask(|world| world.label()) {
-        return format!("lock-core:{label}");
-    }
-    let program = env::current_exe().ok();
-    let program = program.as_deref().and_then(Path::file_name);
-    let program = program.unwrap_or_default().to_string_lossy();
-    // The server accepts no spaces and no special characters in a name.
-    let shown = program.chars().filter(char::is_ascii_graphic).take(40);
-    let shown: String = shown.collect();
-    let id = process::id().to_string();
-    format!("lock-core:{shown}:{}", label.unwrap_or(&id))
+/// What is to be done next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// These commands are sent in one message. They count as unanswered if there is no reply in this time.
+    Ask(Commands, Option<Duration>),
+    /// After a pause, another connection is made, with the credentials that there are by then.
+    Reconnect(Duration),
+    Ready(Found),
 }
+
+/// What is known of a server once the connection is ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) speaks_resp3: bool,
+    /// `None` if the connection keeps no locks.
+    pub(super) capabilities: Option<Capabilities>,
+    pub(super) is_subscribed: bool,
+    /// Why not, if it is worth a warning.
+    pub(super) not_subscribed: Option<String>,
+}
+
+/// A command of the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    Greeting,
+    Password,
+    /// What the server reports about itself to a user's own client, which has sent the greeting.
+    Itself,
+    Name,
+    Database,
+    Life,
+    Role,
+    Subscription,
+    ScriptByText,
+    ScriptByHash,
+    Stream,
+    WrittenKey(usize),
+    FoundKeys,
+    DeletedKeys,
+}
+
+pub(super) struct Handshake<'a> {
+    terms: Terms<'a>,
+    /// How often credentials were refused.
+    refusals: usize,
+    /// Whether the server has answered everything on an earlier connection.
+    has_answered_all: bool,
+    /// Whether the next end of a connection may be by chance.
+    may_be_chance: bool,
+    greets: bool,
+    /// Whether everything is asked, and not only what old proxies know.
+    asks_all: bool,
+    /// Why no subscription is tried any more.
+    not_subscribed: Option<String>,
+    /// The credentials of the connection that there is now, what was asked on it, and what it has shown.
+    credentials: Option<Credentials>,
+    asked: Vec<Question>,
+    found: Found,
+}
+
+impl<'a> Handshake<'a> {
+    pub(super) fn new(terms: Terms<'a>) -> Self {
+        let address = terms.address;
+        Self {
+            refusals: 0,
+            has_answered_all: address.has_spoken() && !address.closes_at_unknown(),
+            may_be_chance: !address.closes_at_unknown(),
+            greets: address.pushes() && address.client().is_none(),
+            asks_all: true,
+            not_subscribed: None,
+            credentials: None,
+            asked: Vec::new(),
+            found: Found::default(),
+            terms,
+        }
+    }
+
+    /// There is a connection. `speaks_resp3`: whether the user's own client has agreed on RESP3.
+    pub(super) fn connected(
+        &mut self,
+        credentials: Option<Credentials>,
+        speaks_resp3: bool,
+    ) -> Result<Step, Failure> {
+        self.credentials = credentials;
+        self.found = Found {
+            speaks_resp3,
+            ..Found::default()
+        };
+        if self.greets {
+            return Ok(self.ask(vec![Question::Greeting], None));
+        }
+        self.log_in()
+    }
+
+    /// The replies to the last message, or why there are none.
+    pub(super) fn answered(
+        &mut self,
+        replies: Result<Vec<Value>, NoReply>,
+        now: Moment,
+    ) -> Result<Step, Failure> {
+        let asked = mem::take(&mut self.asked);
+        let next = match (replies, &asked[..]) {
+            (Err(none), _) => self.unanswered(&asked, &none),
+            (Ok(replies), asked) if replies.len() != asked.len() => {
+                Err(errors::no_redis(self.terms.address))
+            }
+            (Ok(replies), [Question::Greeting]) => self.greeted(&replies[0]),
+            (Ok(replies), [Question::Password]) => {
+                (self.expect_okay(&replies[0])).and_then(|()| self.ask_the_rest())
+            }
+            (Ok(replies), asked) => self.conclude(asked, &replies),
+        };
+        next.or_else(|failure| Ok(Step::Reconnect(self.failed(failure, now)?)))
+    }
+
+    /// There is no connection, or it is of no use. Returns the pause before the next one, if another one is made.
+    pub(super) fn failed(&mut self, failure: Failure, now: Moment) -> Result<Duration, Failure> {
+        // The refusal is to be reported, and not that the time for a connection is over.
+        let most = self.terms.within / 2;
+        match ASK_AGAIN.get(self.refusals) {
+            Some(pause)
+                if errors::is_for_credentials(&failure)
+                    && now.since(self.terms.started) + *pause <= most =>
+            {
+                self.refusals += 1;
+                Ok(*pause)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    fn ask(&mut self, questions: Vec<Question>, within: Option<Duration>) -> Step {
+        let mut message = Commands::default();
+        for question in &questions {
+            message.add(&[&self.words(*question)]);
+        }
+        self.asked = questions;
+        Step::Ask(message, within)
+    }
+
+    /// A server or proxy that refuses the greeting, in whatever words, is spoken to in RESP2. A wrong password then shows once more.
+    fn greeted(&mut self, reply: &Value) -> Result<Step, Failure> {
+        let address = self.terms.address;
+        match reply {
+            Value::ServerError(error) => match errors::refused(error, address) {
+                failure @ Failure::NotNow(_) => return Err(failure),
+                _ => {}
+            },
+            Value::Map(_) | Value::Array(_) => {
+                self.expect_all_keys(reply)?;
+                self.found.speaks_resp3 = true;
+                address.note_spoke();
+            }
+            _ => return Err(errors::no_redis(address)),
+        }
+        self.log_in()
+    }
+
+    fn log_in(&mut self) -> Result<Step, Failure> {
+        let is_logged_in = self.found.speaks_resp3 || self.terms.address.client().is_some();
+        if self.credentials.is_some() && !is_logged_in {
+            return Ok(self.ask(vec![Question::Password], None));
+        }
+        self.ask_the_rest()
+    }
+
+    fn ask_the_rest(&mut self) -> Result<Step, Failure> {
+        let Terms {
+            address, purpose, ..
+        } = self.terms;
+        if purpose == Purpose::Pushes && !self.found.speaks_resp3 {
+            return Err(Failure::refused(format!("{address} {NO_RESP3}")));
+        }
+        let questions = self.questions();
+        if questions.is_empty() {
+            return Ok(self.ready());
+        }
+        // A connection takes three round trips at least, so one that is made in time gets each reply within a third of the time.
+        let within = (questions.contains(&Question::Subscription)).then(|| self.terms.within / 3);
+        Ok(self.ask(questions, within))
+    }
+
+    fn questions(&self) -> Vec<Question> {
+        let Terms {
+            address, purpose, ..
+        } = self.terms;
+        let (speaks_resp3, is_client) = (self.found.speaks_resp3, address.client().is_some());
+        let keeps_locks = self.keeps_locks();
+        // A node of a cluster has not all keys, and no proxy is known that speaks RESP3 and has several servers.
+        let may_be_several = keeps_locks && purpose != Purpose::LocksOnly && !speaks_resp3;
+        let is_asked = [
+            (Question::Itself, is_client && speaks_resp3),
+            (Question::Name, speaks_resp3),
+            (Question::Database, !is_client && address.database() != 0),
+            (Question::Life, !self.asks_all),
+            (Question::Role, self.terms.is_by_sentinels),
+            (
+                Question::Subscription,
+                purpose == Purpose::Locks && speaks_resp3 && self.not_subscribed.is_none(),
+            ),
+            (Question::ScriptByText, keeps_locks),
+            (Question::ScriptByHash, keeps_locks),
+            (Question::Stream, keeps_locks && self.asks_all),
+        ];
+        let asked = is_asked.into_iter().filter(|(_, is_asked)| *is_asked);
+        let mut questions: Vec<_> = asked.map(|(question, _)| question).collect();
+        if may_be_several && self.asks_all {
+            questions.extend((0..WRITTEN.len()).map(Question::WrittenKey));
+            questions.extend([Question::FoundKeys, Question::DeletedKeys]);
+        }
+        questions
+    }
+
+    fn keeps_locks(&self) -> bool {
+        use Purpose::{Locks, LocksOnly, Requests};
+        matches!(self.terms.purpose, Locks | LocksOnly | Requests)
+    }
+
+    fn words(&self, question: Question) -> Vec<Arg<'_>> {
+        use Arg::{Joined, Number, Text};
+        let (check, empty) = (Joined(RESERVED, "check"), Text(""));
+        let written = WRITTEN.map(|name| Joined(&self.terms.written, name));
+        match question {
+            Question::Greeting => {
+                let mut words = vec![Text("HELLO"), Number(3)];
+                if let Some(credentials) = &self.credentials {
+                    let user = credentials.user.as_deref().unwrap_or("default");
+                    words.extend(["AUTH", user, &credentials.password].map(Text));
+                }
+                words
+            }
+            Question::Password => self.credentials.iter().flat_map(auth).collect(),
+            Question::Itself => vec![Text("HELLO")],
+            Question::Name => ["CLIENT", "SETNAME", &self.terms.name].map(Text).into(),
+            Question::Database => {
+                let database = self.terms.address.database().unsigned_abs();
+                vec![Text("SELECT"), Number(database)]
+            }
+            Question::Life => vec![Text("PING")],
+            Question::Role => vec![Text("ROLE")],
+            Question::Subscription => vec![Text("SUBSCRIBE"), Text(self.terms.channel)],
+            // Some proxies refuse a script without a key.
+            Question::ScriptByText => vec![Text("EVAL"), Text(PROBE), Number(1), check],
+            Question::ScriptByHash => vec![Text("EVALSHA"), Text(PROBE_HASH), Number(1), check],
+            Question::Stream => {
+                let mut words = vec![Text("XADD"), check];
+                // Makes no stream.
+                words.extend(["NOMKSTREAM", "MAXLEN", "0", "*", "", ""].map(Text));
+                words
+            }
+            Question::WrittenKey(key) => {
+                vec![Text("SET"), written[key], empty, Text("PX"), Number(1000)]
+            }
+            Question::FoundKeys => {
+                let many = Number(WRITTEN.len() as u64);
+                [Text("EVAL"), Text(COUNT), many]
+                    .into_iter()
+                    .chain(written)
+                    .collect()
+            }
+            Question::DeletedKeys => [Text("DEL")].into_iter().chain(written).collect(),
+        }
+    }
+
+    /// What the replies to all questions show.
+    fn conclude(&mut self, asked: &[Question], replies: &[Value]) -> Result<Step, Failure> {
+        let address = self.terms.address;
+        let (mut refused_scripts, mut streams) = (Vec::new(), false);
+        let (mut are_written, mut is_one_server) = (true, true);
+        for (question, reply) in asked.iter().zip(replies) {
+            match (question, reply) {
+                (Question::Itself, reply) => self.expect_all_keys(reply)?,
+                (Question::Database, reply) => self.expect_okay(reply)?,
+                // If ROLE is forbidden, the first command that writes reports READONLY.
+                (Question::Role, Value::Array(words))
+                    if words.first().and_then(reply::bytes) != Some(b"master") =>
+                {
+                    let why = "is a replica: the sentinels do not know the new primary yet";
+                    return Err(Failure::not_now(format!("{address} {why}")));
+                }
+                (Question::Subscription, reply) => {
+                    self.found.not_subscribed = why_not_subscribed(reply, address)?;
+                }
+                (Question::ScriptByText | Question::ScriptByHash, Value::ServerError(error)) => {
+                    refused_scripts.push(error)
+                }
+                (Question::Stream, reply) => {
+                    streams = !matches!(reply, Value::ServerError(error) if errors::is_refused_by_proxy(error));
+                }
+                (Question::WrittenKey(_), reply) => are_written &= *reply == Value::Okay,
+                // If this cannot be tried, there is one server.
+                (Question::FoundKeys, Value::Int(found)) => {
+                    is_one_server = !are_written || i64::try_from(WRITTEN.len()) == Ok(*found);
+                }
+                // Locks work without the name of a connection, which a user may lack the right to set. No known server gives another
+                // reply to the scripts, and the first lock would show it.
+                _ => {}
+            }
+        }
+        if !self.keeps_locks() {
+            return Ok(self.ready());
+        }
+        let scripts = !(refused_scripts.iter()).any(|error| errors::is_unavailable_command(error));
+        let is_odd = |error: &&&ServerError| !errors::is_for_its_key_or_script(error);
+        let failure = match refused_scripts.iter().find(is_odd) {
+            Some(error) if scripts => errors::refused(error, address),
+            _ if !scripts && !streams => errors::no_streams(address),
+            _ => {
+                self.found.capabilities = Some(Capabilities {
+                    scripts,
+                    forwards_all: streams && is_one_server,
+                });
+                return Ok(self.ready());
+            }
+        };
+        self.try_with_less(asked, failure, false)
+    }
+
+    /// There is no reply to the last message.
+    fn unanswered(&mut self, asked: &[Question], none: &NoReply) -> Result<Step, Failure> {
+        let address = self.terms.address;
+        let failure = errors::handshake(none, address);
+        match (asked, none) {
+            ([Question::Greeting], NoReply::Broken(_))
+                if !address.has_spoken() || address.closes_at_unknown() =>
+            {
+                if !mem::take(&mut self.may_be_chance) {
+                    (self.greets, self.asks_all) = (false, false);
+                }
+                Ok(Step::Reconnect(Duration::ZERO))
+            }
+            ([Question::Greeting | Question::Password], _) => Err(failure),
+            (_, NoReply::Late) => self.try_with_less(asked, failure, false),
+            _ => self.try_with_less(asked, failure, true),
+        }
+    }
+
+    /// Some servers take nothing but subscriptions after one. Some proxies close the connection at SUBSCRIBE, and some drop it without
+    /// a reply. Later replies on that connection may then be assigned to the wrong request, so another one is made in any case.
+    fn try_with_less(
+        &mut self,
+        asked: &[Question],
+        failure: Failure,
+        has_ended: bool,
+    ) -> Result<Step, Failure> {
+        if matches!(failure, Failure::NotNow(_)) || !self.keeps_locks() {
+            return Err(failure);
+        }
+        if has_ended && mem::take(&mut self.may_be_chance) {
+            // The same once more.
+        } else if asked.contains(&Question::Subscription) {
+            self.not_subscribed = Some(failure.text());
+        } else if has_ended && self.asks_all && !self.has_answered_all {
+            self.asks_all = false;
+        } else {
+            return Err(failure);
+        }
+        Ok(Step::Reconnect(Duration::ZERO))
+    }
+
+    fn ready(&mut self) -> Step {
+        let (address, mut found) = (self.terms.address, mem::take(&mut self.found));
+        if !self.asks_all {
+            address.note_closes_at_unknown(true);
+        } else if self.keeps_locks() {
+            address.note_closes_at_unknown(false);
+        }
+        address.note_spoke();
+        let has_queue = found.capabilities.is_some_and(|known| known.scripts);
+        if self.terms.purpose == Purpose::Locks && has_queue {
+            let no_resp3 = (!found.speaks_resp3).then(|| format!("it {NO_RESP3}"));
+            found.not_subscribed = no_resp3
+                .or_else(|| self.not_subscribed.take())
+                .or(found.not_subscribed);
+            found.is_subscribed = found.not_subscribed.is_none();
+        } else {
+            found.not_subscribed = None;
+        }
+        Step::Ready(found)
+    }
+
+    /// A node of a cluster has only some of the keys, and companion keys may be on different nodes.
+    fn expect_all_keys(&self, greeting: &Value) -> Result<(), Failure> {
+        let mode = reply::field(greeting, "mode").and_then(reply::bytes);
+        if self.terms.purpose == Purpose::Locks && mode == Some(b"cluster") {
+            return Err(errors::of_a_cluster(self.terms.address));
+        }
+        Ok(())
+    }
+
+    fn expect_okay(&self, reply: &Value) -> Result<(), Failure> {
+        match reply {
+            Value::Okay => Ok(()),
+            Value::ServerError(error) => Err(errors::refused(error, self.terms.address)),
+            _ => Err(errors::no_redis(self.terms.address)),
+        }
+    }
+}
+
+/// The command that logs a user in.
+pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
+    let mut words = vec![Arg::Text("AUTH")];
+    words.extend(credentials.user.as_deref().map(Arg::Text));
+    words.push(Arg::Text(&credentials.password));
+    words
+}
+
+/// Why no push messages arrive, by the reply to a subscription.
+fn why_not_subscribed(reply: &Value, address: &Address) -> Result<Option<String>, Failure> {
+    Ok(Some(match reply {
+        Value::Push { .. } => return Ok(None),
+        Value::ServerError(error) => match errors::refused(error, address) {
+            failure @ Failure::NotNow(_) => return Err(failure),
+            _ if error.code() == "NOPERM" => {
+                format!("the user lacks `+subscribe &{RESERVED}grants:*`")
+            }
+            _ => error.code().to_owned(),
+        },
+        _ => "a reply of the wrong form".to_owned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -21,10 +21,10 @@ use crate::{
             address::Address,
             capabilities::Capabilities,
             command::Arg,
-            connection::Connection,
+            connection::{Connection, CurrentConnection},
             connection_events::{ConnectionEvents, RepliesOnly},
             errors,
-            handshake::{CurrentConnection, Purpose},
+            handshake::Purpose,
             known_primary::{Need, PrimaryFinder},
             lifecycle::{Attempt, Lifecycle, Wanted, since_then},
             opening::{self, ConnectionSettings},
@@ -190,7 +190,6 @@ impl ReconnectingConnection {
         lifecycle.made(current.clone(), CLOCK.now());
         current.connection.in_use.store(true, Ordering::Release);
         drop(lifecycle);
-        current.address.note_spoke();
         tracing::debug!(server = self.address().shown(), "connected");
         if self.keeps_locks() {
             self.note_reached();
