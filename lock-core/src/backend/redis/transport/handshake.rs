@@ -1,7 +1,8 @@
 //! The handshake with a server, as a state machine without a socket: what is sent on new connections, and what follows from the replies.
 //!
-//! Proxies differ too much for a list of them. So a server is asked for what it can do, and a refusal in any words means "no". Up to three
-//! messages leave on a connection: the greeting, the password if no greeting took it, and all other questions.
+//! Proxies differ too much for a list of them. So a server is asked for what it can do, and a refusal in any words means "no". Up to four
+//! messages leave on a connection: the greeting, the password if no greeting took it, all other questions, and in RESP2 a test of whether
+//! all keys are on one server.
 //!
 //! | the server | what follows |
 //! | --- | --- |
@@ -199,6 +200,7 @@ impl<'a> Handshake<'a> {
             (Ok(replies), [Question::Password]) => {
                 (self.expect_okay(&replies[0])).and_then(|()| self.ask_the_rest())
             }
+            (Ok(replies), [Question::WrittenKey(_), ..]) => Ok(self.count(&replies)),
             (Ok(replies), asked) => self.conclude(asked, &replies),
         };
         next.or_else(|failure| Ok(Step::Reconnect(self.failed(failure, now)?)))
@@ -277,8 +279,6 @@ impl<'a> Handshake<'a> {
         } = self.terms;
         let (speaks_resp3, is_client) = (self.found.speaks_resp3, address.client().is_some());
         let keeps_locks = self.keeps_locks();
-        // A node of a cluster has not all keys, and no proxy is known that speaks RESP3 and has several servers.
-        let may_be_several = keeps_locks && purpose != Purpose::LocksOnly && !speaks_resp3;
         let is_asked = [
             (Question::Itself, is_client && speaks_resp3),
             (Question::Name, speaks_resp3),
@@ -294,12 +294,7 @@ impl<'a> Handshake<'a> {
             (Question::Stream, keeps_locks && self.asks_all),
         ];
         let asked = is_asked.into_iter().filter(|(_, is_asked)| *is_asked);
-        let mut questions: Vec<_> = asked.map(|(question, _)| question).collect();
-        if may_be_several && self.asks_all {
-            questions.extend((0..WRITTEN.len()).map(Question::WrittenKey));
-            questions.extend([Question::FoundKeys, Question::DeletedKeys]);
-        }
-        questions
+        asked.map(|(question, _)| question).collect()
     }
 
     fn keeps_locks(&self) -> bool {
@@ -357,7 +352,6 @@ impl<'a> Handshake<'a> {
     fn conclude(&mut self, asked: &[Question], replies: &[Value]) -> Result<Step, Failure> {
         let address = self.terms.address;
         let (mut refused_scripts, mut streams) = (Vec::new(), false);
-        let (mut are_written, mut is_one_server) = (true, true);
         for (question, reply) in asked.iter().zip(replies) {
             match (question, reply) {
                 (Question::Itself, reply) => self.expect_all_keys(reply)?,
@@ -378,11 +372,6 @@ impl<'a> Handshake<'a> {
                 (Question::Stream, reply) => {
                     streams = !matches!(reply, Value::ServerError(error) if errors::is_refused_by_proxy(error));
                 }
-                (Question::WrittenKey(_), reply) => are_written &= *reply == Value::Okay,
-                // If this cannot be tried, there is one server.
-                (Question::FoundKeys, Value::Int(found)) => {
-                    is_one_server = !are_written || i64::try_from(WRITTEN.len()) == Ok(*found);
-                }
                 // Locks work without the name of a connection, which a user may lack the right to set. No known server gives another
                 // reply to the scripts, and the first lock would show it.
                 _ => {}
@@ -399,12 +388,35 @@ impl<'a> Handshake<'a> {
             _ => {
                 self.found.capabilities = Some(Capabilities {
                     scripts,
-                    forwards_all: streams && is_one_server,
+                    forwards_all: streams,
                 });
-                return Ok(self.ready());
+                // A node of a cluster has not all keys, and no proxy is known that speaks RESP3 and has several servers.
+                let may_be_several =
+                    self.terms.purpose != Purpose::LocksOnly && !self.found.speaks_resp3;
+                if !(may_be_several && scripts && streams) {
+                    return Ok(self.ready());
+                }
+                let mut questions: Vec<_> = (0..WRITTEN.len()).map(Question::WrittenKey).collect();
+                questions.extend([Question::FoundKeys, Question::DeletedKeys]);
+                return Ok(self.ask(questions, None));
             }
         };
         self.try_with_less(asked, failure, false)
+    }
+
+    /// A proxy may send each command to a server of its first key, and give no error then. If this cannot be tried, there is one server.
+    fn count(&mut self, replies: &[Value]) -> Step {
+        let are_written = replies[..WRITTEN.len()]
+            .iter()
+            .all(|reply| *reply == Value::Okay);
+        if let (Value::Int(found), Some(known), true) = (
+            &replies[WRITTEN.len()],
+            &mut self.found.capabilities,
+            are_written,
+        ) {
+            known.forwards_all = i64::try_from(WRITTEN.len()) == Ok(*found);
+        }
+        self.ready()
     }
 
     /// There is no reply to the last message.
