@@ -139,7 +139,6 @@ pub(super) struct Handshake<'a> {
     has_answered_all: bool,
     /// Whether the next end of a connection may be by chance.
     may_be_chance: bool,
-    greets: bool,
     /// Whether everything is asked, and not only what old proxies know.
     asks_all: bool,
     /// Why no subscription is tried any more.
@@ -157,7 +156,6 @@ impl<'a> Handshake<'a> {
             refusals: 0,
             has_answered_all: address.has_spoken() && !address.closes_at_unknown(),
             may_be_chance: !address.closes_at_unknown(),
-            greets: address.pushes() && address.client().is_none(),
             asks_all: true,
             not_subscribed: None,
             credentials: None,
@@ -178,7 +176,8 @@ impl<'a> Handshake<'a> {
             speaks_resp3,
             ..Found::default()
         };
-        if self.greets {
+        let address = self.terms.address;
+        if self.asks_all && address.pushes() && address.client().is_none() {
             return Ok(self.ask(vec![Question::Greeting], None));
         }
         self.log_in()
@@ -235,10 +234,11 @@ impl<'a> Handshake<'a> {
     fn greeted(&mut self, reply: &Value) -> Result<Step, Failure> {
         let address = self.terms.address;
         match reply {
-            Value::ServerError(error) => match errors::refused(error, address) {
-                failure @ Failure::NotNow(_) => return Err(failure),
-                _ => {}
-            },
+            Value::ServerError(error) => {
+                if let failure @ Failure::NotNow(_) = errors::refused(error, address) {
+                    return Err(failure);
+                }
+            }
             Value::Map(_) | Value::Array(_) => {
                 self.expect_all_keys(reply)?;
                 self.found.speaks_resp3 = true;
@@ -367,7 +367,7 @@ impl<'a> Handshake<'a> {
                     self.found.not_subscribed = why_not_subscribed(reply, address)?;
                 }
                 (Question::ScriptByText | Question::ScriptByHash, Value::ServerError(error)) => {
-                    refused_scripts.push(error)
+                    refused_scripts.push(error);
                 }
                 (Question::Stream, reply) => {
                     streams = !matches!(reply, Value::ServerError(error) if errors::is_refused_by_proxy(error));
@@ -427,9 +427,7 @@ impl<'a> Handshake<'a> {
             ([Question::Greeting], NoReply::Broken(_))
                 if !address.has_spoken() || address.closes_at_unknown() =>
             {
-                if !mem::take(&mut self.may_be_chance) {
-                    (self.greets, self.asks_all) = (false, false);
-                }
+                self.asks_all = mem::take(&mut self.may_be_chance);
                 Ok(Step::Reconnect(Duration::ZERO))
             }
             ([Question::Greeting | Question::Password], _) => Err(failure),

@@ -1,30 +1,23 @@
 //! From an address to a connection that is ready for use. `handshake.rs` says what is sent on it.
 
-use std::{
-    env,
-    path::Path,
-    process,
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::{env, path::Path, process, sync::Arc, time::Duration};
 
-use redis::{ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError};
-use tokio::{sync::Mutex, time::sleep};
+use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError};
+use tokio::time::sleep;
 
 use crate::{
-    backend::{
-        redis::transport::{
-            CLOCK,
-            address::Address,
-            authentication::{credentials_for, due, keep_authenticated},
-            connection::{Connection, CurrentConnection},
-            connection_events::ConnectionEvents,
-            errors,
-            handshake::{Found, Handshake, Purpose, Step, Terms},
-            session::Session,
-            stream,
-            traffic::{NoReply, Traffic},
-        },
-        timing::Timing,
+    backend::redis::transport::{
+        CLOCK,
+        address::Address,
+        authentication::{credentials_for, due, keep_authenticated},
+        connection::{Connection, CurrentConnection},
+        errors,
+        handshake::{Found, Handshake, Step, Terms},
+        known_primary::Need,
+        reconnecting::ReconnectingConnection,
+        session::Session,
+        stream,
+        traffic::{NoReply, Traffic},
     },
     credentials::Credentials,
     failure::Failure,
@@ -35,89 +28,72 @@ use crate::{
 /// How many requests may wait for the driver of a user's own client. Further requests wait for room.
 const LONGEST_QUEUE: usize = 1 << 12;
 
-/// What the connections to one server are made with.
-#[derive(Debug)]
-pub(crate) struct ConnectionSettings {
-    /// The address of the server. With sentinels, they give the host and port, and only its other settings count.
-    pub(super) address: Address,
-    pub(super) purpose: Purpose,
-    pub(super) timing: Timing,
-    pub(super) events: Arc<dyn ConnectionEvents>,
-    /// Locked during a transaction, and while the connection is authenticated anew: an AUTH in a transaction would only be queued.
-    pub(super) transaction: Arc<Mutex<()>>,
-    /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
-    pub(super) round_trip: Arc<AtomicU64>,
-}
+impl ReconnectingConnection {
+    /// Makes a connection, to the primary that the sentinels name. Its caller bounds the time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub(super) async fn open(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
+        let Some(sentinels) = self.sentinels() else {
+            return self.open_at(self.address()).await;
+        };
+        let found = sentinels.clone().primary(Need::Connect).await?;
+        let primary = self.address().at(&found.host, found.port);
+        let mut current = self.open_at(&primary).await?;
+        // Another connection may have learned of a fail-over meanwhile.
+        if !sentinels.is_still(&found) {
+            return Err(Failure::not_now(format!(
+                "{primary} was replaced while the connection to it was made"
+            )));
+        }
+        current.found = Some(found);
+        Ok(current)
+    }
 
-/// Called once when nothing more is sent on a connection.
-pub(super) type Listener = Arc<dyn Fn(&Arc<Connection>) + Send + Sync>;
-
-/// A connection that is being made.
-struct Opening<'a> {
-    settings: &'a ConnectionSettings,
-    address: &'a Address,
-    listener: Listener,
-}
-
-/// Opens a connection: to the primary that sentinels name, or to the server of the address. Its caller bounds the time.
-///
-/// # Cancel safety
-///
-/// Dropping the future closes the connection.
-pub(super) async fn open(
-    settings: &ConnectionSettings,
-    primary: Option<&Address>,
-    listener: Listener,
-) -> Result<CurrentConnection, Failure> {
-    let address = primary.unwrap_or(&settings.address);
-    let opening = Opening {
-        settings,
-        address,
-        listener,
-    };
-    let mut handshake = Handshake::new(Terms {
-        address,
-        purpose: settings.purpose,
-        is_by_sentinels: primary.is_some(),
-        channel: settings.events.channel(),
-        name: connection_name(address.label()),
-        written: format!("{RESERVED}check:{:x}:", jitter::number()),
-        within: settings.timing.connect_timeout,
-        started: CLOCK.now(),
-    });
-    // Bounded by the handshake, which gives up something before each connection but the first two.
-    loop {
-        let credentials = credentials_for(address).await?;
-        let pause = match opening.connect(credentials.as_ref()).await {
-            Err(failure) => handshake.failed(failure, CLOCK.now())?,
-            Ok(current) => {
-                let mut step = handshake.connected(credentials, current.speaks_resp3)?;
-                loop {
-                    match step {
-                        Step::Ask(message, within) => {
-                            let until = within.map(|within| CLOCK.now().after(within));
-                            let replies = current.connection.several(message, None, until).await;
-                            step = handshake.answered(replies, CLOCK.now())?;
+    async fn open_at(self: &Arc<Self>, address: &Address) -> Result<CurrentConnection, Failure> {
+        let mut handshake = Handshake::new(Terms {
+            address,
+            purpose: self.purpose,
+            is_by_sentinels: self.sentinels().is_some(),
+            channel: self.events.channel(),
+            name: connection_name(address.label()),
+            written: format!("{RESERVED}check:{:x}:", jitter::number()),
+            within: self.timing().connect_timeout,
+            started: CLOCK.now(),
+        });
+        // Bounded by the handshake, which gives up something before each connection but the first two.
+        loop {
+            let credentials = credentials_for(address).await?;
+            let pause = match self.connect(address, credentials.as_ref()).await {
+                Err(failure) => handshake.failed(failure, CLOCK.now())?,
+                Ok(current) => {
+                    let mut step = handshake.connected(credentials, current.speaks_resp3)?;
+                    loop {
+                        match step {
+                            Step::Ask(message, within) => {
+                                let until = within.map(|within| CLOCK.now().after(within));
+                                let replies =
+                                    current.connection.several(message, None, until).await;
+                                step = handshake.answered(replies, CLOCK.now())?;
+                            }
+                            Step::Ready(found) => return Ok(self.opened(current, found)),
+                            Step::Reconnect(pause) => break pause,
                         }
-                        Step::Ready(found) => return Ok(opening.opened(current, found)),
-                        Step::Reconnect(pause) => break pause,
                     }
                 }
-            }
-        };
-        sleep(pause).await;
+            };
+            sleep(pause).await;
+        }
     }
-}
 
-impl Opening<'_> {
     /// Notes what a connection can do.
     fn opened(&self, mut current: CurrentConnection, found: Found) -> CurrentConnection {
-        let events = &self.settings.events;
         if let Some(why) = found.not_subscribed {
-            events.not_subscribed(self.address.shown(), &why);
+            self.events.not_subscribed(current.address.shown(), &why);
         }
         if let Some(known) = found.capabilities {
-            events.opened(known);
+            self.events.opened(known);
         }
         current.speaks_resp3 = found.speaks_resp3;
         current.capabilities = found.capabilities;
@@ -125,36 +101,52 @@ impl Opening<'_> {
         current
     }
 
-    /// Makes a connection. Only a user's own client speaks RESP3 from the start, since it logs in itself.
+    /// Makes a connection, and spawns a task that watches it until it is over, and authenticates it anew before its credentials end.
     async fn connect(
-        &self,
+        self: &Arc<Self>,
+        address: &Address,
         credentials: Option<&Credentials>,
     ) -> Result<CurrentConnection, Failure> {
-        let traffic = Arc::new(Traffic::new(self.settings.round_trip.clone()));
-        if self.address.client().is_some() {
-            return self.connect_by_client(credentials, traffic).await;
-        }
-        let (address, patience) = (self.address, self.settings.timing.command_timeout);
-        let connected = stream::connect(address, patience).await;
-        let stream = connected.map_err(|error| errors::unreachable(&error, address))?;
-        let events = self.settings.events.clone();
-        let session = Session::start(stream, traffic.clone(), events);
-        let connection = Connection::of_session(session, traffic);
-        Ok(self.watched(connection, credentials, false))
+        let traffic = Arc::new(Traffic::new(self.round_trip.clone()));
+        // Only a user's own client speaks RESP3 from the start, since it logs in itself.
+        let (connection, speaks_resp3) = if let Some(given) = address.client() {
+            self.connect_by_client(address, given, credentials, traffic)
+                .await?
+        } else {
+            let connected = stream::connect(address, self.timing().command_timeout).await;
+            let stream = connected.map_err(|error| errors::unreachable(&error, address))?;
+            let session = Session::start(stream, traffic.clone(), self.events.clone());
+            (Connection::of_session(session, traffic), false)
+        };
+        let connection = Arc::new(connection);
+        self.watch(
+            connection.clone(),
+            address.clone(),
+            credentials.and_then(due),
+        );
+        Ok(CurrentConnection {
+            connection,
+            address: address.clone(),
+            found: None,
+            speaks_resp3,
+            capabilities: None,
+            is_subscribed: false,
+        })
     }
 
     /// The driver of the client runs on this thread.
     async fn connect_by_client(
         &self,
+        address: &Address,
+        given: &AsyncConnectionConfig,
         credentials: Option<&Credentials>,
         traffic: Arc<Traffic>,
-    ) -> Result<CurrentConnection, Failure> {
-        let given = self.address.client().cloned().unwrap_or_default();
-        let config = given
+    ) -> Result<(Connection, bool), Failure> {
+        let config = (given.clone())
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(LONGEST_QUEUE);
-        let (events, ended) = (self.settings.events.clone(), traffic.clone());
+        let (events, ended) = (self.events.clone(), traffic.clone());
         let with_pushes = config.clone().set_push_sender(move |message: PushInfo| {
             if message.kind == PushKind::Disconnection {
                 ended.end(NoReply::Broken("the connection has ended".into()));
@@ -163,44 +155,38 @@ impl Opening<'_> {
             Ok::<(), ()>(())
         });
         let (resp2, resp3) = (ProtocolVersion::RESP2, ProtocolVersion::RESP3);
-        let opened = match self.address.open(credentials, resp3, &with_pushes).await {
+        let (opened, speaks_resp3) = match address.open(credentials, resp3, &with_pushes).await {
             // In RESP2 there are no pushes, and the next request notices the end of the connection.
             Err(error) if knows_no_resp3(&error) => {
-                let opened = self.address.open(credentials, resp2, &config).await;
-                opened.map(|handle| (handle, false))
+                (address.open(credentials, resp2, &config).await, false)
             }
-            opened => opened.map(|handle| (handle, true)),
+            opened => (opened, true),
         };
-        let (handle, speaks_resp3) =
-            opened.map_err(|error| errors::ungreeted(&error, self.address))?;
-        let connection = Connection::of_client(handle, traffic);
-        Ok(self.watched(connection, credentials, speaks_resp3))
+        let handle = opened.map_err(|error| errors::ungreeted(&error, address))?;
+        Ok((Connection::of_client(handle, traffic), speaks_resp3))
     }
 
-    /// Spawns a task that watches the connection until it is over, and authenticates it anew before its credentials end.
-    fn watched(
-        &self,
-        connection: Connection,
-        credentials: Option<&Credentials>,
-        speaks_resp3: bool,
-    ) -> CurrentConnection {
-        let (connection, address) = (Arc::new(connection), self.address.clone());
-        let current = CurrentConnection {
-            connection: connection.clone(),
-            address: address.clone(),
-            found: None,
-            speaks_resp3,
-            capabilities: None,
-            is_subscribed: false,
-        };
-        let (transaction, timing) = (self.settings.transaction.clone(), self.settings.timing);
-        let (listener, due) = (self.listener.clone(), credentials.and_then(due));
+    fn watch(
+        self: &Arc<Self>,
+        connection: Arc<Connection>,
+        address: Address,
+        due: Option<Duration>,
+    ) {
+        let (transaction, timing, weak) = (
+            self.transaction.clone(),
+            self.timing(),
+            Arc::downgrade(self),
+        );
         spawn_beside(async move {
             let silent = || {
                 let server = address.shown();
                 tracing::warn!(server, "the connection is dead; making a new one");
             };
-            let left = || listener(&connection);
+            let left = || {
+                if let Some(reconnecting) = weak.upgrade() {
+                    reconnecting.note_left(&connection);
+                }
+            };
             let until_its_end = connection.watch(timing.command_timeout, silent, left);
             // Dropped with the watch: its pause may be a day long.
             let within = timing.connect_timeout;
@@ -212,7 +198,6 @@ impl Opening<'_> {
                 never = authenticated => match never {},
             }
         });
-        current
     }
 }
 
@@ -244,53 +229,42 @@ fn connection_name(label: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::{io::DuplexStream, time::Instant};
 
     use super::*;
-    use crate::backend::redis::transport::{
-        address::{security::Security, url::ServerUrl},
-        command::{Arg, command},
-        connection_events::RepliesOnly,
-        stream::Stream,
+    use crate::backend::{
+        redis::transport::{
+            address::{security::Security, url::ServerUrl},
+            command::{Arg, command},
+            connection_events::RepliesOnly,
+            handshake::Purpose,
+            stream::Stream,
+        },
+        timing::Timing,
     };
 
-    fn to(url: &str) -> ConnectionSettings {
-        let url = ServerUrl::parse(url).expect("whole");
-        ConnectionSettings {
-            address: Address::of(&url, &Security::default()).expect("whole"),
-            purpose: Purpose::OtherCommands,
-            timing: Timing::default(),
-            events: Arc::new(RepliesOnly),
-            transaction: Arc::default(),
-            round_trip: Arc::default(),
-        }
-    }
-
     /// A connection that is watched, and the other end of its stream.
-    fn watched(credentials: Option<&Credentials>) -> (CurrentConnection, DuplexStream) {
+    fn watched(due: Option<Duration>) -> (Arc<Connection>, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
         let traffic = Arc::<Traffic>::default();
         let stream = Stream::Fixed(Box::new(ours));
-        let session = Session::start(stream, traffic.clone(), Arc::new(RepliesOnly));
-        let settings = to("redis://user:password@host");
-        let opening = Opening {
-            settings: &settings,
-            address: &settings.address,
-            listener: Arc::new(|_| ()),
-        };
-        let connection = Connection::of_session(session, traffic);
-        (opening.watched(connection, credentials, false), theirs)
+        let events = Arc::new(RepliesOnly);
+        let session = Session::start(stream, traffic.clone(), events.clone());
+        let url = ServerUrl::parse("redis://user:password@host").expect("whole");
+        let address = Address::of(&url, &Security::default()).expect("whole");
+        let (purpose, timing) = (Purpose::OtherCommands, Timing::default());
+        let server = ReconnectingConnection::new(address.clone(), None, purpose, timing, events);
+        let connection = Arc::new(Connection::of_session(session, traffic));
+        Arc::new(server).watch(connection.clone(), address, due);
+        (connection, theirs)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_end() {
         let day = Duration::from_secs(24 * 60 * 60);
-        let credentials = Credentials::new("user", "password").valid_for(day);
-        let (current, theirs) = watched(Some(&credentials));
-        let kept = Arc::downgrade(&current.connection);
-        drop((current, theirs));
+        let (connection, theirs) = watched(Some(day));
+        let kept = Arc::downgrade(&connection);
+        drop((connection, theirs));
         let started = Instant::now();
         while kept.upgrade().is_some() {
             assert!(started.elapsed() < day / 2, "it is kept");
@@ -300,10 +274,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_swallows_requests_ends_within_two_time_outs_and_a_second() {
-        let (current, _never_read) = watched(None);
+        let (connection, _never_read) = watched(None);
         let started = Instant::now();
         let ping = command(&[&[Arg::Text("PING")]]);
-        let reply = current.connection.several(ping, None, None).await;
+        let reply = connection.several(ping, None, None).await;
         assert!(matches!(reply, Err(NoReply::Broken(_))), "{reply:?}");
         let longest = Timing::default().command_timeout * 2 + Duration::from_secs(1);
         assert!(started.elapsed() <= longest, "{:?}", started.elapsed());

@@ -480,15 +480,14 @@ fn a_provider_is_asked_again_three_times_while_there_is_time() {
     let provider: Arc<dyn CredentialsProvider> = Arc::new(provider);
     let address = address("redis://host").for_manager(Some(&provider), None);
     let credentials = Credentials::new("me", "hunter2");
-    let refuses = [("HELLO", WRONG_PASSWORD)];
+    let deeds = [("HELLO", WRONG_PASSWORD)];
     for (within, connections) in [(2_000, 4), (400, 3), (50, 1)] {
         let terms = Terms {
             within: Duration::from_millis(within),
             ..terms(&address, Locks)
         };
-        let (refused, sent) = shake_hands(terms, Some(&credentials), |message| {
-            serve(&refuses, message)
-        });
+        let (refused, sent) =
+            shake_hands(terms, Some(&credentials), |message| serve(&deeds, message));
         let failure = refused.expect_err("the password is wrong");
         assert!(errors::is_for_credentials(&failure), "{failure:?}");
         assert_eq!(sent.len(), connections, "{within}");
