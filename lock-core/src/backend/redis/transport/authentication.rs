@@ -14,7 +14,11 @@ use tokio::{
 
 use crate::{
     backend::redis::transport::{
-        address::Address, command::command, connection::Connection, errors, handshake::auth,
+        address::Address,
+        command::{Arg::Text, command},
+        connection::Connection,
+        errors,
+        handshake::login,
     },
     credentials::Credentials,
     failure::Failure,
@@ -91,7 +95,11 @@ async fn authenticate(
     };
     let _transaction = transaction.lock().await;
     let replies = connection
-        .several(command(&[&auth(&credentials)]), None, None)
+        .several(
+            command(&[&[Text("AUTH")], &login(&credentials)]),
+            None,
+            None,
+        )
         .await;
     let replies = replies.map_err(|none| errors::handshake(&none, address))?;
     match &replies[..] {

@@ -24,9 +24,9 @@ use crate::{
         redis::transport::{
             CLOCK,
             address::Address,
-            capabilities::Capabilities,
             command::Commands,
             exchange::{Change, Compose, MessagePart, PartReply, Subject},
+            handshake::Known,
             known_primary::KnownPrimary,
             session::Session,
             traffic::{NoReply, Traffic},
@@ -59,12 +59,7 @@ pub(crate) struct CurrentConnection {
     pub(crate) address: Address,
     /// The sentinels' reply by which the server was found.
     pub(crate) found: Option<KnownPrimary>,
-    /// Whether it speaks the third version of the protocol, in which push messages arrive.
-    pub(crate) speaks_resp3: bool,
-    /// The commands by which locks are kept; `None` if this connection keeps no locks.
-    pub(crate) capabilities: Option<Capabilities>,
-    /// Whether it is subscribed to the channel of its manager.
-    pub(crate) is_subscribed: bool,
+    pub(crate) known: Known,
 }
 
 impl Drop for CurrentConnection {

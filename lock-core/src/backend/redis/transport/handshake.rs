@@ -21,13 +21,16 @@
 
 use std::{mem, time::Duration};
 
-use redis::{ServerError, Value};
+use redis::Value;
 
 use crate::{
     backend::redis::transport::{
         address::Address,
         capabilities::Capabilities,
-        command::{Arg, Commands},
+        command::{
+            Arg::{self, Joined, Number, Text},
+            Commands,
+        },
         errors, reply,
         traffic::NoReply,
     },
@@ -97,38 +100,20 @@ pub(super) enum Step {
     Ask(Commands, Option<Duration>),
     /// After a pause, another connection is made, with the credentials that there are by then.
     Reconnect(Duration),
-    Ready(Found),
+    Ready(Known),
 }
 
-/// What is known of a server once the connection is ready.
+/// What is known of a server by the handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) speaks_resp3: bool,
-    /// `None` if the connection keeps no locks.
-    pub(super) capabilities: Option<Capabilities>,
-    pub(super) is_subscribed: bool,
-    /// Why not, if it is worth a warning.
+pub(crate) struct Known {
+    /// Whether it speaks the third version of the protocol, in which push messages arrive.
+    pub(crate) speaks_resp3: bool,
+    /// The commands by which locks are kept; `None` if this connection keeps no locks.
+    pub(crate) capabilities: Option<Capabilities>,
+    /// Whether the connection is subscribed to the channel of its manager.
+    pub(crate) is_subscribed: bool,
+    /// Why not, although it would be of use.
     pub(super) not_subscribed: Option<String>,
-}
-
-/// A command of the handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
-    Greeting,
-    Password,
-    /// What the server reports about itself to a user's own client, which has sent the greeting.
-    Itself,
-    Name,
-    Database,
-    Life,
-    Role,
-    Subscription,
-    ScriptByText,
-    ScriptByHash,
-    Stream,
-    WrittenKey(usize),
-    FoundKeys,
-    DeletedKeys,
 }
 
 pub(super) struct Handshake<'a> {
@@ -142,45 +127,52 @@ pub(super) struct Handshake<'a> {
     /// Whether everything is asked, and not only what old proxies know.
     asks_all: bool,
     /// Why no subscription is tried any more.
-    not_subscribed: Option<String>,
-    /// The credentials of the connection that there is now, what was asked on it, and what it has shown.
+    no_subscription: Option<String>,
+    /// The credentials of the connection that there is now, the commands of the last message, and what is known by then.
     credentials: Option<Credentials>,
-    asked: Vec<Question>,
-    found: Found,
+    asked: Vec<&'static str>,
+    known: Known,
 }
+
+/// A command, and what follows its name.
+type Question<'a> = (&'static str, Vec<Arg<'a>>);
 
 impl<'a> Handshake<'a> {
     pub(super) fn new(terms: Terms<'a>) -> Self {
-        let address = terms.address;
+        let closes_at_unknown = terms.address.closes_at_unknown();
         Self {
             refusals: 0,
-            has_answered_all: address.has_spoken() && !address.closes_at_unknown(),
-            may_be_chance: !address.closes_at_unknown(),
+            has_answered_all: terms.address.has_spoken() && !closes_at_unknown,
+            may_be_chance: !closes_at_unknown,
             asks_all: true,
-            not_subscribed: None,
+            no_subscription: None,
             credentials: None,
             asked: Vec::new(),
-            found: Found::default(),
+            known: Known::default(),
             terms,
         }
     }
 
-    /// There is a connection. `speaks_resp3`: whether the user's own client has agreed on RESP3.
+    /// There is a connection. `speaks_resp3`: whether a user's own client has agreed on RESP3.
     pub(super) fn connected(
         &mut self,
         credentials: Option<Credentials>,
         speaks_resp3: bool,
     ) -> Result<Step, Failure> {
         self.credentials = credentials;
-        self.found = Found {
-            speaks_resp3,
-            ..Found::default()
-        };
+        self.known = Known::default();
+        self.known.speaks_resp3 = speaks_resp3;
         let address = self.terms.address;
-        if self.asks_all && address.pushes() && address.client().is_none() {
-            return Ok(self.ask(vec![Question::Greeting], None));
+        if !(self.asks_all && address.pushes() && address.client().is_none()) {
+            return self.log_in();
         }
-        self.log_in()
+        let mut words = vec![Number(3)];
+        let credentials = self.credentials.clone();
+        if let Some(Credentials { user, password, .. }) = &credentials {
+            let user = user.as_deref().unwrap_or("default");
+            words.extend(["AUTH", user, password].map(Text));
+        }
+        Ok(self.ask(&[("HELLO", words)], None))
     }
 
     /// The replies to the last message, or why there are none.
@@ -189,18 +181,24 @@ impl<'a> Handshake<'a> {
         replies: Result<Vec<Value>, NoReply>,
         now: Moment,
     ) -> Result<Step, Failure> {
-        let asked = mem::take(&mut self.asked);
-        let next = match (replies, &asked[..]) {
-            (Err(none), _) => self.unanswered(&asked, &none),
-            (Ok(replies), asked) if replies.len() != asked.len() => {
-                Err(errors::no_redis(self.terms.address))
+        let (asked, address) = (mem::take(&mut self.asked), self.terms.address);
+        let next = match (&asked[..], replies) {
+            (asked, Err(none)) => {
+                let failure = errors::handshake(&none, address);
+                let has_ended = match none {
+                    NoReply::Late => false,
+                    NoReply::Broken(_) => true,
+                    _ => asked != ["HELLO"],
+                };
+                self.try_with_less(asked, failure, has_ended)
             }
-            (Ok(replies), [Question::Greeting]) => self.greeted(&replies[0]),
-            (Ok(replies), [Question::Password]) => {
-                (self.expect_okay(&replies[0])).and_then(|()| self.ask_the_rest())
+            (asked, Ok(replies)) if replies.len() != asked.len() => Err(errors::no_redis(address)),
+            (["HELLO"], Ok(replies)) if address.client().is_none() => self.greeted(&replies[0]),
+            (["AUTH"], Ok(replies)) => {
+                (expect_okay(&replies[0], address)).and_then(|()| self.ask_the_rest())
             }
-            (Ok(replies), [Question::WrittenKey(_), ..]) => Ok(self.count(&replies)),
-            (Ok(replies), asked) => self.conclude(asked, &replies),
+            (["SET", ..], Ok(replies)) => Ok(self.counted(&replies)),
+            (asked, Ok(replies)) => self.conclude(asked, &replies),
         };
         next.or_else(|failure| Ok(Step::Reconnect(self.failed(failure, now)?)))
     }
@@ -208,12 +206,9 @@ impl<'a> Handshake<'a> {
     /// There is no connection, or it is of no use. Returns the pause before the next one, if another one is made.
     pub(super) fn failed(&mut self, failure: Failure, now: Moment) -> Result<Duration, Failure> {
         // The refusal is to be reported, and not that the time for a connection is over.
-        let most = self.terms.within / 2;
+        let left = (self.terms.within / 2).saturating_sub(now.since(self.terms.started));
         match ASK_AGAIN.get(self.refusals) {
-            Some(pause)
-                if errors::is_for_credentials(&failure)
-                    && now.since(self.terms.started) + *pause <= most =>
-            {
+            Some(pause) if errors::is_for_credentials(&failure) && *pause <= left => {
                 self.refusals += 1;
                 Ok(*pause)
             }
@@ -221,12 +216,12 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    fn ask(&mut self, questions: Vec<Question>, within: Option<Duration>) -> Step {
+    fn ask(&mut self, questions: &[Question<'_>], within: Option<Duration>) -> Step {
         let mut message = Commands::default();
-        for question in &questions {
-            message.add(&[&self.words(*question)]);
+        for (name, words) in questions {
+            message.add(&[&[Text(name)], words]);
         }
-        self.asked = questions;
+        self.asked = questions.iter().map(|(name, _)| *name).collect();
         Step::Ask(message, within)
     }
 
@@ -241,7 +236,7 @@ impl<'a> Handshake<'a> {
             }
             Value::Map(_) | Value::Array(_) => {
                 self.expect_all_keys(reply)?;
-                self.found.speaks_resp3 = true;
+                self.known.speaks_resp3 = true;
                 address.note_spoke();
             }
             _ => return Err(errors::no_redis(address)),
@@ -250,51 +245,65 @@ impl<'a> Handshake<'a> {
     }
 
     fn log_in(&mut self) -> Result<Step, Failure> {
-        let is_logged_in = self.found.speaks_resp3 || self.terms.address.client().is_some();
-        if self.credentials.is_some() && !is_logged_in {
-            return Ok(self.ask(vec![Question::Password], None));
+        let is_logged_in = self.known.speaks_resp3 || self.terms.address.client().is_some();
+        match self.credentials.clone().filter(|_| !is_logged_in) {
+            Some(credentials) => Ok(self.ask(&[("AUTH", login(&credentials))], None)),
+            None => self.ask_the_rest(),
         }
-        self.ask_the_rest()
     }
 
     fn ask_the_rest(&mut self) -> Result<Step, Failure> {
-        let Terms {
-            address, purpose, ..
-        } = self.terms;
-        if purpose == Purpose::Pushes && !self.found.speaks_resp3 {
+        let (address, purpose) = (self.terms.address, self.terms.purpose);
+        let is_client = address.client().is_some();
+        let speaks_resp3 = self.known.speaks_resp3;
+        if purpose == Purpose::Pushes && !speaks_resp3 {
             return Err(Failure::refused(format!("{address} {NO_RESP3}")));
         }
-        let questions = self.questions();
+        let name = self.terms.name.clone();
+        let mut questions: Vec<Question<'_>> = Vec::new();
+        if is_client && speaks_resp3 {
+            // The client has sent the greeting.
+            questions.push(("HELLO", vec![]));
+        }
+        if speaks_resp3 {
+            questions.push(("CLIENT", vec![Text("SETNAME"), Text(&name)]));
+        }
+        if address.database() != 0 && !is_client {
+            questions.push(("SELECT", vec![Number(address.database().unsigned_abs())]));
+        }
+        if self.terms.is_by_sentinels {
+            questions.push(("ROLE", vec![]));
+        }
+        if !self.asks_all {
+            // Shows that the greeting alone was refused.
+            questions.push(("PING", vec![]));
+        }
+        self.known.not_subscribed = if speaks_resp3 {
+            self.no_subscription.clone()
+        } else {
+            Some(format!("it {NO_RESP3}"))
+        };
+        let mut within = None;
+        if purpose == Purpose::Locks && self.known.not_subscribed.is_none() {
+            questions.push(("SUBSCRIBE", vec![Text(self.terms.channel)]));
+            // A connection takes three round trips at least, so one that is made in time gets each reply within a third of the time.
+            within = Some(self.terms.within / 3);
+        }
+        if self.keeps_locks() {
+            // Some proxies refuse a script without a key.
+            let key = Joined(RESERVED, "check");
+            questions.push(("EVAL", vec![Text(PROBE), Number(1), key]));
+            questions.push(("EVALSHA", vec![Text(PROBE_HASH), Number(1), key]));
+            if self.asks_all {
+                // Makes no stream.
+                let words = ["NOMKSTREAM", "MAXLEN", "0", "*", "", ""].map(Text);
+                questions.push(("XADD", [key].into_iter().chain(words).collect()));
+            }
+        }
         if questions.is_empty() {
             return Ok(self.ready());
         }
-        // A connection takes three round trips at least, so one that is made in time gets each reply within a third of the time.
-        let within = (questions.contains(&Question::Subscription)).then(|| self.terms.within / 3);
-        Ok(self.ask(questions, within))
-    }
-
-    fn questions(&self) -> Vec<Question> {
-        let Terms {
-            address, purpose, ..
-        } = self.terms;
-        let (speaks_resp3, is_client) = (self.found.speaks_resp3, address.client().is_some());
-        let keeps_locks = self.keeps_locks();
-        let is_asked = [
-            (Question::Itself, is_client && speaks_resp3),
-            (Question::Name, speaks_resp3),
-            (Question::Database, !is_client && address.database() != 0),
-            (Question::Life, !self.asks_all),
-            (Question::Role, self.terms.is_by_sentinels),
-            (
-                Question::Subscription,
-                purpose == Purpose::Locks && speaks_resp3 && self.not_subscribed.is_none(),
-            ),
-            (Question::ScriptByText, keeps_locks),
-            (Question::ScriptByHash, keeps_locks),
-            (Question::Stream, keeps_locks && self.asks_all),
-        ];
-        let asked = is_asked.into_iter().filter(|(_, is_asked)| *is_asked);
-        asked.map(|(question, _)| question).collect()
+        Ok(self.ask(&questions, within))
     }
 
     fn keeps_locks(&self) -> bool {
@@ -302,76 +311,29 @@ impl<'a> Handshake<'a> {
         matches!(self.terms.purpose, Locks | LocksOnly | Requests)
     }
 
-    fn words(&self, question: Question) -> Vec<Arg<'_>> {
-        use Arg::{Joined, Number, Text};
-        let (check, empty) = (Joined(RESERVED, "check"), Text(""));
-        let written = WRITTEN.map(|name| Joined(&self.terms.written, name));
-        match question {
-            Question::Greeting => {
-                let mut words = vec![Text("HELLO"), Number(3)];
-                if let Some(credentials) = &self.credentials {
-                    let user = credentials.user.as_deref().unwrap_or("default");
-                    words.extend(["AUTH", user, &credentials.password].map(Text));
-                }
-                words
-            }
-            Question::Password => self.credentials.iter().flat_map(auth).collect(),
-            Question::Itself => vec![Text("HELLO")],
-            Question::Name => ["CLIENT", "SETNAME", &self.terms.name].map(Text).into(),
-            Question::Database => {
-                let database = self.terms.address.database().unsigned_abs();
-                vec![Text("SELECT"), Number(database)]
-            }
-            Question::Life => vec![Text("PING")],
-            Question::Role => vec![Text("ROLE")],
-            Question::Subscription => vec![Text("SUBSCRIBE"), Text(self.terms.channel)],
-            // Some proxies refuse a script without a key.
-            Question::ScriptByText => vec![Text("EVAL"), Text(PROBE), Number(1), check],
-            Question::ScriptByHash => vec![Text("EVALSHA"), Text(PROBE_HASH), Number(1), check],
-            Question::Stream => {
-                let mut words = vec![Text("XADD"), check];
-                // Makes no stream.
-                words.extend(["NOMKSTREAM", "MAXLEN", "0", "*", "", ""].map(Text));
-                words
-            }
-            Question::WrittenKey(key) => {
-                vec![Text("SET"), written[key], empty, Text("PX"), Number(1000)]
-            }
-            Question::FoundKeys => {
-                let many = Number(WRITTEN.len() as u64);
-                [Text("EVAL"), Text(COUNT), many]
-                    .into_iter()
-                    .chain(written)
-                    .collect()
-            }
-            Question::DeletedKeys => [Text("DEL")].into_iter().chain(written).collect(),
-        }
-    }
-
     /// What the replies to all questions show.
-    fn conclude(&mut self, asked: &[Question], replies: &[Value]) -> Result<Step, Failure> {
+    fn conclude(&mut self, asked: &[&str], replies: &[Value]) -> Result<Step, Failure> {
         let address = self.terms.address;
         let (mut refused_scripts, mut streams) = (Vec::new(), false);
-        for (question, reply) in asked.iter().zip(replies) {
-            match (question, reply) {
-                (Question::Itself, reply) => self.expect_all_keys(reply)?,
-                (Question::Database, reply) => self.expect_okay(reply)?,
+        for (name, reply) in asked.iter().zip(replies) {
+            match (*name, reply) {
+                ("HELLO", reply) => self.expect_all_keys(reply)?,
+                ("SELECT", reply) => expect_okay(reply, address)?,
                 // If ROLE is forbidden, the first command that writes reports READONLY.
-                (Question::Role, Value::Array(words))
+                ("ROLE", Value::Array(words))
                     if words.first().and_then(reply::bytes) != Some(b"master") =>
                 {
                     let why = "is a replica: the sentinels do not know the new primary yet";
                     return Err(Failure::not_now(format!("{address} {why}")));
                 }
-                (Question::Subscription, reply) => {
-                    self.found.not_subscribed = why_not_subscribed(reply, address)?;
+                ("SUBSCRIBE", reply) => {
+                    self.known.not_subscribed = why_not_subscribed(reply, address)?;
                 }
-                (Question::ScriptByText | Question::ScriptByHash, Value::ServerError(error)) => {
-                    refused_scripts.push(error);
+                ("EVAL" | "EVALSHA", Value::ServerError(error)) => refused_scripts.push(error),
+                ("XADD", Value::ServerError(error)) => {
+                    streams = !errors::is_refused_by_proxy(error);
                 }
-                (Question::Stream, reply) => {
-                    streams = !matches!(reply, Value::ServerError(error) if errors::is_refused_by_proxy(error));
-                }
+                ("XADD", _) => streams = true,
                 // Locks work without the name of a connection, which a user may lack the right to set. No known server gives another
                 // reply to the scripts, and the first lock would show it.
                 _ => {}
@@ -381,76 +343,76 @@ impl<'a> Handshake<'a> {
             return Ok(self.ready());
         }
         let scripts = !(refused_scripts.iter()).any(|error| errors::is_unavailable_command(error));
-        let is_odd = |error: &&&ServerError| !errors::is_for_its_key_or_script(error);
-        let failure = match refused_scripts.iter().find(is_odd) {
+        let mut refused = refused_scripts.iter();
+        let odd = refused.find(|error| !errors::is_for_its_key_or_script(error));
+        let failure = match odd {
             Some(error) if scripts => errors::refused(error, address),
             _ if !scripts && !streams => errors::no_streams(address),
             _ => {
-                self.found.capabilities = Some(Capabilities {
+                self.known.capabilities = Some(Capabilities {
                     scripts,
                     forwards_all: streams,
                 });
                 // A node of a cluster has not all keys, and no proxy is known that speaks RESP3 and has several servers.
-                let may_be_several =
-                    self.terms.purpose != Purpose::LocksOnly && !self.found.speaks_resp3;
-                if !(may_be_several && scripts && streams) {
-                    return Ok(self.ready());
-                }
-                let mut questions: Vec<_> = (0..WRITTEN.len()).map(Question::WrittenKey).collect();
-                questions.extend([Question::FoundKeys, Question::DeletedKeys]);
-                return Ok(self.ask(questions, None));
+                let is_one = self.known.speaks_resp3 || self.terms.purpose == Purpose::LocksOnly;
+                return Ok(if scripts && streams && !is_one {
+                    self.count()
+                } else {
+                    self.ready()
+                });
             }
         };
         self.try_with_less(asked, failure, false)
     }
 
-    /// A proxy may send each command to a server of its first key, and give no error then. If this cannot be tried, there is one server.
-    fn count(&mut self, replies: &[Value]) -> Step {
-        let are_written = replies[..WRITTEN.len()]
-            .iter()
-            .all(|reply| *reply == Value::Okay);
-        if let (Value::Int(found), Some(known), true) = (
-            &replies[WRITTEN.len()],
-            &mut self.found.capabilities,
-            are_written,
-        ) {
+    /// Asks whether a script finds keys that were written one by one. A proxy may send each command to a server of its first key, and
+    /// give no error then.
+    fn count(&mut self) -> Step {
+        let front = self.terms.written.clone();
+        let keys = WRITTEN.map(|name| Joined(&front, name));
+        let set = |key| ("SET", vec![key, Text(""), Text("PX"), Number(1000)]);
+        let mut questions = keys.map(set).to_vec();
+        let many = [Text(COUNT), Number(WRITTEN.len() as u64)];
+        questions.push(("EVAL", many.into_iter().chain(keys).collect()));
+        questions.push(("DEL", keys.to_vec()));
+        self.ask(&questions, None)
+    }
+
+    /// If this cannot be tried, there is one server.
+    fn counted(&mut self, replies: &[Value]) -> Step {
+        let (written, rest) = replies.split_at(WRITTEN.len());
+        if let (Value::Int(found), Some(known)) = (&rest[0], &mut self.known.capabilities)
+            && written.iter().all(|reply| *reply == Value::Okay)
+        {
             known.forwards_all = i64::try_from(WRITTEN.len()) == Ok(*found);
         }
         self.ready()
     }
 
-    /// There is no reply to the last message.
-    fn unanswered(&mut self, asked: &[Question], none: &NoReply) -> Result<Step, Failure> {
-        let address = self.terms.address;
-        let failure = errors::handshake(none, address);
-        match (asked, none) {
-            ([Question::Greeting], NoReply::Broken(_))
-                if !address.has_spoken() || address.closes_at_unknown() =>
-            {
-                self.asks_all = mem::take(&mut self.may_be_chance);
-                Ok(Step::Reconnect(Duration::ZERO))
-            }
-            ([Question::Greeting | Question::Password], _) => Err(failure),
-            (_, NoReply::Late) => self.try_with_less(asked, failure, false),
-            _ => self.try_with_less(asked, failure, true),
-        }
-    }
-
+    /// The connection is of no use after these commands. Another one is made, without something if that may be the reason.
+    ///
     /// Some servers take nothing but subscriptions after one. Some proxies close the connection at SUBSCRIBE, and some drop it without
-    /// a reply. Later replies on that connection may then be assigned to the wrong request, so another one is made in any case.
+    /// a reply. Later replies on that connection may then be assigned to the wrong request.
     fn try_with_less(
         &mut self,
-        asked: &[Question],
+        asked: &[&str],
         failure: Failure,
         has_ended: bool,
     ) -> Result<Step, Failure> {
-        if matches!(failure, Failure::NotNow(_)) || !self.keeps_locks() {
+        let address = self.terms.address;
+        let is_chosen_by_us = match asked {
+            // Where a server has spoken before, the connection has ended for another reason.
+            ["HELLO"] => !address.has_spoken() || address.closes_at_unknown(),
+            ["AUTH"] => false,
+            _ => self.keeps_locks(),
+        };
+        if matches!(failure, Failure::NotNow(_)) || !is_chosen_by_us {
             return Err(failure);
         }
         if has_ended && mem::take(&mut self.may_be_chance) {
             // The same once more.
-        } else if asked.contains(&Question::Subscription) {
-            self.not_subscribed = Some(failure.text());
+        } else if asked.contains(&"SUBSCRIBE") {
+            self.no_subscription = Some(failure.text());
         } else if has_ended && self.asks_all && !self.has_answered_all {
             self.asks_all = false;
         } else {
@@ -460,24 +422,17 @@ impl<'a> Handshake<'a> {
     }
 
     fn ready(&mut self) -> Step {
-        let (address, mut found) = (self.terms.address, mem::take(&mut self.found));
-        if !self.asks_all {
-            address.note_closes_at_unknown(true);
-        } else if self.keeps_locks() {
-            address.note_closes_at_unknown(false);
+        let (address, mut known) = (self.terms.address, mem::take(&mut self.known));
+        if !self.asks_all || self.keeps_locks() {
+            address.note_closes_at_unknown(!self.asks_all);
         }
         address.note_spoke();
-        let has_queue = found.capabilities.is_some_and(|known| known.scripts);
-        if self.terms.purpose == Purpose::Locks && has_queue {
-            let no_resp3 = (!found.speaks_resp3).then(|| format!("it {NO_RESP3}"));
-            found.not_subscribed = no_resp3
-                .or_else(|| self.not_subscribed.take())
-                .or(found.not_subscribed);
-            found.is_subscribed = found.not_subscribed.is_none();
-        } else {
-            found.not_subscribed = None;
-        }
-        Step::Ready(found)
+        // Without scripts there is no queue.
+        let is_of_use = self.terms.purpose == Purpose::Locks
+            && known.capabilities.is_some_and(|known| known.scripts);
+        known.not_subscribed = known.not_subscribed.filter(|_| is_of_use);
+        known.is_subscribed = is_of_use && known.not_subscribed.is_none();
+        Step::Ready(known)
     }
 
     /// A node of a cluster has only some of the keys, and companion keys may be on different nodes.
@@ -488,22 +443,21 @@ impl<'a> Handshake<'a> {
         }
         Ok(())
     }
+}
 
-    fn expect_okay(&self, reply: &Value) -> Result<(), Failure> {
-        match reply {
-            Value::Okay => Ok(()),
-            Value::ServerError(error) => Err(errors::refused(error, self.terms.address)),
-            _ => Err(errors::no_redis(self.terms.address)),
-        }
+fn expect_okay(reply: &Value, address: &Address) -> Result<(), Failure> {
+    match reply {
+        Value::Okay => Ok(()),
+        Value::ServerError(error) => Err(errors::refused(error, address)),
+        _ => Err(errors::no_redis(address)),
     }
 }
 
-/// The command that logs a user in.
-pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
-    let mut words = vec![Arg::Text("AUTH")];
-    words.extend(credentials.user.as_deref().map(Arg::Text));
-    words.push(Arg::Text(&credentials.password));
-    words
+/// What follows AUTH.
+pub(super) fn login(credentials: &Credentials) -> Vec<Arg<'_>> {
+    let user = credentials.user.as_deref();
+    let words = user.into_iter().chain([&*credentials.password]);
+    words.map(Text).collect()
 }
 
 /// Why no push messages arrive, by the reply to a subscription.

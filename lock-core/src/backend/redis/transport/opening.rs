@@ -12,7 +12,7 @@ use crate::{
         authentication::{credentials_for, due, keep_authenticated},
         connection::{Connection, CurrentConnection},
         errors,
-        handshake::{Found, Handshake, Step, Terms},
+        handshake::{Handshake, Known, Step, Terms},
         known_primary::Need,
         reconnecting::ReconnectingConnection,
         session::Session,
@@ -68,7 +68,7 @@ impl ReconnectingConnection {
             let pause = match self.connect(address, credentials.as_ref()).await {
                 Err(failure) => handshake.failed(failure, CLOCK.now())?,
                 Ok(current) => {
-                    let mut step = handshake.connected(credentials, current.speaks_resp3)?;
+                    let mut step = handshake.connected(credentials, current.known.speaks_resp3)?;
                     loop {
                         match step {
                             Step::Ask(message, within) => {
@@ -77,7 +77,7 @@ impl ReconnectingConnection {
                                     current.connection.several(message, None, until).await;
                                 step = handshake.answered(replies, CLOCK.now())?;
                             }
-                            Step::Ready(found) => return Ok(self.opened(current, found)),
+                            Step::Ready(known) => return Ok(self.opened(current, known)),
                             Step::Reconnect(pause) => break pause,
                         }
                     }
@@ -87,17 +87,14 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Notes what a connection can do.
-    fn opened(&self, mut current: CurrentConnection, found: Found) -> CurrentConnection {
-        if let Some(why) = found.not_subscribed {
-            self.events.not_subscribed(current.address.shown(), &why);
+    fn opened(&self, mut current: CurrentConnection, known: Known) -> CurrentConnection {
+        if let Some(why) = &known.not_subscribed {
+            self.events.not_subscribed(current.address.shown(), why);
         }
-        if let Some(known) = found.capabilities {
+        if let Some(known) = known.capabilities {
             self.events.opened(known);
         }
-        current.speaks_resp3 = found.speaks_resp3;
-        current.capabilities = found.capabilities;
-        current.is_subscribed = found.is_subscribed;
+        current.known = known;
         current
     }
 
@@ -128,9 +125,10 @@ impl ReconnectingConnection {
             connection,
             address: address.clone(),
             found: None,
-            speaks_resp3,
-            capabilities: None,
-            is_subscribed: false,
+            known: Known {
+                speaks_resp3,
+                ..Known::default()
+            },
         })
     }
 

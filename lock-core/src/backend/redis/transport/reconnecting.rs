@@ -180,7 +180,7 @@ impl ReconnectingConnection {
         let lifecycle = self.lifecycle.lock();
         lifecycle
             .current()
-            .is_none_or(|current| current.is_subscribed)
+            .is_none_or(|current| current.known.is_subscribed)
     }
 
     pub(crate) fn events(&self) -> &dyn ConnectionEvents {

@@ -74,7 +74,7 @@ impl Ready {
     /// If no locks are kept by this connection.
     pub(crate) fn capabilities(&self) -> Result<Capabilities, Failure> {
         let none = || Failure::not_now("no locks are kept by this connection");
-        self.current.capabilities.ok_or_else(none)
+        self.current.known.capabilities.ok_or_else(none)
     }
 
     /// Ends the connection if the reply that was read has the wrong form.

@@ -98,7 +98,7 @@ fn shake_hands(
     terms: Terms<'_>,
     credentials: Option<&Credentials>,
     mut server: impl FnMut(&[Vec<String>]) -> Result<Vec<Value>, NoReply>,
-) -> (Result<Found, Failure>, Sent) {
+) -> (Result<Known, Failure>, Sent) {
     let (mut handshake, mut sent, now) =
         (Handshake::new(terms), Sent::new(), Moment::from_nanos(0));
     let mut step = Ok(Step::Reconnect(Duration::ZERO));
