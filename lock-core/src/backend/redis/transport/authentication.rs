@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::backend::redis::transport::{
         address::{security::Security, url::ServerUrl},
+        connection::Line,
         connection_events::RepliesOnly,
         session::Session,
         stream::Stream,
@@ -141,7 +142,7 @@ mod tests {
         let traffic = Arc::<Traffic>::default();
         let stream = Stream::Fixed(Box::new(ours));
         let session = Session::start(stream, traffic.clone(), Arc::new(RepliesOnly));
-        let connection = Connection::of_session(session, traffic);
+        let connection = Connection::new(Line::Session(session), traffic);
         let url = ServerUrl::parse("redis://user:word@host").expect("whole");
         let address = Address::of(&url, &Security::default()).expect("whole");
         let transaction = Mutex::default();

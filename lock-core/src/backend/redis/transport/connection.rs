@@ -68,8 +68,9 @@ impl Drop for CurrentConnection {
     }
 }
 
+/// What carries requests.
 #[derive(Debug)]
-enum Line {
+pub(super) enum Line {
     Session(Session),
     /// Of a user's own client, which drives it.
     Client(MultiplexedConnection),
@@ -94,15 +95,7 @@ impl Drop for InClient<'_> {
 }
 
 impl Connection {
-    pub(super) fn of_session(session: Session, traffic: Arc<Traffic>) -> Self {
-        Self::new(Line::Session(session), traffic)
-    }
-
-    pub(super) fn of_client(handle: MultiplexedConnection, traffic: Arc<Traffic>) -> Self {
-        Self::new(Line::Client(handle), traffic)
-    }
-
-    fn new(line: Line, traffic: Arc<Traffic>) -> Self {
+    pub(super) fn new(line: Line, traffic: Arc<Traffic>) -> Self {
         Self {
             id: ConnectionId::next(),
             line,

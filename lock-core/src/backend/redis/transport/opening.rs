@@ -10,7 +10,7 @@ use crate::{
         CLOCK,
         address::Address,
         authentication::{credentials_for, due, keep_authenticated},
-        connection::{Connection, CurrentConnection},
+        connection::{Connection, CurrentConnection, Line},
         errors,
         handshake::{Handshake, Known, Step, Terms},
         known_primary::Need,
@@ -113,7 +113,7 @@ impl ReconnectingConnection {
             let connected = stream::connect(address, self.timing().command_timeout).await;
             let stream = connected.map_err(|error| errors::unreachable(&error, address))?;
             let session = Session::start(stream, traffic.clone(), self.events.clone());
-            (Connection::of_session(session, traffic), false)
+            (Connection::new(Line::Session(session), traffic), false)
         };
         let connection = Arc::new(connection);
         self.watch(
@@ -161,7 +161,7 @@ impl ReconnectingConnection {
             opened => (opened, true),
         };
         let handle = opened.map_err(|error| errors::ungreeted(&error, address))?;
-        Ok((Connection::of_client(handle, traffic), speaks_resp3))
+        Ok((Connection::new(Line::Client(handle), traffic), speaks_resp3))
     }
 
     fn watch(
@@ -252,7 +252,7 @@ mod tests {
         let address = Address::of(&url, &Security::default()).expect("whole");
         let (purpose, timing) = (Purpose::OtherCommands, Timing::default());
         let server = ReconnectingConnection::new(address.clone(), None, purpose, timing, events);
-        let connection = Arc::new(Connection::of_session(session, traffic));
+        let connection = Arc::new(Connection::new(Line::Session(session), traffic));
         Arc::new(server).watch(connection.clone(), address, due);
         (connection, theirs)
     }

@@ -36,7 +36,7 @@ use std::{
 };
 
 use redis::Value;
-use tokio::{io::AsyncWrite, runtime::Handle, sync::oneshot};
+use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     backend::redis::transport::{
@@ -428,18 +428,18 @@ impl Io {
         loop {
             let output = self.exchange.output(CLOCK.now());
             if output.is_empty() {
-                return match Pin::new(&mut self.stream).poll_flush(context) {
-                    Poll::Ready(Err(error)) => Err(NoReply::of(&error)),
+                return match self.stream.pinned().poll_flush(context) {
+                    Poll::Ready(Err(error)) => Err(NoReply::of(error)),
                     _ => Ok(()),
                 };
             }
-            match Pin::new(&mut self.stream).poll_write(context, output) {
+            match self.stream.pinned().poll_write(context, output) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(0)) => {
                     return Err(NoReply::Broken("the server accepts no more bytes".into()));
                 }
                 Poll::Ready(Ok(count)) => self.exchange.note_written(count),
-                Poll::Ready(Err(error)) => return Err(NoReply::of(&error)),
+                Poll::Ready(Err(error)) => return Err(NoReply::of(error)),
             }
         }
     }
@@ -458,10 +458,7 @@ impl Io {
         self.write(context)?;
         for _ in 0..MOST_AT_A_TIME {
             self.has_more = false;
-            let Poll::Ready(value) = self
-                .incoming
-                .poll_value(Pin::new(&mut self.stream), context)
-            else {
+            let Poll::Ready(value) = self.incoming.poll_value(self.stream.pinned(), context) else {
                 return Ok(false);
             };
             let now = CLOCK.now();
