@@ -17,7 +17,7 @@
 //! | says that it is not available now | the failure: another attempt is made later |
 //!
 //! A connection may also end by chance. So the first end only repeats the question, unless the server did the same before. A server that
-//! has answered everything once is no such proxy, and an end at the greeting is then a failure.
+//! has answered everything once is not such a proxy, and an end at the greeting is then a failure.
 
 use std::{mem, time::Duration};
 
