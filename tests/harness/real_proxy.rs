@@ -1,4 +1,4 @@
-//! Proxies that are installed here, as programs of their own.
+//! Proxies that are installed here, and a server that is only for tests, as programs of their own.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,9 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{child, child::ChildProcess, port::free_port, server::RedisServer, wait::HANG};
+use crate::{
+    child, child::ChildProcess, port::free_port, server::RedisServer, tools::tool, wait::HANG,
+};
 
 /// A proxy on a free port of 127.0.0.1, ended when this is dropped.
 #[derive(Debug)]
@@ -49,6 +51,22 @@ impl RealProxy {
             format!(
                 "pool:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  \
                  auto_eject_hosts: false\n  servers:\n{servers}\n"
+            )
+        })
+    }
+
+    /// Starts fakeredis, which is a server itself. Without its Lua it has no scripts.
+    pub fn fakeredis(has_lua: bool) -> Self {
+        let python = tool("python/bin/python", "Python");
+        let program = || child::command(&python, "python3");
+        let no_lua = if has_lua {
+            ""
+        } else {
+            "import sys\nsys.modules.update({'lupa': None, 'lupa.lua51': None})\n"
+        };
+        Self::start(program, &[], |port| {
+            format!(
+                "{no_lua}from fakeredis import TcpFakeServer\nTcpFakeServer(('127.0.0.1', {port})).serve_forever()\n"
             )
         })
     }

@@ -340,17 +340,65 @@ async fn twemproxy_passes_all_but_lists_and_messages() {
 
 #[tokio::test]
 async fn tasks_of_several_managers_exclude_each_other_by_twemproxy() {
-    const KEYS: usize = 4;
     let servers = [(); 2].map(|()| RedisServer::start());
     let twemproxy = RealProxy::twemproxy(&servers);
+    tasks_of_several_managers_exclude_each_other(&twemproxy.url(), 20).await;
+    for server in &servers {
+        assert_eq!(server.keys("lock:*"), [""; 0]);
+        assert!(
+            calls(std::slice::from_ref(server)) > 0,
+            "it has some of the keys"
+        );
+    }
+}
+
+/// It takes no command after a subscription, although it speaks RESP3, and has no hashes in scripts.
+#[tokio::test]
+async fn fakeredis_with_lua_passes_all_but_messages() {
+    let fakeredis = RealProxy::fakeredis(true);
+    let url = fakeredis.url();
+    tasks_of_several_managers_exclude_each_other(&url, 20).await;
+    assert_eq!(operators_look_and_take_away(&url).await.expect("a list"), 1);
+    shared_locks_permits_and_results_work(&url).await;
+    assert!(!checked(&url).await.servers[0].notifies);
+    let (one, other) = (connect(&url).await, connect(&url).await);
+    let guard = one.acquire_free("x", patient().shared()).await;
+    let refused = other.try_acquire("x", patient()).await;
+    assert!(
+        matches!(refused, Err(LockError::Unavailable { .. })),
+        "{refused:?}"
+    );
+    let waiting = tokio::spawn(async move { other.acquire("x", patient()).await });
+    guard.release_held().await;
+    let next = timeout(HANG, waiting).await.expect("no hang");
+    let next = next.expect("no panic").expect("its turn");
+    next.release_held().await;
+}
+
+#[tokio::test]
+async fn fakeredis_without_lua_passes_exclusive_locks() {
+    let fakeredis = RealProxy::fakeredis(false);
+    let url = fakeredis.url();
+    // They poll, in no order.
+    tasks_of_several_managers_exclude_each_other(&url, 3).await;
+    assert_eq!(operators_look_and_take_away(&url).await.expect("a list"), 1);
+    let shared = connect(&url).await.acquire("s", patient().shared()).await;
+    assert!(
+        matches!(shared, Err(LockError::Invalid { .. })),
+        "{shared:?}"
+    );
+}
+
+async fn tasks_of_several_managers_exclude_each_other(url: &str, rounds: usize) {
+    const KEYS: usize = 4;
     let inside = Arc::new([(); KEYS].map(|()| Mutex::new((0_u32, 0_u64))));
     let mut tasks = JoinSet::new();
     for manager in 0..3 {
-        let locks = connect(&twemproxy.url()).await;
+        let locks = connect(url).await;
         for task in 0..4 {
             let (locks, inside) = (locks.clone(), inside.clone());
             tasks.spawn(async move {
-                for round in 0..20 {
+                for round in 0..rounds {
                     let key = (manager + task + round) % KEYS;
                     let guard = locks.acquire(format!("key:{key}"), patient()).await;
                     let guard = guard.expect("its turn");
@@ -371,12 +419,5 @@ async fn tasks_of_several_managers_exclude_each_other_by_twemproxy() {
     }
     while let Some(ended) = timeout(HANG, tasks.join_next()).await.expect("no hang") {
         ended.expect("no panic");
-    }
-    for server in &servers {
-        assert_eq!(server.keys("lock:*"), [""; 0]);
-        assert!(
-            calls(std::slice::from_ref(server)) > 0,
-            "it has some of the keys"
-        );
     }
 }

@@ -97,7 +97,7 @@ impl RedisStore {
         };
         let current = server.connection.snapshot();
         current
-            .and_then(|current| current.capabilities)
+            .and_then(|current| current.known.capabilities)
             .is_some_and(|known| !known.scripts)
     }
 }

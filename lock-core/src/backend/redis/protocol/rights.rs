@@ -18,7 +18,7 @@ pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
         return failure;
     };
     let connection = &location.server.connection;
-    let known = connection.snapshot().and_then(|now| now.capabilities);
+    let known = connection.snapshot().and_then(|now| now.known.capabilities);
     let has_scripts = known.is_none_or(|known| known.scripts);
     let without = if has_scripts {
         ""

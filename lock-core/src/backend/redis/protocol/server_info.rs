@@ -8,7 +8,7 @@ use crate::{
     backend::redis::{
         protocol::redis_store::RedisStore,
         topology::key_location::KeyLocation,
-        transport::{CLOCK, handshake::CurrentConnection, reply},
+        transport::{CLOCK, connection::CurrentConnection, reply},
     },
     failure::Failure,
     inspect::ServerInfo,
@@ -48,22 +48,25 @@ pub(super) fn as_found(
         (Some(version), _) => (Some("valkey".to_owned()), Some(version)),
         (None, version) => (version.is_some().then(|| "redis".to_owned()), version),
     };
-    let scripts = current.capabilities.is_some_and(|known| known.scripts);
+    let scripts = current
+        .known
+        .capabilities
+        .is_some_and(|known| known.scripts);
     let notifies = if store.0.servers.are_several() {
         // On another connection, once a task waits. Redis 6 has no channels for that.
         let is_old = version
             .as_ref()
             .is_some_and(|version| version.starts_with("6."));
-        scripts && current.speaks_resp3 && !is_old
+        scripts && current.known.speaks_resp3 && !is_old
     } else {
-        current.is_subscribed
+        current.known.is_subscribed
     };
     ServerInfo {
         // With sentinels, the primary that they named.
         address: current.address.shown().to_owned(),
         kind,
         version,
-        protocol: if current.speaks_resp3 { 3 } else { 2 },
+        protocol: if current.known.speaks_resp3 { 3 } else { 2 },
         scripts,
         notifies: notifies && !store.0.is_one_of_several,
     }

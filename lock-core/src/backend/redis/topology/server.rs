@@ -20,11 +20,8 @@ use crate::{
                 Replicas, replica_acks::ReplicaAcks, sharded_subscription::ShardedSubscription,
             },
             transport::{
-                handshake::{CurrentConnection, Purpose},
-                known_primary::Need,
-                reconnecting::ReconnectingConnection,
-                requests::Ready,
-                session::Session,
+                connection::CurrentConnection, handshake::Purpose, known_primary::Need,
+                reconnecting::ReconnectingConnection, requests::Ready, session::Session,
             },
         },
     },

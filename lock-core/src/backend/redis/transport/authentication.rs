@@ -13,7 +13,13 @@ use tokio::{
 };
 
 use crate::{
-    backend::redis::transport::{address::Address, command::Arg, connection::Connection, errors},
+    backend::redis::transport::{
+        address::Address,
+        command::{Arg::Text, command},
+        connection::Connection,
+        errors,
+        handshake::login,
+    },
     credentials::Credentials,
     failure::Failure,
 };
@@ -40,14 +46,6 @@ pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credenti
     Err(Failure::not_now(format!(
         "no credentials for {address}: {why}"
     )))
-}
-
-/// The command that logs a user in.
-pub(super) fn auth(credentials: &Credentials) -> Vec<Arg<'_>> {
-    let mut words = vec![Arg::Text("AUTH")];
-    words.extend(credentials.user.as_deref().map(Arg::Text));
-    words.push(Arg::Text(&credentials.password));
-    words
 }
 
 /// Authenticates an open connection anew whenever its credentials are about to end. A failure changes nothing while the server still
@@ -96,7 +94,13 @@ async fn authenticate(
         return Ok(None);
     };
     let _transaction = transaction.lock().await;
-    let replies = connection.ask_all(&[&auth(&credentials)]).await;
+    let replies = connection
+        .several(
+            command(&[&[Text("AUTH")], &login(&credentials)]),
+            None,
+            None,
+        )
+        .await;
     let replies = replies.map_err(|none| errors::handshake(&none, address))?;
     match &replies[..] {
         [Value::Okay] => Ok(due(&credentials)),
@@ -125,6 +129,7 @@ mod tests {
     use super::*;
     use crate::backend::redis::transport::{
         address::{security::Security, url::ServerUrl},
+        connection::Line,
         connection_events::RepliesOnly,
         session::Session,
         stream::Stream,
@@ -137,7 +142,7 @@ mod tests {
         let traffic = Arc::<Traffic>::default();
         let stream = Stream::Fixed(Box::new(ours));
         let session = Session::start(stream, traffic.clone(), Arc::new(RepliesOnly));
-        let connection = Connection::of_session(session, traffic);
+        let connection = Connection::new(Line::Session(session), traffic);
         let url = ServerUrl::parse("redis://user:word@host").expect("whole");
         let address = Address::of(&url, &Security::default()).expect("whole");
         let transaction = Mutex::default();

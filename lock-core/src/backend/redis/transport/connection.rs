@@ -23,8 +23,11 @@ use crate::{
         in_flight::{ConnectionId, InFlight},
         redis::transport::{
             CLOCK,
-            command::{Arg, Commands},
+            address::Address,
+            command::Commands,
             exchange::{Change, Compose, MessagePart, PartReply, Subject},
+            handshake::Known,
+            known_primary::KnownPrimary,
             session::Session,
             traffic::{NoReply, Traffic},
         },
@@ -48,8 +51,26 @@ pub(crate) struct Connection {
     pub(super) in_use: AtomicBool,
 }
 
+/// A connection that is ready for use, and what is known of its server. Dropping this closes the connection.
 #[derive(Debug)]
-enum Line {
+pub(crate) struct CurrentConnection {
+    pub(crate) connection: Arc<Connection>,
+    /// The address of the server that the connection leads to.
+    pub(crate) address: Address,
+    /// The sentinels' reply by which the server was found.
+    pub(crate) found: Option<KnownPrimary>,
+    pub(crate) known: Known,
+}
+
+impl Drop for CurrentConnection {
+    fn drop(&mut self) {
+        self.connection.traffic.retire();
+    }
+}
+
+/// What carries requests.
+#[derive(Debug)]
+pub(super) enum Line {
     Session(Session),
     /// Of a user's own client, which drives it.
     Client(MultiplexedConnection),
@@ -74,15 +95,7 @@ impl Drop for InClient<'_> {
 }
 
 impl Connection {
-    pub(super) fn of_session(session: Session, traffic: Arc<Traffic>) -> Self {
-        Self::new(Line::Session(session), traffic)
-    }
-
-    pub(super) fn of_client(handle: MultiplexedConnection, traffic: Arc<Traffic>) -> Self {
-        Self::new(Line::Client(handle), traffic)
-    }
-
-    fn new(line: Line, traffic: Arc<Traffic>) -> Self {
+    pub(super) fn new(line: Line, traffic: Arc<Traffic>) -> Self {
         Self {
             id: ConnectionId::next(),
             line,
@@ -145,15 +158,6 @@ impl Connection {
         let replies = self.several(commands, Some(in_flight), until);
         composer.distribute(parts, Box::pin(replies).await?);
         Ok(reply.await.unwrap_or_default())
-    }
-
-    /// Sends one or more commands in one message and waits for their replies, without a time-out of its own.
-    pub(super) async fn ask_all(&self, commands: &[&[Arg<'_>]]) -> Result<Vec<Value>, NoReply> {
-        let mut message = Commands::default();
-        for words in commands {
-            message.add(&[words]);
-        }
-        self.several(message, None, None).await
     }
 
     /// Counts a request, and notes its connection before the first byte leaves.

@@ -252,8 +252,8 @@ pub(crate) fn no_streams(server: impl fmt::Display) -> Failure {
 /// The keys of one lock are on several servers behind this one.
 fn several_shards(text: &str) -> Failure {
     Failure::invalid(format!(
-        "this server is an endpoint in front of several shards ({text}): add `?sharded=true` to its url, or switch its database to the \
-         OSS cluster policy and write `redis+cluster://`"
+        "this server is an endpoint in front of several shards ({text}): add `?sharded=true` to its url, unless that is there, or switch \
+         its database to the OSS cluster policy and write `redis+cluster://`"
     ))
 }
 

@@ -28,7 +28,7 @@ use crate::{
         redis::transport::{
             CLOCK,
             command::{Arg, Commands, command, in_one_message},
-            connection::Connection,
+            connection::{Connection, Line},
             connection_events::{ConnectionEvents, RepliesOnly},
             session::Session,
             socket::Socket,
@@ -60,7 +60,10 @@ fn session_with(events: Arc<dyn ConnectionEvents>) -> (Arc<Connection>, UnixStre
     let traffic = Arc::<Traffic>::default();
     let stream = Stream::Plain(Socket::from(ours));
     let session = Session::start(stream, traffic.clone(), events);
-    (watched(Connection::of_session(session, traffic)), theirs)
+    (
+        watched(Connection::new(Line::Session(session), traffic)),
+        theirs,
+    )
 }
 
 /// A handle of the crate `redis` that is watched, and the server's end.
@@ -76,7 +79,7 @@ async fn client() -> (Arc<Connection>, UnixStream) {
     let (handle, driver) = made.expect("nothing is sent in a greeting");
     drop(tokio::spawn(driver));
     (
-        watched(Connection::of_client(handle, Arc::default())),
+        watched(Connection::new(Line::Client(handle), Arc::default())),
         theirs,
     )
 }
@@ -101,7 +104,7 @@ async fn undriven() -> [Arc<Connection>; 2] {
     std::mem::forget(driver);
     [
         session,
-        Arc::new(Connection::of_client(handle, Arc::default())),
+        Arc::new(Connection::new(Line::Client(handle), Arc::default())),
     ]
 }
 

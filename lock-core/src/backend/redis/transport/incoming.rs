@@ -72,7 +72,7 @@ impl Incoming {
             let read = ready!(stream.as_mut().poll_read(context, &mut room));
             let count = room.filled().len();
             let broken = match read {
-                Err(error) => NoReply::of(&error),
+                Err(error) => NoReply::of(error),
                 Ok(()) if count == 0 => NoReply::Broken("the server closed the connection".into()),
                 Ok(()) => {
                     self.end += count;

@@ -21,13 +21,12 @@ use crate::{
             address::Address,
             capabilities::Capabilities,
             command::Arg,
-            connection::Connection,
+            connection::{Connection, CurrentConnection},
             connection_events::{ConnectionEvents, RepliesOnly},
             errors,
-            handshake::{CurrentConnection, Purpose},
-            known_primary::{Need, PrimaryFinder},
+            handshake::Purpose,
+            known_primary::PrimaryFinder,
             lifecycle::{Attempt, Lifecycle, Wanted, since_then},
-            opening::{self, ConnectionSettings},
             reply,
             traffic::NoReply,
         },
@@ -41,9 +40,17 @@ use crate::{
 /// Connects, and reconnects, to one server. What is decided is in `lifecycle.rs`, and how a connection is made in `opening.rs`.
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
-    pub(super) settings: ConnectionSettings,
+    /// The address of the server. With sentinels, they give the host and port, and only its other settings count.
+    address: Address,
     /// The sentinels that know where the server is.
     sentinels: Option<Arc<dyn PrimaryFinder>>,
+    pub(super) purpose: Purpose,
+    timing: Timing,
+    pub(super) events: Arc<dyn ConnectionEvents>,
+    /// Locked during a transaction, and while the connection is authenticated anew: an AUTH in a transaction would only be queued.
+    pub(super) transaction: Arc<tokio::sync::Mutex<()>>,
+    /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
+    pub(super) round_trip: Arc<AtomicU64>,
     pub(super) lifecycle: Mutex<Lifecycle<Arc<CurrentConnection>>>,
     /// How many connections have ended or were given up.
     pub(crate) losses: AtomicU64,
@@ -60,15 +67,13 @@ impl ReconnectingConnection {
         events: Arc<dyn ConnectionEvents>,
     ) -> Self {
         Self {
-            settings: ConnectionSettings {
-                address,
-                purpose,
-                timing,
-                events,
-                transaction: Arc::default(),
-                round_trip: Arc::default(),
-            },
+            address,
             sentinels,
+            purpose,
+            timing,
+            events,
+            transaction: Arc::default(),
+            round_trip: Arc::default(),
             lifecycle: Mutex::default(),
             losses: AtomicU64::new(0),
         }
@@ -100,7 +105,7 @@ impl ReconnectingConnection {
     }
 
     pub(crate) fn address(&self) -> &Address {
-        &self.settings.address
+        &self.address
     }
 
     /// The sentinels that know where the server is; `None`: it is where the address says.
@@ -109,12 +114,12 @@ impl ReconnectingConnection {
     }
 
     pub(crate) fn timing(&self) -> Timing {
-        self.settings.timing
+        self.timing
     }
 
     /// Locked during a transaction on this connection.
     pub(crate) fn transaction(&self) -> &tokio::sync::Mutex<()> {
-        &self.settings.transaction
+        &self.transaction
     }
 
     /// The commands by which locks are kept here; connects if need be.
@@ -148,34 +153,6 @@ impl ReconnectingConnection {
         attempt.wait().await.clone()
     }
 
-    /// Makes a connection, to the primary that the sentinels name. Its caller bounds the time.
-    async fn open(self: &Arc<Self>) -> Result<CurrentConnection, Failure> {
-        let found = match &self.sentinels {
-            Some(sentinels) => Some(sentinels.clone().primary(Need::Connect).await?),
-            None => None,
-        };
-        let primary = found.as_ref();
-        let primary = primary.map(|found| self.address().at(&found.host, found.port));
-        let weak = Arc::downgrade(self);
-        let listener = Arc::new(move |connection: &Arc<Connection>| {
-            if let Some(reconnecting) = weak.upgrade() {
-                reconnecting.note_left(connection);
-            }
-        });
-        let mut current = opening::open(&self.settings, primary.as_ref(), listener).await?;
-        // Another connection may have learned of a fail-over meanwhile.
-        if let (Some(sentinels), Some(found)) = (&self.sentinels, &found)
-            && !sentinels.is_still(found)
-        {
-            return Err(Failure::not_now(format!(
-                "{} was replaced while the connection to it was made",
-                current.address
-            )));
-        }
-        current.found = found;
-        Ok(current)
-    }
-
     fn install(self: &Arc<Self>, current: CurrentConnection) -> Opened {
         let current = Arc::new(current);
         // The connection may have ended since its handshake. If that counted as a success, it would be made anew again and again
@@ -190,12 +167,11 @@ impl ReconnectingConnection {
         lifecycle.made(current.clone(), CLOCK.now());
         current.connection.in_use.store(true, Ordering::Release);
         drop(lifecycle);
-        current.address.note_spoke();
         tracing::debug!(server = self.address().shown(), "connected");
         if self.keeps_locks() {
             self.note_reached();
         }
-        self.settings.events.connected();
+        self.events.connected();
         Ok(current)
     }
 
@@ -204,20 +180,20 @@ impl ReconnectingConnection {
         let lifecycle = self.lifecycle.lock();
         lifecycle
             .current()
-            .is_none_or(|current| current.is_subscribed)
+            .is_none_or(|current| current.known.is_subscribed)
     }
 
     pub(crate) fn events(&self) -> &dyn ConnectionEvents {
-        &*self.settings.events
+        &*self.events
     }
 
     /// Nothing more is sent on a connection.
-    fn note_left(self: &Arc<Self>, connection: &Arc<Connection>) {
+    pub(super) fn note_left(self: &Arc<Self>, connection: &Connection) {
         self.forget(connection.id);
         if !connection.in_use.load(Ordering::Acquire) {
             return;
         }
-        self.settings.events.disconnected();
+        self.events.disconnected();
         if self.keeps_locks() && self.lifecycle.lock().reachability.broke(CLOCK.now()) {
             spawn_beside(make_the_next(Arc::downgrade(self)));
         }
@@ -225,7 +201,7 @@ impl ReconnectingConnection {
 
     /// Whether it is the connection of the manager's thread on which locks are kept.
     fn keeps_locks(&self) -> bool {
-        matches!(self.settings.purpose, Purpose::Locks | Purpose::LocksOnly)
+        matches!(self.purpose, Purpose::Locks | Purpose::LocksOnly)
     }
 
     fn note_out_of_reach(&self, cause: &Failure) {
@@ -233,7 +209,7 @@ impl ReconnectingConnection {
             return;
         }
         let server = self.address().shown();
-        self.settings.events.out_of_reach(server, &cause.text());
+        self.events.out_of_reach(server, &cause.text());
     }
 
     fn note_reached(self: &Arc<Self>) {

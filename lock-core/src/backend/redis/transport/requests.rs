@@ -19,10 +19,9 @@ use crate::{
             CLOCK,
             capabilities::Capabilities,
             command::{Arg, Commands, command},
-            connection::Connection,
+            connection::{Connection, CurrentConnection},
             errors,
             exchange::{Change, Compose, PartReply, Subject},
-            handshake::CurrentConnection,
             reconnecting::ReconnectingConnection,
             traffic::NoReply,
         },
@@ -75,7 +74,7 @@ impl Ready {
     /// If no locks are kept by this connection.
     pub(crate) fn capabilities(&self) -> Result<Capabilities, Failure> {
         let none = || Failure::not_now("no locks are kept by this connection");
-        self.current.capabilities.ok_or_else(none)
+        self.current.known.capabilities.ok_or_else(none)
     }
 
     /// Ends the connection if the reply that was read has the wrong form.
@@ -95,15 +94,15 @@ impl Ready {
     }
 
     /// Sends commands in one message, whose replies count as late after `within`.
-    pub(crate) async fn several(
+    pub(crate) async fn several<'a>(
         &self,
         commands: Commands,
-        in_flight: &InFlight,
+        in_flight: impl Into<Option<&'a InFlight>>,
         within: Duration,
     ) -> Result<Vec<Value>, Failure> {
         let (connection, sent) = (&*self.current.connection, CLOCK.now());
         let until = Some(sent.after(within));
-        let mut replies = pin!(connection.several(commands, Some(in_flight), until));
+        let mut replies = pin!(connection.several(commands, in_flight.into(), until));
         let mut is_verifying = self.is_verifying;
         let replies = poll_fn(|context| {
             let polled = replies.as_mut().poll(context);
@@ -185,30 +184,21 @@ impl ReconnectingConnection {
         within: Duration,
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
-        let (mut used, started) = (None, CLOCK.now());
-        let exchange = async {
-            let connection = self.current().await?.connection.clone();
-            if only_on.is_some_and(|id| id != connection.id) {
-                return Err(Failure::not_now(
-                    "the connection ended in the middle of a transaction",
-                ));
-            }
-            let (id, sent) = (connection.id, CLOCK.now());
-            let connection = used.insert(connection);
-            // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
-            let replies = Box::pin(connection.several(commands, in_flight, None)).await;
-            let left = within.saturating_sub(sent.since(started));
-            let replies = self.accept(connection, sent, left, replies, Vec::as_slice)?;
-            Ok((id, replies))
+        let (ready, left) = if let Some(ready) = self.ready() {
+            (ready, within)
+        } else {
+            let started = CLOCK.now();
+            let ready = self.ready_within(within).await?;
+            (ready, within.saturating_sub(CLOCK.now().since(started)))
         };
-        let timed = timeout(within, exchange).await;
-        timed.unwrap_or_else(|_| {
-            if let Some(connection) = used {
-                connection.note_late();
-                self.note_late(&connection);
-            }
-            Err(errors::late(self.address(), within))
-        })
+        if only_on.is_some_and(|id| id != ready.id()) {
+            return Err(Failure::not_now(
+                "the connection ended in the middle of a transaction",
+            ));
+        }
+        // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
+        let replies = Box::pin(ready.several(commands, in_flight, left)).await?;
+        Ok((ready.id(), replies))
     }
 
     /// Takes the replies to a request, and notes what they show about the connection.
@@ -268,17 +258,17 @@ impl ReconnectingConnection {
 
     /// How long a request and its reply took lately. Zero if not known.
     pub(crate) fn round_trip(&self) -> Duration {
-        let nanos = self.settings.round_trip.load(Ordering::Relaxed);
+        let nanos = self.round_trip.load(Ordering::Relaxed);
         Duration::from_nanos(nanos)
     }
 
     /// How long a reply may take.
     pub(crate) fn reply_within(&self) -> Duration {
-        self.settings.timing.reply_within(self.round_trip())
+        self.timing().reply_within(self.round_trip())
     }
 
     /// How long the reply to an acquire may take.
     pub(crate) fn acquire_within(&self, ttl: Duration) -> Duration {
-        self.settings.timing.acquire_within(self.round_trip(), ttl)
+        self.timing().acquire_within(self.round_trip(), ttl)
     }
 }

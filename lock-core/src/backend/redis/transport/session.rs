@@ -36,7 +36,7 @@ use std::{
 };
 
 use redis::Value;
-use tokio::{io::AsyncWrite, runtime::Handle, sync::oneshot};
+use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     backend::redis::transport::{
@@ -84,7 +84,7 @@ struct Shared {
 #[derive(Default)]
 struct Inbox {
     requests: Vec<Request>,
-    /// The task at the session's home.
+    /// The task at the session's home, once it was polled.
     task: Option<Waker>,
     /// Whether it was woken since it last looked.
     is_woken: bool,
@@ -96,9 +96,7 @@ struct Io {
     stream: Stream,
     incoming: Incoming,
     exchange: Exchange,
-    /// The task at its home, once it was polled.
-    task: Option<Waker>,
-    /// How often that task was polled.
+    /// How often the task at its home was polled.
     polls: u64,
     /// Whether the task lets others run first.
     is_letting_others: bool,
@@ -136,7 +134,6 @@ impl Session {
                 stream,
                 incoming: Incoming::default(),
                 exchange: Exchange::default(),
-                task: None,
                 polls: 0,
                 is_letting_others: false,
                 failed: None,
@@ -298,7 +295,7 @@ impl Shared {
         if !register(&mut io.stream) {
             return None;
         }
-        let (number, earlier) = (self.home.load(SeqCst) + 1, io.task.take());
+        let (number, earlier) = (self.home.load(SeqCst) + 1, self.inbox.lock().task.take());
         self.home.store(number, SeqCst);
         self.has_home.store(!is_manager, SeqCst);
         self.is_lost.store(false, SeqCst);
@@ -343,9 +340,6 @@ impl Shared {
         let Some(io) = &mut *slot else {
             return true;
         };
-        let Some(task) = io.task.clone() else {
-            return false;
-        };
         let mut inbox = self.inbox.lock();
         if inbox.has_ended {
             drop(inbox);
@@ -354,6 +348,9 @@ impl Shared {
             self.end(io);
             return true;
         }
+        let Some(task) = inbox.task.clone() else {
+            return false;
+        };
         let requests = inbox.take();
         drop(inbox);
         io.exchange.accept(requests);
@@ -431,18 +428,18 @@ impl Io {
         loop {
             let output = self.exchange.output(CLOCK.now());
             if output.is_empty() {
-                return match Pin::new(&mut self.stream).poll_flush(context) {
-                    Poll::Ready(Err(error)) => Err(NoReply::of(&error)),
+                return match self.stream.pinned().poll_flush(context) {
+                    Poll::Ready(Err(error)) => Err(NoReply::of(error)),
                     _ => Ok(()),
                 };
             }
-            match Pin::new(&mut self.stream).poll_write(context, output) {
+            match self.stream.pinned().poll_write(context, output) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(0)) => {
                     return Err(NoReply::Broken("the server accepts no more bytes".into()));
                 }
                 Poll::Ready(Ok(count)) => self.exchange.note_written(count),
-                Poll::Ready(Err(error)) => return Err(NoReply::of(&error)),
+                Poll::Ready(Err(error)) => return Err(NoReply::of(error)),
             }
         }
     }
@@ -461,10 +458,7 @@ impl Io {
         self.write(context)?;
         for _ in 0..MOST_AT_A_TIME {
             self.has_more = false;
-            let Poll::Ready(value) = self
-                .incoming
-                .poll_value(Pin::new(&mut self.stream), context)
-            else {
+            let Poll::Ready(value) = self.incoming.poll_value(self.stream.pinned(), context) else {
                 return Ok(false);
             };
             let now = CLOCK.now();
@@ -527,9 +521,6 @@ impl Future for Home {
             return Poll::Ready(());
         };
         io.polls += 1;
-        if !matches!(&io.task, Some(known) if known.will_wake(context.waker())) {
-            io.task = Some(context.waker().clone());
-        }
         let polled = io.poll(shared, context, &mut arrivals);
         let ended = polled.as_ref().is_err().then(|| slot.take());
         drop(slot);
@@ -579,8 +570,10 @@ impl Drop for Home {
         }
         // Without the mutex, another thread is sending right now.
         if let Some(io) = io {
-            io.task = None;
-            io.exchange.accept(self.shared.inbox.lock().take());
+            let mut inbox = self.shared.inbox.lock();
+            inbox.task = None;
+            io.exchange.accept(inbox.take());
+            drop(inbox);
             if let Err(why) = io.write(&mut Context::from_waker(Waker::noop())) {
                 io.failed = Some(why);
             }

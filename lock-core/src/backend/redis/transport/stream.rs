@@ -1,15 +1,10 @@
 //! The bytes to a server and back, whatever carries them.
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, pin::Pin, time::Duration};
 
 #[cfg(unix)]
 use redis::ConnectionAddr;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 #[cfg(unix)]
 use tokio::net::UnixStream;
 #[cfg(feature = "tls")]
@@ -26,14 +21,12 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<Socket>>),
     /// Of a simulation or a test: it stays where it is.
     #[cfg(any(test, feature = "simulation"))]
-    Fixed(Box<dyn FixedStream>),
+    Fixed(Box<dyn ReadWrite>),
 }
 
-#[cfg(any(test, feature = "simulation"))]
-pub(super) trait FixedStream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
 
-#[cfg(any(test, feature = "simulation"))]
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> FixedStream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for S {}
 
 /// Connects, and agrees on TLS where the address says so.
 ///
@@ -78,6 +71,17 @@ impl Stream {
         Ok(true)
     }
 
+    /// What carries the bytes.
+    pub(super) fn pinned(&mut self) -> Pin<&mut dyn ReadWrite> {
+        match self {
+            Self::Plain(socket) => Pin::new(socket),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => Pin::new(&mut **stream),
+            #[cfg(any(test, feature = "simulation"))]
+            Self::Fixed(stream) => Pin::new(&mut **stream),
+        }
+    }
+
     /// Whether there is something to read that nobody has read.
     pub(super) fn is_readable(&self) -> bool {
         match self {
@@ -87,55 +91,5 @@ impl Stream {
             #[cfg(any(test, feature = "simulation"))]
             Self::Fixed(_) => false,
         }
-    }
-}
-
-/// Applies a method of the trait to whatever carries the bytes.
-macro_rules! delegate {
-    ($stream:expr, $inner:ident => $call:expr) => {
-        match $stream.get_mut() {
-            Stream::Plain($inner) => {
-                let $inner = Pin::new($inner);
-                $call
-            }
-            #[cfg(feature = "tls")]
-            Stream::Tls($inner) => {
-                let $inner = Pin::new($inner);
-                $call.map_err(tls::explained)
-            }
-            #[cfg(any(test, feature = "simulation"))]
-            Stream::Fixed($inner) => {
-                let $inner = Pin::new($inner);
-                $call
-            }
-        }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        delegate!(self, inner => inner.poll_read(context, buffer))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        delegate!(self, inner => inner.poll_write(context, bytes))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, inner => inner.poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        delegate!(self, inner => inner.poll_shutdown(context))
     }
 }

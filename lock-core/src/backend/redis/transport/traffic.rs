@@ -11,6 +11,8 @@ use std::{
 
 use tokio::sync::Notify;
 
+#[cfg(feature = "tls")]
+use crate::backend::redis::transport::tls;
 use crate::moment::Moment;
 
 /// How many requests may be in flight on one connection. With this many, the server evidently does not reply, so further requests
@@ -37,7 +39,9 @@ pub(crate) enum NoReply {
 impl NoReply {
     /// The reason after reading or writing failed. Only TLS has errors of the kind `InvalidData`, and all its permanent errors are
     /// of that kind.
-    pub(crate) fn of(error: &io::Error) -> Self {
+    pub(super) fn of(error: io::Error) -> Self {
+        #[cfg(feature = "tls")]
+        let error = tls::explained(error);
         let why = error.to_string().into();
         match error.kind() {
             io::ErrorKind::InvalidData => Self::Unacceptable(why),

@@ -35,6 +35,7 @@ use crate::{
                 },
                 errors,
                 reconnecting::ReconnectingConnection,
+                reply,
                 requests::Ready,
             },
             without_scripts::transactions::{Change, MOST_TRIES, change, change_all},
@@ -84,7 +85,7 @@ impl KeyLocation {
             Err(failure) if is_set => return Err(failure.executed_in_part()),
             holder => holder?,
         };
-        let is_ours = matches!(&holder, Value::BulkString(holder) if token.is(holder));
+        let is_ours = reply::bytes(&holder).is_some_and(|holder| token.is(holder));
         if !is_ours {
             return busy(left, connection);
         }
@@ -154,7 +155,7 @@ impl KeyLocation {
         let (get, within) = ([Text("GET"), mark], connection.reply_within());
         match connection.send(&[&get], within, None).await {
             Ok((_, Value::Nil)) => Contended::NoneWaiting,
-            Ok((_, Value::BulkString(name))) if name == self.names.channel.as_bytes() => {
+            Ok((_, name)) if reply::text(&name) == Some(&self.names.channel) => {
                 Contended::NoneWaiting
             }
             // They may poll.
@@ -228,9 +229,10 @@ impl KeyLocation {
         match &seen.collect::<Result<Vec<_>, _>>()?[..] {
             // It may have expired between the two commands.
             [Value::Nil, _] | [_, Value::Int(-2)] => Ok(None),
-            [Value::BulkString(holder), Value::Int(left)] => {
-                let holder = String::from_utf8_lossy(holder).into_owned();
-                Ok(Some((holder, time_left(*left))))
+            [holder, Value::Int(left)] => {
+                let holder = reply::bytes(holder).map(String::from_utf8_lossy);
+                let holder = holder.ok_or_else(|| errors::nonsense("an inspection"))?;
+                Ok(Some((holder.into_owned(), time_left(*left))))
             }
             _ => Err(errors::nonsense("an inspection")),
         }

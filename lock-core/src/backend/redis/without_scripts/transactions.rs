@@ -20,6 +20,7 @@ use crate::{
                 command::{Arg::Text, Commands, command, in_one_message},
                 errors,
                 reconnecting::ReconnectingConnection,
+                reply,
             },
         },
     },
@@ -47,12 +48,15 @@ impl Change<'_> {
     /// Reads the replies to GET and PTTL: whether the key holds the value, and whether the change is due.
     fn read(&self, seen: &[Value]) -> Result<(bool, bool), Failure> {
         match seen {
-            [Value::BulkString(holder), Value::Int(left)] if self.holds.is(holder) => {
+            [holder, Value::Int(left)]
+                if reply::bytes(holder).is_some_and(|holder| self.holds.is(holder)) =>
+            {
                 // If another client removed the expiry, `left` is negative, and the key gets one again.
                 let lasts = u64::try_from(*left).is_ok_and(|left| left >= self.unless_it_lasts);
                 Ok((true, !lasts))
             }
-            [Value::BulkString(_) | Value::Nil, Value::Int(_)] => Ok((false, false)),
+            [Value::Nil, Value::Int(_)] => Ok((false, false)),
+            [holder, Value::Int(_)] if reply::bytes(holder).is_some() => Ok((false, false)),
             [Value::ServerError(error), _] if errors::code_of(error) == "WRONGTYPE" => {
                 Ok((false, false))
             }

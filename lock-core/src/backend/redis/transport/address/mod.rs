@@ -1,6 +1,6 @@
 //! From a url to the data that a connection needs, and to a form of the url that may be shown.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisResult,
@@ -38,17 +38,9 @@ pub(crate) struct Address {
     /// The label of the manager that connects, if it was given one.
     label: Option<Arc<str>>,
     shown: String,
-    /// All addresses that were made of one share it.
-    met: Arc<Mutex<Met>>,
-}
-
-/// The servers that were met, by their addresses as they are shown.
-#[derive(Default)]
-struct Met {
-    /// Those that have spoken the Redis protocol.
-    spoke: HashSet<String>,
-    /// Those that close connections at commands that they do not know.
-    close_at_unknown: HashSet<String>,
+    /// The servers that have spoken the Redis protocol, by their addresses as they are shown, and whether each closed connections at commands
+    /// that it does not know when it was last asked. All addresses that were made of one share it.
+    met: Arc<Mutex<HashMap<String, bool>>>,
 }
 
 impl Address {
@@ -200,22 +192,23 @@ impl Address {
 
     /// Notes that a server here spoke the Redis protocol.
     pub(crate) fn note_spoke(&self) {
-        self.met.lock().spoke.insert(self.shown.clone());
+        let mut met = self.met.lock();
+        met.entry(self.shown.clone()).or_insert(false);
     }
 
-    /// Notes that a server here closes connections at commands that it does not know.
-    pub(crate) fn note_closes_at_unknown(&self) {
-        self.met.lock().close_at_unknown.insert(self.shown.clone());
+    /// Notes whether a server here closes connections at commands that it does not know, such as the greeting.
+    pub(crate) fn note_closes_at_unknown(&self, closes: bool) {
+        self.met.lock().insert(self.shown.clone(), closes);
     }
 
-    /// Whether a server here closes connections at commands that it does not know, such as the greeting.
+    /// Whether a server here closed connections at commands that it does not know when it was last asked.
     pub(crate) fn closes_at_unknown(&self) -> bool {
-        self.met.lock().close_at_unknown.contains(&self.shown)
+        self.met.lock().get(&self.shown) == Some(&true)
     }
 
     /// Whether a server here ever spoke the Redis protocol.
     pub(crate) fn has_spoken(&self) -> bool {
-        self.met.lock().spoke.contains(&self.shown)
+        self.met.lock().contains_key(&self.shown)
     }
 
     pub(crate) fn shown(&self) -> &str {
