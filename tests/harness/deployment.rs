@@ -102,6 +102,17 @@ impl Deployment {
         }
     }
 
+    /// A server that refuses keys that a script uses without declaring them.
+    pub fn of_declared_keys() -> Self {
+        let server = RedisServer::start();
+        let endpoint = StandIn::start(server.port(), Refuses::UndeclaredKeys);
+        Self {
+            url: Some(endpoint.url()),
+            endpoint: Some(endpoint),
+            ..Self::from(server)
+        }
+    }
+
     /// A single server that clients reach through TLS, with the authority of these certificates.
     pub fn over_tls(server: RedisServer, certificates: &Certificates) -> Self {
         let url = server.tls_url();

@@ -18,11 +18,11 @@ use crate::{
         on_executor::on_the_manager,
         redis::{
             protocol::{
-                calls::set_if_free,
+                calls::{call_of, set_if_free},
                 messages,
                 redis_store::{Acked, RedisStore},
                 replies::{note_answered, of_plain, of_reply, read_acquired, read_plain},
-                scripts::{ACQUIRE, Call},
+                scripts::ACQUIRE,
             },
             topology::{
                 key_location::KeyLocation, servers::MOST_HOPS, sharded_subscription::GrantDelivery,
@@ -239,10 +239,8 @@ async fn run(
     queue_mode: QueueMode,
 ) -> Result<Answered<AcquireOutcome>, Failure> {
     let (arguments, count) = location.acquire_arguments(request, queue_mode, store.0.timing.mark());
-    let call = Call {
-        keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
-        arguments: &arguments[..count],
-    };
+    let keys = location.keys(&request.owner.full_key);
+    let call = call_of(&keys, &arguments[..count], request.owner.mode, count == 7);
     let (in_flight, id) = (&request.owner.in_flight, ready.id());
     let within = ready.reconnecting.acquire_within(request.ttl);
     let reply: Value = Box::pin(location.call(ready, &ACQUIRE, call, in_flight, within)).await?;

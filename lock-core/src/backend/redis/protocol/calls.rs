@@ -53,6 +53,23 @@ pub(crate) fn set_if_free(lock: &dyn Subject, ttl: Duration) -> [Arg<'_>; 6] {
     ]
 }
 
+/// The keys of a lock that a request for it declares: all but the mark of processes that poll, which comes last, unless it polls itself.
+/// While their slot moves, an exclusive request declares those that exist for as long as it waits for an exclusive holder: the lock, the
+/// fencing clock, the queue and the beats. The other modes need more.
+pub(super) fn call_of<'a>(
+    keys: &'a [Arg<'a>; 8],
+    arguments: &'a [Arg<'a>],
+    mode: Mode,
+    polls: bool,
+) -> Call<'a> {
+    let few = match mode {
+        Mode::Exclusive => &keys[..4],
+        Mode::Shared | Mode::Permits(_) | Mode::Once => &[],
+    };
+    let declared = if polls { keys } else { &keys[..7] };
+    Call::of(declared, arguments).with_few(few)
+}
+
 impl GrantDelivery {
     /// What a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
     pub(crate) fn queue_mode(self, wanted: QueueMode) -> QueueMode {
@@ -113,16 +130,21 @@ impl KeyLocation {
         (arguments, count)
     }
 
-    /// The keys and the arguments of a renewal. It declares those keys only that exist as long as its lease does. So it is executed while
-    /// its slot moves, unless it takes tokens.
-    pub(crate) fn renewal<'a>(&'a self, request: &'a Renew) -> (Vec<Arg<'a>>, Vec<Arg<'a>>) {
+    /// The keys of a renewal, the few for a slot that moves, and the arguments. The few exist as long as the lease does, so a renewal is
+    /// executed in any case. Then it takes no tokens, and lets no waiters in.
+    pub(crate) fn renewal<'a>(&'a self, request: &'a Renew) -> [Vec<Arg<'a>>; 3] {
         let owner = &request.owner;
-        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&owner.full_key);
-        let keys = match owner.mode {
-            Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
+        let all = self.keys(&owner.full_key);
+        let [lock, _, _, _, holders, permits, ..] = all;
+        let few = match owner.mode {
             Mode::Exclusive | Mode::Once => vec![lock],
             Mode::Shared => vec![lock, holders],
             Mode::Permits(_) => vec![lock, holders, permits],
+        };
+        let keys = if owner.mode.is_alone() && request.tokens == 0 {
+            few.clone()
+        } else {
+            all.to_vec()
         };
         let mut arguments = vec![Written(&owner.token), Number(millis(request.ttl))];
         let is_beside = !owner.mode.is_alone();
@@ -132,7 +154,7 @@ impl KeyLocation {
         if is_beside {
             arguments.push(self.entry(owner.entry()));
         }
-        (keys, arguments)
+        [keys, few, arguments]
     }
 
     /// An entry in the queue, without the owner token.
@@ -158,7 +180,8 @@ impl KeyLocation {
     ) -> Result<Value, Failure> {
         // A node that is about to get a slot mostly does not know the scripts yet.
         let mut by_text = self.node_role != NodeRole::ServesSlot;
-        // Twice at most: a server that does not know the script is sent its text.
+        let mut call = call;
+        // Three times at most: with few keys if the slot moves, and with the text to a server that does not know the script.
         loop {
             let command = if by_text {
                 script.call_by_text(call)
@@ -168,6 +191,10 @@ impl KeyLocation {
             let commands = in_one_message(self.asking([command]));
             let mut replies = ready.several(commands, in_flight, within).await?;
             let reply = replies.pop().ok_or_else(|| errors::nonsense("a script"))?;
+            if let Some(with_few) = call.after_refused_keys(&reply) {
+                call = with_few;
+                continue;
+            }
             if by_text || !is_unknown(&reply) {
                 return Ok(reply);
             }
@@ -208,11 +235,12 @@ impl KeyLocation {
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let (started, mut left) = (CLOCK.now(), within);
+        let mut calls = calls.to_vec();
         let mut replies = vec![Value::Nil; calls.len()];
         let mut open: Vec<usize> = (0..calls.len()).collect();
         // How many of the open calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
         let mut by_text = usize::from(self.node_role != NodeRole::ServesSlot);
-        // Three rounds at most.
+        // Four rounds at most: each but the last sends a text for the first time, or more texts, or fewer keys.
         loop {
             let commands = open.iter().enumerate().map(|(number, call)| {
                 if number < by_text {
@@ -225,14 +253,28 @@ impl KeyLocation {
             for (call, reply) in open.iter().zip(sent) {
                 replies[*call] = reply;
             }
-            let is_last = by_text >= open.len();
-            open.retain(|call| is_unknown(&replies[*call]));
-            if is_last || open.is_empty() {
+            let were_texts = by_text >= open.len();
+            let mut are_unknown = false;
+            open.retain(|&number| {
+                let reply = &replies[number];
+                if let Some(with_few) = calls[number].after_refused_keys(reply) {
+                    calls[number] = with_few;
+                    return true;
+                }
+                let is_left = !were_texts && is_unknown(reply);
+                are_unknown |= is_left;
+                is_left
+            });
+            if open.is_empty() {
                 return Ok((id, replies));
             }
             // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
             // call (its key has moved to another node), or several shards are behind it.
-            by_text = if by_text == 0 { 1 } else { open.len() };
+            by_text = match (by_text, are_unknown) {
+                (0, true) => 1,
+                (0, false) => 0,
+                _ => open.len(),
+            };
             left = within.saturating_sub(CLOCK.now().since(started));
         }
     }

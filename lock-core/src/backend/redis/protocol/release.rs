@@ -11,10 +11,11 @@ use crate::{
         on_executor::on_the_manager,
         redis::{
             protocol::{
+                calls::call_of,
                 messages,
                 redis_store::RedisStore,
                 replies::{of_value, read_released},
-                scripts::{Call, RELEASE},
+                scripts::RELEASE,
             },
             topology::{key_location::KeyLocation, servers::MOST_HOPS},
             transport::{redirect::NodeRole, requests::Ready},
@@ -99,10 +100,8 @@ async fn release_at(
         }
     }
     let (arguments, count) = location.release_arguments(request);
-    let call = Call {
-        keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
-        arguments: &arguments[..count],
-    };
+    let keys = location.keys(&request.owner.full_key);
+    let call = call_of(&keys, &arguments[..count], request.owner.mode, false);
     let within = ready.reconnecting.reply_within();
     let sent = location.call(ready, &RELEASE, call, &request.owner.released_on, within);
     let reply: Value = Box::pin(sent).await?;

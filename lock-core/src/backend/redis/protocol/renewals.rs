@@ -88,7 +88,7 @@ async fn renew_at(
     let words: Vec<_> = words.collect();
     let calls = words
         .iter()
-        .map(|(keys, arguments)| Call { keys, arguments });
+        .map(|[keys, few, arguments]| Call::of(keys, arguments).with_few(few));
     let calls: Vec<_> = calls.collect();
     let connection = &location.server.connection;
     let ran = location.run_each(connection, &RENEW, &calls, within, None);

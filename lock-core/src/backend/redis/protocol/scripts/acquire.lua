@@ -1,7 +1,8 @@
 -- Takes a lock in any mode, if the request may enter now or has entered already. Otherwise takes a place in the queue, or checks on
 -- that place.
 --
--- The keys are those of queue.lua.
+-- The keys are those of queue.lua. An exclusive request may be sent with the first four, see there. Then the lock has a holder: the request
+-- takes its place or checks on it, and lets nothing in.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
@@ -93,7 +94,7 @@ if mode ~= 'try' and (kind == 's' and not holder or not n and is_marker) then
 end
 -- The waiters come first: no newcomer overtakes the queue, and no request of which the entry was taken out as silent. A holder that
 -- crashed may have left the lock to them.
-if is_marker or not holder and (not alone or redis.call('EXISTS', queue) == 1) then
+if holders and (is_marker or not holder and (not alone or redis.call('EXISTS', queue) == 1)) then
   if is_marker and (kind ~= 's' or redis.call('EXISTS', queue) == 1) then
     holder = settle(holder, ttl)
   end
@@ -107,7 +108,7 @@ if is_marker or not holder and (not alone or redis.call('EXISTS', queue) == 1) t
   end
 end
 
-if alone and (not holder or holder == token) then
+if alone and (holder == token or not holder and holders) then
   local first, taken = take_tokens(known, tonumber(ARGV[4]))
   if not first then
     return redis.error_reply(taken)
@@ -116,9 +117,9 @@ if alone and (not holder or holder == token) then
   if not holder or redis.call('PTTL', lock) < ttl then
     redis.call('SET', lock, token, 'PX', ARGV[2])
   end
-  if ARGV[7] then
+  if ARGV[7] and KEYS[8] then
     -- Its own mark must not end its own batch. Another process that polls soon sets the mark again.
-    redis.pcall('DEL', mark())
+    redis.pcall('DEL', KEYS[8])
   end
   return {1, first, taken}
 end
@@ -137,7 +138,9 @@ end
 if is_refused then
   leave(own)
   -- The entries behind it may enter then.
-  advance(known, nil, holder)
+  if holders then
+    advance(known, nil, holder)
+  end
   return redis.error_reply('LOCKMODE this key is held or waited for in another mode')
 end
 
@@ -172,7 +175,7 @@ elseif alone and is_shared then
   end
   -- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint: each process learns the
   -- same from its next renewal. So asking some of them is enough: those with the latest end, which renew last.
-  local stamp = is_first and next_token(known)
+  local stamp = is_first and holders and next_token(known)
   local body = stamp and string.format('yield %.0f', stamp)
   for _, entry in ipairs(body and redis.call('ZREVRANGE', holders, 0, PART) or {}) do
     local channel, number, _, _, holding = string.match(entry, ENTRY)
@@ -182,7 +185,7 @@ elseif alone and is_shared then
   end
 end
 local remaining, labelled = redis.call('PTTL', lock), holder or ''
-if is_marker then
+if is_marker and holders then
   local soonest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
   if is_permits and soonest[2] and soonest[1] ~= '#' then
     remaining = math.max(0, tonumber(soonest[2]) - math.floor(microseconds() / 1000))
@@ -194,8 +197,8 @@ if mode == 'wait' then
   return {0, remaining, added == 1 and microseconds() or 0, ours}
 end
 local next, stamp = 1, 0
-if ARGV[7] then
-  redis.pcall('SET', mark(), string.match(ARGV[6], '^%S+'), 'PX', ARGV[7])
+if ARGV[7] and KEYS[8] then
+  redis.pcall('SET', KEYS[8], string.match(ARGV[6], '^%S+'), 'PX', ARGV[7])
 end
 if mode ~= 'try' then
   -- The check shows that the process is alive. Entries that were not checked for too long are taken out of the beats, which would

@@ -236,7 +236,7 @@ local function advance(known, own, holder, kind, own_ttl)
   local function enter_exclusive(entry)
     local channel, number, ttl, kind_there, token = string.match(entry, ENTRY)
     if entry ~= own then
-      if kind_there == 'o' and redis.call('EXISTS', (string.gsub(queue, 'waiters:', 'result:', 1))) == 1 then
+      if kind_there == 'o' and redis.call('EXISTS', KEYS[7]) == 1 then
         notify(channel, number, token, string.format('done %.0f', now))
         left = left - 1
         return false

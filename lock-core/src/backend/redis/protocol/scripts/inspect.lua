@@ -36,7 +36,7 @@ local function first_waiters()
 end
 
 local holder = redis.call('GET', KEYS[1])
-local result = redis.call('PTTL', (string.gsub(KEYS[3], 'waiters:', 'result:', 1)))
+local result = redis.call('PTTL', KEYS[7])
 if not holder then
   return result > 0 and {'', -2, 0, 0, {}, {}, result} or {}
 end

@@ -14,7 +14,10 @@ use std::sync::LazyLock;
 
 use redis::{ServerErrorKind, Value};
 
-use crate::backend::redis::transport::command::{Arg, Commands, command};
+use crate::backend::redis::transport::{
+    command::{Arg, Commands, command},
+    errors,
+};
 
 /// Joins files into one script.
 macro_rules! script {
@@ -58,10 +61,41 @@ pub(crate) struct Lua {
 }
 
 /// The keys and arguments of a script call.
+///
+/// A call declares every key that its script may use: some servers refuse all others. But a node of a cluster that is giving a slot away,
+/// or receiving it, refuses a call that declares a missing key beside others (`TRYAGAIN`). Such a call was not executed. It is sent once
+/// more with the few keys that exist for as long as its lease, or its place in the queue, and the script leaves out what needs the others.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    pub(super) keys: &'a [Arg<'a>],
-    pub(super) arguments: &'a [Arg<'a>],
+    keys: &'a [Arg<'a>],
+    /// Empty: the script needs all keys.
+    few: &'a [Arg<'a>],
+    arguments: &'a [Arg<'a>],
+}
+
+impl<'a> Call<'a> {
+    /// A call that is not executed while a key is missing on a node whose slot moves.
+    pub(super) fn of(keys: &'a [Arg<'a>], arguments: &'a [Arg<'a>]) -> Self {
+        Self {
+            keys,
+            few: &[],
+            arguments,
+        }
+    }
+
+    /// The same call with these keys for a slot that moves.
+    pub(super) fn with_few(self, few: &'a [Arg<'a>]) -> Self {
+        Self { few, ..self }
+    }
+
+    /// The call to send after this reply, if it refuses this one for a missing key.
+    pub(super) fn after_refused_keys(self, reply: &Value) -> Option<Self> {
+        let Value::ServerError(error) = reply else {
+            return None;
+        };
+        (!self.few.is_empty() && errors::code_of(error) == "TRYAGAIN")
+            .then_some(Self::of(self.few, self.arguments))
+    }
 }
 
 impl Lua {

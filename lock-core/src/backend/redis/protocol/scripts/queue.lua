@@ -10,6 +10,11 @@
 -- KEYS[5]  the holders beside each other, in shared or permits mode: a sorted set of their entries.
 -- KEYS[6]  the numbers of the permits that are held: a sorted set of the entries of their holders.
 -- KEYS[7]  the result of the body that ran once: a string that expires when it is to be kept no longer.
+-- KEYS[8]  the mark of processes that poll: the channel of the last one, with an expiry.
+--
+-- No script makes the name of a key: some servers refuse a key that the call does not declare. While a slot of a cluster moves, its nodes
+-- refuse a call that declares a missing key beside others. Such a call is sent once more with the few keys that exist then, and leaves out
+-- what needs the others: see each program.
 --
 -- An entry is "channel number ttl kind token". It does not change while its request lives.
 --
@@ -38,20 +43,6 @@
 --
 -- An entry that neither came nor was checked for two beats is passed over. A process that comes back puts it back at its place.
 
--- A node of a cluster that is giving its slot away, or receiving it, refuses a call that declares a missing key beside others. So a
--- call declares what mostly exists, and all seven have the same slot. An exclusive request declares the first four keys. A renewal
--- beside others declares the lock and the holders, and the permits if there are any.
-if KEYS[2] and not KEYS[4] then
-  local front = string.sub(KEYS[2], 1, -#KEYS[1] - 9)
-  for i, name in ipairs({'clock', 'waiters:', 'beats:', 'holders:', 'seats:'}) do
-    KEYS[i + 1] = front .. name .. (i > 1 and KEYS[1] or '')
-  end
-elseif KEYS[3] and not KEYS[5] then
-  local front = string.sub(KEYS[2], 1, -6)
-  KEYS[5] = front .. 'holders:' .. KEYS[1]
-  KEYS[6] = front .. 'seats:' .. KEYS[1]
-end
-
 -- Two beats with their jitter.
 local SILENT = 2200000
 local CHANNEL = '__lock_core__:grants:'
@@ -59,10 +50,6 @@ local CHANNEL = '__lock_core__:grants:'
 local BAND = 4500000000000000
 -- The same for commands. A number costs more, since it is written out at each call.
 local OTHERS = '4500000000000000'
--- The name of the mark of the processes that poll: a string with an expiry. It says that one of them waits.
-local function mark()
-  return string.sub(KEYS[2], 1, -6) .. 'asked:' .. KEYS[1]
-end
 -- The words of an entry: channel, number, ttl, kind and token.
 local ENTRY = '^(%S+) (%d+) (%d+) (%w+) (.+)$'
 

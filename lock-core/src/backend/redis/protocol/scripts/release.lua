@@ -1,6 +1,7 @@
 -- Releases a lock in any mode, if the owner token still holds it, and lets waiters in. Takes an entry out of the queue, too.
 --
--- The keys are those of queue.lua.
+-- The keys are those of queue.lua. The release of an exclusive request may be sent with the first four, see there. Then it frees the lock, or
+-- grants it to an exclusive entry that is the first of the queue. Other waiters are let in by their next checks.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
@@ -45,7 +46,8 @@ if holder == token then
   while first[1] do
     local channel, number, ttl, kind, waiter = string.match(first[1], ENTRY)
     if kind and kind ~= 'x' then
-      redis.call('ZADD', queue, first[2], first[1])
+      -- If it cannot be put back, its next check does that.
+      redis.pcall('ZADD', queue, first[2], first[1])
       break
     end
     -- A member that is no entry was not written by us, and is passed over, too.
@@ -63,14 +65,16 @@ if holder == token then
   end
   -- The exclusive phase ends.
   redis.pcall('ZREM', KEYS[4], '#')
-  if not advance(known) then
+  if not holders or not advance(known) then
     redis.call('DEL', lock)
   end
   return 1
 end
 
 if not holder then
-  advance(known)
+  if holders then
+    advance(known)
+  end
   return 0
 end
 if string.sub(holder, 1, 4) ~= 'lc1+' then
@@ -78,6 +82,10 @@ if string.sub(holder, 1, 4) ~= 'lc1+' then
     -- The phase is an exclusive one, also if its holder took the lock without the queue.
     redis.pcall('ZREM', KEYS[4], '#')
   end
+  return 0
+end
+
+if not holders then
   return 0
 end
 

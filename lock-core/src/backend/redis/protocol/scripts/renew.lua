@@ -1,8 +1,9 @@
 -- Renews a lease, in any mode. Takes fencing tokens in advance, for tasks to which the process hands an exclusive lease. Lets waiters
 -- in beside a holder, if they may enter: the next part of a batch, for example.
 --
--- The keys are those of queue.lua. A renewal declares only keys that exist: the lock, and beside others the holders and the permits.
--- One that takes tokens declares the first four.
+-- The keys are those of queue.lua. An exclusive lease declares the lock alone if it takes no tokens. While its slot moves, it declares no more
+-- than the lock in any case, and takes none. A lease beside others then declares the lock, the holders, and the permits if it has one:
+-- it lets no waiters in.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
@@ -22,12 +23,16 @@
 if not ARGV[5] then
   -- A key of another type is no queue: then nothing waits.
   local waiting = redis.pcall('ZCARD', KEYS[3])
-  local contended = type(waiting) == 'number' and waiting > 0 and 1 or redis.pcall('EXISTS', mark()) == 1 and 2 or 0
+  local contended = type(waiting) == 'number' and waiting > 0 and 1 or redis.pcall('EXISTS', KEYS[8]) == 1 and 2 or 0
   local first, taken = take_tokens(tonumber(ARGV[3]), tonumber(ARGV[4]))
   -- The lease is renewed, and a refusal must not make the reply an error.
   return first and {1, contended, first, taken} or {1, contended}
 end
 
+local is_moving = not KEYS[4]
+if is_moving then
+  KEYS[5], KEYS[6] = KEYS[2], KEYS[3]
+end
 local holders = KEYS[5]
 local holder = redis.pcall('GET', KEYS[1])
 -- A key of another type is another's, too. Any other error is returned.
@@ -47,8 +52,11 @@ end
 redis.call('ZREM', holders, '')
 redis.call('ZADD', holders, 'GT', now_ms + ARGV[2], own)
 settle(holder)
--- The lease is renewed, and nothing that comes now may make the reply an error. While the slot moves, the queue and the beats may be
--- at another node. An entry that is taken out before an error comes back with its next check.
+if is_moving then
+  return {1, 0}
+end
+-- The lease is renewed, and nothing that comes now may make the reply an error. An entry that is taken out before an error comes back
+-- with its next check.
 if redis.pcall('EXISTS', KEYS[3]) == 1 then
   pcall(advance, tonumber(ARGV[3]), nil, holder)
 end
