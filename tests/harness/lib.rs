@@ -43,6 +43,7 @@ mod proxy;
 mod random;
 mod real_proxy;
 mod resp;
+pub mod scripts;
 mod sentinels;
 mod server;
 mod slot;

@@ -8,13 +8,17 @@ use std::{
     time::Duration,
 };
 
-use lock_tests::{Kind, RedisServer, ShiftedClock, frames};
+use lock_tests::{
+    Kind, RedisServer, ShiftedClock, frames,
+    scripts::{
+        ACQUIRE, FORCE_RELEASE, INSPECT, MARK, PROPOSE, RELEASE, RELEASE_UNCONTENDED, RENEW,
+    },
+};
 use redis::Value;
 
 use crate::{
     chance::Chance,
     model::{Reply, Server},
-    scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RELEASE_UNCONTENDED, RENEW, scripts},
 };
 
 const SEEDS: u64 = 8;
@@ -25,9 +29,6 @@ const ANY: &str = "return redis.call(unpack(ARGV))";
 
 /// The first two clients speak RESP3, and subscribe to a channel each.
 const CLIENTS: usize = 3;
-
-const PROPOSE: &str = scripts!("counter.lua", "propose.lua");
-const MARK: &str = scripts!("counter.lua", "mark.lua");
 
 /// The time of the first command in microseconds since 1970: in 2026.
 const START_US: i64 = 1_790_000_000_000_000;

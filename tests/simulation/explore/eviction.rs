@@ -1,10 +1,9 @@
 //! Tests of a server that is short of memory and drops one of the keys, while the others stay.
 
+use lock_tests::scripts::{ACQUIRE, RELEASE, RENEW};
+
 use super::server_view::{CLOCK, HOLDERS, KEYS, LOCK, PERMITS, QUEUE};
-use crate::{
-    model::{Reply, Server},
-    scripts::{ACQUIRE, RELEASE, RENEW},
-};
+use crate::model::{Reply, Server};
 
 const START_US: i64 = 1_700_000_000_000_000;
 

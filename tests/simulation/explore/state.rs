@@ -1,5 +1,7 @@
 //! The processes and the server, and the effect of each step.
 
+use lock_tests::scripts;
+
 use super::{
     rules::{self, Call, History},
     server_view::{
@@ -7,10 +9,7 @@ use super::{
         request_of,
     },
 };
-use crate::{
-    model::{Reply, Server},
-    scripts,
-};
+use crate::model::{Reply, Server};
 
 type Bytes = Vec<u8>;
 

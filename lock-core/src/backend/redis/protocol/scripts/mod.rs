@@ -10,6 +10,8 @@
 //! - a counter of permits: a crash would leave it wrong;
 //! - for permits, to enter by a free number below `n` alone: a fifth holder could enter with `n = 4`.
 
+mod texts;
+
 use std::sync::LazyLock;
 
 use redis::{ServerErrorKind, Value};
@@ -19,40 +21,13 @@ use crate::backend::redis::transport::{
     errors,
 };
 
-/// Joins files into one script.
-macro_rules! script {
-    ($($file:literal),+) => {
-        LazyLock::new(|| Lua::new(concat!($(include_str!($file)),+)))
+macro_rules! programs {
+    ($($name:ident)+) => {
+        $(pub(super) static $name: LazyLock<Lua> = LazyLock::new(|| Lua::new(texts::$name));)+
     };
 }
 
-// A short path comes first: most calls end there, and never define the functions that come after.
-pub(super) static ACQUIRE: LazyLock<Lua> = script!(
-    "acquire_short.lua",
-    "queue.lua",
-    "advance.lua",
-    "acquire.lua"
-);
-pub(super) static RELEASE: LazyLock<Lua> = script!(
-    "release_short.lua",
-    "queue.lua",
-    "advance.lua",
-    "release.lua"
-);
-/// The usual release has a program of its own: fewer keys and arguments cost the server a tenth of a lock.
-pub(super) static RELEASE_UNCONTENDED: LazyLock<Lua> = script!("release_uncontended.lua");
-pub(super) static FORCE_RELEASE: LazyLock<Lua> =
-    script!("queue.lua", "advance.lua", "force_release.lua");
-pub(super) static RENEW: LazyLock<Lua> =
-    script!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
-pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
-/// Those of a lock that is only tried.
-pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
-/// Deletes the second key, at the server of the first one.
-pub(super) static FORGET: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new("return redis.call('DEL', KEYS[2])"));
-pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
-pub(super) static MARK: LazyLock<Lua> = script!("counter.lua", "mark.lua");
+programs! { ACQUIRE RELEASE RELEASE_UNCONTENDED FORCE_RELEASE RENEW INSPECT TRIAL FORGET PROPOSE MARK }
 
 /// One script. Keys and values reach it as arguments only, never as part of its text.
 pub(crate) struct Lua {
