@@ -240,7 +240,8 @@ impl Deployment {
     }
 
     fn has_beside(&self, key: &str, what: &str) -> bool {
-        let name = if matches!(self.servers, Servers::Cluster(_)) || self.endpoint.is_some() {
+        let is_sharded = self.url().contains("sharded=true");
+        let name = if matches!(self.servers, Servers::Cluster(_)) || is_sharded {
             let tag = tag_of_slot(slot_of(key));
             format!("__lock_core__:{{{tag}}}:{what}:{key}")
         } else {

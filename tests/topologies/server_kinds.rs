@@ -162,7 +162,8 @@ async fn several_shards_behind_one_endpoint_are_refused_unless_the_url_says_so()
 #[tokio::test]
 async fn a_server_that_refuses_undeclared_keys_works() {
     let (server, strict) = behind(Refuses::UndeclaredKeys);
-    everything_works(&strict.url(), &[server]).await;
+    let servers = [server];
+    everything_works(&strict.url(), &servers).await;
     // The other tests of locks there are in `servers.rs`. A shared lock is shown, and taken from its holders.
     let (one, other) = (connect(&strict.url()).await, connect(&strict.url()).await);
     let guard = one.acquire_free("k", patient().shared()).await;

@@ -122,6 +122,23 @@ fn a_renewal_lasts_although_the_fencing_clock_gives_no_tokens() {
     assert!(matches!(renewed, Reply::Array(words) if words.len() == 4));
 }
 
+/// It has its place ahead of another reader, for which the clock gives no stamp.
+#[test]
+fn a_reader_that_is_granted_is_a_holder_although_the_clock_gives_no_stamp() {
+    let mut server = Evicting::new();
+    assert!(is_granted(&server.acquire("lc1:a:1", "60000", "s")));
+    server.0.command(&["SET", CLOCK, "7"], server.1);
+    for number in ["2", "3"] {
+        let entry = format!("c 1 60000 s lc1:a:{number}");
+        let score = format!("170000000000000{number}");
+        server.0.command(&["ZADD", QUEUE, &score, &entry], server.1);
+    }
+    let granted = is_granted(&server.acquire("lc1:a:2", "60000", "s"));
+    assert!(granted);
+    let held = server.0.command(&["ZCARD", HOLDERS], server.1);
+    assert_eq!(held, Reply::Int(3), "two readers, and the first member");
+}
+
 /// An entry with a kind that contradicts its score could let a writer in beside readers.
 #[test]
 fn what_no_process_of_ours_has_queued_is_passed_over() {
