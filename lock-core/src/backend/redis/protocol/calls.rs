@@ -1,14 +1,12 @@
 //! The words of a lock in a command, and the calls of scripts at the location of a key.
 
-use std::{io::Write, num::NonZeroU64, sync::Arc, time::Duration};
+use std::{io::Write, sync::Arc, time::Duration};
 
 use redis::Value;
 
 use crate::{
     backend::{
-        Acquire, Release, Renew,
         in_flight::{ConnectionId, InFlight},
-        owner::Entry,
         owner_token::OwnerToken,
         redis::{
             protocol::{
@@ -19,8 +17,8 @@ use crate::{
             transport::{
                 CLOCK,
                 command::{
-                    Arg::{self, Bytes, Number, Spaced, Text, Written},
-                    Last, WriteWord, in_one_message, millis,
+                    Arg::{self, Number, Text, Written},
+                    WriteWord, in_one_message, millis,
                 },
                 errors,
                 exchange::Subject,
@@ -32,7 +30,6 @@ use crate::{
     },
     engine::reply::QueueMode,
     failure::Failure,
-    mode::Mode,
 };
 
 impl WriteWord for OwnerToken {
@@ -53,23 +50,6 @@ pub(crate) fn set_if_free(lock: &dyn Subject, ttl: Duration) -> [Arg<'_>; 6] {
     ]
 }
 
-/// The keys of a lock that a request for it declares: all but the mark of processes that poll, which comes last, unless it polls itself.
-/// While their slot moves, an exclusive request declares those that exist for as long as it waits for an exclusive holder: the lock, the
-/// fencing clock, the queue and the beats. The other modes need more.
-pub(super) fn call_of<'a>(
-    keys: &'a [Arg<'a>; 8],
-    arguments: &'a [Arg<'a>],
-    mode: Mode,
-    polls: bool,
-) -> Call<'a> {
-    let few = match mode {
-        Mode::Exclusive => &keys[..4],
-        Mode::Shared | Mode::Permits(_) | Mode::Once => &[],
-    };
-    let declared = if polls { keys } else { &keys[..7] };
-    Call::of(declared, arguments).with_few(few)
-}
-
 impl GrantDelivery {
     /// What a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
     pub(crate) fn queue_mode(self, wanted: QueueMode) -> QueueMode {
@@ -82,93 +62,6 @@ impl GrantDelivery {
 }
 
 impl KeyLocation {
-    /// The arguments of an acquire, and how many of them count. The last one is the time for which a mark tells holders that this
-    /// process polls.
-    pub(crate) fn acquire_arguments<'a>(
-        &'a self,
-        request: &'a Acquire,
-        queue_mode: QueueMode,
-        mark: Duration,
-    ) -> ([Arg<'a>; 7], usize) {
-        let polls = request.queue_mode != QueueMode::DoNotQueue
-            && queue_mode == QueueMode::DoNotQueue
-            && self.delivery() == GrantDelivery::Unsupported;
-        let arguments = [
-            Written(&request.owner.token),
-            Number(millis(request.ttl)),
-            Number(request.known_fencing),
-            Number(request.tokens.into()),
-            match queue_mode {
-                QueueMode::DoNotQueue => Text("try"),
-                QueueMode::JoinQueue => Text("wait"),
-                QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
-            },
-            self.entry(request.entry()),
-            Number(millis(mark)),
-        ];
-        (arguments, if polls { 7 } else { 6 })
-    }
-
-    /// The arguments of a release, and how many of them count. That of a lock held alone needs no more than two.
-    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 6], usize) {
-        let has_entry = request.may_be_queued || !request.owner.mode.is_alone();
-        let count = match (&request.result, has_entry, request.keep) {
-            (Some(_), ..) => 6,
-            (None, true, _) => 4,
-            (None, false, Some(_)) => 3,
-            (None, false, None) => 2,
-        };
-        let result = request.result.as_ref();
-        let arguments = [
-            Written(&request.owner.token),
-            Number(request.known_fencing),
-            Number(request.keep.map_or(0, millis)),
-            self.entry(request.owner.entry()),
-            Bytes(result.map_or(&[], |result| &result.bytes)),
-            Number(result.map_or(0, |result| millis(result.keep))),
-        ];
-        (arguments, count)
-    }
-
-    /// The keys of a renewal, the few for a slot that moves, and the arguments. The few exist as long as the lease does, so a renewal is
-    /// executed in any case. Then it takes no tokens, and lets no waiters in.
-    pub(crate) fn renewal<'a>(&'a self, request: &'a Renew) -> [Vec<Arg<'a>>; 3] {
-        let owner = &request.owner;
-        let all = self.keys(&owner.full_key);
-        let [lock, _, _, _, holders, permits, ..] = all;
-        let few = match owner.mode {
-            Mode::Exclusive | Mode::Once => vec![lock],
-            Mode::Shared => vec![lock, holders],
-            Mode::Permits(_) => vec![lock, holders, permits],
-        };
-        let keys = if owner.mode.is_alone() && request.tokens == 0 {
-            few.clone()
-        } else {
-            all.to_vec()
-        };
-        let mut arguments = vec![Written(&owner.token), Number(millis(request.ttl))];
-        let is_beside = !owner.mode.is_alone();
-        if is_beside || request.tokens > 0 {
-            arguments.extend([Number(request.known_fencing), Number(request.tokens.into())]);
-        }
-        if is_beside {
-            arguments.push(self.entry(owner.entry()));
-        }
-        [keys, few, arguments]
-    }
-
-    /// An entry in the queue, without the owner token.
-    fn entry(&self, entry: Entry) -> Arg<'_> {
-        let mode = match entry.mode {
-            Mode::Exclusive => Last::Letter('x'),
-            Mode::Shared => Last::Letter('s'),
-            Mode::Once => Last::Letter('o'),
-            Mode::Permits(permits) => Last::Number(permits),
-        };
-        let numbers = [entry.number, millis(entry.ttl)];
-        Spaced(&self.names.channel, numbers, mode)
-    }
-
     /// Calls a script on a connection that is ready. An error reply of the server is a value.
     pub(crate) async fn call(
         &self,

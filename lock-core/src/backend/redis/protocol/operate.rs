@@ -11,6 +11,7 @@ use crate::{
         owner_token::sighting_of,
         redis::{
             protocol::{
+                programs::LockKeys,
                 redis_store::RedisStore,
                 replies::{of_value, read_sighting},
                 scripts::{Call, FORCE_RELEASE, FORGET, INSPECT},
@@ -69,9 +70,9 @@ impl RedisStore {
                     // There is no queue, one holder, and no result of a run.
                     return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
                 }
-                let keys = location.keys(&full_key);
+                let keys = LockKeys::new(&location, &full_key);
                 let named = [Number(named as u64)];
-                let call = Call::of(&keys[..7], &named);
+                let call = Call::of(keys.but_the_mark(), &named);
                 read_sighting(&location.run(&INSPECT, call).await?)
             };
             store.0.servers.ask(&full_key, inspect).await
@@ -106,9 +107,9 @@ impl RedisStore {
                 if !location.capabilities(store.within()).await?.scripts {
                     return location.force_release_by_commands(&full_key).await;
                 }
-                let keys = location.keys(&full_key);
+                let keys = LockKeys::new(&location, &full_key);
                 let known = [Number(known_fencing)];
-                let call = Call::of(&keys[..7], &known);
+                let call = Call::of(keys.but_the_mark(), &known);
                 match location.run(&FORCE_RELEASE, call).await? {
                     Value::Int(_) => Ok(()),
                     _ => Err(errors::nonsense("a forced release")),

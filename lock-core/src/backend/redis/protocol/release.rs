@@ -11,8 +11,8 @@ use crate::{
         on_executor::on_the_manager,
         redis::{
             protocol::{
-                calls::call_of,
                 messages,
+                programs::{LockKeys, ReleaseArguments, release_call},
                 redis_store::RedisStore,
                 replies::{of_value, read_released},
                 scripts::RELEASE,
@@ -99,9 +99,9 @@ async fn release_at(
             return Ok(released);
         }
     }
-    let (arguments, count) = location.release_arguments(request);
-    let keys = location.keys(&request.owner.full_key);
-    let call = call_of(&keys, &arguments[..count], request.owner.mode, false);
+    let keys = LockKeys::new(location, &request.owner.full_key);
+    let arguments = ReleaseArguments::new(location, request).words();
+    let call = release_call(&keys, &arguments, request.owner.mode);
     let within = ready.reconnecting.reply_within();
     let sent = location.call(ready, &RELEASE, call, &request.owner.released_on, within);
     let reply: Value = Box::pin(sent).await?;
