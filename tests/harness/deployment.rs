@@ -21,8 +21,8 @@ pub struct Deployment {
     url: Option<String>,
     // A certificate in PEM.
     authority: Option<String>,
-    // In front of the server.
-    endpoint: Option<StandIn>,
+    // In front of the server; kept for its tasks.
+    _endpoint: Option<StandIn>,
     waiting: Waiting,
     runs_scripts: bool,
 }
@@ -97,7 +97,7 @@ impl Deployment {
         let endpoint = StandIn::start(server.port(), Refuses::OtherSlots);
         Self {
             url: Some(format!("{}?sharded=true", endpoint.url())),
-            endpoint: Some(endpoint),
+            _endpoint: Some(endpoint),
             ..Self::from(server)
         }
     }
@@ -108,7 +108,7 @@ impl Deployment {
         let endpoint = StandIn::start(server.port(), Refuses::UndeclaredKeys);
         Self {
             url: Some(endpoint.url()),
-            endpoint: Some(endpoint),
+            _endpoint: Some(endpoint),
             ..Self::from(server)
         }
     }
@@ -325,7 +325,7 @@ impl Deployment {
             servers,
             url: None,
             authority: None,
-            endpoint: None,
+            _endpoint: None,
             waiting: Waiting::InLine,
             runs_scripts: true,
         }

@@ -3,7 +3,7 @@
 //!
 //! All requests are of one process, which has at most one acquire request in each of four kinds of mode. A key has permits or the
 //! other three modes. So at most three entries wait, beside those that the process is giving up. For so few, the order of a server
-//! (`advance.lua`) is a plain one:
+//! (`phases.lua`) is a plain one:
 //!
 //! - The holders are one exclusive one, or shared ones, or those of permits.
 //! - The queue is served first come, first served. A newcomer goes to its end.

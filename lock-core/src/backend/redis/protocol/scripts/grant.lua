@@ -1,6 +1,6 @@
 -- A grant of the lock: the words of an entry, the fencing tokens, and the messages that tell a process of its grant.
 --
--- The data and the state are described in keys.lua, which comes first.
+-- The words of an entry, the keys, and the state `q` are described in queue.lua.
 
 local CHANNEL = '__lock_core__:grants:'
 

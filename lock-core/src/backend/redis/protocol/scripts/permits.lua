@@ -1,8 +1,9 @@
 -- Permits: a lock that up to n requests hold at the same time, with a number below n each.
 --
 -- The holders of permits are in two sets, under their entries: the holders, with the end of the lease, and the permits, with the number.
--- An entry comes into both, and leaves both, in one call: it comes by enter_permits(), and leaves by its release, or by settle() when
--- its lease has ended. No count is kept beside them that could differ.
+-- An entry comes into both, and leaves both, in one call: it comes by enter_permits(), and leaves by its release (release_beside.lua), or,
+-- whatever became of its process, by settle() (holders.lua) once its lease has ended. The number of permits that are held is the size of the
+-- set. No count is kept beside it, so no permit can leak.
 
 -- Whether a request for one of `n` permits may enter: fewer than n are held. Then one of the first n permits is free, even if
 -- others have another n. If the permits or the holders were evicted, their numbers differ, and nothing enters until the marker

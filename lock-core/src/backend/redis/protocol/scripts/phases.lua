@@ -5,7 +5,8 @@
 -- of its beginning, or that of the first exclusive entry that came later. Shared entries placed before the cut belong to the phase,
 -- also if all its first holders have left before they were granted. Behind them an exclusive entry comes first. The cut is
 -- in the beats and not in the marker, since it has to outlive the marker. The cut expires with the beats, when no entry was checked
--- for so long that all of them are silent.
+-- for so long that all of them are silent. So if a writer leaves three readers and a writer behind, the readers enter together, whatever
+-- their order was, and the writer after them, ahead of readers that come later.
 --
 -- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
 
@@ -137,7 +138,7 @@ local function admit_before_cut(q, other)
   if is_given and other and not cut and was_free and q.holder then
     -- The cut is now: the rest of a batch that is larger than a part is placed before it.
     redis.pcall('ZADD', beats, BAND + microseconds(q), '#')
-    redis.pcall('PEXPIRE', beats, SILENT / 1000)
+    redis.pcall('PEXPIRE', beats, '2200')
   end
   return is_given
 end
