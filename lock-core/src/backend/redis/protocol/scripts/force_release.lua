@@ -1,4 +1,3 @@
-local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
 -- Takes a lock from its holders, in any mode, and grants it to the waiters. A key of another type than a string is no lock:
 -- reading it fails, and it stays.
 --
@@ -9,6 +8,7 @@ local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
 -- Returns 1 if it was held, 0 if not.
 --
 -- Changes any of the keys but the result: it lets in whoever may enter, see phases.lua.
+local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
 local q = {known = tonumber(ARGV[1])}
 local holder = redis.call('GET', lock)
 if is_marker(holder) then

@@ -1,4 +1,3 @@
-local queue, asked = KEYS[3], KEYS[8]
 -- Renews a lease, in any mode. Takes fencing tokens in advance, for tasks to which the process hands an exclusive lease. Lets waiters
 -- in beside a holder, if they may enter: the next part of a batch, for example.
 --
@@ -17,8 +16,8 @@ local queue, asked = KEYS[3], KEYS[8]
 -- Returns 0 if the key is gone or another's. Otherwise the lease lasts for the ttl at least.
 -- Returns 1 for an exclusive lease without tokens.
 -- Returns {1, contended} beside others: contended as in acquire.lua.
--- Returns {1, contended, first fencing token, how many} with tokens: contended 1 if another process is queued, 2 if one polls. If none can be given, the
--- reply has only the first two.
+-- Returns {1, contended, first fencing token, how many} with tokens: contended 1 if another process is queued, 2 if one polls. If none can
+-- be given, the reply has only the first two.
 --
 -- Never shortens: a renewal that was delayed on its way must not cut the lease of a later one.
 --
@@ -26,6 +25,7 @@ local queue, asked = KEYS[3], KEYS[8]
 -- phases.lua.
 --
 -- This file is for an exclusive lease. A lease beside others goes on to renew_beside.lua.
+local queue, asked = KEYS[3], KEYS[8]
 local q = {known = tonumber(ARGV[3]), holder = nil, now = nil, refused = nil}
 if not ARGV[5] then
   -- A key of another type is no queue: then nothing waits.
