@@ -1,7 +1,7 @@
 //! Measures lock-core beside the floors under it, and the other crates, all in one run.
 //!
 //! ```text
-//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [once] [attribute] [telemetry] [--plot <path>]
+//! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [once] [attribute] [telemetry] [scripts] [--plot <path>]
 //!     [--plot-readers <path>] [--unpinned]]
 //! ```
 //!
@@ -31,6 +31,7 @@ mod readers_plot;
 mod report;
 mod rw_locks;
 mod sample;
+mod scripts;
 mod stall;
 mod storm;
 mod svg;
@@ -45,7 +46,7 @@ use std::{
 
 use crate::cores::Placement;
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "pairs",
     "hot_key",
     "storm",
@@ -56,6 +57,7 @@ const NAMES: [&str; 10] = [
     "once",
     "attribute",
     "telemetry",
+    "scripts",
 ];
 
 fn main() -> Result<(), String> {
@@ -92,7 +94,8 @@ fn main() -> Result<(), String> {
             }
             "once" => once::run(orders.placements),
             "attribute" => attribute::run(),
-            _ => telemetry::run(),
+            "telemetry" => telemetry::run(),
+            _ => scripts::run(),
         }
     }
     report::title("the machine, after everything has ended");

@@ -21,8 +21,8 @@ pub struct Deployment {
     url: Option<String>,
     // A certificate in PEM.
     authority: Option<String>,
-    // In front of the server.
-    endpoint: Option<StandIn>,
+    // In front of the server; kept for its tasks.
+    _endpoint: Option<StandIn>,
     waiting: Waiting,
     runs_scripts: bool,
 }
@@ -97,7 +97,18 @@ impl Deployment {
         let endpoint = StandIn::start(server.port(), Refuses::OtherSlots);
         Self {
             url: Some(format!("{}?sharded=true", endpoint.url())),
-            endpoint: Some(endpoint),
+            _endpoint: Some(endpoint),
+            ..Self::from(server)
+        }
+    }
+
+    /// A server that refuses keys that a script uses without declaring them.
+    pub fn of_declared_keys() -> Self {
+        let server = RedisServer::start();
+        let endpoint = StandIn::start(server.port(), Refuses::UndeclaredKeys);
+        Self {
+            url: Some(endpoint.url()),
+            _endpoint: Some(endpoint),
             ..Self::from(server)
         }
     }
@@ -229,7 +240,8 @@ impl Deployment {
     }
 
     fn has_beside(&self, key: &str, what: &str) -> bool {
-        let name = if matches!(self.servers, Servers::Cluster(_)) || self.endpoint.is_some() {
+        let is_sharded = self.url().contains("sharded=true");
+        let name = if matches!(self.servers, Servers::Cluster(_)) || is_sharded {
             let tag = tag_of_slot(slot_of(key));
             format!("__lock_core__:{{{tag}}}:{what}:{key}")
         } else {
@@ -313,7 +325,7 @@ impl Deployment {
             servers,
             url: None,
             authority: None,
-            endpoint: None,
+            _endpoint: None,
             waiting: Waiting::InLine,
             runs_scripts: true,
         }

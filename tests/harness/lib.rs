@@ -44,6 +44,7 @@ mod proxy;
 mod random;
 mod real_proxy;
 mod resp;
+pub mod scripts;
 mod sentinels;
 mod server;
 mod slot;

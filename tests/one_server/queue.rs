@@ -8,6 +8,7 @@ use std::{
 use lock_core::LockOptions;
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, patient,
+    scripts::ACQUIRE,
 };
 use redis::Value;
 
@@ -16,16 +17,10 @@ const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
 const PERMITS: &str = "__lock_core__:seats:lock:k";
+const RESULT: &str = "__lock_core__:result:lock:k";
 
 /// The score of an exclusive entry is its place plus this.
 const BAND: u64 = 4_500_000_000_000_000;
-
-const ACQUIRE: &str = concat!(
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire_short.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/queue.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/advance.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire.lua"),
-);
 
 /// The server's time in microseconds.
 fn now(server: &RedisServer) -> u64 {
@@ -44,8 +39,8 @@ fn add(server: &RedisServer, place: &str, entry: &str) {
 /// Sends a request that waits; returns its place.
 fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     let reply = server.cli(&[
-        "EVAL", ACQUIRE, "6", "lock:k", CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, token, "60000", "0",
-        "1", place, entry,
+        "EVAL", ACQUIRE, "7", "lock:k", CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, RESULT, token,
+        "60000", "0", "1", place, entry,
     ]);
     let Value::Array(reply) = reply else {
         panic!("not a list: {reply:?}");

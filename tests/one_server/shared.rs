@@ -15,6 +15,7 @@ use lock_core::{
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
     patient,
+    scripts::{ACQUIRE, RENEW},
 };
 use redis::Value;
 use tokio::task::{JoinHandle, JoinSet};
@@ -405,20 +406,6 @@ async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
     again.release_held().await;
 }
 
-const ACQUIRE: &str = concat!(
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire_short.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/queue.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/advance.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/acquire.lua"),
-);
-
-const RENEW: &str = concat!(
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/renew_short.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/queue.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/advance.lua"),
-    include_str!("../../lock-core/src/backend/redis/protocol/scripts/renew.lua"),
-);
-
 /// A server must not stand still while it grants a phase to many waiters.
 #[tokio::test]
 async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
@@ -432,6 +419,7 @@ async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
         "__lock_core__:beats:lock:k",
         HOLDERS,
         "__lock_core__:seats:lock:k",
+        "__lock_core__:result:lock:k",
     ];
     let mut client = redis::Client::open(server.url())
         .and_then(|client| client.get_connection())

@@ -13,7 +13,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::HeldBy};
 use lock_tests::{
     AcquireFree as _, Direction, FakeServer, HANG, Process, Proxy, RedisServer, ReleaseHeld as _,
-    Reply, SECOND, Scope, connect, eventually, patient,
+    Reply, SECOND, Scope, connect, eventually, patient, scripts,
 };
 use redis::Value;
 use tokio::{
@@ -357,7 +357,7 @@ async fn a_renewal_of_the_last_holder_changes_nothing_after_a_hand_off() {
     .await;
     guard.release_held().await;
     let next = granted(waiting).await;
-    let late = include_str!("../../lock-core/src/backend/redis/protocol/scripts/renew_short.lua");
+    let late = scripts::RENEW;
     let renewed = server.cli(&["EVAL", late, "1", "lock:k", &last, "60000"]);
     assert_eq!(renewed, Value::Int(0));
     assert!(server.pttl("lock:k").expect("held") <= SECOND * 20);

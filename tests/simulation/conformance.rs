@@ -8,13 +8,17 @@ use std::{
     time::Duration,
 };
 
-use lock_tests::{Kind, RedisServer, ShiftedClock, frames};
+use lock_tests::{
+    Kind, RedisServer, ShiftedClock, frames,
+    scripts::{
+        ACQUIRE, FORCE_RELEASE, INSPECT, MARK, PROPOSE, RELEASE, RELEASE_UNCONTENDED, RENEW,
+    },
+};
 use redis::Value;
 
 use crate::{
     chance::Chance,
     model::{Reply, Server},
-    scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RELEASE_UNCONTENDED, RENEW, scripts},
 };
 
 const SEEDS: u64 = 8;
@@ -25,9 +29,6 @@ const ANY: &str = "return redis.call(unpack(ARGV))";
 
 /// The first two clients speak RESP3, and subscribe to a channel each.
 const CLIENTS: usize = 3;
-
-const PROPOSE: &str = scripts!("counter.lua", "propose.lua");
-const MARK: &str = scripts!("counter.lua", "mark.lua");
 
 /// The time of the first command in microseconds since 1970: in 2026.
 const START_US: i64 = 1_790_000_000_000_000;
@@ -186,7 +187,10 @@ impl Command {
                 chance.pick(&[&in_an_hour, "1", "0"]),
             ],
         };
-        Self::of(&[&["EVAL", ANY, "0"], words].concat())
+        let declared = [
+            "EVAL", ANY, "6", "queue", "holders", "beats", "other", "lock", "seats",
+        ];
+        Self::of(&[&declared[..], words].concat())
     }
 
     fn transaction(chance: &mut Chance, client: usize) -> Vec<(usize, Self)> {
@@ -218,21 +222,32 @@ impl Command {
         let entry = any_entry(chance);
         let lock = if chance.permille(50) { "queue" } else { "lock" };
         let keep = chance.pick(&["0", "0", ttl]);
-        let all = ["6", lock, "clock", "queue", "beats", "holders", "seats"];
+        let all = [
+            "8", lock, "clock", "queue", "beats", "holders", "seats", "result", "asked",
+        ];
+        // While its slot moves, an exclusive request declares the first four keys.
+        let few = ["4", lock, "clock", "queue", "beats"];
+        let exclusive = if chance.permille(100) { &few[..] } else { &all };
+        let beside_few = ["3", lock, "holders", "seats"];
         let kind = chance.pick(&["s", "s", "s", "2", "3"]);
         let beside = format!("{} {kind}", entry.strip_suffix(" x").expect("exclusive"));
         let release = [token, known, keep, entry];
+        let renew = [token, ttl, known, "1"];
         let acquire = [token, ttl, known, count, mode, entry, "200"];
         let (text, keys, arguments): (_, &[&str], &[&str]) = match chance.below(24) {
-            0..4 => (ACQUIRE, &all, &acquire[..chance.pick(&[6, 6, 7])]),
-            4..8 => (RELEASE, &all, &release[..chance.pick(&[2, 2, 3, 4])]),
+            0..4 => (ACQUIRE, exclusive, &acquire[..chance.pick(&[6, 6, 7])]),
+            4..8 => (RELEASE, exclusive, &release[..chance.pick(&[2, 2, 3, 4])]),
             8 => (RENEW, &all, &[token, ttl, known, "1"]),
             9 => (FORCE_RELEASE, &all, &[known]),
-            10 => (RENEW, &["1", lock], &[token, ttl]),
+            10 => (RENEW, &["1", lock], &renew[..chance.pick(&[2, 2, 4])]),
             11 => (INSPECT, &all, &[chance.pick(&["0", "1", "3"])]),
             14..18 => (ACQUIRE, &all, &[token, ttl, known, "1", mode, &beside]),
             18..21 => (RELEASE, &all, &[token, known, keep, &beside]),
-            21 => (RENEW, &all, &[token, "70000", known, "0", &beside]),
+            21 => (
+                RENEW,
+                chance.pick(&[&all[..], &all, &beside_few]),
+                &[token, "70000", known, "0", &beside],
+            ),
             22 => (RELEASE_UNCONTENDED, &["2", lock, "queue"], &[token]),
             23 => (
                 RELEASE_UNCONTENDED,

@@ -27,7 +27,6 @@ mod phases;
 mod plan;
 mod run;
 mod scheduler;
-mod scripts;
 mod workload;
 mod world;
 

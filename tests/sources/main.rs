@@ -11,4 +11,5 @@ mod manifests;
 mod public_interface;
 mod reliability;
 mod rooms;
+mod scripts;
 mod yaml;

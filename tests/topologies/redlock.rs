@@ -13,7 +13,7 @@ use lock_core::{
 };
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, Scope,
-    ShiftedClock, Which, eventually, eventually_blocking, options, run_in_a_row,
+    ShiftedClock, Which, eventually, eventually_blocking, options, run_in_a_row, scripts::PROPOSE,
 };
 use tokio::time::timeout;
 
@@ -1253,10 +1253,6 @@ async fn operators_see_and_free_a_lock_on_all_servers() {
 #[test]
 fn a_server_accepts_a_number_above_its_counter_and_near_its_clock_for_a_lock_that_is_free_or_ours()
 {
-    const PROPOSE: &str = concat!(
-        include_str!("../../lock-core/src/backend/redis/protocol/scripts/counter.lua"),
-        include_str!("../../lock-core/src/backend/redis/protocol/scripts/propose.lua"),
-    );
     /// In fencing tokens.
     const SECOND: u64 = 2_048_000;
     let server = RedisServer::start();

@@ -66,6 +66,7 @@ the_suite_on! { without_scripts: Deployment::without_scripts(RedisServer::start(
 the_suite_on! { without_evalsha: Deployment::without_evalsha() }
 the_suite_on! { least_privilege: least_privilege() }
 the_suite_on! { sharded: Deployment::sharded() }
+the_suite_on! { declared_keys: Deployment::of_declared_keys() }
 the_suite_on! { tls: over_tls() }
 the_suite_on! { sentinels: Sentinels::start() }
 the_suite_on! { sentinels_with_passwords: sentinels_with_passwords() }

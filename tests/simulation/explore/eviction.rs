@@ -1,10 +1,9 @@
 //! Tests of a server that is short of memory and drops one of the keys, while the others stay.
 
+use lock_tests::scripts::{ACQUIRE, RELEASE, RENEW};
+
 use super::server_view::{CLOCK, HOLDERS, KEYS, LOCK, PERMITS, QUEUE};
-use crate::{
-    model::{Reply, Server},
-    scripts::{ACQUIRE, RELEASE, RENEW},
-};
+use crate::model::{Reply, Server};
 
 const START_US: i64 = 1_700_000_000_000_000;
 
@@ -19,8 +18,7 @@ impl Evicting {
     fn run(&mut self, text: &str, arguments: &[&str]) -> Reply {
         let hash = sha1_smol::Sha1::from(text).digest().to_string();
         let bytes = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        // A seventh key would make it a request to run a body once.
-        let (keys, arguments): (Vec<_>, Vec<_>) = (bytes(&KEYS[..6]), bytes(arguments));
+        let (keys, arguments): (Vec<_>, Vec<_>) = (bytes(&KEYS), bytes(arguments));
         self.1 += 1000;
         let script = (hash.as_str(), text.as_bytes());
         self.0.run_script(script, &keys, &arguments, self.1).0
@@ -122,6 +120,23 @@ fn a_renewal_lasts_although_the_fencing_clock_gives_no_tokens() {
     server.evict(CLOCK);
     let renewed = server.run(RENEW, &["lc1:a:1", "60000", "0", "64"]);
     assert!(matches!(renewed, Reply::Array(words) if words.len() == 4));
+}
+
+/// It has its place ahead of another reader, for which the clock gives no stamp.
+#[test]
+fn a_reader_that_is_granted_is_a_holder_although_the_clock_gives_no_stamp() {
+    let mut server = Evicting::new();
+    assert!(is_granted(&server.acquire("lc1:a:1", "60000", "s")));
+    server.0.command(&["SET", CLOCK, "7"], server.1);
+    for number in ["2", "3"] {
+        let entry = format!("c 1 60000 s lc1:a:{number}");
+        let score = format!("170000000000000{number}");
+        server.0.command(&["ZADD", QUEUE, &score, &entry], server.1);
+    }
+    let granted = is_granted(&server.acquire("lc1:a:2", "60000", "s"));
+    assert!(granted);
+    let held = server.0.command(&["ZCARD", HOLDERS], server.1);
+    assert_eq!(held, Reply::Int(3), "two readers, and the first member");
 }
 
 /// An entry with a kind that contradicts its score could let a writer in beside readers.

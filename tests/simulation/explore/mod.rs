@@ -45,6 +45,8 @@ struct Setup {
     acquisitions: u8,
     /// The size of the batches, if not the shipped one.
     part: Option<u8>,
+    /// Whether the slot moves all the time, so that exclusive requests declare the few keys that exist.
+    is_moving: bool,
 }
 
 const fn setup(kinds: &'static [Kind], faults: u8, acquisitions: u8) -> Setup {
@@ -53,6 +55,14 @@ const fn setup(kinds: &'static [Kind], faults: u8, acquisitions: u8) -> Setup {
         faults,
         acquisitions,
         part: None,
+        is_moving: false,
+    }
+}
+
+const fn moving(kinds: &'static [Kind], faults: u8, acquisitions: u8) -> Setup {
+    Setup {
+        is_moving: true,
+        ..setup(kinds, faults, acquisitions)
     }
 }
 
@@ -145,6 +155,19 @@ fn requests_that_come_past_the_queue_break_nothing() {
 }
 
 #[test]
+fn requests_with_few_keys_break_nothing() {
+    explore_all(
+        &[moving(XSS, 0, 1), moving(XXS, 0, 1), moving(XS_FAST, 0, 1)],
+        &[
+            moving(XSS, 1, 1),
+            moving(XXS, 1, 1),
+            moving(XXSS, 0, 1),
+            moving(XS_FAST, 1, 1),
+        ],
+    );
+}
+
+#[test]
 fn permits_are_counted_and_numbered() {
     explore_all(
         &[setup(FEW_PERMITS, 1, 1), setup(PERMITS, 0, 1)],
@@ -170,7 +193,8 @@ impl Setup {
     fn explore(&self) {
         let start = Instant::now();
         let scripts = Scripts::new(self.part);
-        let first = State::new(self.kinds, self.faults, self.acquisitions);
+        let mut first = State::new(self.kinds, self.faults, self.acquisitions);
+        first.is_moving = self.is_moving;
         let mut known = HashSet::from([first.canonical()]);
         let mut found = vec![Found {
             from: 0,
@@ -198,11 +222,12 @@ impl Setup {
             }
         }
         println!(
-            "{:?}, {} faults, {} acquisitions each, parts {:?}: {} states, {steps} steps, {:.1} s",
+            "{:?}, {} faults, {} acquisitions each, parts {:?}, moving {}: {} states, {steps} steps, {:.1} s",
             self.kinds,
             self.faults,
             self.acquisitions,
             self.part,
+            self.is_moving,
             found.len(),
             start.elapsed().as_secs_f64(),
         );

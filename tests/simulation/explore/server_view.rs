@@ -9,7 +9,9 @@ pub(super) const BEATS: &str = "beats";
 pub(super) const HOLDERS: &str = "holders";
 pub(super) const PERMITS: &str = "seats";
 pub(super) const RESULT: &str = "result:lock";
-pub(super) const KEYS: [&str; 7] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, RESULT];
+/// The mark of processes that poll. No request of the explorer does.
+const ASKED: &str = "asked";
+pub(super) const KEYS: [&str; 8] = [LOCK, CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, RESULT, ASKED];
 
 pub(super) const BAND: i64 = 4_500_000_000_000_000;
 pub(super) const SILENT: i64 = 2_200_000;

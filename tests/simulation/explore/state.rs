@@ -1,5 +1,7 @@
 //! The processes and the server, and the effect of each step.
 
+use lock_tests::scripts;
+
 use super::{
     rules::{self, Call, History},
     server_view::{
@@ -7,10 +9,7 @@ use super::{
         request_of,
     },
 };
-use crate::{
-    model::{Reply, Server},
-    scripts,
-};
+use crate::model::{Reply, Server};
 
 type Bytes = Vec<u8>;
 
@@ -38,14 +37,6 @@ impl Kind {
 
     pub(super) fn is_beside(self) -> bool {
         matches!(self, Self::Shared | Self::Permits(_))
-    }
-
-    /// The keys that a request declares.
-    fn keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Once => &KEYS,
-            _ => &KEYS[..6],
-        }
     }
 
     fn word(self) -> String {
@@ -173,6 +164,10 @@ pub(super) struct State {
     pub(super) faults: u8,
     /// Whether nothing can happen, and nothing has, that leaves a free lock to the next check of a waiter.
     is_served: bool,
+    /// Whether the slot moves, so that exclusive requests declare the few keys that exist.
+    pub(super) is_moving: bool,
+    /// Whether the last call did.
+    pub(super) had_few_keys: bool,
     pub(super) processes: Vec<Process>,
     pub(super) history: History,
 }
@@ -203,6 +198,8 @@ impl State {
             faults,
             // A part of those that wait for a result gets its message by a call, and a check of theirs notifies the next part.
             is_served: !kinds.contains(&Kind::Foreign) && !kinds.contains(&Kind::Once),
+            is_moving: false,
+            had_few_keys: false,
             processes: kinds.iter().map(process).collect(),
             history: History::default(),
         }
@@ -298,7 +295,7 @@ impl State {
         let mut next = self.clone();
         next.now += 1;
         next.take(step, scripts)?;
-        next.is_served &= next.faults == self.faults;
+        next.is_served &= next.faults == self.faults && !self.is_moving;
         next.check_beliefs()?;
         next.check_waiters()?;
         Ok(next)
@@ -475,8 +472,18 @@ impl State {
         let arguments = [&self.token(i), TTL_MS, "0", "1", mode, &self.entry(i)];
         let is_newcomer = matches!(mode, "wait" | "try");
         let call = Call::Acquire { by: i, is_newcomer };
-        let keys = self.processes[i].kind.keys();
-        self.call(call, &scripts.acquire, keys, &arguments, scripts)
+        self.call(call, &scripts.acquire, self.keys(i), &arguments, scripts)
+    }
+
+    /// The keys that an acquire or a release declares. None of these requests polls.
+    fn keys(&self, i: usize) -> &'static [&'static str] {
+        let is_exclusive = matches!(self.processes[i].kind, Kind::Exclusive | Kind::FastPath);
+        let exists = |key: &&str| self.server.store.entry(key.as_bytes(), self.now).is_some();
+        if self.is_moving && is_exclusive && KEYS[..4].iter().all(exists) {
+            &KEYS[..4]
+        } else {
+            &KEYS[..7]
+        }
     }
 
     fn release(&mut self, i: usize, scripts: &Scripts) -> Result<(), String> {
@@ -517,8 +524,8 @@ impl State {
         let arguments = [token.as_str(), "0", "0", &entry];
         // A plain release has only the required arguments.
         let count = if is_beside || with_entry { 4 } else { 2 };
-        let (call, keys) = (Call::Release, self.processes[i].kind.keys());
-        self.call(call, &scripts.release, keys, &arguments[..count], scripts)
+        let (call, arguments) = (Call::Release, &arguments[..count]);
+        self.call(call, &scripts.release, self.keys(i), arguments, scripts)
     }
 
     /// Releases if no request waits. Returns whether it did.
@@ -553,7 +560,13 @@ impl State {
         let (token, entry) = (self.token(i), self.entry(i));
         let arguments = [token.as_str(), "0", "0", &entry, &token, TTL_MS];
         let before = self.view();
-        let reply = self.call(Call::Release, &scripts.release, &KEYS, &arguments, scripts)?;
+        let reply = self.call(
+            Call::Release,
+            &scripts.release,
+            &KEYS[..7],
+            &arguments,
+            scripts,
+        )?;
         let result = self.view().result;
         let held = before.lock == Lock::Exclusive(self.request(i));
         let expected = if held { Some(token) } else { before.result };
@@ -575,7 +588,7 @@ impl State {
         let (token, entry) = (self.token(i), self.entry(i));
         if self.processes[i].kind.is_beside() {
             let arguments = [&token, TTL_MS, "0", "0", &entry];
-            return self.call(Call::Renew, &scripts.renew, &KEYS[..6], &arguments, scripts);
+            return self.call(Call::Renew, &scripts.renew, &KEYS, &arguments, scripts);
         }
         let arguments = [&token, TTL_MS];
         self.call(Call::Renew, &scripts.renew, &KEYS[..1], &arguments, scripts)
@@ -591,6 +604,7 @@ impl State {
         scripts: &Scripts,
     ) -> Result<Reply, String> {
         let before = self.view();
+        self.had_few_keys = keys.len() < 7;
         let bytes = |words: &[&str]| words.iter().map(|word| Bytes::from(*word)).collect();
         let (keys, arguments): (Vec<Bytes>, Vec<Bytes>) = (bytes(keys), bytes(arguments));
         let run = (script.0.as_str(), script.1.as_slice());

@@ -22,6 +22,8 @@ thread_local! {
 
 /// The state of one run of a script.
 struct Turn {
+    /// The keys that the call declares.
+    keys: Vec<Vec<u8>>,
     now_us: i64,
     /// The error of a command that ended the script.
     error: Option<String>,
@@ -37,6 +39,7 @@ pub(crate) fn run(
     now_us: i64,
 ) -> Reply {
     let turn = Turn {
+        keys: keys.to_vec(),
         now_us,
         error: None,
     };
@@ -114,6 +117,14 @@ fn command(lua: &Lua, words: &MultiValue, raises: bool) -> mlua::Result<Value> {
     let words: Vec<Vec<u8>> = words.iter().map(word).collect();
     let reply = RUNNING.with_borrow_mut(|running| {
         let (server, turn) = running.as_mut().expect("a script runs");
+        for key in keys_of(&words) {
+            // As some servers do. Others would not notice.
+            let key_text = String::from_utf8_lossy(key);
+            assert!(
+                turn.keys.contains(key),
+                "a script uses `{key_text}`, which it does not declare"
+            );
+        }
         let reply = server.execute_in_script(&words, turn.now_us);
         if let (Reply::Error(error), true) = (&reply, raises) {
             turn.error = Some(error.clone());
@@ -123,6 +134,15 @@ fn command(lua: &Lua, words: &MultiValue, raises: bool) -> mlua::Result<Value> {
     match (reply, raises) {
         (Reply::Error(error), true) => Err(mlua::Error::runtime(error)),
         (reply, _) => value(lua, reply),
+    }
+}
+
+/// The keys among the words of a command.
+fn keys_of(words: &[Vec<u8>]) -> &[Vec<u8>] {
+    match &*words[0].to_ascii_uppercase() {
+        b"TIME" | b"PUBLISH" | b"SPUBLISH" => &[],
+        b"DEL" | b"EXISTS" | b"MGET" => &words[1..],
+        _ => &words[1..2],
     }
 }
 

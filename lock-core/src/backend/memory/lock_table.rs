@@ -3,7 +3,7 @@
 //!
 //! All requests come from one process, which has at most one acquire request in each of four kinds of mode. A key has permits
 //! or the other three modes, so at most three entries wait, apart from those that the process is giving up. For so few, the
-//! order of a server (`advance.lua`) becomes simple:
+//! order of a server (`phases.lua`) becomes simple:
 //!
 //! - The holders are a single exclusive one, or shared ones, or those of permits.
 //! - The queue is served first come, first served. A newcomer goes to its end.

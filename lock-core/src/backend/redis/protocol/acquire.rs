@@ -20,9 +20,10 @@ use crate::{
             protocol::{
                 calls::set_if_free,
                 messages,
+                programs::{AcquireArguments, LockKeys, acquire_call},
                 redis_store::{Acked, RedisStore},
                 replies::{note_answered, of_plain, of_reply, read_acquired, read_plain},
-                scripts::{ACQUIRE, Call},
+                scripts::ACQUIRE,
             },
             topology::{
                 key_location::KeyLocation, servers::MOST_HOPS, sharded_subscription::GrantDelivery,
@@ -238,11 +239,10 @@ async fn run(
     request: &Acquire,
     queue_mode: QueueMode,
 ) -> Result<Answered<AcquireOutcome>, Failure> {
-    let (arguments, count) = location.acquire_arguments(request, queue_mode, store.0.timing.mark());
-    let call = Call {
-        keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
-        arguments: &arguments[..count],
-    };
+    let keys = LockKeys::new(location, &request.owner.full_key);
+    let arguments =
+        AcquireArguments::new(location, request, queue_mode, store.0.timing.mark()).words();
+    let call = acquire_call(&keys, &arguments, request.owner.mode);
     let (in_flight, id) = (&request.owner.in_flight, ready.id());
     let within = ready.reconnecting.acquire_within(request.ttl);
     let reply: Value = Box::pin(location.call(ready, &ACQUIRE, call, in_flight, within)).await?;

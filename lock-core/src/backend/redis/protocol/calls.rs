@@ -1,14 +1,12 @@
 //! The words of a lock in a command, and the calls of scripts at the location of a key.
 
-use std::{io::Write, num::NonZeroU64, sync::Arc, time::Duration};
+use std::{io::Write, sync::Arc, time::Duration};
 
 use redis::Value;
 
 use crate::{
     backend::{
-        Acquire, Release, Renew,
         in_flight::{ConnectionId, InFlight},
-        owner::Entry,
         owner_token::OwnerToken,
         redis::{
             protocol::{
@@ -19,8 +17,8 @@ use crate::{
             transport::{
                 CLOCK,
                 command::{
-                    Arg::{self, Bytes, Number, Spaced, Text, Written},
-                    Last, WriteWord, in_one_message, millis,
+                    Arg::{self, Number, Text, Written},
+                    WriteWord, in_one_message, millis,
                 },
                 errors,
                 exchange::Subject,
@@ -32,7 +30,6 @@ use crate::{
     },
     engine::reply::QueueMode,
     failure::Failure,
-    mode::Mode,
 };
 
 impl WriteWord for OwnerToken {
@@ -65,88 +62,6 @@ impl GrantDelivery {
 }
 
 impl KeyLocation {
-    /// The arguments of an acquire, and how many of them count. The last one is the time for which a mark tells holders that this
-    /// process polls.
-    pub(crate) fn acquire_arguments<'a>(
-        &'a self,
-        request: &'a Acquire,
-        queue_mode: QueueMode,
-        mark: Duration,
-    ) -> ([Arg<'a>; 7], usize) {
-        let polls = request.queue_mode != QueueMode::DoNotQueue
-            && queue_mode == QueueMode::DoNotQueue
-            && self.delivery() == GrantDelivery::Unsupported;
-        let arguments = [
-            Written(&request.owner.token),
-            Number(millis(request.ttl)),
-            Number(request.known_fencing),
-            Number(request.tokens.into()),
-            match queue_mode {
-                QueueMode::DoNotQueue => Text("try"),
-                QueueMode::JoinQueue => Text("wait"),
-                QueueMode::CheckPosition(position) => Number(position.map_or(0, NonZeroU64::get)),
-            },
-            self.entry(request.entry()),
-            Number(millis(mark)),
-        ];
-        (arguments, if polls { 7 } else { 6 })
-    }
-
-    /// The arguments of a release, and how many of them count. That of a lock held alone needs no more than two.
-    pub(crate) fn release_arguments<'a>(&'a self, request: &'a Release) -> ([Arg<'a>; 6], usize) {
-        let has_entry = request.may_be_queued || !request.owner.mode.is_alone();
-        let count = match (&request.result, has_entry, request.keep) {
-            (Some(_), ..) => 6,
-            (None, true, _) => 4,
-            (None, false, Some(_)) => 3,
-            (None, false, None) => 2,
-        };
-        let result = request.result.as_ref();
-        let arguments = [
-            Written(&request.owner.token),
-            Number(request.known_fencing),
-            Number(request.keep.map_or(0, millis)),
-            self.entry(request.owner.entry()),
-            Bytes(result.map_or(&[], |result| &result.bytes)),
-            Number(result.map_or(0, |result| millis(result.keep))),
-        ];
-        (arguments, count)
-    }
-
-    /// The keys and the arguments of a renewal. It declares those keys only that exist as long as its lease does. So it is executed while
-    /// its slot moves, unless it takes tokens.
-    pub(crate) fn renewal<'a>(&'a self, request: &'a Renew) -> (Vec<Arg<'a>>, Vec<Arg<'a>>) {
-        let owner = &request.owner;
-        let [lock, clock, queue, beats, holders, permits, _] = self.keys(&owner.full_key);
-        let keys = match owner.mode {
-            Mode::Exclusive if request.tokens > 0 => vec![lock, clock, queue, beats],
-            Mode::Exclusive | Mode::Once => vec![lock],
-            Mode::Shared => vec![lock, holders],
-            Mode::Permits(_) => vec![lock, holders, permits],
-        };
-        let mut arguments = vec![Written(&owner.token), Number(millis(request.ttl))];
-        let is_beside = !owner.mode.is_alone();
-        if is_beside || request.tokens > 0 {
-            arguments.extend([Number(request.known_fencing), Number(request.tokens.into())]);
-        }
-        if is_beside {
-            arguments.push(self.entry(owner.entry()));
-        }
-        (keys, arguments)
-    }
-
-    /// An entry in the queue, without the owner token.
-    fn entry(&self, entry: Entry) -> Arg<'_> {
-        let mode = match entry.mode {
-            Mode::Exclusive => Last::Letter('x'),
-            Mode::Shared => Last::Letter('s'),
-            Mode::Once => Last::Letter('o'),
-            Mode::Permits(permits) => Last::Number(permits),
-        };
-        let numbers = [entry.number, millis(entry.ttl)];
-        Spaced(&self.names.channel, numbers, mode)
-    }
-
     /// Calls a script on a connection that is ready. An error reply of the server is a value.
     pub(crate) async fn call(
         &self,
@@ -158,7 +73,8 @@ impl KeyLocation {
     ) -> Result<Value, Failure> {
         // A node that is about to get a slot mostly does not know the scripts yet.
         let mut by_text = self.node_role != NodeRole::ServesSlot;
-        // Twice at most: a server that does not know the script is sent its text.
+        let mut call = call;
+        // Three times at most: with few keys if the slot moves, and with the text to a server that does not know the script.
         loop {
             let command = if by_text {
                 script.call_by_text(call)
@@ -168,6 +84,10 @@ impl KeyLocation {
             let commands = in_one_message(self.asking([command]));
             let mut replies = ready.several(commands, in_flight, within).await?;
             let reply = replies.pop().ok_or_else(|| errors::nonsense("a script"))?;
+            if let Some(with_few) = call.after_refused_keys(&reply) {
+                call = with_few;
+                continue;
+            }
             if by_text || !is_unknown(&reply) {
                 return Ok(reply);
             }
@@ -208,11 +128,12 @@ impl KeyLocation {
         in_flight: Option<&InFlight>,
     ) -> Result<(ConnectionId, Vec<Value>), Failure> {
         let (started, mut left) = (CLOCK.now(), within);
+        let mut calls = calls.to_vec();
         let mut replies = vec![Value::Nil; calls.len()];
         let mut open: Vec<usize> = (0..calls.len()).collect();
         // How many of the open calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
         let mut by_text = usize::from(self.node_role != NodeRole::ServesSlot);
-        // Three rounds at most.
+        // Four rounds at most: each but the last sends a text for the first time, or more texts, or fewer keys.
         loop {
             let commands = open.iter().enumerate().map(|(number, call)| {
                 if number < by_text {
@@ -225,14 +146,28 @@ impl KeyLocation {
             for (call, reply) in open.iter().zip(sent) {
                 replies[*call] = reply;
             }
-            let is_last = by_text >= open.len();
-            open.retain(|call| is_unknown(&replies[*call]));
-            if is_last || open.is_empty() {
+            let were_texts = by_text >= open.len();
+            let mut are_unknown = false;
+            open.retain(|&number| {
+                let reply = &replies[number];
+                if let Some(with_few) = calls[number].after_refused_keys(reply) {
+                    calls[number] = with_few;
+                    return true;
+                }
+                let is_left = !were_texts && is_unknown(reply);
+                are_unknown |= is_left;
+                is_left
+            });
+            if open.is_empty() {
                 return Ok((id, replies));
             }
             // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
             // call (its key has moved to another node), or several shards are behind it.
-            by_text = if by_text == 0 { 1 } else { open.len() };
+            by_text = match (by_text, are_unknown) {
+                (0, true) => 1,
+                (0, false) => 0,
+                _ => open.len(),
+            };
             left = within.saturating_sub(CLOCK.now().since(started));
         }
     }

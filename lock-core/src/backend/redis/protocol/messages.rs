@@ -80,10 +80,8 @@ pub(super) async fn release(
     if let Value::ServerError(_) = reply {
         // Perhaps another key of the message caused the error, or the server has forgotten the script. The next message finds it again.
         let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
-        let call = Call {
-            keys: &[lock, queue],
-            arguments: &[Written(&request.owner.token)],
-        };
+        let (keys, token) = ([lock, queue], [Written(&request.owner.token)]);
+        let call = Call::of(&keys, &token);
         let script = if is_unknown(&reply) {
             RELEASE_UNCONTENDED.call_by_text(call)
         } else {

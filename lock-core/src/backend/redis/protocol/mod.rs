@@ -6,6 +6,7 @@ pub(crate) mod health;
 pub(crate) mod listing;
 mod messages;
 mod operate;
+mod programs;
 pub(crate) mod pub_sub;
 pub(crate) mod redis_store;
 pub(crate) mod release;

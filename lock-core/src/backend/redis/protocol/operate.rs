@@ -11,6 +11,7 @@ use crate::{
         owner_token::sighting_of,
         redis::{
             protocol::{
+                programs::LockKeys,
                 redis_store::RedisStore,
                 replies::{of_value, read_sighting},
                 scripts::{Call, FORCE_RELEASE, FORGET, INSPECT},
@@ -29,7 +30,6 @@ use crate::{
     },
     failure::Failure,
     inspect::Sighting,
-    mode::Mode,
 };
 
 impl RedisStore {
@@ -70,10 +70,9 @@ impl RedisStore {
                     // There is no queue, one holder, and no result of a run.
                     return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
                 }
-                let call = Call {
-                    keys: &location.keys(&full_key)[..KeyLocation::declared(Mode::Exclusive)],
-                    arguments: &[Number(named as u64)],
-                };
+                let keys = LockKeys::new(&location, &full_key);
+                let named = [Number(named as u64)];
+                let call = Call::of(keys.but_the_mark(), &named);
                 read_sighting(&location.run(&INSPECT, call).await?)
             };
             store.0.servers.ask(&full_key, inspect).await
@@ -84,13 +83,12 @@ impl RedisStore {
         let store = self.clone();
         Box::pin(async move {
             let forget = async |location: KeyLocation| {
-                let [lock, .., result] = location.keys(&full_key);
+                let [lock, .., result, _] = location.keys(&full_key);
                 if !location.capabilities(store.within()).await?.forwards_all {
-                    let call = Call {
-                        keys: &[lock, result],
-                        arguments: &[],
-                    };
-                    return location.run(&FORGET, call).await.map(drop);
+                    return location
+                        .run(&FORGET, Call::of(&[lock, result], &[]))
+                        .await
+                        .map(drop);
                 }
                 let delete = [command(&[&[Text("DEL"), result]])];
                 let connection = &location.server.connection;
@@ -109,10 +107,9 @@ impl RedisStore {
                 if !location.capabilities(store.within()).await?.scripts {
                     return location.force_release_by_commands(&full_key).await;
                 }
-                let call = Call {
-                    keys: &location.keys(&full_key)[..KeyLocation::declared(Mode::Exclusive)],
-                    arguments: &[Number(known_fencing)],
-                };
+                let keys = LockKeys::new(&location, &full_key);
+                let known = [Number(known_fencing)];
+                let call = Call::of(keys.but_the_mark(), &known);
                 match location.run(&FORCE_RELEASE, call).await? {
                     Value::Int(_) => Ok(()),
                     _ => Err(errors::nonsense("a forced release")),

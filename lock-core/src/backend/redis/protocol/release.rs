@@ -12,9 +12,10 @@ use crate::{
         redis::{
             protocol::{
                 messages,
+                programs::{LockKeys, ReleaseArguments, release_call},
                 redis_store::RedisStore,
                 replies::{of_value, read_released},
-                scripts::{Call, RELEASE},
+                scripts::RELEASE,
             },
             topology::{key_location::KeyLocation, servers::MOST_HOPS},
             transport::{redirect::NodeRole, requests::Ready},
@@ -98,11 +99,9 @@ async fn release_at(
             return Ok(released);
         }
     }
-    let (arguments, count) = location.release_arguments(request);
-    let call = Call {
-        keys: &location.keys(&request.owner.full_key)[..KeyLocation::declared(request.owner.mode)],
-        arguments: &arguments[..count],
-    };
+    let keys = LockKeys::new(location, &request.owner.full_key);
+    let arguments = ReleaseArguments::new(location, request).words();
+    let call = release_call(&keys, &arguments, request.owner.mode);
     let within = ready.reconnecting.reply_within();
     let sent = location.call(ready, &RELEASE, call, &request.owner.released_on, within);
     let reply: Value = Box::pin(sent).await?;

@@ -7,8 +7,9 @@ use crate::{
         Renew,
         redis::{
             protocol::{
+                programs::{LockKeys, RenewArguments, renew_call},
                 replies::read_renewed,
-                scripts::{Call, RENEW},
+                scripts::RENEW,
             },
             topology::{
                 key_location::KeyLocation,
@@ -84,11 +85,15 @@ async fn renew_at(
     if !location.capabilities(within).await?.scripts {
         return Ok(location.renew_by_commands(batch, within).await);
     }
-    let words = batch.iter().map(|request| location.renewal(request));
+    let words = batch.iter().map(|request| {
+        let keys = LockKeys::new(location, &request.owner.full_key);
+        let arguments = RenewArguments::new(location, request).words();
+        (keys, arguments, request.owner.mode)
+    });
     let words: Vec<_> = words.collect();
     let calls = words
         .iter()
-        .map(|(keys, arguments)| Call { keys, arguments });
+        .map(|(keys, arguments, mode)| renew_call(keys, arguments, *mode));
     let calls: Vec<_> = calls.collect();
     let connection = &location.server.connection;
     let ran = location.run_each(connection, &RENEW, &calls, within, None);

@@ -275,37 +275,59 @@ pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
 /// What holds a key, if anything does, and for how long, `None`: without an expiry.
 pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
 
-/// What the script says of a key, in the order of `inspect.lua`.
-type Inspected = (Vec<u8>, i64, usize, usize, Words, Words, i64);
+/// The reply of `inspect.lua`.
+struct Inspected {
+    holder: String,
+    remaining: Option<Duration>,
+    waiting: usize,
+    holders: usize,
+    leases: Words,
+    queue: Words,
+    result: Option<Duration>,
+}
+
 type Words = Vec<Vec<u8>>;
+
+impl Inspected {
+    fn read(reply: &Value) -> Option<Self> {
+        let words: (Vec<u8>, i64, usize, usize, Words, Words, i64) =
+            redis::from_redis_value_ref(reply).ok()?;
+        let (holder, remaining, waiting, holders, leases, queue, result) = words;
+        Some(Self {
+            holder: String::from_utf8_lossy(&holder).into_owned(),
+            remaining: time_left(remaining),
+            waiting,
+            holders,
+            leases,
+            queue,
+            result: time_left(result),
+        })
+    }
+}
 
 pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> {
     if reply.as_sequence().is_some_and(<[Value]>::is_empty) {
         return Ok(None);
     }
-    let read = redis::from_redis_value_ref(reply);
-    let (holder, left, waiting, holders, leases, queue, result): Inspected =
-        read.map_err(|_| errors::nonsense("an inspection"))?;
-    let result_kept_for = time_left(result);
-    if let (true, Some(kept_for)) = (holder.is_empty(), result_kept_for) {
+    let found = Inspected::read(reply).ok_or_else(|| errors::nonsense("an inspection"))?;
+    if let (true, Some(kept_for)) = (found.holder.is_empty(), found.result) {
         return Ok(Some(Sighting::of_result(kept_for)));
     }
-    let holder = String::from_utf8_lossy(&holder);
     let seen = Sighting {
-        queue: queue.iter().map(|words| waiter(words)).collect(),
-        result_kept_for,
-        ..sighting_of(&holder, time_left(left), waiting)
+        queue: found.queue.iter().map(|words| waiter(words)).collect(),
+        result_kept_for: found.result,
+        ..sighting_of(&found.holder, found.remaining, found.waiting)
     };
-    let mode = match holder.get(..6) {
+    let mode = match found.holder.get(..6) {
         Some("lc1+s:") => LockMode::Shared,
         Some("lc1+p:") => LockMode::Permits,
         _ => return Ok(Some(seen)),
     };
     Ok(Some(Sighting {
         mode,
-        holders,
+        holders: found.holders,
         // None is named if the set of holders was evicted.
-        leases: leases.iter().map(|words| lease(words)).collect(),
+        leases: found.leases.iter().map(|words| lease(words)).collect(),
         ..seen
     }))
 }

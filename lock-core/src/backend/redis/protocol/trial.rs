@@ -225,16 +225,12 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
 async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let (names, random) = (&location.names, random_name());
     let key = Joined(&names.check, &random);
-    let call = Call {
-        keys: &[key],
-        arguments: &[Joined(&names.grants, ":check")],
-    };
+    let (keys, channel) = ([key], [Joined(&names.grants, ":check")]);
+    let call = Call::of(&keys, &channel);
     // The usual release is a script that the release of the trial lock does not run. The server is to know it before the first lock. What
     // it refuses of that script, it refuses of the other one, too, which names the right.
-    let nothing = Call {
-        keys: &[key; 2],
-        arguments: &[Text("")],
-    };
+    let (keys, token) = ([key; 2], [Text("")]);
+    let nothing = Call::of(&keys, &token);
     let (tried, _) = tokio::join!(
         location.run(&TRIAL, call),
         location.run(&RELEASE_UNCONTENDED, nothing),

@@ -146,15 +146,13 @@ impl RedisStore {
         within: Duration,
     ) -> Result<String, Failure> {
         let (place, random) = (self.place(), random_name());
-        let call = Call {
-            keys: &[Text(WATCHED), Text(ACCEPTED)],
-            arguments: &[
-                Text(run_id),
-                Text(&random),
-                Text(marker),
-                Number(millis(watched)),
-            ],
-        };
+        let arguments = [
+            Text(run_id),
+            Text(&random),
+            Text(marker),
+            Number(millis(watched)),
+        ];
+        let call = Call::of(&[Text(WATCHED), Text(ACCEPTED)], &arguments);
         let connection = &place.server.connection;
         let written = place.run_on(connection, &MARK, call, within, None).await;
         let written = written.and_then(|(_, reply)| of_value(reply));
@@ -177,23 +175,22 @@ impl RedisStore {
         in_flight: &InFlight,
     ) -> Result<(ConnectionId, Option<Vote>), Failure> {
         let (place, owner) = (self.place(), &proposal.owner);
-        let call = Call {
-            keys: &[
-                Text(&owner.full_key),
-                Text(ACCEPTED),
-                Joined(ASKED, &owner.full_key),
-                Text(WATCHED),
-            ],
-            arguments: &[
-                Written(&owner.token),
-                Number(millis(proposal.ttl)),
-                Number(number),
-                Number(proposal.count.into()),
-                Text(&place.names.channel),
-                Number(millis(proposal.mark)),
-                Text(marker),
-            ],
-        };
+        let keys = [
+            Text(&owner.full_key),
+            Text(ACCEPTED),
+            Joined(ASKED, &owner.full_key),
+            Text(WATCHED),
+        ];
+        let arguments = [
+            Written(&owner.token),
+            Number(millis(proposal.ttl)),
+            Number(number),
+            Number(proposal.count.into()),
+            Text(&place.names.channel),
+            Number(millis(proposal.mark)),
+            Text(marker),
+        ];
+        let call = Call::of(&keys, &arguments);
         let connection = &place.server.connection;
         let proposed = place.run_on(connection, &PROPOSE, call, within, Some(in_flight));
         let (connection, reply) = proposed.await?;

@@ -23,7 +23,6 @@ use crate::{
         },
     },
     failure::Failure,
-    mode::Mode,
 };
 
 /// The location of a lock's key, and the names of its companions there.
@@ -46,10 +45,10 @@ impl KeyLocation {
         }
     }
 
-    /// Returns the lock and its companions, which are the fencing clock, the queue and the beats of its waiters, the holders
-    /// and their permits, and the result of a run. Their names depend only on the full key, so managers that form the same full
-    /// key with different prefixes share them.
-    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 7] {
+    /// Returns the lock and its companions, which are the fencing clock, the queue and the beats of its waiters, the holders and
+    /// their permits, the result of a run, and the mark of processes that poll: see `scripts/queue.lua`. Their names depend only on
+    /// the full key, so managers that form the same full key with different prefixes share them.
+    pub(crate) fn keys<'a>(&'a self, full_key: &'a str) -> [Arg<'a>; 8] {
         [
             Text(full_key),
             Text(&self.names.clock),
@@ -58,16 +57,8 @@ impl KeyLocation {
             Joined(&self.names.holders, full_key),
             Joined(&self.names.permits, full_key),
             Joined(&self.names.results, full_key),
+            Joined(&self.names.asked, full_key),
         ]
-    }
-
-    /// Returns how many of the [`keys`](Self::keys) a request in this mode declares: see `scripts/queue.lua`.
-    pub(crate) fn declared(mode: Mode) -> usize {
-        match mode {
-            Mode::Exclusive => 4,
-            Mode::Shared | Mode::Permits(_) => 6,
-            Mode::Once => 7,
-        }
     }
 
     /// Returns how grants for locks here are delivered now.

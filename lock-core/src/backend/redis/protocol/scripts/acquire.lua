@@ -1,7 +1,8 @@
 -- Takes a lock in any mode, if the request may enter now or has entered already. Otherwise takes a place in the queue, or checks on
 -- that place.
 --
--- The keys are those of queue.lua.
+-- The keys are those of queue.lua. An exclusive request may be sent with the first four, see there. Then the lock has a holder: the request
+-- takes its place or checks on it, and lets nothing in.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
@@ -20,7 +21,7 @@
 -- Contended 1: an exclusive entry is queued, or, for permits, any entry. The permit is 0 if shared.
 -- More 1: the next part of a batch waits for any call of release.lua, renew.lua, or this one.
 -- Returns {0, remaining milliseconds, place, ours} if busy.
--- Remaining -1: without an expiry. Of permits: until the first of the leases ends. Place 0: not known yet.
+-- Remaining -1: without an expiry; -2: not known. Of permits: until the first of the leases ends. Place 0: not known yet.
 -- Ours 1: the holder is a process like this one, and its release sends a grant, 0: it is not.
 -- The replies to 'try' and to a number have three more values: next, a stamp and the label. Without a stamp they have none of them.
 -- Next 1: the entry is the first of its band of the queue, 0: it is not.
@@ -28,191 +29,124 @@
 -- The label is the holder's; empty if it has none.
 -- Returns an error LOCKMODE if the lock or its queue is in another mode: permits and the other two modes exclude each other.
 --
+-- Changes any of the keys but the result: it lets in whoever may enter, see phases.lua.
+--
 -- A script is not rolled back, so what can fail comes before the lock is written. The clock is moved before: that can fail, and does
 -- no harm.
-local lock, queue, beats, holders, permits = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local token, ttl, known, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
-local own, kind = ARGV[6] .. ' ' .. token, string.match(ARGV[6], ' (%w+)$')
-local n = tonumber(kind)
+--
+-- This file is for exclusive requests that meet an exclusive holder, or a free lock without a queue. All others go on to
+-- acquire_beside.lua.
+
+local TOKEN, MODE = ARGV[1], ARGV[5]
+local KIND = string.match(ARGV[6], ' (%w+)$')
 -- Kind 'o' is to run a body once, and is exclusive like 'x'.
-local alone = kind == 'x' or kind == 'o'
-local place = tonumber(mode) or 0
-local band, band_start = BAND, OTHERS
-if kind == 's' then
-  band, band_start = 0, '0'
-end
-local holder = redis.call('GET', lock)
--- `result` is set by acquire_short.lua.
-if result then
-  -- Granted nevertheless, by a script that did not find the result while the slot was being moved.
-  if holder == token then
-    redis.call('DEL', lock)
-    holder = nil
-  end
-  leave(own)
-  -- The entries behind it may enter then, or have the same result.
-  if not holder then
-    advance(known)
-  end
-  return {2, result}
-end
-local is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
+local IS_ALONE = KIND == 'x' or KIND == 'o'
+-- The band of the queue: it is added to the place for the score of the entry.
+local OWN_BAND = KIND == 's' and 0 or BAND
 
-local ends = is_marker and not alone and redis.call('ZSCORE', holders, own)
-if ends then
-  local now_ms = math.floor(microseconds() / 1000)
-  local permit = n and redis.call('ZSCORE', permits, own) or not n and 0
-  if not permit then
-    -- The permits were evicted: no server knows any more which one this is. It enters anew, when there is room.
-    redis.call('ZREM', holders, own)
-    holder = settle(holder)
-    is_marker = holder
-  elseif tonumber(ends) > now_ms then
-    -- Granted meanwhile, or by an earlier request of which the reply was lost. The lease may be longer: never shorten it.
-    local fencing, refused = string.match(holder, '(%d+):$'), nil
-    if n then
-      fencing, refused = next_token(known)
-      if not fencing then
-        return redis.error_reply(refused)
-      end
-    end
-    leave(own)
-    redis.call('ZADD', holders, 'GT', now_ms + ttl, own)
-    settle(holder)
-    return {1, tonumber(fencing), is_contended(holder), tonumber(permit), 0}
-  end
+local function label_of(token)
+  return string.match(token, '^lc[01]:(.*):') or ''
 end
 
-if holder == token then
-  -- An exclusive request was granted meanwhile, or by an earlier request of which the reply was lost.
-  leave(own)
-end
-if mode ~= 'try' and (kind == 's' and not holder or not n and is_marker) then
-  -- If the clock was set back, a cut ahead of it would let later shared requests overtake the exclusive one that waits.
-  redis.pcall('ZADD', beats, 'XX', 'LT', microseconds() + BAND, '#')
-end
--- The waiters come first: no newcomer overtakes the queue, and no request of which the entry was taken out as silent. A holder that
--- crashed may have left the lock to them.
-if is_marker or not holder and (not alone or redis.call('EXISTS', queue) == 1) then
-  if is_marker and (kind ~= 's' or redis.call('EXISTS', queue) == 1) then
-    holder = settle(holder, ttl)
-  end
-  local mine, refused
-  holder, mine, refused = advance(known, own, holder, not alone and kind, ttl)
-  if mine then
-    return {1, unpack(mine)}
-  end
-  if refused then
-    return redis.error_reply(refused)
-  end
-end
-
-if alone and (not holder or holder == token) then
-  local first, taken = take_tokens(known, tonumber(ARGV[4]))
+-- Takes the lock for the asking process alone. It may have it already. Returns the reply.
+local function take_alone(q)
+  local lock, asked = KEYS[1], KEYS[8]
+  local first, taken = take_tokens(q, tonumber(ARGV[4]))
   if not first then
-    return redis.error_reply(taken)
+    return redis.error_reply(q.refused)
   end
   -- A lock that is ours already may have a longer ttl: never shorten it.
-  if not holder or redis.call('PTTL', lock) < ttl then
-    redis.call('SET', lock, token, 'PX', ARGV[2])
+  if not q.holder or redis.call('PTTL', lock) < tonumber(ARGV[2]) then
+    redis.call('SET', lock, TOKEN, 'PX', ARGV[2])
   end
-  if ARGV[7] then
+  if ARGV[7] and asked then
     -- Its own mark must not end its own batch. Another process that polls soon sets the mark again.
-    redis.pcall('DEL', mark())
+    redis.pcall('DEL', asked)
   end
   return {1, first, taken}
 end
 
-is_marker = holder and string.sub(holder, 1, 4) == 'lc1+'
-local is_shared = is_marker and string.sub(holder, 5, 5) == 's'
-local ours = (is_marker or holder and string.sub(holder, 1, 4) == 'lc1:') and 1 or 0
-local is_permits = is_marker and not is_shared
-local is_refused = is_permits and not n or n and not is_permits and holder and string.find(holder, '^lc[01][:+]')
-if not is_refused and (is_marker or ours == 0) then
-  -- The queue may be in another mode, too. A key of another type is no queue: then nothing is found.
-  local first = redis.pcall('ZRANGEBYSCORE', queue, n and '0' or OTHERS, '+inf', 'LIMIT', '0', '1')[1]
-  local _, _, _, first_kind = string.match(first or '', ENTRY)
-  is_refused = first_kind and (tonumber(first_kind) == nil) == (n ~= nil)
-end
-if is_refused then
-  leave(own)
-  -- The entries behind it may enter then.
-  advance(known, nil, holder)
-  return redis.error_reply('LOCKMODE this key is held or waited for in another mode')
-end
-
-local added
-if mode ~= 'try' then
-  if place == 0 then
-    added = redis.pcall('ZADD', queue, 'NX', microseconds() + band, own)
+-- Puts the entry into the queue, or back at its place. Returns how many were added; nothing if there can be no queue.
+local function join(q)
+  local queue = KEYS[3]
+  local added
+  if q.place == 0 then
+    added = redis.pcall('ZADD', queue, 'NX', microseconds(q) + OWN_BAND, q.own)
   else
     -- If the clock was set back, a place ahead of it would let all later requests overtake this one.
-    place = math.min(place, microseconds())
-    added = redis.pcall('ZADD', queue, place + band, own)
+    q.place = math.min(q.place, microseconds(q))
+    added = redis.pcall('ZADD', queue, q.place + OWN_BAND, q.own)
   end
   if type(added) == 'table' then
     -- A key of another type under the queue's name is no queue: the waiters poll until it is deleted.
-    return {0, redis.call('PTTL', lock), 0, 0}
+    return nil
   end
-  redis.call('PEXPIRE', queue, QUEUE_EXPIRY)
+  redis.call('PEXPIRE', queue, '30000')
+  return added
 end
-if kind == 's' and holder and not is_marker then
-  -- The phase is an exclusive one, also if its holder took the lock without the queue.
-  redis.pcall('ZREM', beats, '#')
-elseif alone and is_shared then
-  local is_first = mode == 'try'
-  if not is_first then
-    -- The first exclusive entry ends the phase for shared ones that come behind it. If it was in the queue already, the cut was lost
-    -- with the beats, since all waiters were silent. Then the place of this entry is the cut, unless the clock was set back.
-    local latest = microseconds() + BAND
-    local cut = added == 1 and latest or math.min(redis.call('ZSCORE', queue, own), latest)
-    redis.pcall('ZADD', beats, 'NX', cut, '#')
-    redis.pcall('PEXPIRE', beats, '2200')
-    is_first = redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == own
-  end
-  -- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint: each process learns the
-  -- same from its next renewal. So asking some of them is enough: those with the latest end, which renew last.
-  local stamp = is_first and next_token(known)
-  local body = stamp and string.format('yield %.0f', stamp)
-  for _, entry in ipairs(body and redis.call('ZREVRANGE', holders, 0, PART) or {}) do
-    local channel, number, _, _, holding = string.match(entry, ENTRY)
-    if channel then
-      notify(channel, number, holding, body)
-    end
-  end
-end
-local remaining, labelled = redis.call('PTTL', lock), holder or ''
-if is_marker then
-  local soonest = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-  if is_permits and soonest[2] and soonest[1] ~= '#' then
-    remaining = math.max(0, tonumber(soonest[2]) - math.floor(microseconds() / 1000))
-  end
-  local longest = redis.call('ZREVRANGE', holders, 0, 1)
-  labelled = string.match(longest[longest[1] == '#' and 2 or 1] or '', '^%S+ %d+ %d+ %w+ (.+)$') or ''
-end
-if mode == 'wait' then
-  return {0, remaining, added == 1 and microseconds() or 0, ours}
-end
-local next, stamp = 1, 0
-if ARGV[7] then
-  redis.pcall('SET', mark(), string.match(ARGV[6], '^%S+'), 'PX', ARGV[7])
-end
-if mode ~= 'try' then
-  -- The check shows that the process is alive. Entries that were not checked for too long are taken out of the beats, which would
-  -- outgrow the queue otherwise.
-  local now = microseconds()
-  if type(redis.pcall('ZADD', beats, now, own)) == 'number' then
+
+-- Notes that the process is alive. Entries that were not checked for too long are taken out of the beats, which would outgrow the queue
+-- otherwise.
+local function beat(q)
+  local beats = KEYS[4]
+  local now = microseconds(q)
+  if type(redis.pcall('ZADD', beats, now, q.own)) == 'number' then
     redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - SILENT)
     redis.call('PEXPIRE', beats, '2200')
   end
-  if place == 0 then
-    place = tonumber(redis.call('ZSCORE', queue, own)) - band
+end
+
+-- Returns the reply of a request that does not get the lock. `added`: of join(), if it waits.
+local function busy(q, added, ours, remaining, label)
+  local queue, asked = KEYS[3], KEYS[8]
+  if MODE == 'wait' then
+    return {0, remaining, added == 1 and microseconds(q) or 0, ours}
   end
-  next = redis.call('ZRANGEBYSCORE', queue, band_start, '+inf', 'LIMIT', '0', '1')[1] == own and 1 or 0
-  stamp = next_token(known)
+  if ARGV[7] and asked then
+    redis.pcall('SET', asked, string.match(q.own, '^%S+'), 'PX', ARGV[7])
+  end
+  if MODE == 'try' then
+    return {0, remaining, 0, ours, 1, 0, label}
+  end
+  beat(q)
+  if q.place == 0 then
+    q.place = tonumber(redis.call('ZSCORE', queue, q.own)) - OWN_BAND
+  end
+  local first = redis.call('ZRANGEBYSCORE', queue, KIND == 's' and '0' or OTHERS, '+inf', 'LIMIT', '0', '1')[1]
+  local stamp = next_token(q)
   if not stamp then
     -- The clock cannot be moved. Then no grant is sent, either.
-    return {0, remaining, place, ours}
+    return {0, remaining, q.place, ours}
+  end
+  return {0, remaining, q.place, ours, first == q.own and 1 or 0, stamp, label}
+end
+
+local lock, queue, holders, result = KEYS[1], KEYS[3], KEYS[5], KEYS[7]
+local q = {
+  known = tonumber(ARGV[3]),
+  own = ARGV[6] .. ' ' .. TOKEN,
+  holder = redis.call('GET', lock) or nil,
+  place = tonumber(MODE) or 0,
+  now = nil,
+  refused = nil,
+}
+-- The result of the body that is to run once, if it has run.
+local STORED = KIND == 'o' and redis.call('GET', result)
+
+if IS_ALONE and not STORED then
+  if q.holder == TOKEN then
+    -- Granted meanwhile, or by an earlier request of which the reply was lost.
+    leave(q.own)
+    return take_alone(q)
+  end
+  if not q.holder and holders and redis.call('EXISTS', queue) == 0 then
+    return take_alone(q)
+  end
+  if q.holder and string.sub(q.holder, 1, 4) == 'lc1:' then
+    local added = MODE ~= 'try' and join(q)
+    if added == nil then
+      return {0, redis.call('PTTL', lock), 0, 0}
+    end
+    return busy(q, added, 1, redis.call('PTTL', lock), label_of(q.holder))
   end
 end
-return {0, remaining, place, ours, next, stamp, string.match(labelled, '^lc[01]:(.*):') or ''}

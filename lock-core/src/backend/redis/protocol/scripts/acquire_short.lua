@@ -1,24 +1,27 @@
--- The short paths of acquire.lua, which follows.
+-- The short paths of acquire.lua, which follows. Nothing is defined for them.
 --
--- A body that is to run once, and has run: its result is the reply, whatever the lock holds. A request with an entry in the queue takes
--- the long path, which takes the entry out.
-local result = KEYS[7] and redis.call('GET', KEYS[7])
-if result and not tonumber(ARGV[5]) then
-  return {2, result}
-end
--- The lock is free, and none waits: the body is to run. An id of the clock that is no token, or too small, is left to the long path.
-if KEYS[7] and not result and not tonumber(ARGV[5]) and redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
-  local id = redis.pcall('XADD', KEYS[2], 'MAXLEN', '0', '*', '', '')
-  local millis, sequence = string.match(type(id) == 'string' and id or '', '^(%d+)-(%d+)$')
-  local token = millis and tonumber(sequence) < 2048 and millis * 2048 + sequence
-  if token and token > tonumber(ARGV[3]) and token < 9007199254740991 then
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-    return {1, token, 1}
+local kind_word = string.sub(ARGV[6], -1)
+-- A body is to run once, and this request has no entry in the queue yet.
+if kind_word == 'o' and not tonumber(ARGV[5]) then
+  -- It has run: its result is the reply, whatever the lock holds.
+  local result = redis.call('GET', KEYS[7])
+  if result then
+    return {2, result}
+  end
+  -- The lock is free, and none waits. An id of the clock that is no token, or too small, is left to the long path.
+  if redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
+    local id = redis.pcall('XADD', KEYS[2], 'MAXLEN', '0', '*', '', '')
+    local millis, sequence = string.match(type(id) == 'string' and id or '', '^(%d+)-(%d+)$')
+    local token = millis and tonumber(sequence) < 2048 and millis * 2048 + sequence
+    if token and token > tonumber(ARGV[3]) and token < 9007199254740991 then
+      redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+      return {1, token, 1}
+    end
   end
 end
--- A request for the lock alone that waits for the first time. If the holder is another process like this one, its release will grant
--- the lock to the queue.
-if ARGV[5] == 'wait' and (KEYS[7] or string.sub(ARGV[6], -1) == 'x') then
+-- An exclusive request waits for the first time. If the holder is another process like this one, its release will grant the lock to the
+-- queue.
+if ARGV[5] == 'wait' and (kind_word == 'x' or kind_word == 'o') then
   local holder = redis.call('GET', KEYS[1])
   if holder and holder ~= ARGV[1] and string.sub(holder, 1, 4) == 'lc1:' then
     local time = redis.call('TIME')

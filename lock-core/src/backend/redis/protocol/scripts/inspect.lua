@@ -1,6 +1,6 @@
 -- Looks at a lock and its queue.
 --
--- The keys are those of queue.lua.
+-- The keys are the first seven of queue.lua.
 --
 -- ARGV[1]  how many holders and how many waiting requests are named, at most
 --
@@ -12,31 +12,55 @@
 -- - without one, and the label, empty if it has none. The longest lease comes first.
 -- Queue: the kind and the label of each waiting request, in the order of joining.
 -- Result: for how many milliseconds the result of a run is kept; negative if there is none.
-local function process_of(entry)
-  local _, _, _, kind, token = string.match(entry, ENTRY)
-  return string.match(token or '', '^lc[01]:(.*):') or '', kind
+--
+-- Changes nothing.
+local MOST = tonumber(ARGV[1])
+
+-- The kind and the label of an entry; both are empty if it is none.
+local function process_of(text)
+  local entry = parse(text)
+  return entry and entry.kind or '', entry and string.match(entry.token, '^lc[01]:(.*):') or ''
 end
 
--- The first requests of both queues, in the order of joining.
+-- Adds the first entries of a band of the queue, with their places. `band`: the lowest score, the highest, and what is added to places.
+local function add_waiters(found, band)
+  -- There is none in what is no queue.
+  local entries = redis.pcall('ZRANGEBYSCORE', KEYS[3], band[1], band[2], 'WITHSCORES', 'LIMIT', 0, MOST)
+  for i = 1, entries.err and 0 or #entries, 2 do
+    found[#found + 1] = {entries[i], tonumber(entries[i + 1]) - band[3]}
+  end
+end
+
+-- The first requests of both bands, in the order of joining.
 local function first_waiters()
   local found, queue = {}, {}
-  for _, band in ipairs({{'-inf', '(' .. OTHERS, 0}, {OTHERS, '+inf', BAND}}) do
-    -- There is none in what is no queue.
-    local entries = redis.pcall('ZRANGEBYSCORE', KEYS[3], band[1], band[2], 'WITHSCORES', 'LIMIT', 0, ARGV[1])
-    for i = 1, entries.err and 0 or #entries, 2 do
-      found[#found + 1] = {entries[i], tonumber(entries[i + 1]) - band[3]}
-    end
-  end
+  add_waiters(found, {'-inf', '(' .. OTHERS, 0})
+  add_waiters(found, {OTHERS, '+inf', BAND})
   table.sort(found, function(one, other) return one[2] < other[2] end)
-  for i = 1, math.min(#found, tonumber(ARGV[1])) do
-    local label, kind = process_of(found[i][1])
-    queue[i] = (kind or '') .. ' ' .. label
+  for i = 1, math.min(#found, MOST) do
+    local kind, label = process_of(found[i][1])
+    queue[i] = kind .. ' ' .. label
   end
   return queue
 end
 
+-- The leases of the holders beside each other. One at least: a list shows it.
+local function leases_of(now_ms)
+  local holders, permits, most = KEYS[5], KEYS[6], math.max(1, MOST)
+  local found, leases = redis.call('ZREVRANGE', holders, 0, most, 'WITHSCORES'), {}
+  for i = 1, #found, 2 do
+    local text, left = found[i], tonumber(found[i + 1]) - now_ms
+    if text ~= '#' and left > 0 and #leases < most then
+      local permit = redis.pcall('ZSCORE', permits, text)
+      local _, label = process_of(text)
+      leases[#leases + 1] = string.format('%.0f %s %s', left, type(permit) == 'string' and permit or '-', label)
+    end
+  end
+  return leases
+end
+
 local holder = redis.call('GET', KEYS[1])
-local result = redis.call('PTTL', (string.gsub(KEYS[3], 'waiters:', 'result:', 1)))
+local result = redis.call('PTTL', KEYS[7])
 if not holder then
   return result > 0 and {'', -2, 0, 0, {}, {}, result} or {}
 end
@@ -45,20 +69,9 @@ local waiting = redis.pcall('ZCARD', KEYS[3])
 waiting = type(waiting) == 'number' and waiting or 0
 local remaining = redis.call('PTTL', KEYS[1])
 local queue = waiting > 0 and first_waiters() or {}
-if string.sub(holder, 1, 4) ~= 'lc1+' then
+if not is_marker(holder) then
   return {holder, remaining, waiting, 1, {}, queue, result}
 end
-local now_ms = math.floor(microseconds() / 1000)
+local now_ms = milliseconds({})
 local holders = redis.call('ZCOUNT', KEYS[5], string.format('(%.0f', now_ms), '(9007199254740991')
--- One at least: a list shows it.
-local most = math.max(1, tonumber(ARGV[1]))
-local found, leases = redis.call('ZREVRANGE', KEYS[5], 0, most, 'WITHSCORES'), {}
-for i = 1, #found, 2 do
-  local entry, left = found[i], tonumber(found[i + 1]) - now_ms
-  if entry ~= '#' and left > 0 and #leases < most then
-    local permit = redis.pcall('ZSCORE', KEYS[6], entry)
-    local label = process_of(entry)
-    leases[#leases + 1] = string.format('%.0f %s %s', left, type(permit) == 'string' and permit or '-', label)
-  end
-end
-return {holder, remaining, waiting, holders, leases, queue, result}
+return {holder, remaining, waiting, holders, leases_of(now_ms), queue, result}

@@ -10,46 +10,24 @@
 //! - a counter of permits: a crash would leave it wrong;
 //! - for permits, to enter by a free number below `n` alone: a fifth holder could enter with `n = 4`.
 
+mod texts;
+
 use std::sync::LazyLock;
 
 use redis::{ServerErrorKind, Value};
 
-use crate::backend::redis::transport::command::{Arg, Commands, command};
+use crate::backend::redis::transport::{
+    command::{Arg, Commands, command},
+    errors,
+};
 
-/// Joins files into one script.
-macro_rules! script {
-    ($($file:literal),+) => {
-        LazyLock::new(|| Lua::new(concat!($(include_str!($file)),+)))
+macro_rules! programs {
+    ($($name:ident)+) => {
+        $(pub(super) static $name: LazyLock<Lua> = LazyLock::new(|| Lua::new(texts::$name));)+
     };
 }
 
-// A short path comes first: most calls end there, and never define the functions that come after.
-pub(super) static ACQUIRE: LazyLock<Lua> = script!(
-    "acquire_short.lua",
-    "queue.lua",
-    "advance.lua",
-    "acquire.lua"
-);
-pub(super) static RELEASE: LazyLock<Lua> = script!(
-    "release_short.lua",
-    "queue.lua",
-    "advance.lua",
-    "release.lua"
-);
-/// The usual release has a program of its own: fewer keys and arguments cost the server a tenth of a lock.
-pub(super) static RELEASE_UNCONTENDED: LazyLock<Lua> = script!("release_uncontended.lua");
-pub(super) static FORCE_RELEASE: LazyLock<Lua> =
-    script!("queue.lua", "advance.lua", "force_release.lua");
-pub(super) static RENEW: LazyLock<Lua> =
-    script!("renew_short.lua", "queue.lua", "advance.lua", "renew.lua");
-pub(super) static INSPECT: LazyLock<Lua> = script!("queue.lua", "inspect.lua");
-/// Those of a lock that is only tried.
-pub(super) static TRIAL: LazyLock<Lua> = script!("trial.lua");
-/// Deletes the second key, at the server of the first one.
-pub(super) static FORGET: LazyLock<Lua> =
-    LazyLock::new(|| Lua::new("return redis.call('DEL', KEYS[2])"));
-pub(super) static PROPOSE: LazyLock<Lua> = script!("counter.lua", "propose.lua");
-pub(super) static MARK: LazyLock<Lua> = script!("counter.lua", "mark.lua");
+programs! { ACQUIRE RELEASE RELEASE_UNCONTENDED FORCE_RELEASE RENEW INSPECT TRIAL FORGET PROPOSE MARK }
 
 /// One script. Keys and values reach it as arguments only, never as part of its text.
 pub(crate) struct Lua {
@@ -58,10 +36,41 @@ pub(crate) struct Lua {
 }
 
 /// The keys and arguments of a script call.
+///
+/// A call declares every key that its script may use: some servers refuse all others. But a node of a cluster that is giving a slot away,
+/// or receiving it, refuses a call that declares a missing key beside others (`TRYAGAIN`). Such a call was not executed. It is sent once
+/// more with the few keys that exist for as long as its lease, or its place in the queue, and the script leaves out what needs the others.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    pub(super) keys: &'a [Arg<'a>],
-    pub(super) arguments: &'a [Arg<'a>],
+    keys: &'a [Arg<'a>],
+    /// Empty: the script needs all keys.
+    few: &'a [Arg<'a>],
+    arguments: &'a [Arg<'a>],
+}
+
+impl<'a> Call<'a> {
+    /// A call that is not executed while a key is missing on a node whose slot moves.
+    pub(super) fn of(keys: &'a [Arg<'a>], arguments: &'a [Arg<'a>]) -> Self {
+        Self {
+            keys,
+            few: &[],
+            arguments,
+        }
+    }
+
+    /// The same call with these keys for a slot that moves.
+    pub(super) fn with_few(self, few: &'a [Arg<'a>]) -> Self {
+        Self { few, ..self }
+    }
+
+    /// The call to send after this reply, if it refuses this one for a missing key.
+    pub(super) fn after_refused_keys(self, reply: &Value) -> Option<Self> {
+        let Value::ServerError(error) = reply else {
+            return None;
+        };
+        (!self.few.is_empty() && errors::code_of(error) == "TRYAGAIN")
+            .then_some(Self::of(self.few, self.arguments))
+    }
 }
 
 impl Lua {

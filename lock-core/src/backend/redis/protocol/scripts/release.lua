@@ -1,6 +1,7 @@
 -- Releases a lock in any mode, if the owner token still holds it, and lets waiters in. Takes an entry out of the queue, too.
 --
--- The keys are those of queue.lua.
+-- The keys are the first seven of queue.lua. The release of an exclusive request may be sent with the first four, see there. Then it frees
+-- the lock, or grants it to an exclusive entry that is the first of the queue. Other waiters are let in by their next checks.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
@@ -10,95 +11,101 @@
 -- ARGV[6]  for how many milliseconds the result is kept.
 --
 -- Returns 1 if released, 0 if it was no holder, 2 if the server has no memory for the result: then nothing has changed.
-local lock, queue, holders, permits = KEYS[1], KEYS[3], KEYS[5], KEYS[6]
-local token, known, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3] or 0)
-local own = ARGV[4] and ARGV[4] .. ' ' .. token
-local holder = redis.pcall('GET', lock)
-if holder == token and ARGV[5] then
-  -- The first write of the call: a server that is out of memory would permit it after another one, and results are large.
-  local stored = redis.pcall('SET', KEYS[7], ARGV[5], 'PX', ARGV[6])
+--
+-- Changes any of the keys: it lets in whoever may enter, see phases.lua. It never fails for want of memory, but for that of the result.
+--
+-- This file is for a lock that was held alone, and hands it to an exclusive entry. All else goes on to release_beside.lua.
+
+local TOKEN = ARGV[1]
+-- For how many milliseconds the lock is kept.
+local KEEP = tonumber(ARGV[3] or 0)
+-- The entry of the asking process, which leaves.
+local LEAVING = ARGV[4] and ARGV[4] .. ' ' .. TOKEN
+
+-- Stores the result of a run. Returns nothing if that succeeded; else the reply of the release.
+--
+-- It is the first write of the call: a server that is out of memory would permit it after another one, and results are large.
+local function store_result(value, keep)
+  local result = KEYS[7]
+  local stored = redis.pcall('SET', result, value, 'PX', keep)
   if stored.err then
     return string.find(stored.err, 'OOM ', 1, true) and 2 or stored
   end
 end
-if own then
-  leave(own)
+
+-- Grants the lock to the first entry of the queue, or frees it if there is none. Returns whether that was possible: the first entry may
+-- be of another kind.
+--
+-- Mostly the next one is exclusive, too, and takes fewer commands than advance() needs. Shared ones would stand first.
+-- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
+-- Bounded by the queue: each round takes an entry out.
+local function hand_over(q)
+  local lock, queue = KEYS[1], KEYS[3]
+  local first = redis.pcall('ZPOPMIN', queue)
+  while first[1] do
+    local entry = parse(first[1])
+    if entry and entry.kind ~= 'x' then
+      -- If it cannot be put back, its next check does that.
+      redis.pcall('ZADD', queue, first[2], first[1])
+      return false
+    end
+    -- A member that is no entry was not written by us, and is passed over, too.
+    if entry and not is_silent(q, first[1], first[2] - BAND) then
+      local fencing = next_token(q)
+      if not fencing then
+        redis.call('DEL', lock)
+        return true
+      end
+      if notify(entry, string.format('%.0f', fencing)) then
+        redis.call('SET', lock, entry.token, 'PX', entry.ttl)
+        return true
+      end
+    end
+    first = redis.pcall('ZPOPMIN', queue)
+  end
+  if first.err then
+    return false
+  end
+  -- The exclusive phase ends.
+  drop_cut()
+  redis.call('DEL', lock)
+  return true
+end
+
+local lock, holders = KEYS[1], KEYS[5]
+local holder = redis.pcall('GET', lock)
+if holder == TOKEN and ARGV[5] then
+  local failed = store_result(ARGV[5], ARGV[6])
+  if failed then
+    return failed
+  end
+end
+if LEAVING then
+  leave(LEAVING)
 end
 -- A key of another type is another's. Any other error is returned.
 if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end
-
-if holder == token and keep > 0 then
-  redis.call('PEXPIRE', lock, ARGV[3])
-  -- The key no longer holds the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it. A server that is
-  -- out of memory leaves the value as it is: a release must succeed there, too.
-  redis.pcall('SET', lock, token .. '.', 'KEEPTTL')
-  return 1
-end
-
-if holder == token then
-  -- Mostly the next one is exclusive, too, and takes fewer commands than advance() needs. Shared ones would stand first.
-  -- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
-  -- Bounded by the queue: each round takes an entry out.
-  local first = redis.pcall('ZPOPMIN', queue)
-  while first[1] do
-    local channel, number, ttl, kind, waiter = string.match(first[1], ENTRY)
-    if kind and kind ~= 'x' then
-      redis.call('ZADD', queue, first[2], first[1])
-      break
-    end
-    -- A member that is no entry was not written by us, and is passed over, too.
-    if kind and not is_silent(first[1], first[2] - BAND) then
-      local fencing = next_token(known)
-      if not fencing then
-        return redis.call('DEL', lock)
-      end
-      if notify(channel, number, waiter, string.format('%.0f', fencing)) then
-        redis.call('SET', lock, waiter, 'PX', ttl)
-        return 1
-      end
-    end
-    first = redis.pcall('ZPOPMIN', queue)
+local q = {known = tonumber(ARGV[2]), holder = holder or nil, now = nil, refused = nil}
+if holder == TOKEN then
+  if KEEP > 0 then
+    redis.call('PEXPIRE', lock, ARGV[3])
+    -- The key no longer holds the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it. A server that is
+    -- out of memory leaves the value as it is: a release must succeed there, too.
+    redis.pcall('SET', lock, TOKEN .. '.', 'KEEPTTL')
+    return 1
   end
-  -- The exclusive phase ends.
-  redis.pcall('ZREM', KEYS[4], '#')
-  if not advance(known) then
-    redis.call('DEL', lock)
+  if hand_over(q) then
+    return 1
   end
-  return 1
-end
-
-if not holder then
-  advance(known)
-  return 0
-end
-if string.sub(holder, 1, 4) ~= 'lc1+' then
-  if own then
+elseif q.holder and not is_marker(q.holder) then
+  if LEAVING then
     -- The phase is an exclusive one, also if its holder took the lock without the queue.
-    redis.pcall('ZREM', KEYS[4], '#')
+    drop_cut()
   end
   return 0
 end
-
-local released = 0
-local ends = own and redis.call('ZSCORE', holders, own)
-if ends then
-  local now_ms = math.floor(microseconds() / 1000)
-  released = tonumber(ends) > now_ms and 1 or 0
-  redis.call('ZREM', holders, own)
-  local permit = string.sub(holder, 5, 5) == 'p' and redis.call('ZSCORE', permits, own)
-  if permit then
-    redis.call('ZREM', permits, own)
-  end
-  if released == 1 and keep > 0 then
-    -- The entry no longer has the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it.
-    redis.call('ZADD', holders, now_ms + keep, own .. '.')
-    if permit then
-      redis.call('ZADD', permits, permit, own .. '.')
-    end
-  end
+if not holders then
+  return q.holder == TOKEN and redis.call('DEL', lock) or 0
 end
--- Also after an exclusive request: the shared entries behind it may have waited for it only.
-advance(known, nil, settle(holder))
-return released

@@ -1,4 +1,4 @@
--- The short path of renew.lua: an exclusive lease. The call ends here, unless it asks for fencing tokens.
+-- The short path of renew.lua: an exclusive lease. The call ends here, unless it asks for fencing tokens, and declares their clock.
 if not ARGV[5] then
   local holder = redis.pcall('GET', KEYS[1])
   -- A key of another type is another's, too. Any other error is returned.
@@ -12,7 +12,7 @@ if not ARGV[5] then
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
   end
-  if not ARGV[4] then
+  if not ARGV[4] or not KEYS[2] then
     return 1
   end
 end

@@ -1,0 +1,76 @@
+-- Holders beside each other, in shared or permits mode: their marker and their leases.
+--
+-- A holder is an entry in the set of holders with the end of its lease; with a permit, it is in the set of permits, too. It comes into both
+-- by one call, see phases.lua and permits.lua, and leaves both by one call: by its release, or by settle() after its lease has ended.
+
+local function milliseconds(q)
+  return math.floor(microseconds(q) / 1000)
+end
+
+local function is_shared(holder)
+  return holder and string.sub(holder, 1, 5) == 'lc1+s'
+end
+
+local function is_permits(holder)
+  return holder and string.sub(holder, 1, 5) == 'lc1+p'
+end
+
+-- Sets the marker's expiry after the set of holders was evicted. Holders that are not in it may count on the marker, so its expiry is never
+-- shortened any more. `ends`: the last end of a lease in the set, if it was made anew.
+local function keep_marker(q, ends)
+  local lock, holders = KEYS[1], KEYS[5]
+  local left = redis.call('PTTL', lock)
+  if ends then
+    if left < tonumber(ends) - milliseconds(q) then
+      redis.call('PEXPIREAT', lock, ends)
+    end
+    -- The first one to enter since then has made the set, without an expiry.
+    redis.call('PEXPIREAT', holders, ends)
+  elseif left == -1 and q.own_ttl then
+    -- Another client removed the expiry, and no renewal has set it again since then: the holders have gone, and their set has
+    -- expired. If it was evicted, they have gone after their ttl at the latest, which is usually the ttl of this request, too.
+    redis.call('PEXPIRE', lock, q.own_ttl)
+  end
+end
+
+-- Takes out holders with a lease that has ended, and sets the marker's expiry to the latest end of the others. If no holder is left, the
+-- lock is free.
+local function settle(q)
+  local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
+  local has_permits = is_permits(q.holder)
+  if has_permits then
+    local over = redis.call('ZRANGEBYSCORE', holders, '-inf', milliseconds(q))
+    if over[1] then
+      redis.call('ZREM', holders, unpack(over))
+      redis.call('ZREM', permits, unpack(over))
+    end
+  else
+    redis.call('ZREMRANGEBYSCORE', holders, '-inf', milliseconds(q))
+  end
+  local last = redis.call('ZREVRANGE', holders, 0, 1, 'WITHSCORES')
+  if last[1] ~= '#' then
+    keep_marker(q, last[2])
+  elseif last[3] then
+    redis.call('PEXPIREAT', lock, last[4])
+    redis.call('PEXPIREAT', holders, last[4])
+    if has_permits then
+      redis.call('PEXPIREAT', permits, last[4])
+    end
+  else
+    redis.call('DEL', lock, holders, permits)
+    q.holder = nil
+  end
+end
+
+-- Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit.
+-- A key of another type is no queue.
+local function is_contended(q)
+  local queue = KEYS[3]
+  local waiting
+  if is_shared(q.holder) then
+    waiting = redis.pcall('ZCOUNT', queue, OTHERS, '+inf')
+  else
+    waiting = redis.pcall('EXISTS', queue)
+  end
+  return type(waiting) == 'number' and waiting > 0 and 1 or 0
+end

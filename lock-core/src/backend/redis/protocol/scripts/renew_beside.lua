@@ -1,0 +1,33 @@
+-- The second part of renew.lua: a lease beside others.
+
+-- Renews the lease of an entry. Returns whether it is a holder.
+local function renew_beside(q, text)
+  local holders = KEYS[5]
+  local ends = redis.call('ZSCORE', holders, text)
+  if not ends or tonumber(ends) <= milliseconds(q) then
+    return false
+  end
+  -- Takes nothing out. But it is a write that a server permits when it is out of memory, and then it permits the others of the call.
+  redis.call('ZREM', holders, '')
+  redis.call('ZADD', holders, 'GT', milliseconds(q) + ARGV[2], text)
+  settle(q)
+  return true
+end
+
+local lock, queue = KEYS[1], KEYS[3]
+local has_few_keys = not KEYS[4]
+if has_few_keys then
+  KEYS[5], KEYS[6] = KEYS[2], KEYS[3]
+end
+local holder = redis.pcall('GET', lock)
+-- A key of another type is another's, too. Any other error is returned.
+if type(holder) == 'table' then
+  return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
+end
+q.holder = holder
+if not is_marker(holder) or not renew_beside(q, ARGV[5] .. ' ' .. ARGV[1]) then
+  return 0
+end
+if has_few_keys or redis.pcall('EXISTS', queue) ~= 1 then
+  return {1, 0}
+end

@@ -1,0 +1,36 @@
+//! The text of each program: its files, joined.
+//!
+//! The first file has the short paths of the program: most calls end there, and never define the functions that come after. What fewer
+//! calls need comes later.
+
+/// Joins files.
+macro_rules! joined {
+    ($($file:literal)+) => {
+        concat!($(include_str!($file)),+)
+    };
+}
+
+pub(crate) const ACQUIRE: &str = joined!(
+    "acquire_short.lua" "grant.lua" "queue.lua" "acquire.lua" "holders.lua" "once.lua" "permits.lua" "phases.lua" "acquire_beside.lua"
+);
+pub(crate) const RELEASE: &str = joined!(
+    "release_short.lua" "grant.lua" "queue.lua" "release.lua" "holders.lua" "release_beside.lua" "once.lua" "permits.lua" "phases.lua"
+    "release_waiters.lua"
+);
+/// The usual release has a program of its own: fewer keys and arguments cost the server a tenth of a lock.
+pub(crate) const RELEASE_UNCONTENDED: &str = joined!("release_uncontended.lua");
+pub(crate) const FORCE_RELEASE: &str = joined!(
+    "grant.lua" "queue.lua" "holders.lua" "once.lua" "permits.lua" "phases.lua" "force_release.lua"
+);
+pub(crate) const RENEW: &str = joined!(
+    "renew_short.lua" "grant.lua" "queue.lua" "renew.lua" "holders.lua" "renew_beside.lua" "once.lua" "permits.lua" "phases.lua"
+    "renew_waiters.lua"
+);
+pub(crate) const INSPECT: &str = joined!("grant.lua" "queue.lua" "holders.lua" "inspect.lua");
+/// Of a lock that is only tried.
+pub(crate) const TRIAL: &str = joined!("trial.lua");
+/// Deletes the second key, at the server of the first one.
+pub(crate) const FORGET: &str = "return redis.call('DEL', KEYS[2])";
+/// Of one of several servers.
+pub(crate) const PROPOSE: &str = joined!("counter.lua" "propose.lua");
+pub(crate) const MARK: &str = joined!("counter.lua" "mark.lua");

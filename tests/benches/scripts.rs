@@ -1,0 +1,216 @@
+//! The processor time that the server spends on one call of a program: of the frequent cases of waiting, releasing and renewing.
+
+use lock_tests::{
+    RedisServer,
+    scripts::{ACQUIRE, RELEASE, RENEW},
+};
+use redis::{Connection, Pipeline, Value};
+
+use crate::{
+    cores::start_server,
+    report,
+    sample::{float, median},
+};
+
+/// The calls of one sample: few enough that the scheduler mostly leaves the server alone for so long.
+const CALLS: usize = 128;
+const BATCH: usize = 512;
+const ROUNDS: usize = 60;
+
+const HOLDER: &str = "lc1:host-a/1:11111111-2222-3333-4444-555555555555";
+const WAITER: &str = "lc1:host-b/2:66666666-2222-3333-4444-555555555555";
+const TTL: &str = "60000";
+/// Longer, so that a renewal changes something.
+const RENEWED: &str = "120000";
+const GRANTS: &str = "__lock_core__:grants:bench";
+
+/// A program that the server knows.
+struct Program(String);
+
+struct Bench {
+    connection: Connection,
+    acquire: Program,
+    release: Program,
+    renew: Program,
+}
+
+/// The keys of a lock, all but the mark of processes that poll.
+fn keys(lock: &str) -> [String; 7] {
+    let beside = |name: &str| format!("__lock_core__:{name}:{lock}");
+    [
+        lock.to_owned(),
+        "__lock_core__:clock".to_owned(),
+        beside("waiters"),
+        beside("beats"),
+        beside("holders"),
+        beside("seats"),
+        beside("result"),
+    ]
+}
+
+fn locks(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|number| format!("lock:bench:{number}"))
+}
+
+impl Bench {
+    fn new(server: &RedisServer) -> Self {
+        let mut connection = connect(server);
+        let mut load = |text: &str| {
+            let mut load = redis::cmd("SCRIPT");
+            let hash = load.arg("LOAD").arg(text).query(&mut connection);
+            Program(hash.expect("a server that runs scripts"))
+        };
+        let (acquire, release, renew) = (load(ACQUIRE), load(RELEASE), load(RENEW));
+        Self {
+            connection,
+            acquire,
+            release,
+            renew,
+        }
+    }
+
+    /// Calls a program once for each lock, in one message. Returns the replies.
+    fn each(
+        &mut self,
+        count: usize,
+        program: fn(&Self) -> &Program,
+        declared: usize,
+        arguments: impl Fn(usize) -> Vec<String>,
+    ) -> Vec<Value> {
+        let mut calls = Pipeline::new();
+        for (number, lock) in locks(count).enumerate() {
+            let call = calls.cmd("EVALSHA").arg(&program(self).0).arg(declared);
+            call.arg(&keys(&lock)[..declared]).arg(arguments(number));
+        }
+        calls.query(&mut self.connection).expect("replies")
+    }
+
+    /// The microseconds of a call of `each`, on average.
+    fn cost(&mut self, count: usize, each: impl FnOnce(&mut Self)) -> f64 {
+        self.run(&["CONFIG", "RESETSTAT"]);
+        each(self);
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query(&mut self.connection)
+            .expect("a running server");
+        let line = info.lines();
+        let mut line = line.filter_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let fields = line.next().expect("scripts were called").split(',');
+        let mut field = fields.filter_map(|field| field.strip_prefix("usec="));
+        let micros: u64 = field.next().and_then(|it| it.parse().ok()).expect("a time");
+        float(micros) / float(count as u64)
+    }
+
+    fn run(&mut self, words: &[&str]) {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command
+            .exec(&mut self.connection)
+            .expect("a running server");
+    }
+
+    fn hold(&mut self, count: usize) {
+        let mut sets = Pipeline::new();
+        for lock in locks(count) {
+            sets.cmd("SET").arg(lock).arg(HOLDER).arg("PX").arg(TTL);
+        }
+        sets.exec(&mut self.connection).expect("a running server");
+    }
+
+    fn acquire(&mut self, token: &str, mode: impl Fn(usize) -> String) -> Vec<Value> {
+        let entry = format!("bench 1 {TTL} x");
+        let words = |mode: String| [token, TTL, "0", "1", &mode, &entry].map(str::to_owned);
+        self.each(
+            CALLS,
+            |bench| &bench.acquire,
+            7,
+            |number| words(mode(number)).to_vec(),
+        )
+    }
+
+    /// Returns the places.
+    fn wait(&mut self) -> Vec<String> {
+        let replies = self.acquire(WAITER, |_| "wait".to_owned());
+        let place = |reply: &Value| {
+            let words = reply.as_sequence().expect("a reply to a waiter");
+            redis::from_redis_value_ref::<u64>(&words[2]).expect("a place")
+        };
+        replies.iter().map(|it| place(it).to_string()).collect()
+    }
+
+    fn release(&mut self) {
+        let words = || vec![HOLDER.to_owned(), "0".to_owned()];
+        self.each(CALLS, |bench| &bench.release, 7, |_| words());
+    }
+
+    fn renew(&mut self, count: usize) {
+        let words = || vec![HOLDER.to_owned(), RENEWED.to_owned()];
+        self.each(count, |bench| &bench.renew, 1, |_| words());
+    }
+}
+
+fn connect(server: &RedisServer) -> Connection {
+    let client = redis::Client::open(server.url()).expect("a url");
+    client.get_connection().expect("a running server")
+}
+
+type Case = (&'static str, fn(&mut Bench) -> f64);
+
+const CASES: [Case; 7] = [
+    ("an acquire of a free lock", |bench| {
+        bench.cost(CALLS, |bench| {
+            drop(bench.acquire(HOLDER, |_| "try".to_owned()));
+        })
+    }),
+    ("a first wait", |bench| {
+        bench.hold(CALLS);
+        bench.cost(CALLS, |bench| drop(bench.wait()))
+    }),
+    ("a check of a waiter", |bench| {
+        bench.hold(CALLS);
+        let places = bench.wait();
+        bench.cost(CALLS, |bench| {
+            drop(bench.acquire(WAITER, |number| places[number].clone()));
+        })
+    }),
+    ("a release without a waiter", |bench| {
+        bench.hold(CALLS);
+        bench.cost(CALLS, Bench::release)
+    }),
+    ("a release with a waiter", |bench| {
+        bench.hold(CALLS);
+        drop(bench.wait());
+        bench.cost(CALLS, Bench::release)
+    }),
+    ("a renewal", |bench| {
+        bench.hold(1);
+        bench.cost(1, |bench| bench.renew(1))
+    }),
+    ("each of 512 renewals", |bench| {
+        bench.hold(BATCH);
+        bench.cost(BATCH, |bench| bench.renew(BATCH))
+    }),
+];
+
+pub(crate) fn run() {
+    let server = start_server();
+    let mut listener = connect(&server);
+    let mut listener = listener.as_pubsub();
+    // A grant that reaches no process is no grant.
+    listener.subscribe(GRANTS).expect("a running server");
+    let mut bench = Bench::new(&server);
+    let mut samples: [Vec<f64>; CASES.len()] = Default::default();
+    for _ in 0..ROUNDS {
+        for ((_, case), samples) in CASES.iter().zip(&mut samples) {
+            bench.run(&["FLUSHALL"]);
+            samples.push(case(&mut bench));
+        }
+    }
+    report::title(
+        "microseconds of the server for one call of a program: the least, and the median",
+    );
+    for ((name, _), samples) in CASES.iter().zip(samples) {
+        let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        println!("  {name:<30} {least:>8.2} {:>8.2}", median(samples));
+    }
+}
