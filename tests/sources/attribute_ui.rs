@@ -54,7 +54,7 @@ fn what_must_not_compile_is_refused_as_expected() {
 
 #[test]
 fn the_users_own_mistakes_look_as_without_the_attribute() {
-    run_all("same", 15, |case| {
+    run_all("same", 5, |case| {
         let locked = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)"])?;
         let plain = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)", "--cfg=plain"])?;
         if plain.is_empty() {
