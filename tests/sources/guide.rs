@@ -188,13 +188,6 @@ fn the_code_of_each_page_is_compiled() {
     }
 }
 
-/// A reader decides in a few minutes. What only some readers need has a page of its own.
-#[test]
-fn the_readme_has_1500_words_at_most() {
-    let words = read("README.md").split_whitespace().count();
-    assert!(words <= 1_500, "{words}");
-}
-
 #[test]
 fn the_picture_of_a_lock_is_what_its_program_draws() {
     let output = Command::new("python3")

@@ -1,8 +1,8 @@
 //! Checks of text that is read or compiled and never run: sources, manifests, pages that name tests, mistakes in the
 //! attribute.
 
+mod alerts;
 mod attribute_ui;
-mod documented;
 mod exported;
 mod files;
 mod guide;
@@ -11,4 +11,3 @@ mod manifests;
 mod public_interface;
 mod reliability;
 mod rooms;
-mod yaml;
