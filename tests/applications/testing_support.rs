@@ -330,19 +330,6 @@ async fn a_fault_of_one_key_leaves_the_others_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loss_of_one_of_several_keys_is_the_loss_of_all() {
-    let (locks, faults) = LockManager::in_memory_with_faults();
-    let guard = locks
-        .acquire_all(["a", "b"], options())
-        .await
-        .expect("free");
-    faults.lose("b");
-    let start = Instant::now();
-    assert_eq!(guard.lease().lost().await, LeaseLost::TakenAway);
-    assert_eq!(start.elapsed(), Duration::ZERO);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_fault_finds_its_key_behind_the_prefix_of_the_manager() {
     let builder = LockManager::builder().key_prefix("shop:");
     let (locks, faults) = builder.in_memory_with_faults();

@@ -134,10 +134,8 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
-    use crate::wait::eventually_blocking;
 
     #[test]
     #[should_panic(expected = "the process failed: exit status: 7")]

@@ -610,11 +610,7 @@ fn replica_of(port: u16) -> [String; 3] {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{Read, Write},
-        net::{TcpListener, TcpStream},
-        path::Path,
-    };
+    use std::{net::TcpListener, path::Path};
 
     use super::*;
     use crate::wait::eventually_blocking;

@@ -11,7 +11,6 @@ use std::{
 
 use lock_core::{
     LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current_lease,
-    inspect::Holder,
 };
 use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options, run_in_a_row};
 use tokio::{
@@ -22,28 +21,6 @@ use tokio::{
 async fn is_free(locks: &LockManager) -> bool {
     let tried = locks.try_acquire("k", options()).await;
     tried.expect("a reply").is_some()
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_task_holds_the_lock_at_a_time() {
-    let locks = LockManager::in_memory();
-    let inside = Arc::new(AtomicU32::new(0));
-    let mut tasks = JoinSet::new();
-    for _ in 0..20 {
-        let (locks, inside) = (locks.clone(), inside.clone());
-        tasks.spawn(async move {
-            for _ in 0..10 {
-                let guard = locks.acquire("k", options()).await.expect("waits its turn");
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                tokio::task::yield_now().await;
-                inside.fetch_sub(1, Ordering::SeqCst);
-                guard.release().await.expect("still held");
-            }
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.expect("no assertion failed");
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,31 +46,6 @@ async fn first_come_first_served_among_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_keys_are_other_locks() {
-    let locks = LockManager::in_memory();
-    let _a = locks.acquire_free("a", options()).await;
-    let _b = locks
-        .acquire("b", options().no_wait())
-        .await
-        .expect("free too");
-}
-
-#[tokio::test(start_paused = true)]
-async fn trying_a_held_lock_says_none_at_once() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire_free("k", options()).await;
-    let start = Instant::now();
-    let tried = locks
-        .try_acquire("k", options().wait_forever())
-        .await
-        .expect("a reply");
-    assert!(tried.is_none());
-    assert_eq!(start.elapsed(), Duration::ZERO);
-    guard.release_held().await;
-    assert!(is_free(&locks).await);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_wait_ends_on_time_and_says_how_long_the_holder_has() {
     let locks = LockManager::in_memory();
     let _guard = locks.acquire_free("k", options().without_renewal()).await;
@@ -116,42 +68,6 @@ async fn a_wait_ends_on_time_and_says_how_long_the_holder_has() {
         retry_after <= SECOND * 6 && retry_after > SECOND * 5,
         "{retry_after:?}"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_that_goes_away_leaves_its_place_to_the_next() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire_free("k", options()).await;
-    let first = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.acquire("k", options()).await.map(drop) }
-    });
-    tokio::task::yield_now().await;
-    let second = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.acquire("k", options()).await.map(drop) }
-    });
-    tokio::task::yield_now().await;
-    first.abort();
-    drop(guard);
-    second.await.expect("not aborted").expect("granted");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire_free("k", options()).await;
-    for _ in 0..100 {
-        sleep(SECOND * 5).await;
-        assert!(!guard.lease().is_lost());
-        assert!(
-            guard.lease().remaining() > SECOND * 5,
-            "{:?}",
-            guard.lease().remaining()
-        );
-        assert!(!is_free(&locks).await);
-    }
-    guard.release().await.expect("held all the time");
 }
 
 #[tokio::test(start_paused = true)]
@@ -272,24 +188,6 @@ async fn a_lease_that_outlives_its_guard_says_that_it_was_released() {
     guard.release_held().await;
     assert_eq!(lease.lost().await, LeaseLost::Released);
     assert_eq!(lease.remaining(), Duration::ZERO);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_released_lock_that_was_taken_away_is_reported_as_lost() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire_free("k", options()).await;
-    locks.force_release("k").await.expect("works");
-    let released = guard.release().await;
-    assert!(
-        matches!(
-            released,
-            Err(LockError::Lost {
-                reason: LeaseLost::TakenAway,
-                ..
-            })
-        ),
-        "{released:?}"
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -425,35 +323,6 @@ async fn a_body_that_is_dropped_is_gone_before_its_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_a_held_key_again_succeeds_with_the_same_lease() {
-    let locks = LockManager::in_memory();
-    let inner = locks.clone();
-    locks
-        .run("k", options(), |lease| async move {
-            let again = inner
-                .acquire("k", options().no_wait())
-                .await
-                .expect("held by this task");
-            assert_eq!(again.lease().fencing_token(), lease.fencing_token());
-            again.release().await.expect("only its own share");
-            assert!(!lease.is_lost());
-            let token = inner
-                .run("k", options(), async |inner| inner.fencing_token())
-                .await;
-            assert_eq!(token.expect("held by this task"), lease.fencing_token());
-            assert!(!lease.is_lost());
-            let other = inner
-                .try_acquire("other", options())
-                .await
-                .expect("a reply");
-            assert!(other.is_some(), "another key is taken as usual");
-        })
-        .await
-        .expect("free");
-    assert!(is_free(&locks).await);
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_last_share_of_a_lease_lets_go() {
     let locks = LockManager::in_memory();
     let inner = locks.clone();
@@ -510,19 +379,6 @@ async fn a_bare_guard_does_not_mark_its_task() {
     let _guard = locks.acquire_free("k", options()).await;
     assert!(!is_free(&locks).await);
     assert!(current_lease().is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn managers_do_not_see_each_others_leases() {
-    let (one, other) = (LockManager::in_memory(), LockManager::in_memory());
-    one.run("k", options(), |outer| async move {
-        let token = other
-            .run("k", options(), async |inner| inner.fencing_token())
-            .await;
-        assert_ne!(token.expect("free there"), outer.fencing_token());
-    })
-    .await
-    .expect("free");
 }
 
 #[tokio::test(start_paused = true)]
@@ -586,31 +442,6 @@ async fn a_shutdown_waits_for_guards_and_refuses_new_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_drops_the_bodies_that_outlive_its_deadline() {
-    let locks = LockManager::in_memory();
-    let running = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.run("k", options(), |_| pending::<()>()).await }
-    });
-    tokio::task::yield_now().await;
-    let start = Instant::now();
-    locks.shutdown(SECOND * 5).await;
-    assert_eq!(start.elapsed().as_secs(), 5);
-    let result = running.await.expect("ends");
-    assert!(
-        matches!(
-            result,
-            Err(LockError::Lost {
-                reason: LeaseLost::Shutdown,
-                ..
-            })
-        ),
-        "{result:?}"
-    );
-    assert!(locks.inspect("k").await.expect("works").is_none());
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_a_shutdown_cannot_stop_ends_with_its_ttl() {
     let locks = LockManager::in_memory();
     let guard = locks.acquire_free("k", options()).await;
@@ -619,28 +450,6 @@ async fn what_a_shutdown_cannot_stop_ends_with_its_ttl() {
     assert!(locks.inspect("k").await.expect("works").is_some());
     sleep(SECOND * 10).await;
     assert!(locks.inspect("k").await.expect("works").is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn inspecting_shows_the_holder_and_the_waiters() {
-    let locks = LockManager::in_memory();
-    assert!(locks.inspect("k").await.expect("works").is_none());
-    let _guard = locks.acquire_free("k", options()).await;
-    let _waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.acquire("k", options()).await }
-    });
-    tokio::task::yield_now().await;
-    let info = locks.inspect("k").await.expect("works").expect("held");
-    assert_eq!(info.remaining, Some(SECOND * 10));
-    assert_eq!(info.waiters, 1);
-    let Holder::Ours(label) = info.holder else {
-        panic!("not ours")
-    };
-    assert!(
-        label.ends_with(&format!("/{}", std::process::id())),
-        "{label}"
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -756,38 +565,6 @@ fn outside_a_runtime_an_acquire_says_what_is_missing() {
         panic!("no error");
     };
     assert!(error.to_string().contains("tokio runtime"), "{error}");
-}
-
-#[test]
-fn a_manager_outlives_the_runtime_that_waited_with_it() {
-    let locks = LockManager::in_memory();
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .expect("a runtime")
-    };
-    let (first, second) = (runtime(), runtime());
-    // The first runtime dies with a held lease, a renewal and a waiter in it.
-    first.block_on(async {
-        let guard = locks.acquire_free("k", options()).await;
-        let waiting = locks.clone();
-        tokio::spawn(async move { waiting.acquire("k", options()).await.map(drop) });
-        tokio::task::yield_now().await;
-        std::mem::forget(guard);
-    });
-    drop(first);
-    second.block_on(async {
-        locks.force_release("k").await.expect("works");
-        let guard = locks
-            .acquire_free("other", LockOptions::new(SECOND * 3))
-            .await;
-        let held = guard.lease();
-        assert!(
-            timeout(SECOND * 4, held.lost()).await.is_err(),
-            "renewed in the second runtime"
-        );
-    });
 }
 
 #[tokio::test(start_paused = true)]

@@ -98,19 +98,6 @@ async fn another_request_with_the_key_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_not_remembered() {
-    let bodies = Bodies::default();
-    with_locks(LockManager::in_memory(), async {
-        for _ in 0..2 {
-            let declined = charge(7, "a".to_owned(), 0, bodies.clone()).await;
-            assert_eq!(declined, Err(Failed::Declined));
-        }
-    })
-    .await;
-    assert_eq!(bodies.count(), 2);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_body_goes_on_without_its_caller_and_a_repeat_gets_its_value() {
     let bodies = Bodies::default();
     with_locks(LockManager::in_memory(), async {

@@ -1,14 +1,6 @@
 //! Bodies that run once, on the backend inside the process and in virtual time.
 
-use std::{
-    cell::Cell,
-    future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{cell::Cell, future::pending, time::Duration};
 
 use lock_core::{
     LeaseLost, LockError, LockManager, OnceOptions, Remember, Remembered, Repeat, assert_held,
@@ -30,27 +22,6 @@ async fn run(locks: &LockManager, value: u32) -> Result<u32, LockError> {
     let ran: Result<Result<u32, String>, _> =
         locks.run_once("k", once(), async |_| Ok(value)).await;
     ran.map(|value| value.expect("it succeeds"))
-}
-
-#[tokio::test(start_paused = true)]
-async fn sixty_tasks_get_the_result_of_one_body() {
-    let locks = LockManager::in_memory();
-    let bodies = Arc::new(AtomicUsize::new(0));
-    let mut tasks = JoinSet::new();
-    for _ in 0..60 {
-        let (locks, bodies) = (locks.clone(), bodies.clone());
-        tasks.spawn(async move {
-            let body = async |_| {
-                sleep(SECOND * 5).await;
-                Ok::<_, String>(bodies.fetch_add(1, SeqCst))
-            };
-            locks.run_once("k", once(), body).await
-        });
-    }
-    for result in tasks.join_all().await {
-        assert_eq!(result.expect("no failed lock"), Ok(0));
-    }
-    assert_eq!(bodies.load(SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,23 +208,6 @@ async fn a_caller_that_is_dropped_while_it_waits_leaves_and_the_others_get_the_r
     assert_eq!(first.expect("runs"), Ok(1));
     assert_eq!(third.expect("waits"), 1);
     assert_eq!(start.elapsed(), SECOND * 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_a_body_until_its_deadline() {
-    for (takes, ends) in [(SECOND, true), (SECOND * 9, false)] {
-        let locks = LockManager::in_memory();
-        let body = async |_| {
-            sleep(takes).await;
-            Ok::<_, String>(1)
-        };
-        let shutdown = async {
-            yield_now().await;
-            locks.shutdown(SECOND * 5).await;
-        };
-        let (ran, ()) = tokio::join!(locks.run_once("k", once(), body), shutdown);
-        assert_eq!(ran.is_ok(), ends, "{ran:?}");
-    }
 }
 
 /// A type of the user's own, of which a part is remembered.

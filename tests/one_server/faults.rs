@@ -320,27 +320,6 @@ async fn an_idle_connection_that_was_closed_costs_no_error() {
     nothing_is_left(&server).await;
 }
 
-#[tokio::test]
-async fn an_acquire_survives_a_restart_of_the_server() {
-    let (server, _proxy, locks) = through_a_proxy().await;
-    let guard = locks.acquire_free("k", options()).await;
-    let first = guard.lease().fencing_token();
-    guard.release_held().await;
-    server.kill9();
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.acquire("k", options().wait(HANG)).await }
-    });
-    server.restart();
-    let guard = waiting.await.expect("no panic").expect("after the restart");
-    assert!(
-        guard.lease().fencing_token() > first,
-        "the server forgot its counter"
-    );
-    guard.release_held().await;
-    nothing_is_left(&server).await;
-}
-
 /// Its next renewal would be a third of its ttl away.
 #[tokio::test]
 async fn a_lease_that_a_restarted_server_does_not_know_is_lost_at_once() {

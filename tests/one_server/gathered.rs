@@ -1,11 +1,10 @@
 //! Free locks of many tasks, whose requests leave in one message: what happens to one of them is no matter of the others.
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, ops::Range};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
-    connect, eventually,
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, connect, eventually,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -263,61 +262,6 @@ async fn a_request_that_is_left_of_a_message_has_its_reply() {
             }
         }
         crowd.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
-async fn a_connection_that_ends_under_a_message_leaves_each_lock_to_one_holder() {
-    let crowd = Crowd::connected().await;
-    for direction in [Direction::Requests, Direction::Replies] {
-        crowd.proxy.cut(direction, Which::nth(10));
-        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
-        let guards = acquired(tasks).await;
-        assert_eq!(crowd.server.keys("lock:*").len(), TASKS.len());
-        crowd.proxy.cut(direction, Which::nth(10));
-        all_are_released(guards).await;
-        crowd.nothing_is_left().await;
-        crowd.proxy.pass();
-    }
-}
-
-#[tokio::test]
-async fn messages_that_are_lost_leave_no_lock() {
-    let crowd = Crowd::connected().await;
-    for direction in [Direction::Requests, Direction::Replies] {
-        crowd.proxy.lose(direction, Which::nth(8), After::Silence);
-        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
-        tokio::task::yield_now().await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        for task in &tasks {
-            task.abort();
-        }
-        for task in tasks {
-            drop(timeout(HANG, task).await.expect("no hang"));
-        }
-        crowd.proxy.pass();
-        crowd.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_forgot_its_scripts_releases_all_locks_and_knows_them_again() {
-    for kind in [Kind::Distribution, Kind::Redis86, Kind::Valkey9] {
-        let server = RedisServer::builder().kind(kind).start();
-        let crowd = Crowd::to(server, |_, proxy| proxy.url()).await;
-        let guards = crowd.all_held().await;
-        crowd.server.cli(&["SCRIPT", "FLUSH"]);
-        all_are_released(guards).await;
-        crowd.nothing_is_left().await;
-        let guards = crowd.all_held().await;
-        crowd.proxy.clear_log();
-        all_are_released(guards).await;
-        assert_eq!(crowd.count("EVAL"), 0, "{kind:?}: by its hash");
-        let scripts = crowd.count("EVALSHA");
-        assert!(
-            (1..TASKS.len() / 2).contains(&scripts),
-            "{kind:?}: {scripts}"
-        );
     }
 }
 

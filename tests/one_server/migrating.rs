@@ -194,17 +194,3 @@ mod shedlock {
         guard.release().await.expect("held all the time");
     }
 }
-
-#[test]
-fn the_page_names_tests_that_exist() {
-    let page = include_str!("../../docs/migrating.md");
-    let here = include_str!("migrating.rs");
-    let named = page
-        .split('`')
-        .filter_map(|word| word.strip_prefix("migrating::"));
-    let named: Vec<&str> = named.collect();
-    assert!(named.len() > 5, "{named:?}");
-    for test in named {
-        assert!(here.contains(&format!("async fn {test}(")), "{test}");
-    }
-}

@@ -32,7 +32,7 @@ use serde_json::Value;
 
 #[test]
 fn what_must_compile_compiles_without_a_warning() {
-    run_all("pass", 60, |case| {
+    run_all("pass", 30, |case| {
         let found = case.compile(Tool::Clippy, &[])?;
         if found.is_empty() {
             Ok(())
@@ -76,7 +76,7 @@ fn the_users_own_mistakes_look_as_without_the_attribute() {
 
 #[test]
 fn what_must_compile_also_compiles_for_an_editor() {
-    run_all("pass", 60, |case| {
+    run_all("pass", 30, |case| {
         let found = case.compile(Tool::Editor, &["-Adead_code"])?;
         if found.is_empty() {
             Ok(())

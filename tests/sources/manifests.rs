@@ -5,8 +5,6 @@ use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-use crate::files::root;
-
 /// Licences that ask for no more than to be named with the product.
 const LICENCES: [&str; 7] = [
     "Apache-2.0",

@@ -9,7 +9,7 @@ use lock_core::{
     LeaseLost, LockError, LockGuard, LockManager, LockOptions, credentials::Credentials,
 };
 use lock_tests::{
-    AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Kind, Proxy, RedisServer,
+    AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Proxy, RedisServer,
     ReleaseHeld as _, SECOND, Which, connect, eventually, slot_of, tag_of_slot,
 };
 use redis::Value;
@@ -165,23 +165,6 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
     masters[0].cont();
 }
 
-#[tokio::test]
-async fn in_the_second_version_of_the_protocol_waiters_poll() {
-    let cluster = shared();
-    let url = format!("{}?protocol=2", cluster.url());
-    let (one, other) = (connect(&url).await, connect(&url).await);
-    let guard = one.acquire_free("resp2", options()).await;
-    let waiting = tokio::spawn(async move { other.acquire("resp2", options()).await });
-    let node = cluster.node_of("lock:resp2");
-    let before = node.calls("evalsha");
-    eventually(HANG, "it asks", async || node.calls("evalsha") > before + 3).await;
-    let first = fencing_token(&guard);
-    guard.release_held().await;
-    let next = granted(waiting).await;
-    assert!(fencing_token(&next) > first);
-    next.release_held().await;
-}
-
 /// The url for a user with all rights except to run scripts.
 fn url_without_scripts(cluster: &Cluster) -> String {
     let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
@@ -211,68 +194,6 @@ async fn users_without_scripts_keep_many_leases_in_many_slots() {
     granted(waiting).await.release_held().await;
     for node in cluster.nodes() {
         assert!(node.keys("lock:plain*").is_empty());
-    }
-}
-
-#[tokio::test]
-async fn every_key_has_its_companions_in_its_slot() {
-    let cluster = shared();
-    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    for key in [
-        "a{b}c", "{}x", "{", "}", "}{", "{{a}}", "{a}{b}", "ü{ö}", "a b", " ", "%7B", "键",
-    ] {
-        let full_key = format!("lock:{key}");
-        let node = cluster.node_of(&full_key);
-        let guard = one.acquire(key, options()).await.expect(key);
-        let waiting = in_line(&cluster, &other, key).await;
-        let slot = |name: &str| node.cli(&["CLUSTER", "KEYSLOT", name]);
-        for companion in [queue_of(key), clock_of(key)] {
-            assert_eq!(slot(&companion), slot(&full_key), "{companion}");
-            assert_eq!(
-                node.cli(&["EXISTS", &companion]),
-                Value::Int(1),
-                "{companion}"
-            );
-        }
-        assert!(node.get(&full_key).is_some(), "{key}");
-        let before = fencing_token(&guard);
-        guard.release_held().await;
-        let next = granted(waiting).await;
-        assert!(fencing_token(&next) > before, "{key}");
-        next.release_held().await;
-        assert_eq!(node.get(&full_key), None, "{key}");
-    }
-}
-
-#[tokio::test]
-async fn any_key_can_be_locked() {
-    let cluster = shared();
-    let locks = connect(&cluster.url()).await;
-    let mut state = u64::from(std::process::id());
-    let mut random = move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        usize::try_from(state >> 33).expect("31 bits")
-    };
-    let alphabet = ['{', '}', 'a', 'b', ':', '%', ' ', 'ö'];
-    let mut tasks = Vec::new();
-    for number in 0..500 {
-        let length = 1 + random() % 12;
-        let letters = (0..length).map(|_| alphabet[random() % alphabet.len()]);
-        let key = format!("{}{number}", letters.collect::<String>());
-        let locks = locks.clone();
-        tasks.push(tokio::spawn(async move {
-            let guard = locks.acquire(&*key, options()).await.expect(&key);
-            guard.lease().verify().await.expect(&key);
-            guard.release().await.expect(&key);
-        }));
-    }
-    for task in tasks {
-        timeout(HANG, task)
-            .await
-            .expect("no hang")
-            .expect("no panic");
     }
 }
 
@@ -592,31 +513,6 @@ async fn a_waiter_gets_the_lock_behind_the_move() {
 }
 
 #[tokio::test]
-async fn a_grant_finds_its_way_after_the_slot_has_moved() {
-    let cluster = shared();
-    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let key = "granted{there}";
-    let full_key = format!("lock:{key}");
-    let guard = one.acquire_free(key, options()).await;
-    let waiting = in_line(&cluster, &other, key).await;
-    let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
-    let migration = cluster.migration(slot_of(&full_key), target);
-    migration.open();
-    migration.move_keys();
-    migration.close();
-    let channel = format!("*:{{{}}}:*", tag_of_slot(slot_of(&full_key)));
-    eventually(HANG, "it listens at the other node", async || {
-        target.cli(&["PUBSUB", "SHARDCHANNELS", &channel]) != Value::Array(Vec::new())
-            && queue_length(target, key) == 1
-    })
-    .await;
-    let published = target.calls("spublish");
-    guard.release_held().await;
-    granted(waiting).await.release_held().await;
-    assert!(target.calls("spublish") > published, "by a message");
-}
-
-#[tokio::test]
 async fn nodes_come_and_go() {
     let cluster = Cluster::builder().masters_alone(3).with_a_spare().start();
     let (locks, others) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
@@ -710,30 +606,6 @@ async fn passwords_reach_all_nodes_and_replicas_name_their_masters() {
             "{text}"
         );
     }
-}
-
-#[tokio::test]
-async fn without_sharded_messages_waiters_poll_and_all_else_works() {
-    let cluster = Cluster::builder()
-        .kind(Kind::Redis62)
-        .masters_alone(3)
-        .start();
-    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = one.acquire_free("k", options()).await;
-    let own = other.clone();
-    let waiting = tokio::spawn(async move { own.acquire("k", options()).await });
-    let node = cluster.node_of("lock:k");
-    let before = node.calls("evalsha");
-    eventually(HANG, "it asks", async || node.calls("evalsha") > before + 3).await;
-    let first = fencing_token(&guard);
-    guard.release_held().await;
-    let next = granted(waiting).await;
-    assert!(fencing_token(&next) > first);
-    next.release_held().await;
-    let keys: Vec<String> = (0..12).map(|number| format!("several{number}")).collect();
-    let all = other.acquire_all(&keys, options()).await.expect("free");
-    all.release_held().await;
-    one.check().await.expect("well");
 }
 
 #[tokio::test]

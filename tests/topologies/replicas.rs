@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Cluster, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    SECOND, Sentinels, Which, eventually, run_in_a_row,
+    SECOND, Which, eventually, run_in_a_row,
 };
 use tokio::time::timeout;
 
@@ -260,29 +260,6 @@ fn id(line: &str) -> u64 {
         .next()
         .and_then(|word| word.strip_prefix("id="));
     word.expect("first of all").parse().expect("a number")
-}
-
-#[tokio::test]
-async fn a_fail_over_to_a_replica_that_has_it_keeps_the_lease() {
-    let sentinels = Sentinels::start();
-    let locks = connect(&sentinels.url(), 2, SECOND * 5).await;
-    let long = LockOptions::new(SECOND * 20);
-    let guard = locks.acquire_free("k", long).await;
-    let killed = sentinels.kill_primary();
-    sentinels.failed_over(killed);
-    let primary = sentinels.primary();
-    let before = primary.expires_at("lock:k");
-    assert!(before.is_some(), "all have it");
-    eventually(HANG, "it is renewed there", async || {
-        primary.expires_at("lock:k") > before
-    })
-    .await;
-    guard.lease().verify().await.expect("held");
-    // One replica is left, which is not enough for a new lock.
-    let refused = locks.acquire("other", options().wait(SECOND * 6)).await;
-    assert!(refused.is_err(), "{refused:?}");
-    guard.release_held().await;
-    no_lock_is_left(primary).await;
 }
 
 #[tokio::test]

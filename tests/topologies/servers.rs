@@ -74,6 +74,20 @@ the_suite_on! { cluster: Cluster::start() }
 the_suite_on! { cluster_over_tls: cluster_over_tls() }
 the_suite_on! { cluster_of_redis_6_2: Deployment::from(Cluster::of(Kind::Redis62)).without_messages() }
 the_suite_on! { cluster_of_valkey_9: Cluster::of(Kind::Valkey9) }
+// All share one manager here, and no other client can lose the data or the expiry of a key.
+the_suite_on! { @claims memory Deployment::in_memory() =>
+    a_lock_excludes_until_it_is_released
+    a_waiter_is_granted_the_lock
+    a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease
+    a_lease_is_renewed_beyond_its_ttl
+    a_deleted_key_is_a_lost_lease
+    a_holder_takes_its_key_again
+    the_next_try_behind_a_release_in_the_background_finds_the_lock_free
+    a_key_is_shared_until_an_exclusive_request_comes
+    as_many_hold_as_there_are_permits
+    a_body_runs_once_for_all_calls_that_wait_or_come_later
+    its_backend_keeps_its_promises_to_the_driver
+}
 
 #[test]
 fn every_kind_is_what_it_is_called() {
@@ -132,6 +146,9 @@ fn cluster_over_tls() -> Deployment {
 }
 
 async fn connect(servers: &Deployment) -> LockManager {
+    if let Some(locks) = servers.memory() {
+        return locks.clone();
+    }
     connect_by(LockManager::builder(), servers).await
 }
 
@@ -295,7 +312,7 @@ async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) 
         tried.expect("a reply").is_none()
     };
     // A release does not wait for a client that polls.
-    if servers.grants_by().is_some() {
+    if servers.has_lines() {
         eventually(HANG, "no task is admitted", async || {
             is_refused(patient().shared()).await
         })
@@ -342,7 +359,7 @@ async fn as_many_hold_as_there_are_permits(servers: &Deployment) {
 }
 
 async fn it_waits(servers: &Deployment) {
-    if servers.grants_by().is_some() {
+    if servers.has_lines() {
         let line = async || servers.has_a_line("lock:k");
         return eventually(HANG, "it is in the wait queue", line).await;
     }

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     io,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tokio::{
