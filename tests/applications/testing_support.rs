@@ -13,7 +13,7 @@ use lock_core::{
     LeaseLost, LockError, LockManager, LockOptions, assert_held, distributed_lock, inspect::Holder,
     testing::Faults, with_locks,
 };
-use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, assert_fails};
 use tokio::time::{Instant, sleep};
 
 mod readme;
@@ -296,7 +296,7 @@ async fn a_body_is_dropped_by_a_fault_and_takes_no_further_step() {
     };
     // The body is ready to go on at the same moment, and is polled after the fault.
     let ((), ran) = tokio::join!(biased; losing, running);
-    assert!(matches!(ran, Err(LockError::Lost { .. })), "{ran:?}");
+    assert_fails!(ran, LockError::Lost { .. });
     assert!(!went_on.load(Ordering::SeqCst));
 }
 
@@ -492,10 +492,4 @@ async fn no_owner_token_is_in_what_a_manager_shows_of_itself() {
             "{shown}"
         );
     }
-}
-
-#[test]
-fn the_test_in_the_readme_is_one_of_these() {
-    let readme = include_str!("../../README.md");
-    assert!(readme.contains(include_str!("testing_support/readme.rs")));
 }

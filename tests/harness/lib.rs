@@ -60,7 +60,9 @@ pub use fake::{FakeServer, Reply};
 pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
-pub use locking::{AcquireFree, ReleaseHeld, connect, options, patient, run_in_a_row};
+pub use locking::{
+    AcquireFree, ReleaseHeld, connect, options, patient, reason_of_loss, run_in_a_row,
+};
 pub use log::Log;
 pub use migrating::documented_prefix;
 pub use mode::Mode;

@@ -12,7 +12,10 @@ use std::{
 use lock_core::{
     LeaseLost, LockError, LockManager, LockOptions, OnLost, assert_held, current_lease,
 };
-use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options, run_in_a_row};
+use lock_tests::{
+    AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, assert_fails, options, reason_of_loss,
+    run_in_a_row,
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, advance, sleep, timeout},
@@ -116,16 +119,7 @@ async fn a_body_that_hangs_is_ended_by_max_hold() {
     let hung = locks
         .run("k", options().max_hold(SECOND * 60), |_| pending::<()>())
         .await;
-    assert!(
-        matches!(
-            hung,
-            Err(LockError::Lost {
-                reason: LeaseLost::MaxHold,
-                ..
-            })
-        ),
-        "{hung:?}"
-    );
+    assert_eq!(reason_of_loss(hung), LeaseLost::MaxHold);
     assert_eq!(start.elapsed().as_secs(), 60);
     assert!(is_free(&locks).await);
 }
@@ -168,16 +162,7 @@ async fn a_lost_lease_wakes_every_observer() {
     ));
     assert!(matches!(lease.verify().await, Err(LockError::Lost { .. })));
     let released = guard.release().await;
-    assert!(
-        matches!(
-            released,
-            Err(LockError::Lost {
-                reason: LeaseLost::TakenAway,
-                ..
-            })
-        ),
-        "{released:?}"
-    );
+    assert_eq!(reason_of_loss(released), LeaseLost::TakenAway);
 }
 
 #[tokio::test(start_paused = true)]
@@ -292,7 +277,7 @@ async fn a_body_takes_no_step_once_its_lease_has_run_out() {
     wake.send(()).expect("the body waits");
     advance(SECOND * 20).await;
     let result = running.await.expect("no panic");
-    assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
+    assert_fails!(result, LockError::Lost { .. });
     assert_eq!(steps.load(Ordering::SeqCst), 1);
 }
 
@@ -348,7 +333,7 @@ async fn taking_a_key_again_after_its_loss_is_lost() {
         .run("k", options.clone(), |_| async move {
             sleep(SECOND * 11).await;
             let again = inner.acquire("k", options).await;
-            assert!(matches!(again, Err(LockError::Lost { .. })), "{again:?}");
+            assert_fails!(again, LockError::Lost { .. });
         })
         .await
         .expect("ran to its end");
@@ -425,15 +410,9 @@ async fn a_shutdown_waits_for_guards_and_refuses_new_ones() {
         async move { locks.shutdown(SECOND * 60).await }
     });
     let refused = waiting.await.expect("ends");
-    assert!(
-        matches!(refused, Err(LockError::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Unavailable { .. });
     let refused = locks.acquire("other", options()).await;
-    assert!(
-        matches!(refused, Err(LockError::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Unavailable { .. });
     sleep(SECOND * 30).await;
     assert!(!shutdown.is_finished());
     assert!(!guard.lease().is_lost(), "renewed while the shutdown waits");
@@ -519,10 +498,7 @@ async fn the_caps_of_a_manager_hold() {
     let _a = locks.acquire("a", options()).await.expect("the first");
     let b = locks.acquire("b", options()).await.expect("the second");
     let third = locks.acquire("c", options()).await;
-    assert!(
-        matches!(third, Err(LockError::Unavailable { .. })),
-        "{third:?}"
-    );
+    assert_fails!(third, LockError::Unavailable { .. });
     b.release_held().await;
     let waiting = tokio::spawn({
         let locks = locks.clone();
@@ -530,10 +506,7 @@ async fn the_caps_of_a_manager_hold() {
     });
     tokio::task::yield_now().await;
     let second = locks.acquire("a", options()).await;
-    assert!(
-        matches!(second, Err(LockError::Unavailable { .. })),
-        "{second:?}"
-    );
+    assert_fails!(second, LockError::Unavailable { .. });
     waiting.abort();
 }
 
@@ -610,10 +583,7 @@ async fn a_shutdown_ends_a_grant_that_no_task_took() {
     first.release_held().await;
     locks.shutdown(Duration::ZERO).await;
     let late = unpolled.await;
-    assert!(
-        matches!(late, Err(LockError::Unavailable { .. })),
-        "{late:?}"
-    );
+    assert_fails!(late, LockError::Unavailable { .. });
 }
 
 #[tokio::test(start_paused = true)]
@@ -636,10 +606,7 @@ async fn a_setting_that_is_out_of_bounds_is_reported_by_the_first_acquire() {
         .in_memory();
     for _ in 0..2 {
         let refused = locks.acquire("k", options()).await;
-        assert!(
-            matches!(refused, Err(LockError::Invalid { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Invalid { .. });
     }
     locks.shutdown(Duration::MAX).await;
 }

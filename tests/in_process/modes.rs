@@ -13,7 +13,7 @@ use lock_core::{
     FencingToken, LockError, LockKey, LockManager, LockOptions, OnLost, current_lease,
     distributed_lock,
 };
-use lock_tests::{SECOND, options};
+use lock_tests::{SECOND, assert_fails, options};
 use tokio::time::Instant;
 
 fn shared() -> LockOptions {
@@ -353,10 +353,7 @@ async fn several_independent_servers_refuse_what_is_not_exclusive_before_anythin
     }
     let exclusive = [("k", options())];
     let exclusive = locks.acquire_all(exclusive, shared().no_wait()).await;
-    assert!(
-        matches!(exclusive, Err(LockError::Unavailable { .. })),
-        "{exclusive:?}"
-    );
+    assert_fails!(exclusive, LockError::Unavailable { .. });
 }
 
 /// The modes in which the key can be taken inside an annotated function, which show the mode that it holds.

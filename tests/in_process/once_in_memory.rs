@@ -6,7 +6,9 @@ use lock_core::{
     LeaseLost, LockError, LockManager, OnceOptions, Remember, Remembered, Repeat, assert_held,
     current_lease, inspect::Holder,
 };
-use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options, patient};
+use lock_tests::{
+    AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, assert_fails, options, patient,
+};
 use tokio::{
     task::{JoinSet, yield_now},
     time::{Instant, advance, sleep},
@@ -53,10 +55,7 @@ async fn the_body_holds_the_lock_and_may_take_it_again_but_not_run_itself() {
         let again = locks.acquire("k", options()).await.expect("re-entered");
         again.release_held().await;
         let nested = run(&locks, 1).await;
-        assert!(
-            matches!(nested, Err(LockError::Invalid { .. })),
-            "{nested:?}"
-        );
+        assert_fails!(nested, LockError::Invalid { .. });
         Ok::<_, String>(())
     };
     locks
@@ -67,10 +66,7 @@ async fn the_body_holds_the_lock_and_may_take_it_again_but_not_run_itself() {
     // Nor inside the body of a plain lock.
     let plain = async |_| {
         let nested = run(&locks, 1).await;
-        assert!(
-            matches!(nested, Err(LockError::Invalid { .. })),
-            "{nested:?}"
-        );
+        assert_fails!(nested, LockError::Invalid { .. });
     };
     locks.run("k", options(), plain).await.expect("free");
 }

@@ -13,7 +13,7 @@ use lock_core::{
     FencingToken, LeaseLost, LockError, LockGuard, LockManager, LockOptions, OnLost, assert_held,
     current_lease,
 };
-use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, options};
+use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, assert_fails, options};
 use tokio::{
     task::{JoinHandle, JoinSet, yield_now},
     time::{Instant, advance, sleep, timeout},
@@ -262,10 +262,7 @@ mod taking {
                 .await,
         ];
         for refused in refused {
-            assert!(
-                matches!(refused, Err(LockError::Invalid { .. })),
-                "{refused:?}"
-            );
+            assert_fails!(refused, LockError::Invalid { .. });
         }
         assert!(is_free(&locks, "a").await && is_free(&locks, "k0").await);
         let most = locks.acquire_all(many(64).chain(many(64)), options()).await;
@@ -276,10 +273,7 @@ mod taking {
     async fn each_key_counts_for_the_caps_of_a_manager() {
         let locks = LockManager::builder().max_leases(2).in_memory();
         let refused = locks.acquire_all(["a", "b", "c"], options()).await;
-        assert!(
-            matches!(refused, Err(LockError::Unavailable { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Unavailable { .. });
         assert!(is_free(&locks, "a").await);
         let two = locks.acquire_all(["a", "b"], options()).await;
         two.expect("as many as are allowed").release_held().await;
@@ -407,10 +401,7 @@ mod losing {
         };
         assert_eq!(*reason, LeaseLost::Shutdown);
         let refused: Result<(), _> = locks.run_all(["a", "b"], options(), |_| pending()).await;
-        assert!(
-            matches!(refused, Err(LockError::Unavailable { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Unavailable { .. });
         for key in ["a", "b"] {
             assert!(locks.inspect(key).await.expect("works").is_none());
         }
@@ -433,10 +424,7 @@ mod times {
         let (enough, too_long) = (SECOND * 5, SECOND * 6);
         guard.lease().ensure(enough).expect("half of the ttl");
         let refused = guard.lease().ensure(too_long);
-        assert!(
-            matches!(refused, Err(LockError::Invalid { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Invalid { .. });
     }
 
     #[tokio::test(start_paused = true)]
@@ -451,10 +439,7 @@ mod times {
         assert_eq!(start.elapsed(), SECOND * 3);
         assert_eq!(lease.remaining(), Duration::from_millis(9_898));
         let refused = lease.ensure(Duration::from_millis(9_899));
-        assert!(
-            matches!(refused, Err(LockError::Unavailable { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Unavailable { .. });
         lease.lost().await;
         assert_eq!(start.elapsed().as_millis(), 12_898);
     }

@@ -230,10 +230,7 @@ async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token(
             .lose(Direction::Requests, Which::nth(1), After::Reset);
     };
     locks.run("k", options(), reset).await.expect("free");
-    eventually(HANG, "the release is lost", async || {
-        !way.proxy.log().is_empty()
-    })
-    .await;
+    eventually!(HANG, "the release is lost" => !way.proxy.log().is_empty());
     run_in_a_row(&locks, "k", 3).await;
 }
 

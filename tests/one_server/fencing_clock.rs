@@ -40,10 +40,7 @@ async fn both(server: &RedisServer) -> [LockManager; 2] {
 }
 
 async fn nothing_is_left(server: &RedisServer) {
-    eventually(HANG, "no lock is left", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "no lock is left" => server.keys("lock:*").is_empty());
 }
 
 #[tokio::test]

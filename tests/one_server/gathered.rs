@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, connect, eventually,
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, assert_fails, connect, eventually,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -77,10 +77,7 @@ impl Crowd {
 
     /// Nothing is left but the fencing clock.
     async fn nothing_is_left(&self) {
-        eventually(HANG, "nothing is left", async || {
-            self.server.keys("*") == ["__lock_core__:clock"]
-        })
-        .await;
+        eventually!(HANG, "nothing is left" => self.server.keys("*") == ["__lock_core__:clock"]);
     }
 }
 
@@ -173,7 +170,7 @@ async fn a_lock_of_another_client_stays_where_others_are_released() {
     let mut results = released(guards).await;
     for lost in [11, 7] {
         let result = results.remove(lost);
-        assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
+        assert_fails!(result, LockError::Lost { .. });
     }
     for result in results {
         result.expect("it is held");
@@ -273,10 +270,7 @@ async fn a_busy_key_with_a_waiter_costs_the_free_ones_no_script() {
     let held = holder.acquire_free("k13", options()).await;
     let waiting = tokio::spawn(async move { waiter.acquire("k13", options()).await });
     let queue = "__lock_core__:waiters:lock:k13";
-    eventually(HANG, "it is in the queue", async || {
-        crowd.server.queue(queue).len() == 1
-    })
-    .await;
+    eventually!(HANG, "it is in the queue" => crowd.server.queue(queue).len() == 1);
     let mut tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
     let busy = tasks.remove(13);
     let guards = acquired(tasks).await;
@@ -308,10 +302,7 @@ async fn a_key_that_the_user_may_not_lock_costs_the_other_locks_nothing() {
         .await
         .expect("no hang")
         .expect("no panic");
-    assert!(
-        matches!(refused, Err(LockError::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Unavailable { .. });
     all_are_released(acquired(tasks).await).await;
     crowd.nothing_is_left().await;
 }

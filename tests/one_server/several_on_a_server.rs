@@ -136,9 +136,6 @@ async fn a_release_takes_one_round_trip_for_all_keys() {
     assert_eq!(server.keys("lock:*").len(), 8);
     proxy.delay(Direction::Replies, TTL);
     let releasing = tokio::spawn(guard.release());
-    eventually(SOON, "all are let go, and none is answered", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(SOON, "all are let go, and none is answered" => server.keys("lock:*").is_empty());
     assert!(!releasing.is_finished());
 }

@@ -13,7 +13,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, FakeServer, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, Reply,
-    SECOND, connect, eventually, patient,
+    SECOND, assert_fails, connect, eventually, patient,
 };
 use redis::Value;
 use tokio::{
@@ -41,10 +41,7 @@ async fn in_line_with(
 ) -> JoinHandle<Result<LockGuard, LockError>> {
     let before = queue_length(server);
     let waiting = tokio::spawn(async move { locks.acquire("k", options).await });
-    eventually(HANG, "it is in the wait queue", async || {
-        queue_length(server) > before
-    })
-    .await;
+    eventually!(HANG, "it is in the wait queue" => queue_length(server) > before);
     waiting
 }
 
@@ -144,10 +141,7 @@ async fn a_waiter_gets_a_message_and_does_not_poll() {
         .await;
     let waiting = in_line(&server, &proxy.url(), patient()).await;
     let (started, before) = (Instant::now(), proxy.requests("EVALSHA"));
-    eventually(HANG, "it shows that it is alive", async || {
-        proxy.requests("EVALSHA") >= before + 3
-    })
-    .await;
+    eventually!(HANG, "it shows that it is alive" => proxy.requests("EVALSHA") >= before + 3);
     assert!(
         started.elapsed() > SECOND,
         "three questions in {:?}",
@@ -485,10 +479,7 @@ async fn a_connection_whose_handshake_comes_to_nothing_is_closed() {
         tried.load(Ordering::SeqCst) > 10
     })
     .await;
-    eventually(HANG, "at most one try is open", async || {
-        open_connections(server.port()) <= 1
-    })
-    .await;
+    eventually!(HANG, "at most one try is open" => open_connections(server.port()) <= 1);
 }
 
 /// The number of open connections from this machine to a server on it.
@@ -532,7 +523,7 @@ async fn a_waker_that_panics_leaves_others_their_time() {
         let busy = timeout(HANG, locks.acquire("k", short()))
             .await
             .expect("its time ends");
-        assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+        assert_fails!(busy, LockError::Busy { .. });
     }
 }
 
@@ -593,10 +584,7 @@ async fn a_place_that_was_lost_is_taken_again_before_later_waiters() {
     };
     let before = places();
     server.cli(&["DEL", QUEUE]);
-    eventually(HANG, "all stand in line again", async || {
-        queue_length(&server) == 4
-    })
-    .await;
+    eventually!(HANG, "all stand in line again" => queue_length(&server) == 4);
     assert_eq!(places(), before);
     guard.release_held().await;
     for waits in waiting {
@@ -632,10 +620,7 @@ async fn a_forged_message_makes_no_holder_and_teaches_no_number() {
         let locks = locks.clone();
         async move { locks.acquire("k", patient()).await }
     });
-    eventually(HANG, "it is in the wait queue", async || {
-        queue_length(&server) == 1
-    })
-    .await;
+    eventually!(HANG, "it is in the wait queue" => queue_length(&server) == 1);
     let (channel, number, token) = only_waiter(&server);
     let known = u64::from(guard.lease().fencing_token());
     let largest = (1 << 53) - 1;
@@ -678,10 +663,7 @@ async fn a_message_that_is_sent_again_and_again_costs_one_question() {
         let locks = locks.clone();
         async move { locks.acquire("k", patient()).await }
     });
-    eventually(HANG, "it is in the wait queue", async || {
-        queue_length(&server) == 1
-    })
-    .await;
+    eventually!(HANG, "it is in the wait queue" => queue_length(&server) == 1);
     let (channel, number, token) = only_waiter(&server);
     let message = format!("{number} {fencing} {}", proof(&token, fencing));
     let (before, since) = (server.calls("evalsha"), Instant::now());

@@ -360,10 +360,7 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
             })
         })
         .collect();
-    eventually(HANG, "all have begun", async || {
-        begun.load(Ordering::SeqCst) == TASKS
-    })
-    .await;
+    eventually!(HANG, "all have begun" => begun.load(Ordering::SeqCst) == TASKS);
     proxy.pass();
     timeout(HANG, acquired.wait()).await.expect("no hang");
     assert_eq!(server.keys("lock:*").len(), TASKS, "each has its own");

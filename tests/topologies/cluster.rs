@@ -10,7 +10,7 @@ use lock_core::{
 };
 use lock_tests::{
     AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, Which, connect, eventually, slot_of, tag_of_slot,
+    ReleaseHeld as _, SECOND, Which, assert_fails, connect, eventually, slot_of, tag_of_slot,
 };
 use redis::Value;
 use tokio::{task::JoinHandle, time::timeout};
@@ -73,10 +73,7 @@ async fn in_line(cluster: &Cluster, locks: &LockManager, key: &str) -> Waiting {
     let before = queue_length(node, key);
     let (locks, own) = (locks.clone(), key.to_owned());
     let waiting = tokio::spawn(async move { locks.acquire(own, options()).await });
-    eventually(HANG, "it is in the wait queue", async || {
-        queue_length(node, key) > before
-    })
-    .await;
+    eventually!(HANG, "it is in the wait queue" => queue_length(node, key) > before);
     waiting
 }
 
@@ -207,10 +204,7 @@ async fn a_waiter_gets_a_message_and_does_not_poll() {
     let guard = one.acquire_free("k", options()).await;
     let waiting = in_line(&cluster, &other, "k").await;
     let (asked, started) = (node.calls("evalsha"), Instant::now());
-    eventually(HANG, "it shows that it is alive", async || {
-        node.calls("evalsha") >= asked + 3
-    })
-    .await;
+    eventually!(HANG, "it shows that it is alive" => node.calls("evalsha") >= asked + 3);
     let took = started.elapsed();
     assert!(took > SECOND, "three questions in {took:?}");
     let (asked, published) = (node.calls("evalsha"), node.calls("spublish"));
@@ -392,10 +386,7 @@ async fn lease_is_kept_while_its_slot_moves(
     guard.lease().verify().await.expect("the slot has moved");
     guard.release_held().await;
     let pattern = format!("lock:*{{{}", held.rsplit('{').next().expect("a tag"));
-    eventually(HANG, "what was dropped meanwhile is gone", async || {
-        target.keys(&pattern).is_empty()
-    })
-    .await;
+    eventually!(HANG, "what was dropped meanwhile is gone" => target.keys(&pattern).is_empty());
     let again = locks.acquire_free(held, options()).await;
     again.release_held().await;
 }
@@ -438,10 +429,7 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
     let before = source.calls("evalsha") + target.calls("eval");
     let releasing = tokio::spawn(guard.release());
     let started = Instant::now();
-    eventually(HANG, "some time has passed", async || {
-        started.elapsed() > SECOND * 2
-    })
-    .await;
+    eventually!(HANG, "some time has passed" => started.elapsed() > SECOND * 2);
     // Other tests use these nodes, too, so the bound is loose, and far below a busy loop.
     let asked = source.calls("evalsha") + target.calls("eval") - before;
     let took = started.elapsed();
@@ -493,7 +481,7 @@ async fn a_waiter_gets_the_lock_behind_the_move() {
     assert_eq!(moved.len(), 4, "{moved:?}");
     // All keys are on the target already, but no client can subscribe there yet.
     let busy = three.acquire(key, options().wait(SECOND)).await;
-    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    assert_fails!(busy, LockError::Busy { .. });
     let last = tokio::spawn(async move { three.acquire(key, options()).await });
     guard.lease().verify().await.expect("held");
     let before = fencing_token(&guard);
@@ -541,10 +529,7 @@ async fn nodes_come_and_go() {
     for node in &cluster.nodes()[..3] {
         node.cli(&["CLUSTER", "FORGET", &id]);
     }
-    eventually(HANG, "the slot is found again", async || {
-        guard.lease().verify().await.is_ok()
-    })
-    .await;
+    eventually!(HANG, "the slot is found again" => guard.lease().verify().await.is_ok());
     let own = locks.clone();
     let waiting = tokio::spawn(async move { own.acquire("k", short).await });
     guard.release_held().await;
@@ -656,10 +641,7 @@ async fn channels_without_waiters_are_given_up_and_no_waiter_is_lost() {
         task.await.expect("no panic");
     }
     let started = Instant::now();
-    eventually(HANG, "most have not been used for a while", async || {
-        started.elapsed() > SECOND * 11
-    })
-    .await;
+    eventually!(HANG, "most have not been used for a while" => started.elapsed() > SECOND * 11);
     // Of all these connections, one more lock uses two.
     let blocks = one.acquire_free("one more", options()).await;
     let one_more = tokio::spawn(async move { other.acquire("one more", options()).await });
@@ -747,10 +729,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release_held().await;
     }
-    eventually(SOON, "none is left, before their ttl", async || {
-        proxied.locks_left() == 0
-    })
-    .await;
+    eventually!(SOON, "none is left, before their ttl" => proxied.locks_left() == 0);
 }
 
 #[tokio::test]
@@ -762,10 +741,7 @@ async fn a_node_whose_connections_break_all_the_time_is_asked_again() {
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     for _ in 0..5 {
         let asked = proxy.requests("EVALSHA");
-        eventually(HANG, "a process asks", async || {
-            proxy.requests("EVALSHA") > asked
-        })
-        .await;
+        eventually!(HANG, "a process asks" => proxy.requests("EVALSHA") > asked);
         proxy.reset();
     }
     // A drop, since `release` may fail with the last break; the release goes on either way.
@@ -783,10 +759,7 @@ async fn a_lock_does_not_depend_on_hearing_of_grants() {
     let guard = one.acquire_free("k", options().wait(SECOND * 5)).await;
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     let asked = proxy.requests("SSUBSCRIBE");
-    eventually(HANG, "it tries to listen", async || {
-        proxy.requests("SSUBSCRIBE") > asked + 2
-    })
-    .await;
+    eventually!(HANG, "it tries to listen" => proxy.requests("SSUBSCRIBE") > asked + 2);
     guard.release_held().await;
     granted(waiting).await.release_held().await;
 }
@@ -812,10 +785,7 @@ async fn while_its_nodes_are_down_they_get_few_requests() {
         })
         .collect();
     let (before, started) = (proxy.connections(), Instant::now());
-    eventually(HANG, "some time has passed", async || {
-        started.elapsed() > SECOND * 2
-    })
-    .await;
+    eventually!(HANG, "some time has passed" => started.elapsed() > SECOND * 2);
     let connections = u128::from(proxy.connections() - before);
     // Connections for locks and for grants: of each kind at most one in fifty milliseconds.
     let most = started.elapsed().as_millis() / 25 + 10;
@@ -856,10 +826,7 @@ async fn a_manager_that_is_gone_leaves_no_connection_and_no_lock() {
     assert!(clients() > before + 4);
     waiting.abort();
     drop((guards, one, other));
-    eventually(SECOND * 10, "all connections are closed", async || {
-        clients() == before
-    })
-    .await;
+    eventually!(SECOND * 10, "all connections are closed" => clients() == before);
     for node in cluster.nodes() {
         assert!(node.keys("lock:*").is_empty());
     }

@@ -13,7 +13,7 @@ use lock_core::{
 };
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, Scope,
-    ShiftedClock, Which, eventually, eventually_blocking, options, run_in_a_row,
+    ShiftedClock, Which, assert_fails, eventually, eventually_blocking, options, run_in_a_row,
 };
 use tokio::time::timeout;
 
@@ -244,10 +244,7 @@ async fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
     );
     // Another key: a server that is up keeps that of a lost vote for a moment, and the lock would be busy.
     let tried = locks.try_acquire("other", options()).await;
-    assert!(
-        matches!(tried, Err(LockError::Unavailable { .. })),
-        "{tried:?}"
-    );
+    assert_fails!(tried, LockError::Unavailable { .. });
     for server in &servers.all[3..] {
         eventually(SOON, "let go", async || server.keys("lock:*").is_empty()).await;
     }
@@ -310,18 +307,12 @@ async fn a_loser_lets_go_at_once() {
     }
     let tried = locks.try_acquire("k", long()).await.expect("answered");
     assert!(tried.is_none());
-    eventually(SOON, "the third is free", async || {
-        servers.all[2].get(KEY).is_none()
-    })
-    .await;
+    eventually!(SOON, "the third is free" => servers.all[2].get(KEY).is_none());
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { locks.acquire("k", long()).await }
     });
-    eventually(HANG, "it asks again and again", async || {
-        servers.proxies[0].requests("EVALSHA") > 4
-    })
-    .await;
+    eventually!(HANG, "it asks again and again" => servers.proxies[0].requests("EVALSHA") > 4);
     servers.all[0].cli(&["DEL", KEY]);
     let guard = timeout(HANG, waiting)
         .await
@@ -408,10 +399,7 @@ async fn a_server_that_forgot_a_lock_does_not_give_it_away() {
     servers.all[2].restart();
     for _ in 0..3 {
         let of_b = b.try_acquire("k", options()).await;
-        assert!(
-            matches!(of_b, Err(LockError::Unavailable { .. })),
-            "{of_b:?}"
-        );
+        assert_fails!(of_b, LockError::Unavailable { .. });
     }
     for server in &servers.all[3..] {
         eventually(SOON, "let go", async || server.get(KEY).is_none()).await;
@@ -690,10 +678,7 @@ async fn a_counter_that_is_out_of_bounds_costs_that_server_its_vote_and_no_more(
     assert_eq!(servers.all[0].get(FENCE).as_deref(), Some(far));
     servers.all[1].cli(&["SET", FENCE, far]);
     let tried = locks.try_acquire("k", options()).await;
-    assert!(
-        matches!(tried, Err(LockError::Unavailable { .. })),
-        "{tried:?}"
-    );
+    assert_fails!(tried, LockError::Unavailable { .. });
 }
 
 #[tokio::test]
@@ -733,10 +718,7 @@ async fn a_server_with_a_wrong_clock_has_no_vote_and_moves_no_token() {
     guard.release_held().await;
     clocks[1].set_ahead(hour);
     let tried = locks.try_acquire("k", options()).await;
-    assert!(
-        matches!(tried, Err(LockError::Unavailable { .. })),
-        "{tried:?}"
-    );
+    assert_fails!(tried, LockError::Unavailable { .. });
     servers.nothing_is_left().await;
 }
 
@@ -823,10 +805,7 @@ async fn a_lease_is_lost_when_a_majority_says_so_and_never_made_anew_then() {
     // A request that made the key anew would be sent before these, on the same connections.
     for _ in 0..3 {
         let other = locks.acquire_free("other", options()).await;
-        eventually(HANG, "all have it", async || {
-            servers.holding("lock:other") == 5
-        })
-        .await;
+        eventually!(HANG, "all have it" => servers.holding("lock:other") == 5);
         other.release_held().await;
     }
     assert!(servers.holding(KEY) <= 2);
@@ -964,14 +943,8 @@ async fn what_has_not_left_yet_when_a_vote_is_lost_does_not_leave_any_more() {
     // Any earlier request to the third server was sent before this one, on the same connection.
     let other = locks.acquire_free("other", long()).await;
     let third = &servers.all[2];
-    eventually(HANG, "it votes, too", async || {
-        third.get("lock:other").is_some()
-    })
-    .await;
-    eventually(SOON, "nothing is left", async || {
-        third.keys("lock:k*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "it votes, too" => third.get("lock:other").is_some());
+    eventually!(SOON, "nothing is left" => third.keys("lock:k*").is_empty());
     other.release_held().await;
 }
 
@@ -999,21 +972,12 @@ async fn operators_see_and_free_a_lock_on_all_servers() {
     locks.force_release("k").await.expect("a majority answers");
     assert!(locks.inspect("k").await.expect("answered").is_none());
     let released = guard.release().await;
-    assert!(
-        matches!(released, Err(LockError::Lost { .. })),
-        "{released:?}"
-    );
+    assert_fails!(released, LockError::Lost { .. });
     servers.kill([2, 3]);
     let inspected = locks.inspect("k").await;
-    assert!(
-        matches!(inspected, Err(LockError::Unavailable { .. })),
-        "{inspected:?}"
-    );
+    assert_fails!(inspected, LockError::Unavailable { .. });
     let checked = locks.check().await;
-    assert!(
-        matches!(checked, Err(LockError::Unavailable { .. })),
-        "{checked:?}"
-    );
+    assert_fails!(checked, LockError::Unavailable { .. });
 }
 
 /// The server's side of a vote, tested with raw commands.
@@ -1204,10 +1168,7 @@ async fn a_server_that_missed_a_release_gets_it_again() {
     guard.release().await.expect("by a majority");
     assert!(servers.all[2].get(KEY).is_some());
     servers.proxies[2].pass();
-    eventually(SOON, "let go there, too", async || {
-        servers.all[2].get(KEY).is_none()
-    })
-    .await;
+    eventually!(SOON, "let go there, too" => servers.all[2].get(KEY).is_none());
 }
 
 /// Uses the counter of the contenders, which loses increments if two tasks are inside at once.

@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, Reply,
-    SECOND, Scope, Sentinels, connect, eventually,
+    SECOND, Scope, Sentinels, assert_fails, connect, eventually,
 };
 use tokio::time::timeout;
 
@@ -149,10 +149,7 @@ async fn a_sentinel_that_is_behind_does_not_lead_back() {
     new.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     new.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let refused = locks.acquire("k", options().wait(SECOND * 3)).await;
-    assert!(
-        matches!(refused, Err(LockError::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Unavailable { .. });
     assert_eq!(old.get("lock:k"), None);
     // The sentinel learns of the new primary.
     behind.name(&new, 2);
@@ -334,10 +331,7 @@ async fn a_planned_fail_over_loses_no_waiter() {
     let before = u64::from(guard.lease().fencing_token());
     let second = sentinels.primary();
     // The first primary does not become a replica for a while, and would still grant locks.
-    eventually(SOON, "both processes have left the first one", async || {
-        listeners(second) == 2
-    })
-    .await;
+    eventually!(SOON, "both processes have left the first one" => listeners(second) == 2);
     guard.lease().verify().await.expect("held");
     guard.release_held().await;
     let next = granted(waiting).await;
@@ -373,10 +367,7 @@ async fn while_everything_is_down_the_sentinels_get_few_requests() {
         })
         .collect();
     let (before, started) = (proxy.connections(), Instant::now());
-    eventually(HANG, "some time has passed", async || {
-        started.elapsed() > SECOND * 3
-    })
-    .await;
+    eventually!(HANG, "some time has passed" => started.elapsed() > SECOND * 3);
     let connections = u128::from(proxy.connections() - before);
     // At most one in fifty milliseconds.
     let most = started.elapsed().as_millis() / 50 + 20;

@@ -13,7 +13,7 @@ use lock_core::{
 };
 use lock_tests::{
     AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
-    SECOND, Sentinels, eventually, patient, run_in_a_row,
+    SECOND, Sentinels, assert_fails, eventually, patient, run_in_a_row,
 };
 use tokio::{task::JoinSet, time::timeout};
 
@@ -313,10 +313,7 @@ async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) 
     };
     // A release does not wait for a client that polls.
     if servers.has_lines() {
-        eventually(HANG, "no task is admitted", async || {
-            is_refused(patient().shared()).await
-        })
-        .await;
+        eventually!(HANG, "no task is admitted" => is_refused(patient().shared()).await);
     }
     first.release_held().await;
     assert!(!waiting.is_finished());
@@ -402,10 +399,7 @@ async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deploy
     one.forget("k").await.expect("a reply");
     assert_eq!(run(&other, "anew").await, "anew");
     assert_eq!(run(&one, "later").await, "anew");
-    eventually(HANG, "the lock is free", async || {
-        servers.get("lock:k").is_none()
-    })
-    .await;
+    eventually!(HANG, "the lock is free" => servers.get("lock:k").is_none());
 }
 
 /// One label has colons, as the owner tokens have that contain it.
@@ -504,10 +498,7 @@ async fn a_deleted_key_is_a_lost_lease(servers: &Deployment) {
     let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
     assert_eq!(reason, LeaseLost::TakenAway);
     let released = guard.release().await;
-    assert!(
-        matches!(released, Err(LockError::Lost { .. })),
-        "{released:?}"
-    );
+    assert_fails!(released, LockError::Lost { .. });
     assert_eq!(servers.get("lock:k"), None, "it is not made anew");
 }
 

@@ -64,10 +64,7 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
     }
     let first = guard.lease().fencing_token();
     let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
-    eventually(HANG, "it asked several times", async || {
-        server.calls("set") >= 6
-    })
-    .await;
+    eventually!(HANG, "it asked several times" => server.calls("set") >= 6);
     guard.release_held().await;
     let next = timeout(HANG, waiting)
         .await
@@ -76,10 +73,7 @@ async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
         .expect("free");
     assert!(next.lease().fencing_token() > first);
     drop(next);
-    eventually(HANG, "it is gone", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "it is gone" => server.keys("lock:*").is_empty());
     assert_eq!(server.calls("evalsha"), 0);
 }
 
@@ -91,10 +85,7 @@ async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer)
     let asked = server.calls("set");
     eventually(HANG, "it asks", async || server.calls("set") > asked).await;
     let (asked, given) = (server.calls("set"), server.fencing_clock(CLOCK));
-    eventually(HANG, "it asks again and again", async || {
-        server.calls("set") >= asked + 5
-    })
-    .await;
+    eventually!(HANG, "it asks again and again" => server.calls("set") >= asked + 5);
     assert_eq!(server.fencing_clock(CLOCK), given);
     guard.release_held().await;
     let granted = timeout(HANG, waiting).await.expect("no missed chance");
@@ -140,10 +131,7 @@ async fn a_lease_is_renewed_and_lost_when_its_key_goes(server: &RedisServer) {
     let guard = locks.acquire_free("k", short).await;
     let lease = guard.lease();
     let before = renewals(server);
-    eventually(HANG, "it was renewed several times", async || {
-        renewals(server) >= before + 4
-    })
-    .await;
+    eventually!(HANG, "it was renewed several times" => renewals(server) >= before + 4);
     assert!(!lease.is_lost());
     lease.verify().await.expect("held");
     server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
@@ -173,10 +161,7 @@ async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
     }
     // One after the other, the renewals would take a minute: each waits for two replies.
     proxy.delay(Direction::Replies, Duration::from_millis(150));
-    eventually(HANG, "as many as there are leases", async || {
-        server.calls("pexpire") >= before + 200
-    })
-    .await;
+    eventually!(HANG, "as many as there are leases" => server.calls("pexpire") >= before + 200);
     let mut lost = Vec::new();
     for guard in &held {
         if guard.lease().is_lost() {
@@ -212,10 +197,7 @@ async fn a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_the
         "{believed:?} of {left:?}"
     );
     guard.release_held().await;
-    eventually(HANG, "it is gone", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "it is gone" => server.keys("lock:*").is_empty());
 }
 
 async fn futures_dropped_in_flight_leave_no_lock(server: &RedisServer) {
@@ -340,10 +322,7 @@ async fn a_key_that_changes_hands_in_the_middle_of_a_transaction_is_left_alone()
     proxy.delay(Direction::Requests, Duration::from_millis(200));
     let before = server.calls("watch");
     let release = tokio::spawn(guard.release());
-    eventually(HANG, "it has looked at the key", async || {
-        server.calls("watch") > before
-    })
-    .await;
+    eventually!(HANG, "it has looked at the key" => server.calls("watch") > before);
     server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
     release.await.expect("no panic").ok();
     assert_eq!(server.get("lock:k").as_deref(), Some("another"));
@@ -464,10 +443,7 @@ async fn a_transaction_that_was_given_up_is_ended_by_the_next_one() {
     proxy.delay(Direction::Replies, Duration::from_millis(700));
     let dropped = locks.clone();
     let check = tokio::spawn(async move { dropped.check().await.is_ok() });
-    eventually(HANG, "it renews its lock", async || {
-        server.calls("multi") > begun
-    })
-    .await;
+    eventually!(HANG, "it renews its lock" => server.calls("multi") > begun);
     check.abort();
     drop(check.await);
     proxy.delay(Direction::Replies, Duration::ZERO);
@@ -527,10 +503,7 @@ async fn waiters_with_scripts_poll_for_a_lock_that_is_held_without(server: &Redi
     let before = asked();
     let [waiting, waiting_there] =
         [here, there].map(|locks| tokio::spawn(async move { locks.acquire("k", patient()).await }));
-    eventually(HANG, "it asked often", async || {
-        asked()[0] >= before[0] + 30
-    })
-    .await;
+    eventually!(HANG, "it asked often" => asked()[0] >= before[0] + 30);
     let [polls, checks] = [0, 1].map(|n| asked()[n] - before[n]);
     assert!(checks * 3 < polls, "{checks} checks, {polls} polls");
     guard.release_held().await;

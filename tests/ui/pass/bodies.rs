@@ -21,7 +21,7 @@ async fn later(id: u64) -> Result<String, LockError> {
 
 // A body that is todo for a type without values.
 #[distributed_lock(key = "order:{id}", on_error = |error| panic!("{error}"))]
-async fn later_of_a_body_that_is_todo_for_a_type_without_values(id: u64) -> std::convert::Infallible {
+async fn never(id: u64) -> std::convert::Infallible {
     unimplemented!("for {id}")
 }
 

@@ -158,12 +158,12 @@ async fn function(n: u8) -> fn(u8) -> u8 {
 }
 
 #[distributed_lock(key = "text:{text}", on_error = |_| panic!("no lock"))]
-async fn text_of_other_coercions_happen_at_every_return(text_of_other_coercions_happen_at_every_return: &mut String) -> &str {
-    if text_of_other_coercions_happen_at_every_return.is_empty() {
-        return text_of_other_coercions_happen_at_every_return;
+async fn shorter(text: &mut String) -> &str {
+    if text.is_empty() {
+        return text;
     }
-    text_of_other_coercions_happen_at_every_return.push('x');
-    text_of_other_coercions_happen_at_every_return
+    text.push('x');
+    text
 }
 
 #[distributed_lock(key = "all", on_error = |_| Vec::new())]
