@@ -20,19 +20,11 @@ use lock_tests::{
 use tokio::time::timeout;
 
 on_every_kind! { server:
-    a_lock_is_taken_waited_for_and_let_go
     a_repeated_request_leaves_the_fencing_clock_alone
-    tasks_of_several_managers_exclude_each_other
-    a_lease_is_renewed_and_lost_when_its_key_goes
-    a_check_of_a_lease_never_shortens_it
     many_leases_are_renewed_over_a_long_way
     a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_then
-    futures_dropped_in_flight_leave_no_lock
     many_locks_are_let_go_without_a_loss_of_another
-    a_minimal_hold_keeps_the_key
-    tokens_grow_across_a_loss_of_data
     a_lock_that_a_waiter_cannot_share_is_asked_for_behind_its_release
-    operators_look_and_take_away
     waiters_with_scripts_poll_for_a_lock_that_is_held_without
 }
 
@@ -51,32 +43,6 @@ async fn connect(server: &RedisServer) -> LockManager {
         .expect("transactions will do")
 }
 
-async fn a_lock_is_taken_waited_for_and_let_go(server: &RedisServer) {
-    let (one, other) = (connect(server).await, connect(server).await);
-    let guard = one.acquire_free("k", patient()).await;
-    let busy = other.acquire("k", patient().no_wait()).await;
-    match busy {
-        Err(LockError::Busy {
-            retry_after: Some(left),
-            ..
-        }) => assert!(left <= Duration::from_secs(10) && left > Duration::from_secs(5)),
-        odd => panic!("not busy: {odd:?}"),
-    }
-    let first = guard.lease().fencing_token();
-    let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
-    eventually!(HANG, "it asked several times" => server.calls("set") >= 6);
-    guard.release_held().await;
-    let next = timeout(HANG, waiting)
-        .await
-        .expect("no missed chance")
-        .expect("no panic")
-        .expect("free");
-    assert!(next.lease().fencing_token() > first);
-    drop(next);
-    eventually!(HANG, "it is gone" => server.keys("lock:*").is_empty());
-    assert_eq!(server.calls("evalsha"), 0);
-}
-
 /// Each move of the clock is a write, which goes to replicas and files.
 async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
@@ -90,61 +56,6 @@ async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer)
     guard.release_held().await;
     let granted = timeout(HANG, waiting).await.expect("no missed chance");
     drop(granted.expect("no panic").expect("free"));
-}
-
-async fn tasks_of_several_managers_exclude_each_other(server: &RedisServer) {
-    let inside = Arc::new(std::sync::Mutex::new((0_u32, 0_u64)));
-    let mut tasks = Vec::new();
-    for _ in 0..3 {
-        let locks = connect(server).await;
-        for _ in 0..3 {
-            let (locks, inside) = (locks.clone(), inside.clone());
-            tasks.push(tokio::spawn(async move {
-                for _ in 0..10 {
-                    let guard = locks.acquire("k", patient()).await.expect("its turn");
-                    {
-                        let mut inside = inside.lock().expect("no panic");
-                        inside.0 += 1;
-                        assert_eq!(inside.0, 1, "two inside");
-                        let token = u64::from(guard.lease().fencing_token());
-                        assert!(token > inside.1, "{token} after {}", inside.1);
-                        inside.1 = token;
-                    }
-                    tokio::task::yield_now().await;
-                    inside.lock().expect("no panic").0 -= 1;
-                    guard.release_held().await;
-                }
-            }));
-        }
-    }
-    for task in tasks {
-        timeout(HANG, task)
-            .await
-            .expect("no hang")
-            .expect("no panic");
-    }
-}
-
-async fn a_lease_is_renewed_and_lost_when_its_key_goes(server: &RedisServer) {
-    let locks = connect(server).await;
-    let short = LockOptions::new(Duration::from_secs(4));
-    let guard = locks.acquire_free("k", short).await;
-    let lease = guard.lease();
-    let before = renewals(server);
-    eventually!(HANG, "it was renewed several times" => renewals(server) >= before + 4);
-    assert!(!lease.is_lost());
-    lease.verify().await.expect("held");
-    server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
-    assert_eq!(
-        timeout(HANG, lease.lost()).await.expect("noticed"),
-        LeaseLost::TakenAway
-    );
-    assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
-    assert_eq!(
-        server.get("lock:k").as_deref(),
-        Some("another"),
-        "another's key is left alone"
-    );
 }
 
 async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
@@ -171,14 +82,6 @@ async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-async fn a_check_of_a_lease_never_shortens_it(server: &RedisServer) {
-    let locks = connect(server).await;
-    let guard = locks.acquire_free("k", patient()).await;
-    guard.lease().verify().await.expect("held");
-    let left = server.pttl("lock:k").expect("it expires");
-    assert!(left > Duration::from_secs(5), "{left:?}");
-}
-
 async fn a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_then(
     server: &RedisServer,
 ) {
@@ -198,32 +101,6 @@ async fn a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_the
     );
     guard.release_held().await;
     eventually!(HANG, "it is gone" => server.keys("lock:*").is_empty());
-}
-
-async fn futures_dropped_in_flight_leave_no_lock(server: &RedisServer) {
-    let proxy = Proxy::start(server.port());
-    let locks = LockManager::builder()
-        .command_timeout(Duration::from_secs(10))
-        .connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
-    // Longer than any stall: no acquire gets its reply before it is dropped.
-    proxy.delay(Direction::Requests, Duration::from_millis(700));
-    let long = LockOptions::new(HANG).wait(HANG);
-    for number in 0..20 {
-        let acquire = locks.acquire(format!("k{number}"), long.clone());
-        assert!(timeout(Duration::from_millis(5), acquire).await.is_err());
-    }
-    proxy.delay(Direction::Requests, Duration::ZERO);
-    // The check arrives behind all requests that were sent; on a busy machine, some may never be sent.
-    locks.check().await.expect("it goes on");
-    assert!(server.calls("set") > 1, "some have left");
-    eventually(
-        HANG / 2,
-        "long before their ttl, none is left",
-        async || server.keys("lock:*").is_empty(),
-    )
-    .await;
 }
 
 /// Servers shrink their table of keys when it gets emptier. A server with a bug there lost untouched keys within two rounds of
@@ -246,34 +123,6 @@ async fn many_locks_are_let_go_without_a_loss_of_another(server: &RedisServer) {
             let left = server.keys("lock:*").len();
             assert_eq!(left, held.len(), "round {round}");
         }
-    }
-}
-
-async fn a_minimal_hold_keeps_the_key(server: &RedisServer) {
-    let locks = connect(server).await;
-    let kept = patient().min_hold(Duration::from_secs(5));
-    let guard = locks.acquire_free("k", kept).await;
-    guard.release_held().await;
-    let left = server.pttl("lock:k").expect("kept for a while");
-    assert!(left <= Duration::from_secs(5), "{left:?}");
-}
-
-async fn tokens_grow_across_a_loss_of_data(server: &RedisServer) {
-    let (one, other) = (connect(server).await, connect(server).await);
-    let mut last = 0;
-    for round in 0..10 {
-        for locks in [&one, &other, &one] {
-            let guard = locks.acquire_free("k", patient()).await;
-            let token = u64::from(guard.lease().fencing_token());
-            assert!(token > last, "round {round}: {token} after {last}");
-            last = token;
-            guard.release_held().await;
-        }
-        server.cli(if round % 2 == 0 {
-            &["FLUSHALL"]
-        } else {
-            &["DEL", CLOCK]
-        });
     }
 }
 
@@ -304,11 +153,6 @@ async fn releases_of_many_locks_do_not_hold_up_renewals() {
     assert!(!held.lease().is_lost());
     proxy.delay(Direction::Replies, Duration::ZERO);
     held.release().await.expect("held");
-}
-
-/// The number of changes of an expiry, by a transaction or by a command that compares.
-fn renewals(server: &RedisServer) -> u64 {
-    server.calls("pexpire") + server.calls("set")
 }
 
 #[tokio::test]
@@ -463,27 +307,6 @@ async fn a_lock_that_a_waiter_cannot_share_is_asked_for_behind_its_release(serve
         let (next, ()) = tokio::join!(locks.acquire("k", other_ttl), guard.release_held());
         next.expect("free").release_held().await;
     }
-}
-
-async fn operators_look_and_take_away(server: &RedisServer) {
-    let locks = connect(server).await;
-    assert!(locks.inspect("k").await.expect("a reply").is_none());
-    let guard = locks.acquire_free("k", patient()).await;
-    let info = locks.inspect("k").await.expect("a reply").expect("held");
-    assert!(
-        info.remaining
-            .is_some_and(|left| left > Duration::from_secs(5))
-    );
-    locks.force_release("k").await.expect("done");
-    assert!(guard.release().await.is_err());
-    locks.check().await.expect("everything works");
-    server.cli(&["RPUSH", "lock:list", "x"]);
-    assert!(matches!(
-        locks.acquire("list", patient()).await,
-        Err(LockError::Invalid { .. })
-    ));
-    assert!(locks.force_release("list").await.is_err());
-    assert_eq!(server.keys("lock:list").len(), 1);
 }
 
 /// A release without scripts grants nothing. A waiter with scripts expects a release that grants, and checks once a second.
