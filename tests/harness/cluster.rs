@@ -32,6 +32,7 @@ pub struct Cluster {
 
 /// How a [`Cluster`] is to be started.
 #[derive(Debug, Clone)]
+#[must_use = "a builder starts nothing by itself"]
 pub struct ClusterBuilder {
     kind: Kind,
     masters: usize,
@@ -58,14 +59,12 @@ impl Default for ClusterBuilder {
 
 impl ClusterBuilder {
     /// Starts servers of another kind than the distribution's.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
     /// Starts this many masters and no replica: the cluster is ready much sooner, and no node takes over.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn masters_alone(mut self, masters: usize) -> Self {
         self.masters = masters;
         self.replicas = 0;
@@ -73,28 +72,24 @@ impl ClusterBuilder {
     }
 
     /// Adds a node that has no slots; the last one of all.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn with_a_spare(mut self) -> Self {
         self.spares = 1;
         self
     }
 
     /// Has all nodes ask clients for a password.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
     /// Adds a line of the access control list of all nodes, as in `acl("user alice on >pw ~* &* +@all")`.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn acl(mut self, line: &str) -> Self {
         self.acl.push(line.to_owned());
         self
     }
 
     /// Has the nodes talk to each other and to clients through TLS. The harness itself still connects without TLS.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
         self.tls = Some(Arc::clone(certificates));
         self

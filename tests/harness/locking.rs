@@ -79,6 +79,26 @@ macro_rules! assert_fails {
     };
 }
 
+/// Asserts that an error is [`LockError::Invalid`], and that its reason has these words.
+#[track_caller]
+pub fn invalid(error: &LockError, says: &str) {
+    match error {
+        LockError::Invalid { reason, .. } => assert!(reason.contains(says), "{says}: {reason}"),
+        other => panic!("not `Invalid`: {other:?}"),
+    }
+}
+
+/// Asserts that an error is [`LockError::Unavailable`], and that its source has these words.
+#[track_caller]
+pub fn unavailable(error: &LockError, says: &str) {
+    match error {
+        LockError::Unavailable { source, .. } => {
+            assert!(source.to_string().contains(says), "{says}: {source}");
+        }
+        other => panic!("not `Unavailable`: {other:?}"),
+    }
+}
+
 /// Returns why a lease was lost, and panics with a result that says anything else.
 #[track_caller]
 pub fn reason_of_loss<T: Debug>(result: Result<T, LockError>) -> LeaseLost {

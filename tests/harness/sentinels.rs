@@ -35,6 +35,7 @@ pub struct Sentinels {
 
 /// How [`Sentinels`] are to be started.
 #[derive(Debug, Clone, Default)]
+#[must_use = "a builder starts nothing by itself"]
 pub struct SentinelsBuilder {
     kind: Kind,
     password: Option<String>,
@@ -52,21 +53,18 @@ struct User {
 
 impl SentinelsBuilder {
     /// Starts servers of another kind than the distribution's.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
     /// Has the servers with the data ask clients for a password.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
     /// Gives clients a separate user on the servers with the data, with these rules of the access control list.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn user(mut self, name: &str, password: &str, rules: &str) -> Self {
         self.user = Some(User {
             name: name.to_owned(),
@@ -77,14 +75,12 @@ impl SentinelsBuilder {
     }
 
     /// Has the sentinels ask clients for a separate password.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.sentinel_password = Some(password.to_owned());
         self
     }
 
     /// Has all of them talk to each other and to clients through TLS. The harness itself still connects without TLS.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
         self.tls = Some(Arc::clone(certificates));
         self

@@ -83,6 +83,7 @@ pub struct RedisServer {
 
 /// How a [`RedisServer`] is to be started.
 #[derive(Debug, Clone, Default)]
+#[must_use = "a builder starts nothing by itself"]
 pub struct RedisServerBuilder {
     kind: Kind,
     role: Role,
@@ -104,14 +105,12 @@ pub enum AskClients {
 
 impl RedisServerBuilder {
     /// Starts a server of another kind than the distribution's.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
     /// Adds a setting, as in `setting("maxmemory", "3mb")`.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.arguments
             .extend([format!("--{name}"), value.to_owned()]);
@@ -119,7 +118,6 @@ impl RedisServerBuilder {
     }
 
     /// Takes a command away, as some providers do.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn without_command(mut self, name: &str) -> Self {
         let words = ["--rename-command", name, ""];
         self.arguments.extend(words.map(str::to_owned));
@@ -127,49 +125,42 @@ impl RedisServerBuilder {
     }
 
     /// Asks clients for `password`.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
     /// Adds a line of the access control list, as in `acl("user alice on >pw ~* &* +@all")`.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn acl(mut self, line: &str) -> Self {
         self.acl.push(line.to_owned());
         self
     }
 
     /// Sets its wall clock by this one, which must outlive the server.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn clock(mut self, clock: &ShiftedClock) -> Self {
         self.environment = clock.environment().to_vec();
         self
     }
 
     /// Makes it a replica of the server on this port.
-    #[must_use = "a builder starts nothing by itself"]
     pub(crate) fn replica_of(mut self, port: u16) -> Self {
         self.arguments.extend(replica_of(port));
         self
     }
 
     /// Makes it a node of a cluster, which has no slots yet and knows no other node.
-    #[must_use = "a builder starts nothing by itself"]
     pub(crate) fn cluster_node(mut self) -> Self {
         self.role = Role::ClusterNode;
         self
     }
 
     /// Makes it a sentinel with these lines in its configuration.
-    #[must_use = "a builder starts nothing by itself"]
     pub(crate) fn sentinel(mut self, lines: Vec<String>) -> Self {
         self.role = Role::Sentinel(lines);
         self
     }
 
     /// Has it speak TLS too, on a second port. Only the distribution's server is built with TLS.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>, ask: AskClients) -> Self {
         self.tls = Some((Arc::clone(certificates), ask));
         self

@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LockError, LockManager, LockOptions, OnceOptions, Repeat};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Which, assert_fails, connect, eventually, eventually_blocking, patient,
+    Which, assert_fails, connect, eventually, eventually_blocking, invalid, patient,
 };
 use tokio::task::JoinSet;
 
@@ -375,10 +375,7 @@ async fn a_value_of_another_type_is_an_error_and_no_second_run() {
     value(bodies.run(&locks, once()).await);
     let body = async |_| -> Result<u64, String> { panic!("it must not run") };
     let refused = locks.run_once("k", once(), body).await;
-    let Err(LockError::Invalid { reason, .. }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(reason.contains("`forget`"), "{reason}");
+    invalid(&refused.expect_err("refused"), "`forget`");
     server.cli(&["SET", RESULT, "not ours"]);
     let refused = bodies.run(&locks, once()).await;
     assert_fails!(refused, LockError::Invalid { .. });

@@ -23,6 +23,7 @@ use tokio::{
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
+const BEATS_OF_CONTENDERS: &str = "__lock_core__:beats:lock:contender:k";
 
 /// A manager that waits for `k`, and is in the server's queue when this returns.
 async fn in_line(
@@ -196,8 +197,12 @@ async fn a_waiter_that_is_stopped_is_passed_over_and_comes_back_to_its_place() {
     let stopped = process_in_line(&server).await;
     let other = process_in_line(&server).await;
     stopped.stop();
-    // Two beats pass, in which the other waiter shows that it is alive.
-    tokio::time::sleep(SECOND * 3).await;
+    // The other waiter shows that it is alive, once a second.
+    let last = || server.cli(&["ZRANGE", BEATS_OF_CONTENDERS, "-1", "-1", "WITHSCORES"]);
+    for _ in 0..4 {
+        let before = last();
+        eventually!(HANG, "a beat" => last() != before);
+    }
     guard.release_held().await;
     let started = Instant::now();
     other.join();

@@ -14,7 +14,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Tls};
 use lock_tests::{
     AcquireFree as _, AskClients, Certificates, FakeServer, Flaw, HANG, KeyAndCertificate, Log,
-    Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope, eventually, patient,
+    Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope, eventually, invalid, patient, unavailable,
 };
 use tokio::{sync::Barrier, time::timeout};
 
@@ -65,22 +65,6 @@ fn full_text(error: &LockError) -> String {
         source = inner.source();
     }
     text
-}
-
-#[track_caller]
-fn invalid(error: &LockError, says: &str) {
-    let LockError::Invalid { reason, .. } = error else {
-        panic!("not `Invalid`: {error:?}");
-    };
-    assert!(reason.contains(says), "{reason}");
-}
-
-#[track_caller]
-fn unavailable(error: &LockError, says: &str) {
-    let LockError::Unavailable { source, .. } = error else {
-        panic!("not `Unavailable`: {error:?}");
-    };
-    assert!(source.to_string().contains(says), "{source}");
 }
 
 async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {

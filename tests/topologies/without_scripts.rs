@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LeaseLost, LockError, LockManager, LockOptions, inspect::Holder};
+use lock_core::{LockManager, LockOptions, inspect::Holder};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
     eventually, on_every_kind, patient,
