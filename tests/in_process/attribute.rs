@@ -728,21 +728,6 @@ mod options {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_forever_has_no_end() {
-        #[distributed_lock(key = "k", wait = "forever")]
-        async fn waits() -> Result<(), LockError> {
-            Ok(())
-        }
-        let locks = LockManager::in_memory();
-        let guard = locks.acquire("k", LockOptions::default()).await;
-        let waiting = tokio::spawn(with_locks(locks, waits()));
-        sleep(Duration::from_secs(3600)).await;
-        assert!(!waiting.is_finished());
-        drop(guard.expect("free"));
-        waiting.await.expect("no panic").expect("free at last");
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn min_hold_keeps_the_lock_and_wait_waits_for_it() {
         #[distributed_lock(key = "k", min_hold = "5s")]
         async fn holds() -> Result<(), LockError> {

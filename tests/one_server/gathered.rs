@@ -112,39 +112,6 @@ async fn all_are_released(guards: Vec<LockGuard>) {
 }
 
 #[tokio::test]
-async fn locks_of_many_tasks_share_a_token_and_a_script() {
-    let crowd = Crowd::connected().await;
-    let mut last = BTreeMap::new();
-    for _ in 0..3 {
-        crowd.proxy.clear_log();
-        let guards = crowd.all_held().await;
-        assert_eq!(
-            crowd.count("SET"),
-            TASKS.len(),
-            "each is taken by a command of its own"
-        );
-        assert!(
-            crowd.count("XADD") < TASKS.len() / 2,
-            "{}",
-            crowd.count("XADD")
-        );
-        for guard in &guards {
-            let (key, token) = (guard.key().to_string(), guard.lease().fencing_token());
-            let before = last.insert(key, token);
-            assert!(before < Some(token), "{before:?} {token:?}");
-        }
-        crowd.proxy.clear_log();
-        all_are_released(guards).await;
-        assert!(
-            crowd.count("EVALSHA") < TASKS.len() / 2,
-            "{}",
-            crowd.count("EVALSHA")
-        );
-        crowd.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
 async fn a_waiter_is_granted_a_lock_that_is_released_with_others() {
     let crowd = Crowd::connected().await;
     let _waiter = Stopped::subscribed(&crowd.server);

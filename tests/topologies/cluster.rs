@@ -172,29 +172,6 @@ fn url_without_scripts(cluster: &Cluster) -> String {
 }
 
 #[tokio::test]
-async fn users_without_scripts_keep_many_leases_in_many_slots() {
-    let cluster = shared();
-    let url = url_without_scripts(&cluster);
-    let (one, other) = (connect(&url).await, connect(&url).await);
-    let short = LockOptions::new(SECOND * 4);
-    let mut guards = Vec::new();
-    for number in 0..60 {
-        let key = format!("plain{number}");
-        guards.push(one.acquire_free(key, short.clone()).await);
-    }
-    let waiting = tokio::spawn(async move { other.acquire("plain0", options()).await });
-    ttls_pass(SECOND * 4, 2).await;
-    for guard in guards {
-        guard.lease().verify().await.expect("held");
-        guard.release_held().await;
-    }
-    granted(waiting).await.release_held().await;
-    for node in cluster.nodes() {
-        assert!(node.keys("lock:plain*").is_empty());
-    }
-}
-
-#[tokio::test]
 async fn a_waiter_gets_a_message_and_does_not_poll() {
     let cluster = Cluster::builder().masters_alone(1).start();
     let [node] = cluster.nodes() else {
