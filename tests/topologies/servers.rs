@@ -9,7 +9,8 @@ use std::{
 };
 
 use lock_core::{
-    LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, OnceOptions, Tls,
+    LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, OnceOptions,
+    Tls, inspect::HeldBy,
 };
 use lock_tests::{
     AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
@@ -420,10 +421,13 @@ async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
     };
     let held_by = async |key: &str, options: LockOptions| {
         let busy = locks.acquire(key, options.no_wait()).await;
-        let busy = busy.map(drop).expect_err("held").to_string();
-        let expected = [LEADER, FOLLOWER]
-            .map(|label| busy == format!("the lock `{key}` is busy: the process {label} holds it"));
-        assert!(expected.contains(&true), "{busy}");
+        let busy = busy.map(drop).expect_err("held");
+        let Some(HeldBy::OtherProcess(holder)) = busy.held_by() else {
+            panic!("{busy:?}");
+        };
+        assert!([LEADER, FOLLOWER].contains(&&*holder), "{holder}");
+        let says = format!("the lock `{key}` is busy: the process {holder} holds it");
+        assert_eq!(busy.to_string(), says);
     };
     let guard = acquire(&leader, patient()).await;
     assert_eq!(shown("k").await.0, [LEADER]);
