@@ -225,7 +225,7 @@ impl Sources {
 
     /// The file that defines what a path means in a module; `None` for what another crate defines.
     fn file(&self, module: &[String], path: &[String]) -> Option<&File> {
-        let mut whole = self.from_the_root(module, path)?;
+        let mut whole = self.absolute(module, path)?;
         // An import may lead to another one, but not for ever.
         for _ in 0..16 {
             let mut lengths = (0..=whole.len()).rev();
@@ -235,14 +235,14 @@ impl Sources {
                 return self.files.get(&whole[..length]);
             };
             let rest = whole.split_off(length + 1);
-            whole = self.from_the_root(module, path)?;
+            whole = self.absolute(module, path)?;
             whole.extend(rest);
         }
         None
     }
 
     /// A path of a module, from the root of the crate.
-    fn from_the_root(&self, module: &[String], path: &[String]) -> Option<Names> {
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Names> {
         let (first, rest) = path.split_first()?;
         let mut at = module.to_vec();
         match &**first {
@@ -251,7 +251,7 @@ impl Sources {
             "super" => {
                 at.pop();
                 if rest.first().is_some_and(|next| next == "super") {
-                    return self.from_the_root(&at, rest);
+                    return self.absolute(&at, rest);
                 }
             }
             _ => {
