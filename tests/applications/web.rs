@@ -56,10 +56,7 @@ impl App {
     }
 
     async fn held(&self, key: &str) {
-        eventually(SOON, "a handler holds the lock", async || {
-            self.is_held(key).await
-        })
-        .await;
+        eventually!(SOON, "a handler holds the lock" => self.is_held(key).await);
     }
 }
 

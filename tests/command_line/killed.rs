@@ -78,10 +78,7 @@ impl Marked {
     }
 
     async fn none_is_left(&self) {
-        eventually(HANG, "the command has ended with its child", async || {
-            self.all().is_empty()
-        })
-        .await;
+        eventually!(HANG, "the command has ended with its child" => self.all().is_empty());
     }
 }
 

@@ -61,17 +61,11 @@ fn sleeper(server: &RedisServer, more: &[&str]) -> (Process, Pid) {
 }
 
 async fn is_gone(pid: Pid) {
-    eventually(HANG, "the command has ended", async || {
-        test_kill_process(pid).is_err()
-    })
-    .await;
+    eventually!(HANG, "the command has ended" => test_kill_process(pid).is_err());
 }
 
 async fn is_free(locks: &LockManager) {
-    eventually(HANG, "the lock is free", async || {
-        locks.inspect("k").await.expect("a reply").is_none()
-    })
-    .await;
+    eventually!(HANG, "the lock is free" => locks.inspect("k").await.expect("a reply").is_none());
 }
 
 #[test]

@@ -1,6 +1,13 @@
 //! The servers behind one url, of whatever kind, for a test that runs unchanged on all of them.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use lock_core::{LockManager, inspect::LockInfo};
 
 use crate::{
     certificates::Certificates,
@@ -11,7 +18,8 @@ use crate::{
     stand_in::{Refuses, StandIn},
 };
 
-/// A server, sentinels with the servers that they watch, or a cluster; all of it ends when this is dropped.
+/// A server, sentinels with the servers that they watch, a cluster, or the table inside this process; all of it ends when this is
+/// dropped.
 ///
 /// Its methods ask the server that has the key, as a client with all rights. They block.
 #[derive(Debug)]
@@ -32,6 +40,8 @@ enum Servers {
     Single(RedisServer),
     Sentinels(Sentinels),
     Cluster(Cluster),
+    /// All who lock in this process share one manager, since each has a table of its own.
+    Memory(LockManager),
 }
 
 /// How a client that waits for a lock learns that it is its turn.
@@ -91,6 +101,19 @@ impl Deployment {
         }
     }
 
+    /// The table inside this process, as `memory://`. It has no keys for other clients: what is asked of them is answered by the manager.
+    pub fn in_memory() -> Self {
+        Self::of(Servers::Memory(LockManager::in_memory()))
+    }
+
+    /// Returns the manager of those who lock inside this process alone.
+    pub fn memory(&self) -> Option<&LockManager> {
+        match &self.servers {
+            Servers::Memory(locks) => Some(locks),
+            _ => None,
+        }
+    }
+
     /// An endpoint that refuses requests with keys of different slots, as one in front of several shards does.
     pub fn sharded() -> Self {
         let server = RedisServer::start();
@@ -141,16 +164,23 @@ impl Deployment {
             (None, Servers::Single(server)) => server.url(),
             (None, Servers::Sentinels(sentinels)) => sentinels.url(),
             (None, Servers::Cluster(cluster)) => cluster.url(),
+            (None, Servers::Memory(_)) => "memory://".to_owned(),
         }
     }
 
-    /// Reads a string key.
+    /// Reads a string key. In memory, names the holder.
     pub fn get(&self, key: &str) -> Option<String> {
+        if let Some(locks) = self.memory() {
+            return seen(locks, key).map(|info| info.holder.to_string());
+        }
         self.server_of(key).get(key)
     }
 
     /// Returns the remaining time to live of a key that exists and expires.
     pub fn pttl(&self, key: &str) -> Option<Duration> {
+        if let Some(locks) = self.memory() {
+            return seen(locks, key)?.remaining;
+        }
         self.server_of(key).pttl(key)
     }
 
@@ -162,6 +192,11 @@ impl Deployment {
 
     /// Removes a key.
     pub fn delete(&self, key: &str) {
+        if let Some(locks) = self.memory() {
+            return at_once(locks.force_release(name_of(key)))
+                .map(drop)
+                .expect("it is there");
+        }
         self.server_of(key).cli(&["DEL", key]);
     }
 
@@ -197,6 +232,9 @@ impl Deployment {
 
     /// Returns the time by the clock of the server that has a key.
     pub fn time(&self, key: &str) -> Duration {
+        if self.memory().is_some() {
+            return UNIX_EPOCH.elapsed().expect("a clock after 1970");
+        }
         let reply = self.server_of(key).cli(&["TIME"]);
         let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).expect("two numbers");
         Duration::from_secs(seconds) + Duration::from_micros(micros)
@@ -223,14 +261,22 @@ impl Deployment {
     /// Returns the command that notifies a waiter of its grant; `None` where waiters poll.
     pub fn grants_by(&self) -> Option<&'static str> {
         match (self.waiting, &self.servers) {
-            (Waiting::Polling, _) => None,
+            (Waiting::Polling, _) | (_, Servers::Memory(_)) => None,
             (Waiting::InLine, Servers::Cluster(_)) => Some("spublish"),
             (Waiting::InLine, _) => Some("publish"),
         }
     }
 
+    /// Returns whether a client that waits stands in a queue; else it polls.
+    pub fn has_lines(&self) -> bool {
+        self.waiting == Waiting::InLine
+    }
+
     /// Returns whether a client waits in the queue of a key on its server.
     pub fn has_a_line(&self, key: &str) -> bool {
+        if let Some(locks) = self.memory() {
+            return seen(locks, key).is_some_and(|info| info.waiters > 0);
+        }
         self.has_beside(key, "waiters")
     }
 
@@ -260,6 +306,7 @@ impl Deployment {
             }
             Servers::Sentinels(sentinels) => sentinels.kill_primary(),
             Servers::Cluster(cluster) => cluster.kill_master_of(key),
+            Servers::Memory(_) => no_server(),
         }
     }
 
@@ -267,6 +314,7 @@ impl Deployment {
     pub fn failed_over(&self, killed: &RedisServer) {
         match &self.servers {
             Servers::Single(server) => server.restart(),
+            Servers::Memory(_) => no_server(),
             Servers::Sentinels(sentinels) => sentinels.failed_over(killed),
             Servers::Cluster(cluster) => cluster.failed_over(killed),
         }
@@ -275,7 +323,7 @@ impl Deployment {
     /// Starts a killed server again as a replica of the one that took over, and waits until nothing is missing.
     pub fn rejoin(&self, killed: &RedisServer) {
         match &self.servers {
-            Servers::Single(_) => {}
+            Servers::Single(_) | Servers::Memory(_) => {}
             Servers::Sentinels(sentinels) => sentinels.rejoin(killed),
             Servers::Cluster(cluster) => cluster.rejoin(killed),
         }
@@ -284,7 +332,7 @@ impl Deployment {
     /// Returns whether each server that may take over from the server of a key has the key.
     pub fn is_replicated(&self, key: &str) -> bool {
         let replicas = match &self.servers {
-            Servers::Single(_) => Vec::new(),
+            Servers::Single(_) | Servers::Memory(_) => Vec::new(),
             Servers::Sentinels(sentinels) => sentinels.replicas(),
             Servers::Cluster(cluster) => vec![cluster.replica_of(key)],
         };
@@ -296,7 +344,7 @@ impl Deployment {
     /// Keeps writes from now on from each server that may take over from the server of a key.
     pub fn cut_replicas_of(&self, key: &str) {
         match &self.servers {
-            Servers::Single(_) => {}
+            Servers::Single(_) | Servers::Memory(_) => {}
             Servers::Sentinels(sentinels) => sentinels.cut_replicas(),
             Servers::Cluster(cluster) => cluster.cut_replica_of(key),
         }
@@ -305,7 +353,7 @@ impl Deployment {
     /// Lets the replicas go on; they cannot take over before this call.
     pub fn cont_replicas(&self) {
         match &self.servers {
-            Servers::Single(_) => {}
+            Servers::Single(_) | Servers::Memory(_) => {}
             Servers::Sentinels(sentinels) => sentinels.cont(),
             Servers::Cluster(cluster) => cluster.cont(),
         }
@@ -317,6 +365,7 @@ impl Deployment {
             Servers::Single(server) => server,
             Servers::Sentinels(sentinels) => sentinels.primary(),
             Servers::Cluster(cluster) => cluster.node_of(key),
+            Servers::Memory(_) => no_server(),
         }
     }
 
@@ -336,79 +385,29 @@ impl Deployment {
             Servers::Single(server) => vec![server],
             Servers::Sentinels(sentinels) => vec![sentinels.primary()],
             Servers::Cluster(cluster) => cluster.masters(),
+            Servers::Memory(_) => no_server(),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn no_server() -> ! {
+    panic!("what is in memory has no server")
+}
 
-    fn is_one_store(deployment: &Deployment) {
-        let keys = ["a", "b", "c", "d"];
-        for key in keys {
-            let server = deployment.server_of(key);
-            server.cli(&["SET", key, key, "PX", "60000"]);
-        }
-        assert_eq!(deployment.keys("*"), keys);
-        assert_eq!(deployment.calls("set"), 4);
-        for key in keys {
-            assert_eq!(deployment.get(key).as_deref(), Some(key));
-            assert!(deployment.pttl(key).unwrap() > Duration::from_secs(50));
-            let now = std::time::UNIX_EPOCH.elapsed().unwrap();
-            let apart = now.abs_diff(deployment.time(key));
-            assert!(apart < Duration::from_secs(50), "{apart:?}");
-        }
-        deployment.delete("a");
-        assert_eq!(deployment.keys("*"), ["b", "c", "d"]);
-        deployment.flush_all();
-        assert!(deployment.keys("*").is_empty());
-    }
+/// The name of the lock that has a key.
+fn name_of(key: &str) -> &str {
+    key.strip_prefix("lock:").expect("the key of a lock")
+}
 
-    fn has_a_line_where_it_belongs(deployment: &Deployment, line: &str) {
-        deployment.server_of("k").cli(&["SET", line, "v"]);
-        assert!(deployment.has_a_line("k") && !deployment.has_a_line("other"));
-    }
+/// Returns what the manager in memory says of a key.
+fn seen(locks: &LockManager, key: &str) -> Option<LockInfo> {
+    at_once(locks.inspect(name_of(key))).expect("it is there")
+}
 
-    #[test]
-    fn a_server_is_one_store() {
-        let deployment = Deployment::from(RedisServer::start());
-        is_one_store(&deployment);
-        has_a_line_where_it_belongs(&deployment, "__lock_core__:waiters:k");
-        assert_eq!(deployment.grants_by(), Some("publish"));
-    }
-
-    #[test]
-    fn what_sentinels_watch_is_one_store() {
-        let deployment = Deployment::from(Sentinels::start());
-        is_one_store(&deployment);
-        has_a_line_where_it_belongs(&deployment, "__lock_core__:waiters:k");
-    }
-
-    #[test]
-    fn a_cluster_is_one_store() {
-        let deployment = Deployment::from(Cluster::start());
-        is_one_store(&deployment);
-        let tag = tag_of_slot(slot_of("k"));
-        let line = format!("__lock_core__:{{{tag}}}:waiters:k");
-        has_a_line_where_it_belongs(&deployment, &line);
-        assert_eq!(deployment.grants_by(), Some("spublish"));
-    }
-
-    #[test]
-    fn a_user_without_scripts_is_refused_them_alone() {
-        let deployment = Deployment::without_scripts(RedisServer::start());
-        is_one_store(&deployment);
-        let client = redis::Client::open(deployment.url()).unwrap();
-        let mut plain = client.get_connection().unwrap();
-        let mut ask = |name: &str, arguments: &[&str]| {
-            redis::cmd(name)
-                .arg(arguments)
-                .query::<redis::Value>(&mut plain)
-        };
-        ask("SET", &["k", "v"]).unwrap();
-        let refused = ask("EVAL", &["return 1", "0"]).unwrap_err();
-        assert_eq!(refused.code(), Some("NOPERM"));
-        assert_eq!(deployment.grants_by(), None);
+/// Returns the result of a future that waits for nothing.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
     }
 }

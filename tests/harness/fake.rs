@@ -89,19 +89,6 @@ impl FakeServer {
         Self::start(move |_| reply.clone())
     }
 
-    /// Starts a server that takes part in the client's handshake (`HELLO`, `AUTH`, `SELECT`,
-    /// `CLIENT`, `PING`) and answers every other command with `reply`.
-    pub fn wrong_type(reply: &str) -> Self {
-        let reply = Reply::line(reply);
-        Self::start(move |words| match words.first().map(String::as_str) {
-            // Like a server older than RESP3, so that a client falls back to RESP2.
-            Some("HELLO") => Reply::line("-ERR unknown command 'HELLO'"),
-            Some("AUTH" | "SELECT" | "CLIENT") => Reply::line("+OK"),
-            Some("PING") => Reply::pong(words),
-            _ => reply.clone(),
-        })
-    }
-
     /// Returns the url for a client.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
@@ -155,81 +142,4 @@ fn next_request(buffer: &mut Vec<u8>) -> Option<Vec<String>> {
         .iter()
         .map(|word| String::from_utf8_lossy(word).into_owned());
     Some(text.collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        io::{Read, Write},
-        net::TcpStream,
-        time::Duration,
-    };
-
-    use super::*;
-
-    const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-
-    fn first_bytes(server: &FakeServer, request: &[u8]) -> io::Result<Vec<u8>> {
-        first_bytes_within(Duration::from_secs(60), server, request)
-    }
-
-    fn first_bytes_within(
-        within: Duration,
-        server: &FakeServer,
-        request: &[u8],
-    ) -> io::Result<Vec<u8>> {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port()))?;
-        stream.set_read_timeout(Some(within))?;
-        stream.write_all(request)?;
-        let mut reply = vec![0; 64];
-        let count = stream.read(&mut reply)?;
-        reply.truncate(count);
-        Ok(reply)
-    }
-
-    #[test]
-    fn a_silent_server_takes_a_request_and_says_nothing() {
-        let within = Duration::from_millis(200);
-        let error = first_bytes_within(within, &FakeServer::silent(), PING).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-    }
-
-    #[test]
-    fn an_http_server_answers_with_a_status_line() {
-        let reply = first_bytes(&FakeServer::http(), PING).unwrap();
-        assert!(reply.starts_with(b"HTTP/1.1 400 "));
-    }
-
-    #[test]
-    fn garbage_is_not_the_protocol() {
-        let reply = first_bytes(&FakeServer::garbage(), PING).unwrap();
-        assert_eq!(resp::frame_length(&reply), Err(Malformed));
-    }
-
-    #[test]
-    fn a_fixed_error_answers_everything_even_what_is_no_request() {
-        let server = FakeServer::error("LOADING wait");
-        for request in [PING, b"GET / HTTP/1.1\r\n"] {
-            let reply = first_bytes(&server, request).unwrap();
-            assert_eq!(reply, b"-LOADING wait\r\n");
-        }
-    }
-
-    #[test]
-    fn a_client_connects_to_the_server_of_wrong_types_and_then_gets_them() {
-        let server = FakeServer::wrong_type("*0");
-        let client = redis::Client::open(server.url()).unwrap();
-        let mut connection = client.get_connection().unwrap();
-        let reply: redis::Value = redis::cmd("INCR").arg("n").query(&mut connection).unwrap();
-        assert_eq!(reply, redis::Value::Array(Vec::new()));
-    }
-
-    #[test]
-    fn a_script_may_hang_up() {
-        let server = FakeServer::start(|words| {
-            assert_eq!(words, ["PING"]);
-            Reply::HangUp
-        });
-        assert_eq!(first_bytes(&server, PING).unwrap(), b"");
-    }
 }

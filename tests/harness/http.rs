@@ -130,34 +130,3 @@ fn length(head: &str) -> Option<u64> {
     let mut lengths = headers.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
     lengths.next()?.1.trim().parse().ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::{net::TcpListener, time::timeout};
-
-    use super::*;
-    use crate::fake::FakeServer;
-
-    #[tokio::test]
-    async fn a_response_is_split_into_status_head_and_body() {
-        let server = FakeServer::http();
-        let url = format!("http://127.0.0.1:{}/nowhere", server.port());
-        let request = HttpRequest::send("GET", &url, "").await.unwrap();
-        let response = request.response().await.unwrap();
-        assert_eq!((response.status, response.body.as_str()), (400, ""));
-        assert!(response.head.contains("Content-Length: 0"));
-    }
-    #[tokio::test]
-    async fn a_response_ends_at_its_length_also_on_a_connection_that_stays_open() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let request = HttpRequest::send("GET", &url, "").await.unwrap();
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let text = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody";
-        stream.write_all(text.as_bytes()).await.unwrap();
-        let response = timeout(Duration::from_secs(20), request.response()).await;
-        assert_eq!(response.expect("at once").unwrap().body, "body");
-    }
-}

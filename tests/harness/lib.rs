@@ -1,5 +1,17 @@
-//! The test harness: real servers, faults between them and their clients, processes that
-//! contend, and waiting for a condition instead of sleeping.
+//! The test harness. A test needs ten things:
+//!
+//! | to have | use |
+//! | --- | --- |
+//! | a server | [`RedisServer`], of each [`Kind`]; several are [`Sentinels`] or a [`Cluster`] |
+//! | a claim on servers of any number and kind | [`Deployment`], and `the_suite_on!` in `topologies/servers.rs` |
+//! | a network that fails | [`Proxy`], which delays, loses, cuts and resets; [`RealProxy`] is `HAProxy` or twemproxy |
+//! | a server that cannot be installed | [`StandIn`], a real one that refuses more; [`FakeServer`] answers as a closure says |
+//! | another process | [`Process`], by lines and signals; [`Holders`] lock all the time, and [`Forks`] may call `fork()` |
+//! | a history | [`mod@history`]: what processes write, and the checkers that find two holders or a token that falls back |
+//! | another time | [`ShiftedClock`] for a server; for a test, tokio's paused clock |
+//! | a lock that must be free, held or refused | [`connect`], [`AcquireFree`], [`ReleaseHeld`], [`invalid`], [`unavailable`], [`assert_fails!`] |
+//! | a condition, in place of a sleep | [`fn@eventually`] and [`eventually!`] |
+//! | a look inside | [`Log`] for what a process logs, [`Monitor`] for what a server is asked |
 //!
 //! ```no_run
 //! use lock_tests::{Proxy, RedisServer};
@@ -12,6 +24,8 @@
 //! Everything here blocks for a few milliseconds at most and needs no runtime. So it serves a plain
 //! `#[test]`, a `#[tokio::test]` of any flavour, and a test that stalls or drops its runtime.
 //! A set-up that fails panics with one line that says why: a test is never skipped.
+//!
+//! The harness has tests of its own only where a mistake in it would let other tests pass: in faults, checkers and parsers.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -62,7 +76,10 @@ pub use fake::{FakeServer, Reply};
 pub use fork::{Child, Forks, fork};
 pub use holders::{Holders, Load};
 pub use http::{HttpRequest, HttpResponse};
-pub use locking::{AcquireFree, ReleaseHeld, connect, options, patient, run_in_a_row};
+pub use locking::{
+    AcquireFree, ReleaseHeld, connect, invalid, options, patient, reason_of_loss, run_in_a_row,
+    unavailable,
+};
 pub use log::Log;
 pub use migrating::documented_prefix;
 pub use mode::Mode;

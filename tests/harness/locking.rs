@@ -1,8 +1,8 @@
 //! Locks that a test knows to be free, held, or served: any other result fails the test.
 
-use std::panic::Location;
+use std::{fmt::Debug, panic::Location};
 
-use lock_core::{IntoLockKey, Lease, LockGuard, LockManager, LockOptions};
+use lock_core::{IntoLockKey, Lease, LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 
 use crate::wait::{HANG, SECOND};
 
@@ -68,6 +68,43 @@ impl ReleaseHeld for LockGuard {
             let released = self.release().await;
             released.unwrap_or_else(|error| panic!("it is not held ({caller}): {error:?}"));
         }
+    }
+}
+
+/// Asserts that a result is an error of this form, and shows the result if it is not.
+#[macro_export]
+macro_rules! assert_fails {
+    ($result:expr, $error:pat) => {
+        assert!(matches!(&$result, Err($error)), "{:?}", $result)
+    };
+}
+
+/// Asserts that an error is [`LockError::Invalid`], and that its reason has these words.
+#[track_caller]
+pub fn invalid(error: &LockError, says: &str) {
+    match error {
+        LockError::Invalid { reason, .. } => assert!(reason.contains(says), "{says}: {reason}"),
+        other => panic!("not `Invalid`: {other:?}"),
+    }
+}
+
+/// Asserts that an error is [`LockError::Unavailable`], and that its source has these words.
+#[track_caller]
+pub fn unavailable(error: &LockError, says: &str) {
+    match error {
+        LockError::Unavailable { source, .. } => {
+            assert!(source.to_string().contains(says), "{says}: {source}");
+        }
+        other => panic!("not `Unavailable`: {other:?}"),
+    }
+}
+
+/// Returns why a lease was lost, and panics with a result that says anything else.
+#[track_caller]
+pub fn reason_of_loss<T: Debug>(result: Result<T, LockError>) -> LeaseLost {
+    match result {
+        Err(LockError::Lost { reason, .. }) => reason,
+        other => panic!("not lost: {other:?}"),
     }
 }
 

@@ -134,19 +134,8 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
-    use crate::wait::eventually_blocking;
-
-    #[test]
-    fn a_process_is_talked_to_by_lines_and_joined() {
-        let script = "read word; echo $GREETING $word; echo rest";
-        let mut shell = Process::spawn("sh", &["-c", script], &[("GREETING", "hello")]);
-        shell.say("world");
-        assert_eq!(shell.line(), "hello world");
-        assert_eq!(shell.join(), "rest\n");
-    }
 
     #[test]
     #[should_panic(expected = "the process failed: exit status: 7")]
@@ -158,25 +147,5 @@ mod tests {
     #[should_panic(expected = "the process ended without another line")]
     fn an_end_is_not_taken_for_a_line() {
         Process::spawn("true", &[], &[]).line();
-    }
-
-    #[test]
-    fn a_process_is_interrupted_stopped_and_killed() {
-        let script = "trap 'echo interrupted; exit' INT; echo ready; while :; do sleep 0.01; done";
-        let mut shell = Process::spawn("sh", &["-c", script], &[]);
-        assert_eq!(shell.line(), "ready");
-        shell.stop();
-        let stat = format!("/proc/{}/stat", shell.child.id());
-        eventually_blocking(Duration::from_secs(60), "it is stopped", || {
-            let stat = std::fs::read_to_string(&stat).unwrap();
-            stat.contains(" T ")
-        });
-        shell.cont();
-        shell.interrupt();
-        assert_eq!(shell.join(), "interrupted\n");
-
-        let mut shell = Process::spawn("sh", &["-c", "read line"], &[]);
-        shell.kill9();
-        assert!(shell.child.ended().is_some());
     }
 }

@@ -153,11 +153,6 @@ impl Proxy {
         self.faults.half_close(direction);
     }
 
-    /// Limits each direction of each connection to this many bytes a second.
-    pub fn slow(&self, bytes_per_second: u32) {
-        self.faults.set_slow(bytes_per_second);
-    }
-
     /// Returns how many connections were accepted so far.
     pub fn connections(&self) -> u64 {
         self.faults.accepted()

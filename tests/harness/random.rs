@@ -59,30 +59,3 @@ impl Random {
         unreachable!("it is less than the sum of all weights")
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_decides_everything_and_another_one_differently() {
-        let draw = |seed| {
-            let mut random = Random::new(seed);
-            let mut branch = random.branch(7);
-            [random.next(), random.below(1000), branch.next()]
-        };
-        assert_eq!(draw(1), draw(1));
-        assert_ne!(draw(1), draw(2));
-    }
-
-    #[test]
-    fn weights_are_kept_and_nothing_without_weight_is_drawn() {
-        let mut random = Random::new(3);
-        let mut drawn = [0_u32; 3];
-        for _ in 0..10_000 {
-            drawn[random.weighted(&[(3, 0_usize), (0, 1), (1, 2)])] += 1;
-        }
-        assert_eq!(drawn[1], 0);
-        assert!((7_000..8_000).contains(&drawn[0]), "{drawn:?}");
-    }
-}

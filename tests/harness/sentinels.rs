@@ -35,6 +35,7 @@ pub struct Sentinels {
 
 /// How [`Sentinels`] are to be started.
 #[derive(Debug, Clone, Default)]
+#[must_use = "a builder starts nothing by itself"]
 pub struct SentinelsBuilder {
     kind: Kind,
     password: Option<String>,
@@ -52,21 +53,18 @@ struct User {
 
 impl SentinelsBuilder {
     /// Starts servers of another kind than the distribution's.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
     /// Has the servers with the data ask clients for a password.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
     /// Gives clients a separate user on the servers with the data, with these rules of the access control list.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn user(mut self, name: &str, password: &str, rules: &str) -> Self {
         self.user = Some(User {
             name: name.to_owned(),
@@ -77,14 +75,12 @@ impl SentinelsBuilder {
     }
 
     /// Has the sentinels ask clients for a separate password.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.sentinel_password = Some(password.to_owned());
         self
     }
 
     /// Has all of them talk to each other and to clients through TLS. The harness itself still connects without TLS.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>) -> Self {
         self.tls = Some(Arc::clone(certificates));
         self
@@ -230,13 +226,6 @@ impl Sentinels {
     pub fn rejoin(&self, killed: &RedisServer) {
         killed.restart_as_replica_of(self.primary().announced_port());
         self.whole();
-    }
-
-    /// Starts a killed sentinel again, with what it knew, and waits until it knows the others.
-    pub fn restart_sentinel(&self, killed: &RedisServer) {
-        killed.restart();
-        self.options.quicken(killed);
-        eventually_blocking(SOON, "it knows all others", || sees_all(killed));
     }
 
     /// Waits until the sentinels agree that another server than `killed` is the primary, and until that server takes writes.
@@ -492,128 +481,4 @@ fn sees_all(sentinel: &RedisServer) -> bool {
                 && replica["master-port"] == primary["port"]
                 && replica["master-link-status"] == "ok"
         })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn everywhere(sentinels: &Sentinels, key: &str) {
-        eventually_blocking(SOON, "all servers have it", || {
-            let mut servers = sentinels.servers().iter();
-            servers.all(|server| server.get(key).is_some())
-        });
-    }
-
-    #[test]
-    fn a_replica_takes_over_with_the_data_and_the_killed_server_comes_back_behind_it() {
-        let sentinels = Sentinels::start();
-        let first = sentinels.primary();
-        assert_eq!(first.port(), sentinels.servers()[0].port());
-        first.cli(&["SET", "k", "v"]);
-        everywhere(&sentinels, "k");
-        let killed = sentinels.kill_primary();
-        assert_eq!(killed.port(), first.port());
-        sentinels.failed_over(killed);
-        let second = sentinels.primary();
-        assert_ne!(second.port(), first.port());
-        second.cli(&["SET", "other", "w"]);
-        sentinels.rejoin(killed);
-        // Not asserted: that there is no other fail-over meanwhile. The sentinels of a busy machine may begin one.
-        everywhere(&sentinels, "other");
-        assert_eq!(sentinels.replicas().len(), 2);
-        assert!(killed.get("k").is_some());
-    }
-
-    #[test]
-    fn the_primary_is_switched_without_a_death() {
-        let sentinels = Sentinels::start();
-        let first = sentinels.primary().port();
-        sentinels.switch();
-        assert_ne!(sentinels.named(), Some(first));
-        assert_eq!(sentinels.replicas().len(), 2);
-    }
-
-    #[test]
-    fn every_kind_of_server_is_watched_and_replaced() {
-        for kind in [Kind::Redis62, Kind::Redis86, Kind::Valkey9] {
-            let sentinels = Sentinels::builder().kind(kind).start();
-            let killed = sentinels.kill_primary();
-            sentinels.failed_over(killed);
-            sentinels.rejoin(killed);
-            assert_eq!(sentinels.replicas().len(), 2, "{kind:?}");
-        }
-    }
-
-    #[test]
-    fn what_replicas_that_are_cut_off_did_not_get_is_lost() {
-        let sentinels = Sentinels::start();
-        let first = sentinels.primary();
-        first.cli(&["SET", "before", "v"]);
-        everywhere(&sentinels, "before");
-        sentinels.cut_replicas();
-        first.cli(&["SET", "after", "v"]);
-        sentinels.kill_primary();
-        sentinels.cont();
-        sentinels.failed_over(first);
-        let second = sentinels.primary();
-        assert!(second.get("before").is_some());
-        assert_eq!(second.get("after"), None);
-    }
-
-    #[test]
-    fn passwords_are_asked_for_and_the_url_has_them() {
-        let sentinels = Sentinels::builder()
-            .kind(Kind::Valkey9)
-            .user("locks", "word", "~* &* +@all")
-            .password("s3cret")
-            .sentinel_password("watch")
-            .start();
-        let ports: Vec<u16> = sentinels
-            .sentinels()
-            .iter()
-            .map(RedisServer::port)
-            .collect();
-        assert_eq!(
-            sentinels.url(),
-            format!(
-                "redis+sentinel://locks:word@127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}/locks?sentinel_password=watch",
-                ports[0], ports[1], ports[2]
-            )
-        );
-        for server in sentinels.servers().iter().chain(sentinels.sentinels()) {
-            let open = format!("redis://127.0.0.1:{}", server.port());
-            let refused = redis::Client::open(open)
-                .and_then(|client| client.get_connection())
-                .and_then(|mut connection| redis::cmd("PING").query::<String>(&mut connection));
-            assert_eq!(refused.unwrap_err().code(), Some("NOAUTH"));
-        }
-        let killed = sentinels.kill_primary();
-        sentinels.failed_over(killed);
-        sentinels.rejoin(killed);
-    }
-
-    #[test]
-    fn a_killed_sentinel_comes_back_and_learns_what_happened_meanwhile() {
-        let sentinels = Sentinels::start();
-        let sentinel = &sentinels.sentinels()[0];
-        sentinel.kill9();
-        let killed = sentinels.kill_primary();
-        sentinels.failed_over(killed);
-        sentinels.rejoin(killed);
-        sentinels.restart_sentinel(sentinel);
-        let primary = sentinels.primary().port();
-        assert_eq!(primary_port(sentinel), Some(primary));
-        assert_ne!(primary, killed.port());
-    }
-
-    #[test]
-    fn one_sentinel_that_hangs_is_not_missed_and_two_are() {
-        let sentinels = Sentinels::start();
-        sentinels.sentinels()[0].stop();
-        let killed = sentinels.kill_primary();
-        sentinels.failed_over(killed);
-        sentinels.sentinels()[1].stop();
-        assert!(sentinels.agreed().is_none());
-    }
 }

@@ -83,6 +83,7 @@ pub struct RedisServer {
 
 /// How a [`RedisServer`] is to be started.
 #[derive(Debug, Clone, Default)]
+#[must_use = "a builder starts nothing by itself"]
 pub struct RedisServerBuilder {
     kind: Kind,
     role: Role,
@@ -104,14 +105,12 @@ pub enum AskClients {
 
 impl RedisServerBuilder {
     /// Starts a server of another kind than the distribution's.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
     /// Adds a setting, as in `setting("maxmemory", "3mb")`.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.arguments
             .extend([format!("--{name}"), value.to_owned()]);
@@ -119,7 +118,6 @@ impl RedisServerBuilder {
     }
 
     /// Takes a command away, as some providers do.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn without_command(mut self, name: &str) -> Self {
         let words = ["--rename-command", name, ""];
         self.arguments.extend(words.map(str::to_owned));
@@ -127,49 +125,42 @@ impl RedisServerBuilder {
     }
 
     /// Asks clients for `password`.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
     /// Adds a line of the access control list, as in `acl("user alice on >pw ~* &* +@all")`.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn acl(mut self, line: &str) -> Self {
         self.acl.push(line.to_owned());
         self
     }
 
     /// Sets its wall clock by this one, which must outlive the server.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn clock(mut self, clock: &ShiftedClock) -> Self {
         self.environment = clock.environment().to_vec();
         self
     }
 
     /// Makes it a replica of the server on this port.
-    #[must_use = "a builder starts nothing by itself"]
     pub(crate) fn replica_of(mut self, port: u16) -> Self {
         self.arguments.extend(replica_of(port));
         self
     }
 
     /// Makes it a node of a cluster, which has no slots yet and knows no other node.
-    #[must_use = "a builder starts nothing by itself"]
     pub(crate) fn cluster_node(mut self) -> Self {
         self.role = Role::ClusterNode;
         self
     }
 
     /// Makes it a sentinel with these lines in its configuration.
-    #[must_use = "a builder starts nothing by itself"]
     pub(crate) fn sentinel(mut self, lines: Vec<String>) -> Self {
         self.role = Role::Sentinel(lines);
         self
     }
 
     /// Has it speak TLS too, on a second port. Only the distribution's server is built with TLS.
-    #[must_use = "a builder starts nothing by itself"]
     pub fn tls(mut self, certificates: &Arc<Certificates>, ask: AskClients) -> Self {
         self.tls = Some((Arc::clone(certificates), ask));
         self
@@ -610,36 +601,13 @@ fn replica_of(port: u16) -> [String; 3] {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{Read, Write},
-        net::{TcpListener, TcpStream},
-        path::Path,
-    };
+    use std::{net::TcpListener, path::Path};
 
     use super::*;
     use crate::wait::eventually_blocking;
 
     fn is_running(pid: u32) -> bool {
         Path::new(&format!("/proc/{pid}")).exists()
-    }
-
-    #[test]
-    fn a_server_is_empty_runs_raw_commands_and_counts_them() {
-        let server = RedisServer::start();
-        assert!(server.keys("*").is_empty());
-        server.cli(&["SET", "k", "v", "PX", "60000"]);
-        assert_eq!(server.get("k").as_deref(), Some("v"));
-        assert_eq!(server.get("nothing"), None);
-        assert_eq!(server.keys("k*"), ["k"]);
-        assert!(server.pttl("k").unwrap() > Duration::from_secs(50));
-        assert_eq!(server.pttl("nothing"), None);
-        let expires = server.expires_at("k").unwrap();
-        server.cli(&["PEXPIRE", "k", "90000"]);
-        assert!(server.expires_at("k").unwrap() > expires);
-        assert_eq!(server.expires_at("nothing"), None);
-        assert_eq!(server.calls("set"), 1);
-        assert_eq!(server.calls("SETNX"), 0);
-        assert!(server.try_cli(&["INCR", "k"]).is_err());
     }
 
     #[test]
@@ -662,93 +630,6 @@ mod tests {
         let pid = receive.recv().unwrap();
         test.join().unwrap_err();
         assert!(!is_running(pid));
-    }
-
-    #[test]
-    fn a_server_outlives_the_thread_that_started_it() {
-        let server = thread::spawn(RedisServer::start).join().unwrap();
-        server.cli(&["PING"]);
-    }
-
-    #[test]
-    fn a_stopped_server_answers_when_it_goes_on() {
-        let server = RedisServer::start();
-        server.stop();
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_millis(50)))
-            .unwrap();
-        stream.write_all(b"PING\r\n").unwrap();
-        let mut reply = [0; 7];
-        stream.read_exact(&mut reply).unwrap_err();
-        server.cont();
-        stream.set_read_timeout(Some(REPLY_WITHIN)).unwrap();
-        stream.read_exact(&mut reply).unwrap();
-        assert_eq!(&reply, b"+PONG\r\n");
-    }
-
-    #[test]
-    fn a_killed_server_comes_back_empty_on_its_port() {
-        let server = RedisServer::start();
-        let (port, pid) = (server.port(), server.pid());
-        server.cli(&["SET", "k", "v"]);
-        server.kill9();
-        assert!(!is_running(pid));
-        assert!(server.try_cli(&["PING"]).is_err());
-        server.restart();
-        assert_eq!(server.port(), port);
-        assert_eq!(server.get("k"), None);
-    }
-
-    #[test]
-    fn a_server_that_writes_down_what_it_does_comes_back_with_it_unless_it_forgets() {
-        let server = RedisServer::builder().setting("appendonly", "yes").start();
-        server.cli(&["SET", "k", "v"]);
-        server.kill9();
-        server.restart();
-        assert_eq!(server.get("k").as_deref(), Some("v"));
-        server.kill9();
-        server.forget();
-        server.restart();
-        assert_eq!(server.get("k"), None);
-    }
-
-    #[test]
-    fn a_server_with_a_password_refuses_clients_without_it() {
-        let server = RedisServer::builder().password("s3cret").start();
-        server.cli(&["PING"]);
-        let open = format!("redis://127.0.0.1:{}", server.port());
-        let client = redis::Client::open(open).unwrap();
-        let refused = client
-            .get_connection()
-            .and_then(|mut connection| redis::cmd("PING").query::<String>(&mut connection));
-        assert_eq!(refused.unwrap_err().code(), Some("NOAUTH"));
-    }
-
-    #[test]
-    fn access_control_lines_bind_clients_but_not_the_harness() {
-        let server = RedisServer::builder()
-            .acl("user default off")
-            .acl("user alice on >pw ~* &* +ping")
-            .start();
-        server.cli(&["SET", "k", "v"]);
-        let client = redis::Client::open(server.url_as("alice", "pw")).unwrap();
-        let mut alice = client.get_connection().unwrap();
-        redis::cmd("PING").query::<String>(&mut alice).unwrap();
-        let refused = redis::cmd("GET").arg("k").query::<String>(&mut alice);
-        assert_eq!(refused.unwrap_err().code(), Some("NOPERM"));
-    }
-
-    #[test]
-    fn a_setting_and_the_unix_socket_reach_the_server() {
-        let server = RedisServer::builder().setting("maxmemory", "3mb").start();
-        let memory = server.info("memory");
-        assert!(memory.contains("maxmemory:3145728"), "{memory}");
-        let url = format!("redis+unix://{}", server.unix_socket().display());
-        let client = redis::Client::open(url).unwrap();
-        redis::cmd("PING")
-            .query::<String>(&mut client.get_connection().unwrap())
-            .unwrap();
     }
 
     #[test]

@@ -14,14 +14,3 @@ pub fn tool(path: &str, what: &str) -> String {
     );
     path.to_str().expect("a path that is text").to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[should_panic(expected = "Redis 99 is missing: run tests/run, which fetches it")]
-    fn a_missing_tool_is_one_line_that_says_what_to_do() {
-        tool("redis-99/redis-server", "Redis 99");
-    }
-}

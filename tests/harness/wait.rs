@@ -49,7 +49,24 @@ pub fn eventually(
     }
 }
 
-/// [`eventually`] for tests without a runtime.
+/// [`eventually`](fn@crate::eventually) with a condition that is one expression.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use lock_tests::{SECOND, eventually};
+///
+/// let task = tokio::spawn(async {});
+/// eventually!(SECOND, "the task ends" => task.is_finished());
+/// # });
+/// ```
+#[macro_export]
+macro_rules! eventually {
+    ($within:expr, $what:expr => $condition:expr) => {
+        $crate::eventually($within, $what, async || $condition).await
+    };
+}
+
+/// [`eventually`](fn@eventually) for tests without a runtime.
 #[track_caller]
 pub fn eventually_blocking(within: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + within;

@@ -351,20 +351,6 @@ mod managers {
         assert_eq!(service.f().await.expect("not refused"), 2);
     }
 
-    #[tokio::test]
-    async fn a_reentrant_call_takes_the_same_lease() {
-        #[distributed_lock(key = "n", wait = "0s", lease = lease)]
-        async fn inner() -> Result<u64, LockError> {
-            Ok(lease.fencing_token().into())
-        }
-        #[distributed_lock(key = "n", lease = lease)]
-        async fn outer() -> Result<(), LockError> {
-            assert_eq!(inner().await?, u64::from(lease.fencing_token()));
-            Ok(())
-        }
-        with_locks(memory(), outer()).await.expect("not refused");
-    }
-
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn one_task_at_a_time_is_in_the_body() {
         #[distributed_lock(key = "counter", wait = "10s", lease = lease)]
@@ -445,83 +431,6 @@ mod lists {
             assert_eq!(transfer(7, 7).await.expect("not refused"), 1);
         })
         .await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn transfers_in_both_directions_lose_nothing() {
-        #[distributed_lock(key = ["account:{from}", "account:{to}"], wait = "60s")]
-        async fn transfer(
-            accounts: &[AtomicU64; 3],
-            from: usize,
-            to: usize,
-        ) -> Result<(), LockError> {
-            let left = accounts[from].load(SeqCst) - 1;
-            yield_now().await;
-            accounts[from].store(left, SeqCst);
-            let more = accounts[to].load(SeqCst) + 1;
-            yield_now().await;
-            accounts[to].store(more, SeqCst);
-            Ok(())
-        }
-        let (manager, accounts) = (memory(), Arc::new([const { AtomicU64::new(1000) }; 3]));
-        let tasks: Vec<_> = (0..9)
-            .map(|number| {
-                let (accounts, manager) = (Arc::clone(&accounts), manager.clone());
-                tokio::spawn(async move {
-                    for _ in 0..50 {
-                        let transfer = transfer(&accounts, number / 3, number % 3);
-                        with_locks(manager.clone(), transfer)
-                            .await
-                            .expect("no circle");
-                    }
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await.expect("not refused");
-        }
-        // Each account gave and got as often as every other.
-        for account in &*accounts {
-            assert_eq!(account.load(SeqCst), 1000);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_body_takes_its_keys_again_and_adds_none() {
-        #[distributed_lock(key = ["n:{a}", "n:{b}"], wait = "0s", lease = lease)]
-        async fn inner(a: u8, b: u8) -> Result<u64, LockError> {
-            Ok(lease.fencing_token().into())
-        }
-        #[distributed_lock(key = ["n:1", "n:2"], lease = lease)]
-        async fn outer() -> Result<(), LockError> {
-            let tokens = lease.fencing_tokens();
-            assert_eq!(inner(1, 2).await?, u64::from(tokens[0].1));
-            assert_eq!(inner(2, 1).await?, u64::from(tokens[1].1));
-            assert_eq!(inner(2, 2).await?, u64::from(tokens[1].1));
-            assert!(matches!(inner(2, 3).await, Err(LockError::Invalid { .. })));
-            inner(3, 4).await?;
-            Ok(())
-        }
-        with_locks(memory(), outer()).await.expect("not refused");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_loss_of_one_key_drops_the_body() {
-        #[distributed_lock(key = ["a", "b"])]
-        async fn f(locks: &LockManager) -> Result<(), LockError> {
-            locks.force_release("b").await?;
-            sleep(Duration::from_secs(59)).await;
-            unreachable!("runs on without one of its locks")
-        }
-        let locks = memory();
-        let error = with_locks(locks.clone(), f(&locks))
-            .await
-            .expect_err("lost");
-        assert!(
-            matches!(&error, LockError::Lost { key, .. } if key.as_str() == "b"),
-            "{error:?}"
-        );
-        assert!(locks.inspect("a").await.expect("works").is_none());
     }
 
     #[tokio::test]
@@ -816,21 +725,6 @@ mod options {
             assert_eq!(tries().await.expect("free"), Some(()));
         })
         .await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_wait_forever_has_no_end() {
-        #[distributed_lock(key = "k", wait = "forever")]
-        async fn waits() -> Result<(), LockError> {
-            Ok(())
-        }
-        let locks = LockManager::in_memory();
-        let guard = locks.acquire("k", LockOptions::default()).await;
-        let waiting = tokio::spawn(with_locks(locks, waits()));
-        sleep(Duration::from_secs(3600)).await;
-        assert!(!waiting.is_finished());
-        drop(guard.expect("free"));
-        waiting.await.expect("no panic").expect("free at last");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use lock_core::{
     FencingToken, LockError, LockKey, LockManager, LockOptions, OnLost, current_lease,
     distributed_lock,
 };
-use lock_tests::{SECOND, options};
+use lock_tests::{SECOND, assert_fails, options};
 use tokio::time::Instant;
 
 fn shared() -> LockOptions {
@@ -353,10 +353,7 @@ async fn several_independent_servers_refuse_what_is_not_exclusive_before_anythin
     }
     let exclusive = [("k", options())];
     let exclusive = locks.acquire_all(exclusive, shared().no_wait()).await;
-    assert!(
-        matches!(exclusive, Err(LockError::Unavailable { .. })),
-        "{exclusive:?}"
-    );
+    assert_fails!(exclusive, LockError::Unavailable { .. });
 }
 
 /// The modes in which the key can be taken inside an annotated function, which show the mode that it holds.
@@ -408,43 +405,4 @@ async fn the_attribute_takes_the_mode_that_it_names() {
     assert_eq!(several, [SHARED, EXCLUSIVE, SHARED]);
     let (_, reason) = invalid(has_a_permit(&locks, 70_000).await);
     assert!(reason.starts_with("permits is 65535 or more"), "{reason}");
-}
-
-/// Readers and writers of one process never pause: each has the exclusion that its mode promises, and all get their turns.
-#[tokio::test(start_paused = true)]
-async fn in_memory_as_many_hold_as_there_are_permits() {
-    let locks = LockManager::in_memory();
-    let inside = Arc::<Inside>::default();
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..10 {
-        let (locks, inside) = (locks.clone(), inside.clone());
-        tasks.spawn(async move {
-            for _ in 0..5 {
-                let body = async |lease: lock_core::Lease| {
-                    assert!(lease.permit().is_some_and(|number| number < 3));
-                    inside.stay().await;
-                };
-                let run = locks.run("k", permits(3).wait_forever(), body);
-                run.await.expect("a turn");
-            }
-        });
-    }
-    tasks.join_all().await;
-    assert_eq!(inside.most.load(SeqCst), 3);
-    let seen = locks.inspect("k").await.expect("works");
-    assert!(seen.is_none(), "{seen:?}");
-    let other = invalid_while_held(&locks).await;
-    assert!(other.contains("another mode"), "{other}");
-}
-
-async fn invalid_while_held(locks: &LockManager) -> Arc<str> {
-    let _guard = locks.acquire("k", permits(3)).await.expect("free");
-    let seen = locks.inspect("k").await.expect("works").expect("held");
-    let leases: Vec<_> = seen
-        .leases
-        .iter()
-        .map(|lease| (lease.permit, lease.remaining))
-        .collect();
-    assert_eq!(leases, [(Some(0), seen.remaining)]);
-    invalid(locks.acquire("k", shared()).await).1
 }

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use lock_core::{
     LockError, LockManager, LockOptions, Remember, Remembered, Repeat, run_once, with_locks,
 };
@@ -65,26 +64,6 @@ async fn charge(user: u64, key: String, cents: u64, bodies: Bodies) -> Result<St
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_body_runs_and_every_caller_gets_its_value() {
-    let bodies = Bodies::default();
-    with_locks(LockManager::in_memory(), async {
-        let calls = (0..20).map(|_| charge(7, "a".to_owned(), 100, bodies.clone()));
-        for value in join_all(calls).await {
-            assert_eq!(value.as_deref(), Ok("7: 100 by a, 1"));
-        }
-        let again = charge(7, "a".to_owned(), 100, bodies.clone()).await;
-        assert_eq!(again.as_deref(), Ok("7: 100 by a, 1"));
-        assert_eq!(bodies.count(), 1);
-        let other_key = charge(8, "a".to_owned(), 100, bodies.clone()).await;
-        assert_eq!(other_key.as_deref(), Ok("8: 100 by a, 2"));
-        sleep(SECOND * 3_601).await;
-        let later = charge(7, "a".to_owned(), 100, bodies.clone()).await;
-        assert_eq!(later.as_deref(), Ok("7: 100 by a, 3"));
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn another_request_with_the_key_is_refused() {
     let bodies = Bodies::default();
     with_locks(LockManager::in_memory(), async {
@@ -95,19 +74,6 @@ async fn another_request_with_the_key_is_refused() {
     })
     .await;
     assert_eq!(bodies.count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_failure_is_not_remembered() {
-    let bodies = Bodies::default();
-    with_locks(LockManager::in_memory(), async {
-        for _ in 0..2 {
-            let declined = charge(7, "a".to_owned(), 0, bodies.clone()).await;
-            assert_eq!(declined, Err(Failed::Declined));
-        }
-    })
-    .await;
-    assert_eq!(bodies.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,25 +89,6 @@ async fn a_body_goes_on_without_its_caller_and_a_repeat_gets_its_value() {
     })
     .await;
     assert_eq!(bodies.count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_caller_that_is_dropped_while_it_waits_runs_nothing() {
-    let (locks, bodies) = (LockManager::in_memory(), Bodies::default());
-    let held = locks
-        .acquire_free("charge:7:a", LockOptions::default())
-        .await;
-    let call = charge(7, "a".to_owned(), 100, bodies.clone());
-    let call = with_locks(locks.clone(), call);
-    assert!(timeout(SECOND, call).await.is_err(), "it waits");
-    held.release_held().await;
-    sleep(SECOND).await;
-    assert_eq!(bodies.count(), 0);
-    locks
-        .acquire_free("charge:7:a", LockOptions::default())
-        .await
-        .release_held()
-        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,21 +140,6 @@ async fn every_option_has_its_effect() {
     sleep(SECOND * 61).await;
     let hung = call("b", SECOND * 3).await.expect_err("it hangs");
     assert!(hung.contains("max_hold"), "{hung}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_inside_a_body_of_its_key_is_refused() {
-    let (locks, bodies) = (LockManager::in_memory(), Bodies::default());
-    let body = async |_| {
-        let call = charge(7, "a".to_owned(), 100, bodies.clone());
-        with_locks(locks.clone(), call).await
-    };
-    let refused = locks.run("charge:7:a", LockOptions::default(), body).await;
-    let Err(Failed::Other(reason)) = refused.expect("a free lock") else {
-        panic!("not refused");
-    };
-    assert!(reason.contains("would wait for itself"), "{reason}");
-    assert_eq!(bodies.count(), 0);
 }
 
 /// As the response of a web framework: remembered if it is no failure, and not by serde.

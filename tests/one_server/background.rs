@@ -3,10 +3,7 @@
 use std::{
     fmt,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -15,7 +12,7 @@ use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, Scope, Which, eventually,
     run_in_a_row,
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -215,26 +212,6 @@ async fn a_guard_that_is_released_waits_for_the_reply() {
     way.holds_up(guard.release()).await;
 }
 
-/// The acquire does not wait for the release's reply: none has come when the server has the lock again.
-#[tokio::test]
-async fn the_next_acquire_of_the_process_is_sent_behind_the_release() {
-    let (way, locks) = Way::in_the_background().await;
-    let mut first = None;
-    let body = async |_| {
-        first = way.server.get("lock:k");
-        way.lose_replies();
-    };
-    locks.run("k", options(), body).await.expect("free");
-    let next = locks.acquire("k", options());
-    tokio::select! {
-        biased;
-        odd = next => panic!("no reply has come: {odd:?}"),
-        () = eventually(HANG, "another lease has the lock", async || {
-            way.server.get("lock:k").is_some_and(|holder| Some(&holder) != first.as_ref())
-        }) => {}
-    }
-}
-
 /// The releases take long, so that each try is sent while the release before it is in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token() {
@@ -253,44 +230,8 @@ async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token(
             .lose(Direction::Requests, Which::nth(1), After::Reset);
     };
     locks.run("k", options(), reset).await.expect("free");
-    eventually(HANG, "the release is lost", async || {
-        !way.proxy.log().is_empty()
-    })
-    .await;
+    eventually!(HANG, "the release is lost" => !way.proxy.log().is_empty());
     run_in_a_row(&locks, "k", 3).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_of_several_processes_exclude_each_other_with_growing_tokens() {
-    let server = RedisServer::start();
-    let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
-    let mut tasks = JoinSet::new();
-    for _ in 0..2 {
-        let builder = LockManager::builder().release_in_background();
-        let locks = builder.connect(&server.url()).await.expect("it is up");
-        for _ in 0..4 {
-            let (locks, inside, last) = (locks.clone(), inside.clone(), last.clone());
-            tasks.spawn(async move {
-                for _ in 0..50 {
-                    let body = async |lease: lock_core::Lease| {
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
-                        let token = u64::from(lease.fencing_token());
-                        assert!(last.swap(token, Ordering::SeqCst) < token);
-                        tokio::task::yield_now().await;
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                    };
-                    locks.run("k", options(), body).await.expect("its turn");
-                }
-            });
-        }
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.expect("no assertion failed");
-    }
-    eventually(HANG, "the lock is free", async || {
-        server.get("lock:k").is_none()
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -52,10 +52,7 @@ async fn a_full_server_keeps_the_leases_of_each_mode() {
         guard.release_held().await;
     }
     // The process keeps its share for a second.
-    eventually(HANG, "no lock is left", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "no lock is left" => server.keys("lock:*").is_empty());
 }
 
 #[tokio::test]
@@ -79,10 +76,7 @@ async fn a_lock_is_released_though_its_fencing_counter_is_none() {
     let (locks, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = locks.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient().wait(HANG)).await });
-    eventually(HANG, "it is in the queue", async || {
-        !server.queue(QUEUE).is_empty()
-    })
-    .await;
+    eventually!(HANG, "it is in the queue" => !server.queue(QUEUE).is_empty());
     server.cli(&["DEL", CLOCK]);
     server.cli(&["RPUSH", CLOCK, "no counter"]);
     guard.release_held().await;
@@ -129,10 +123,7 @@ async fn a_lock_without_expiry_is_free_after_its_last_holder() {
     ] {
         abandoned(&server, held).await;
         server.cli(&["PERSIST", LOCK]);
-        eventually(HANG, "the lease has ended", async || {
-            server.pttl(HOLDERS).is_none()
-        })
-        .await;
+        eventually!(HANG, "the lease has ended" => server.pttl(HOLDERS).is_none());
         let guard = locks.acquire("k", wanted).await;
         guard.expect("no holder is left").release_held().await;
     }
@@ -156,10 +147,7 @@ async fn no_two_holders_have_one_permit_after_the_permits_were_evicted() {
     proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
     proxy.clear_log();
     let mut second = tokio::spawn(async move { behind.acquire("k", permits.wait(HANG)).await });
-    eventually(HANG, "it has entered", async || {
-        server.queue(HOLDERS).len() == 3
-    })
-    .await;
+    eventually!(HANG, "it has entered" => server.queue(HOLDERS).len() == 3);
     server.cli(&["DEL", PERMITS]);
     proxy.pass();
     // Either the request waits until the first holder has gone, or it has another permit.
@@ -198,10 +186,7 @@ async fn after_the_clock_was_set_back_readers_wait_behind_a_writer() {
     let connected = async || connect(&server.url()).await;
     let [reader, writer, late] = [connected().await, connected().await, connected().await];
     let queued = async |length| {
-        eventually(HANG, "it is in the queue", async || {
-            server.queue(QUEUE).len() == length
-        })
-        .await;
+        eventually!(HANG, "it is in the queue" => server.queue(QUEUE).len() == length);
     };
     let wait = |locks: LockManager, options: LockOptions| {
         tokio::spawn(async move { locks.acquire_free("k", options.wait(HANG)).await })

@@ -91,10 +91,7 @@ async fn a_password_that_rotates_under_load_costs_no_lease_and_no_error() {
     for _ in 0..3 {
         rotating.rotate();
         let seen = rotating.logins();
-        eventually(HANG, "it is authenticated anew", async || {
-            rotating.logins() > seen
-        })
-        .await;
+        eventually!(HANG, "it is authenticated anew" => rotating.logins() > seen);
     }
     is_over.store(true, Ordering::SeqCst);
     for task in load {
@@ -105,10 +102,7 @@ async fn a_password_that_rotates_under_load_costs_no_lease_and_no_error() {
     assert!(!held.lease().is_lost());
     // A connection that is made now needs the new password.
     rotating.disconnect();
-    eventually(HANG, "it is held through a new connection", async || {
-        held.lease().verify().await.is_ok()
-    })
-    .await;
+    eventually!(HANG, "it is held through a new connection" => held.lease().verify().await.is_ok());
     held.lease().verify().await.expect("held");
     held.release_held().await;
 }
@@ -133,10 +127,7 @@ async fn a_provider_that_fails_costs_nothing_while_the_old_connection_works() {
     let held = locks.acquire_free("held", options()).await;
     fails.store(true, Ordering::SeqCst);
     let before = asked.load(Ordering::SeqCst);
-    eventually(HANG, "it is asked again and again", async || {
-        asked.load(Ordering::SeqCst) >= before + 3
-    })
-    .await;
+    eventually!(HANG, "it is asked again and again" => asked.load(Ordering::SeqCst) >= before + 3);
     held.lease().verify().await.expect("held");
     locks
         .acquire_free("k", options())
@@ -152,10 +143,7 @@ async fn a_provider_that_fails_costs_nothing_while_the_old_connection_works() {
         "{refused:?}"
     );
     fails.store(false, Ordering::SeqCst);
-    eventually(HANG, "there are credentials again", async || {
-        held.lease().verify().await.is_ok()
-    })
-    .await;
+    eventually!(HANG, "there are credentials again" => held.lease().verify().await.is_ok());
     held.release_held().await;
 }
 
@@ -199,10 +187,7 @@ async fn a_password_that_was_replaced_is_unavailable_and_not_invalid() {
         .release_held()
         .await;
     rotating.disconnect();
-    eventually(HANG, "the connection is gone", async || {
-        locks.try_acquire("k", options()).await.is_err()
-    })
-    .await;
+    eventually!(HANG, "the connection is gone" => locks.try_acquire("k", options()).await.is_err());
     let refused = locks
         .try_acquire("k", options())
         .await

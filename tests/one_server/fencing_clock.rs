@@ -40,10 +40,7 @@ async fn both(server: &RedisServer) -> [LockManager; 2] {
 }
 
 async fn nothing_is_left(server: &RedisServer) {
-    eventually(HANG, "no lock is left", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "no lock is left" => server.keys("lock:*").is_empty());
 }
 
 #[tokio::test]
@@ -123,45 +120,6 @@ async fn tokens_grow_across_a_restart_from_a_file_though_the_clock_was_set_back(
             last = next;
             server.cli(&["BGREWRITEAOF"]);
         }
-    }
-}
-
-#[tokio::test]
-async fn tokens_grow_across_a_restart_without_a_file() {
-    for kind in KINDS {
-        let server = RedisServer::builder().kind(kind).start();
-        let mut last = token(&connect(&server.url()).await).await;
-        for _ in 0..2 {
-            server.kill9();
-            server.restart();
-            assert_eq!(server.fencing_clock(CLOCK), None, "it has no data");
-            // A manager that knows no token.
-            let next = token(&connect(&server.url()).await).await;
-            assert!(next > last, "{kind:?}: {next} after {last}");
-            last = next;
-        }
-    }
-}
-
-/// The replica's clock is an hour behind, so only what was replicated tells what was given out before.
-#[tokio::test]
-async fn tokens_grow_when_a_replica_is_promoted_whose_clock_is_behind() {
-    for kind in KINDS {
-        let clock = ShiftedClock::new();
-        clock.set_back(HOUR);
-        let primary = RedisServer::builder().kind(kind).start();
-        let replica = RedisServer::builder().kind(kind).clock(&clock).start();
-        let last = token(&connect(&primary.url()).await).await;
-        let port = primary.port().to_string();
-        replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
-        eventually(HANG, "the replica has the clock", async || {
-            replica.fencing_clock(CLOCK) >= Some(last)
-        })
-        .await;
-        primary.kill9();
-        replica.cli(&["REPLICAOF", "NO", "ONE"]);
-        let next = token(&connect(&replica.url()).await).await;
-        assert!(next > last, "{kind:?}: {next} after {last}");
     }
 }
 

@@ -1,11 +1,10 @@
 //! Free locks of many tasks, whose requests leave in one message: what happens to one of them is no matter of the others.
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, ops::Range};
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, Which,
-    connect, eventually,
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, assert_fails, connect, eventually,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -78,10 +77,7 @@ impl Crowd {
 
     /// Nothing is left but the fencing clock.
     async fn nothing_is_left(&self) {
-        eventually(HANG, "nothing is left", async || {
-            self.server.keys("*") == ["__lock_core__:clock"]
-        })
-        .await;
+        eventually!(HANG, "nothing is left" => self.server.keys("*") == ["__lock_core__:clock"]);
     }
 }
 
@@ -116,39 +112,6 @@ async fn all_are_released(guards: Vec<LockGuard>) {
 }
 
 #[tokio::test]
-async fn locks_of_many_tasks_share_a_token_and_a_script() {
-    let crowd = Crowd::connected().await;
-    let mut last = BTreeMap::new();
-    for _ in 0..3 {
-        crowd.proxy.clear_log();
-        let guards = crowd.all_held().await;
-        assert_eq!(
-            crowd.count("SET"),
-            TASKS.len(),
-            "each is taken by a command of its own"
-        );
-        assert!(
-            crowd.count("XADD") < TASKS.len() / 2,
-            "{}",
-            crowd.count("XADD")
-        );
-        for guard in &guards {
-            let (key, token) = (guard.key().to_string(), guard.lease().fencing_token());
-            let before = last.insert(key, token);
-            assert!(before < Some(token), "{before:?} {token:?}");
-        }
-        crowd.proxy.clear_log();
-        all_are_released(guards).await;
-        assert!(
-            crowd.count("EVALSHA") < TASKS.len() / 2,
-            "{}",
-            crowd.count("EVALSHA")
-        );
-        crowd.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
 async fn a_waiter_is_granted_a_lock_that_is_released_with_others() {
     let crowd = Crowd::connected().await;
     let _waiter = Stopped::subscribed(&crowd.server);
@@ -174,7 +137,7 @@ async fn a_lock_of_another_client_stays_where_others_are_released() {
     let mut results = released(guards).await;
     for lost in [11, 7] {
         let result = results.remove(lost);
-        assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
+        assert_fails!(result, LockError::Lost { .. });
     }
     for result in results {
         result.expect("it is held");
@@ -267,61 +230,6 @@ async fn a_request_that_is_left_of_a_message_has_its_reply() {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_under_a_message_leaves_each_lock_to_one_holder() {
-    let crowd = Crowd::connected().await;
-    for direction in [Direction::Requests, Direction::Replies] {
-        crowd.proxy.cut(direction, Which::nth(10));
-        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
-        let guards = acquired(tasks).await;
-        assert_eq!(crowd.server.keys("lock:*").len(), TASKS.len());
-        crowd.proxy.cut(direction, Which::nth(10));
-        all_are_released(guards).await;
-        crowd.nothing_is_left().await;
-        crowd.proxy.pass();
-    }
-}
-
-#[tokio::test]
-async fn messages_that_are_lost_leave_no_lock() {
-    let crowd = Crowd::connected().await;
-    for direction in [Direction::Requests, Direction::Replies] {
-        crowd.proxy.lose(direction, Which::nth(8), After::Silence);
-        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
-        tokio::task::yield_now().await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        for task in &tasks {
-            task.abort();
-        }
-        for task in tasks {
-            drop(timeout(HANG, task).await.expect("no hang"));
-        }
-        crowd.proxy.pass();
-        crowd.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_forgot_its_scripts_releases_all_locks_and_knows_them_again() {
-    for kind in [Kind::Distribution, Kind::Redis86, Kind::Valkey9] {
-        let server = RedisServer::builder().kind(kind).start();
-        let crowd = Crowd::to(server, |_, proxy| proxy.url()).await;
-        let guards = crowd.all_held().await;
-        crowd.server.cli(&["SCRIPT", "FLUSH"]);
-        all_are_released(guards).await;
-        crowd.nothing_is_left().await;
-        let guards = crowd.all_held().await;
-        crowd.proxy.clear_log();
-        all_are_released(guards).await;
-        assert_eq!(crowd.count("EVAL"), 0, "{kind:?}: by its hash");
-        let scripts = crowd.count("EVALSHA");
-        assert!(
-            (1..TASKS.len() / 2).contains(&scripts),
-            "{kind:?}: {scripts}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn a_busy_key_with_a_waiter_costs_the_free_ones_no_script() {
     let crowd = Crowd::connected().await;
     let url = crowd.server.url();
@@ -329,10 +237,7 @@ async fn a_busy_key_with_a_waiter_costs_the_free_ones_no_script() {
     let held = holder.acquire_free("k13", options()).await;
     let waiting = tokio::spawn(async move { waiter.acquire("k13", options()).await });
     let queue = "__lock_core__:waiters:lock:k13";
-    eventually(HANG, "it is in the queue", async || {
-        crowd.server.queue(queue).len() == 1
-    })
-    .await;
+    eventually!(HANG, "it is in the queue" => crowd.server.queue(queue).len() == 1);
     let mut tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
     let busy = tasks.remove(13);
     let guards = acquired(tasks).await;
@@ -364,10 +269,7 @@ async fn a_key_that_the_user_may_not_lock_costs_the_other_locks_nothing() {
         .await
         .expect("no hang")
         .expect("no panic");
-    assert!(
-        matches!(refused, Err(LockError::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Unavailable { .. });
     all_are_released(acquired(tasks).await).await;
     crowd.nothing_is_left().await;
 }

@@ -7,7 +7,8 @@ use lock_core::{
     inspect::{Holder, LockInfo, LockMode},
 };
 use lock_tests::{
-    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, connect, eventually, options,
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, assert_fails, connect,
+    eventually, options,
 };
 
 async fn listed(locks: &LockManager, prefix: &str) -> BTreeMap<String, LockInfo> {
@@ -96,10 +97,7 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
     let dropped = tokio::time::timeout(lock_tests::SECOND / 10, list.next()).await;
     assert!(dropped.is_err(), "no reply can come");
     let failed = list.next().await.expect("it has not ended");
-    assert!(
-        matches!(failed, Err(LockError::Unavailable { .. })),
-        "{failed:?}"
-    );
+    assert_fails!(failed, LockError::Unavailable { .. });
     proxy.pass();
     eventually(HANG, "the server answers again", async || {
         let mut again = locks.list("");
@@ -141,57 +139,4 @@ async fn a_list_is_whole_although_another_server_takes_over() {
         }
     }
     assert_eq!(found.len(), 2_000);
-}
-
-#[tokio::test]
-async fn locks_in_memory_are_listed_too() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire_free("a", options()).await;
-    let all = listed(&locks, "").await;
-    assert_eq!(all.keys().collect::<Vec<_>>(), ["a"]);
-    assert!(listed(&locks, "b").await.is_empty());
-    guard.release_held().await;
-    assert!(listed(&locks, "").await.is_empty());
-}
-
-#[tokio::test]
-async fn the_connections_of_a_process_have_its_name() {
-    let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
-    locks
-        .acquire_free("k", options())
-        .await
-        .release_held()
-        .await;
-    let clients = server.cli(&["CLIENT", "LIST"]);
-    let clients: String = redis::from_redis_value(clients).expect("text");
-    let named = clients.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        fields.find_map(|field| field.strip_prefix("name=lock-core:"))
-    });
-    let named = named.expect("a name");
-    assert!(
-        named.ends_with(&format!(":{}", std::process::id())),
-        "{named}"
-    );
-}
-
-/// All connections have it, on which grants and renewals come, too.
-#[tokio::test]
-async fn the_connections_of_a_labelled_process_have_its_label() {
-    let server = RedisServer::start();
-    let locks = LockManager::builder().label("10.0.3.7:8080");
-    let locks = locks.connect(&server.url()).await.expect("it is up");
-    let guard = locks.acquire_free("k", options()).await;
-    let clients = server.cli(&["CLIENT", "LIST"]);
-    let clients: String = redis::from_redis_value(clients).expect("text");
-    let fields = clients.split_whitespace();
-    let names = fields.filter_map(|field| field.strip_prefix("name=lock-core:"));
-    let names: Vec<_> = names.collect();
-    assert!(names.len() > 1, "{clients}");
-    assert!(
-        names.iter().all(|name| name.ends_with(":10.0.3.7:8080")),
-        "{clients}"
-    );
-    guard.release_held().await;
 }

@@ -14,7 +14,6 @@ mod listing;
 mod migrating;
 mod nothing_stays;
 mod once;
-mod once_attribute;
 mod outage;
 mod own_client;
 mod permits;

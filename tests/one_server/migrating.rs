@@ -2,7 +2,7 @@
 //! the commands that their sources send. `neighbours.rs` runs the libraries of other languages, as processes.
 
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
-use lock_core::{LeaseLost, LockError, LockManager, LockOptions};
+use lock_core::{LeaseLost, LockManager, LockOptions};
 use lock_tests::{AcquireFree as _, RedisServer, ReleaseHeld as _, SECOND, documented_prefix};
 
 fn options() -> LockOptions {
@@ -89,9 +89,10 @@ async fn distributed_lock_redis_and_ours_exclude_each_other() {
 
 /// Redisson counts how often a thread has a lock, in a field of a hash that is named after the thread.
 mod redisson {
-    use lock_tests::{AcquireFree as _, ReleaseHeld as _};
+    use lock_core::LockError;
+    use lock_tests::{AcquireFree as _, ReleaseHeld as _, assert_fails};
 
-    use super::{LockError, RedisServer, manager, options};
+    use super::{RedisServer, manager, options};
 
     const THREAD: &str = "a-client-of-redisson:1";
 
@@ -110,15 +111,9 @@ mod redisson {
         let ours = manager(&server, "").await;
         take(&server).expect("free");
         let refused = ours.acquire("orders", options()).await;
-        assert!(
-            matches!(refused, Err(LockError::Invalid { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Invalid { .. });
         let refused = ours.force_release("orders").await;
-        assert!(
-            matches!(refused, Err(LockError::Invalid { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Invalid { .. });
         let left = server.cli(&["HGET", "orders", THREAD]);
         assert_eq!(redis::from_redis_value::<u32>(left).expect("a number"), 1);
     }
@@ -192,19 +187,5 @@ mod shedlock {
         server.cli(&["EVAL", compare, "1", KEY, VALUE]);
         assert!(server.get(KEY).is_some());
         guard.release().await.expect("held all the time");
-    }
-}
-
-#[test]
-fn the_page_names_tests_that_exist() {
-    let page = include_str!("../../docs/migrating.md");
-    let here = include_str!("migrating.rs");
-    let named = page
-        .split('`')
-        .filter_map(|word| word.strip_prefix("migrating::"));
-    let named: Vec<&str> = named.collect();
-    assert!(named.len() > 5, "{named:?}");
-    for test in named {
-        assert!(here.contains(&format!("async fn {test}(")), "{test}");
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, connect,
-    eventually, patient,
+    AcquireFree as _, Direction, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, assert_fails,
+    connect, eventually, patient,
 };
 use tokio::time::timeout;
 
@@ -40,10 +40,7 @@ async fn a_thousand_waits_that_are_dropped_at_any_time_leave_no_place_and_no_loc
             wait.await.expect("no assertion failed");
         }
     }
-    eventually(HANG, "no waiter is left", async || {
-        server.queue(QUEUE).is_empty()
-    })
-    .await;
+    eventually!(HANG, "no waiter is left" => server.queue(QUEUE).is_empty());
     guard.lease().verify().await.expect("held all the time");
     guard.release_held().await;
     assert_eq!(
@@ -113,10 +110,7 @@ async fn a_hundred_guards_that_are_forgotten_end_with_max_hold() {
         std::mem::forget(guard.expect("free"));
     }
     assert_eq!(server.keys("lock:*").len(), 100);
-    eventually(HANG, "all have ended", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "all have ended" => server.keys("lock:*").is_empty());
 }
 
 #[tokio::test]
@@ -128,10 +122,7 @@ async fn a_release_that_comes_after_the_end_says_so_and_leaves_the_next_holder_a
     let next = other.acquire("k", patient()).await.expect("expired");
     let theirs = server.get("lock:k");
     let released = late.release().await;
-    assert!(
-        matches!(released, Err(LockError::Lost { .. })),
-        "{released:?}"
-    );
+    assert_fails!(released, LockError::Lost { .. });
     assert_eq!(server.get("lock:k"), theirs);
     next.lease().verify().await.expect("held");
 }
@@ -166,8 +157,5 @@ async fn connections_that_are_reset_all_the_time_cost_no_order_and_leave_nothing
     };
     let both = async { tokio::join!(takes, resets) };
     timeout(HANG, both).await.expect("it gets on");
-    eventually(HANG, "nothing is left", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "nothing is left" => server.keys("lock:*").is_empty());
 }

@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LockError, LockManager, LockOptions, OnceOptions, Repeat};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Which, connect, eventually, eventually_blocking, patient,
+    Which, assert_fails, connect, eventually, eventually_blocking, invalid, patient,
 };
 use tokio::task::JoinSet;
 
@@ -31,14 +31,14 @@ fn once() -> OnceOptions {
 
 /// Counts the bodies that ran. Each returns its number.
 #[derive(Clone, Default)]
-pub(crate) struct Bodies(Arc<AtomicUsize>);
+struct Bodies(Arc<AtomicUsize>);
 
 impl Bodies {
-    pub(crate) fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.0.load(SeqCst)
     }
 
-    pub(crate) fn next(&self) -> String {
+    fn next(&self) -> String {
         (self.0.fetch_add(1, SeqCst) + 1).to_string()
     }
 
@@ -66,7 +66,7 @@ fn value(run: Result<Run, LockError>) -> String {
     run.expect("no failed lock").expect("no failed body")
 }
 
-pub(crate) async fn only_the_result_is_left(server: &RedisServer, result: &str) {
+async fn only_the_result_is_left(server: &RedisServer, result: &str) {
     eventually(HANG, "only the clock and the result are left", async || {
         let mut keys = server.keys("*");
         keys.sort();
@@ -173,10 +173,7 @@ async fn waiting_processes_get_a_message_at_once() {
         let (locks, bodies) = (connect(&server.url()).await, bodies.clone());
         waiters.spawn(async move { bodies.run(&locks, once()).await });
     }
-    eventually(HANG, "all wait", async || {
-        server.queue("__lock_core__:waiters:lock:k").len() == 70
-    })
-    .await;
+    eventually!(HANG, "all wait" => server.queue("__lock_core__:waiters:lock:k").len() == 70);
     guard.release_held().await;
     for result in waiters.join_all().await {
         assert_eq!(value(result), "1");
@@ -216,10 +213,7 @@ async fn after_a_failure_or_a_panic_or_a_dropped_caller_the_next_one_runs() {
         let (other, bodies) = (other.clone(), bodies.clone());
         tokio::spawn(async move { bodies.run(&other, once()).await })
     };
-    eventually(HANG, "it waits", async || {
-        !server.queue("__lock_core__:waiters:lock:k").is_empty()
-    })
-    .await;
+    eventually!(HANG, "it waits" => !server.queue("__lock_core__:waiters:lock:k").is_empty());
     hangs.abort();
     assert_eq!(value(waits.await.expect("no panic")), "1");
     assert_eq!(value(bodies.run(&locks, once()).await), "1");
@@ -278,10 +272,7 @@ async fn when_a_result_is_kept_no_longer_or_forgotten_or_evicted_the_next_caller
     let (locks, bodies) = (connect(&server.url()).await, Bodies::default());
     let briefly = OnceOptions::keep(Duration::from_millis(200));
     assert_eq!(value(bodies.run(&locks, briefly).await), "1");
-    eventually(HANG, "it has expired", async || {
-        server.get(RESULT).is_none()
-    })
-    .await;
+    eventually!(HANG, "it has expired" => server.get(RESULT).is_none());
     assert_eq!(value(bodies.run(&locks, once()).await), "2");
     locks.forget("k").await.expect("the server is up");
     assert_eq!(value(bodies.run(&locks, once()).await), "3");
@@ -298,10 +289,7 @@ async fn a_run_and_a_plain_lock_of_a_key_exclude_each_other() {
     for [holder, caller] in [[&locks, &other], [&locks, &locks]] {
         let guard = holder.acquire_free("k", patient()).await;
         let refused = bodies.run(caller, once().no_wait()).await;
-        assert!(
-            matches!(refused, Err(LockError::Busy { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Busy { .. });
         let run = {
             let (caller, bodies) = (caller.clone(), bodies.clone());
             tokio::spawn(async move { bodies.run(&caller, once()).await })
@@ -371,10 +359,7 @@ async fn a_full_server_keeps_no_result_and_the_lock_is_free_after_three_tries() 
         let before = server.calls("evalsha");
         let first: Result<Run, _> = locks.run_once("k", once(), body).await;
         assert_eq!(value(first), "1", "the runner has its value: {kind:?}");
-        eventually(HANG, "the lock is free", async || {
-            server.get("lock:k").is_none()
-        })
-        .await;
+        eventually!(HANG, "the lock is free" => server.get("lock:k").is_none());
         assert!(server.get(RESULT).is_none());
         let scripts = server.calls("evalsha") - before;
         assert!((5..=6).contains(&scripts), "{scripts}: {kind:?}");
@@ -390,16 +375,10 @@ async fn a_value_of_another_type_is_an_error_and_no_second_run() {
     value(bodies.run(&locks, once()).await);
     let body = async |_| -> Result<u64, String> { panic!("it must not run") };
     let refused = locks.run_once("k", once(), body).await;
-    let Err(LockError::Invalid { reason, .. }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(reason.contains("`forget`"), "{reason}");
+    invalid(&refused.expect_err("refused"), "`forget`");
     server.cli(&["SET", RESULT, "not ours"]);
     let refused = bodies.run(&locks, once()).await;
-    assert!(
-        matches!(refused, Err(LockError::Invalid { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Invalid { .. });
     server.cli(&["DEL", RESULT]);
     server.cli(&["LPUSH", RESULT, "a list"]);
     let refused = bodies.run(&locks, once()).await;
@@ -419,23 +398,14 @@ async fn a_caller_waits_as_long_as_its_options_say() {
             let busy = tokio::spawn(async move {
                 let briefly = once().wait(Duration::from_millis(150));
                 let refused = bodies.run(&caller, briefly).await;
-                assert!(
-                    matches!(refused, Err(LockError::Busy { .. })),
-                    "{refused:?}"
-                );
+                assert_fails!(refused, LockError::Busy { .. });
                 let refused = bodies.run(&caller, once().no_wait()).await;
-                assert!(
-                    matches!(refused, Err(LockError::Busy { .. })),
-                    "{refused:?}"
-                );
+                assert_fails!(refused, LockError::Busy { .. });
             });
             busy.await.expect("they are refused");
         }
         let inside = bodies.run(&locks, once()).await;
-        assert!(
-            matches!(inside, Err(LockError::Invalid { .. })),
-            "{inside:?}"
-        );
+        assert_fails!(inside, LockError::Invalid { .. });
         Ok(bodies.next())
     };
     let first: Result<Run, _> = locks.run_once("k", once(), body).await;
@@ -454,7 +424,7 @@ async fn a_forced_release_ends_a_run_and_keeps_an_earlier_result() {
         std::future::pending().await
     };
     let lost = locks.run_once("k", options, body).await;
-    assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+    assert_fails!(lost, LockError::Lost { .. });
     assert_eq!(value(bodies.run(&operator, once()).await), "1");
     operator.force_release("k").await.expect("the server is up");
     assert_eq!(value(bodies.run(&locks, once()).await), "1");

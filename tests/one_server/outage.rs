@@ -3,7 +3,7 @@
 use std::{error::Error as _, time::Duration};
 
 use lock_core::{LockError, LockKey, LockManager, LockOptions};
-use lock_tests::{HANG, RedisServer, eventually};
+use lock_tests::{HANG, RedisServer, assert_fails, eventually};
 use tokio::time::{Instant, timeout};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -128,10 +128,7 @@ async fn a_program_may_start_before_its_server() {
     redis.kill9();
     let builder = || LockManager::builder().connect_timeout(MILLISECOND * 200);
     let refused = builder().connect(&redis.url()).await;
-    assert!(
-        matches!(refused, Err(LockError::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Unavailable { .. });
 
     let locks = builder().connect_lazily().connect(&redis.url()).await;
     let locks = locks.expect("it starts anyway");
@@ -140,10 +137,7 @@ async fn a_program_may_start_before_its_server() {
         async move { locks.acquire("k", options()).await.map(drop) }
     });
     let tried = locks.acquire("k", options().wait(MILLISECOND)).await;
-    assert!(
-        matches!(tried, Err(LockError::Unavailable { .. })),
-        "{tried:?}"
-    );
+    assert_fails!(tried, LockError::Unavailable { .. });
     redis.restart();
     let acquired = timeout(HANG, waiting)
         .await
@@ -155,8 +149,5 @@ async fn a_program_may_start_before_its_server() {
     // A permanent mistake is still an error.
     let url = format!("redis://nobody:wrong@127.0.0.1:{}", redis.port());
     let refused = builder().connect_lazily().connect(&url).await;
-    assert!(
-        matches!(refused, Err(LockError::Invalid { .. })),
-        "{refused:?}"
-    );
+    assert_fails!(refused, LockError::Invalid { .. });
 }

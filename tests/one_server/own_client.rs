@@ -9,7 +9,7 @@ use lock_core::{
 };
 use lock_tests::{
     AcquireFree as _, AskClients, Certificates, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Scope, connect, eventually, patient,
+    Scope, assert_fails, connect, eventually, patient,
 };
 
 async fn through(client: Client) -> LockManager {
@@ -30,10 +30,7 @@ async fn takes_turns(server: &RedisServer, locks: LockManager) {
     let other = connect(&server.url()).await;
     let guard = other.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { locks.acquire("k", patient()).await });
-    eventually(HANG, "it is in the queue", async || {
-        queue_length(server) > 0
-    })
-    .await;
+    eventually!(HANG, "it is in the queue" => queue_length(server) > 0);
     let token = guard.lease().fencing_token();
     guard.release_held().await;
     let guard = waiting.await.expect("no panic").expect("granted");
@@ -196,5 +193,5 @@ async fn several_independent_servers_are_reached_through_a_client() {
         .release_held()
         .await;
     let two = builder().redlock(urls().take(2)).await;
-    assert!(matches!(two, Err(LockError::Invalid { .. })), "{two:?}");
+    assert_fails!(two, LockError::Invalid { .. });
 }

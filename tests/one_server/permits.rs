@@ -11,7 +11,8 @@ use std::{
 
 use lock_core::{LockError, LockGuard, LockManager, LockOptions, inspect::LockMode};
 use lock_tests::{
-    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, assert_fails, connect,
+    eventually, options,
 };
 use tokio::task::JoinSet;
 
@@ -70,10 +71,7 @@ async fn as_many_hold_as_there_are_permits_and_each_has_the_lowest_free_number()
     for guard in [first, third, next] {
         guard.release_held().await;
     }
-    eventually(HANG, "nothing is left", async || {
-        server.keys("*") == ["__lock_core__:clock"]
-    })
-    .await;
+    eventually!(HANG, "nothing is left" => server.keys("*") == ["__lock_core__:clock"]);
 }
 
 #[tokio::test]
@@ -89,10 +87,7 @@ async fn tasks_that_do_not_wait_get_permits_together() {
         let taken: Vec<_> = taken.map(|guard| guard.as_ref().map(permit)).collect();
         let expected = [Some(0), Some(1), None, Some(2), Some(3), None, None];
         assert_eq!(taken, expected, "round {round}");
-        eventually(HANG, "all are released", async || {
-            server.get(LOCK).is_none()
-        })
-        .await;
+        eventually!(HANG, "all are released" => server.get(LOCK).is_none());
     }
     assert!(server.keys("*waiters*").is_empty(), "no task has queued");
 }
@@ -107,10 +102,7 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
         tokio::spawn(async move { locks.acquire_free("k", permits(n).wait(HANG)).await })
     };
     let queued = async |length| {
-        eventually(HANG, "it is in the queue", async || {
-            server.queue(QUEUE).len() == length
-        })
-        .await;
+        eventually!(HANG, "it is in the queue" => server.queue(QUEUE).len() == length);
     };
     // From 4 to 6: a waiter of the new version waits behind one of the old version.
     let mut held = take(&old, 4, 4).await;
@@ -154,10 +146,7 @@ async fn a_holder_that_is_gone_blocks_its_own_permit_for_its_own_ttl() {
     assert!(is_busy(&alive, 2).await);
     next.release_held().await;
     other.release_held().await;
-    eventually(HANG, "nothing is left", async || {
-        server.keys("*") == ["__lock_core__:clock"]
-    })
-    .await;
+    eventually!(HANG, "nothing is left" => server.keys("*") == ["__lock_core__:clock"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,10 +228,7 @@ async fn a_key_has_permits_everywhere_or_nowhere() {
     for mode in [options(), options().shared()] {
         let guard = one.acquire_free("k", mode).await;
         let refused = other.acquire("k", permits(2)).await;
-        assert!(
-            matches!(refused, Err(LockError::Invalid { .. })),
-            "{refused:?}"
-        );
+        assert_fails!(refused, LockError::Invalid { .. });
         guard.release_held().await;
         one.force_release("k").await.expect("works");
     }

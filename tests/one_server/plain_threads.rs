@@ -15,7 +15,7 @@ use futures_util::future::join;
 use lock_core::{
     FencingToken, LockError, LockGuard, LockManager, LockOptions, current_lease, distributed_lock,
 };
-use lock_tests::{Cluster, Deployment, HANG, Mode, RedisServer, SECOND, connect, eventually};
+use lock_tests::{HANG, Mode, RedisServer, SECOND, connect, eventually};
 use tokio::runtime::{Builder, Handle};
 
 const THREADS: usize = 4;
@@ -111,14 +111,6 @@ fn plain_threads_share_a_key() {
 #[test]
 fn plain_threads_get_permits() {
     plain_threads_contend(Mode::Permits(2));
-}
-
-#[test]
-fn plain_threads_lock_in_a_cluster() {
-    let deployment = Deployment::from(Cluster::start());
-    let locks = connected(&deployment.url());
-    contend(&locks, &locks, Mode::Exclusive);
-    is_free_soon(&locks);
 }
 
 #[test]

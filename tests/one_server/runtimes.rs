@@ -54,6 +54,42 @@ async fn lock_once(locks: &LockManager, key: &str) {
     guard.release_held().await;
 }
 
+/// There are more runtimes than connections for them. So the replies to some are read by a task of another one.
+#[test]
+fn a_runtime_that_stands_still_keeps_no_reply_from_those_that_share_its_connection() {
+    let server = RedisServer::start();
+    let locks = runtime().block_on(connect(&server.url()));
+    let (stopped, is_stopped) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let own = locks.clone();
+    let stands_still = thread::spawn(move || {
+        runtime().block_on(async {
+            lock_once(&own, "before").await;
+            stopped.send(()).expect("the test waits");
+            may_go_on.recv_timeout(HANG * 3).expect("it may go on");
+            lock_once(&own, "behind").await;
+        });
+    });
+    is_stopped.recv_timeout(HANG).expect("it is stopped");
+    let others: [_; 10] = std::array::from_fn(|number| {
+        let locks = locks.clone();
+        thread::spawn(move || {
+            runtime().block_on(async {
+                for round in 0..20 {
+                    lock_once(&locks, &format!("{number}:{round}")).await;
+                }
+            });
+        })
+    });
+    for other in others {
+        eventually_blocking(HANG * 2, "it has all of its locks", || other.is_finished());
+        other.join().expect("no panic");
+    }
+    go_on.send(()).expect("it is stopped");
+    stands_still.join().expect("no panic");
+    nothing_is_left(&server);
+}
+
 /// The request leaves in a runtime that is not driven any more, but lives. The reply is read all the same.
 #[test]
 fn a_request_of_a_runtime_that_is_not_driven_has_its_reply() {

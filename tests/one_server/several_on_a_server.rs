@@ -1,20 +1,12 @@
 //! Several keys at once, on a real server. Every way out leaves all of them free, and the loss of one is the loss of all.
 
-use std::{
-    future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::pending, time::Duration};
 
-use lock_core::{Lease, LeaseLost, LockError, LockKey, LockManager, LockOptions, distributed_lock};
+use lock_core::{Lease, LeaseLost, LockError, LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Scope, connect,
-    eventually,
+    Direction, DropFlag, Proxy, RedisServer, ReleaseHeld as _, Scope, connect, eventually,
 };
-use tokio::{sync::oneshot, task::JoinSet, time::timeout};
+use tokio::{sync::oneshot, time::timeout};
 
 /// Much longer than any round trip: a lock that is free sooner was released, and did not expire.
 const TTL: Duration = Duration::from_secs(60);
@@ -30,108 +22,6 @@ fn is_held(server: &RedisServer, key: &str) -> bool {
 
 async fn becomes_free(server: &RedisServer, key: &str) {
     eventually(SOON, "the lock is free", async || !is_held(server, key)).await;
-}
-
-async fn becomes_held(server: &RedisServer, key: &str) {
-    eventually(SOON, "the lock is held", async || is_held(server, key)).await;
-}
-
-#[tokio::test]
-async fn all_keys_are_held_and_released_together() {
-    #[distributed_lock(key = ["k:{a}", "k:{b}"], ttl = "60s", locks = locks, lease = lease)]
-    async fn f(
-        locks: &LockManager,
-        server: &RedisServer,
-        a: u8,
-        b: u8,
-    ) -> Result<usize, LockError> {
-        assert!(is_held(server, "k:1") && is_held(server, "k:2"));
-        lease.verify().await?;
-        Ok(lease.fencing_tokens().len())
-    }
-    let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
-    assert_eq!(f(&locks, &server, 2, 1).await.expect("free"), 2);
-    let held = server.keys("lock:*");
-    assert!(
-        held.is_empty(),
-        "released before the function returns: {held:?}"
-    );
-}
-
-#[tokio::test]
-async fn two_managers_that_take_the_keys_in_both_orders_never_wait_in_a_circle() {
-    let server = RedisServer::start();
-    let mut tasks = JoinSet::new();
-    let inside = Arc::new(AtomicBool::new(false));
-    for number in 0..4 {
-        let locks = connect(&server.url()).await;
-        let keys = if number % 2 == 0 {
-            ["a", "b"]
-        } else {
-            ["b", "a"]
-        };
-        for _ in 0..2 {
-            let (locks, inside) = (locks.clone(), inside.clone());
-            tasks.spawn(async move {
-                let mut last = [None; 2];
-                for _ in 0..50 {
-                    let guard = locks.acquire_all(keys, options().wait(TTL)).await;
-                    let guard = guard.expect("waits its turn");
-                    assert!(!inside.swap(true, Ordering::SeqCst));
-                    for (last, (_, token)) in last.iter_mut().zip(guard.lease().fencing_tokens()) {
-                        assert!(
-                            last.replace(token) < Some(token),
-                            "the token of each key grows"
-                        );
-                    }
-                    tokio::task::yield_now().await;
-                    assert!(inside.swap(false, Ordering::SeqCst));
-                    guard.release_held().await;
-                }
-            });
-        }
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.expect("no assertion failed");
-    }
-    assert!(server.keys("lock:*").is_empty());
-}
-
-#[tokio::test]
-async fn if_one_key_is_busy_none_is_held() {
-    let server = RedisServer::start();
-    let (locks, other) = (connect(&server.url()).await, connect(&server.url()).await);
-    let guard = other.acquire_free("b", options()).await;
-    for wait in [Duration::ZERO, Duration::from_millis(200)] {
-        let acquire = locks.acquire_all(["c", "b", "a"], options().wait(wait));
-        let refused = timeout(SOON, acquire).await.expect("keeps to its wait");
-        let error = refused.expect_err("one is held");
-        assert!(error.is_busy());
-        assert_eq!(error.key(), Some(&LockKey::new("b")));
-        becomes_free(&server, "a").await;
-        assert!(!is_held(&server, "c"));
-    }
-    guard.release_held().await;
-}
-
-#[tokio::test]
-async fn dropped_while_it_waits_for_a_key_it_lets_go_of_the_others() {
-    let server = RedisServer::start();
-    let (locks, other) = (connect(&server.url()).await, connect(&server.url()).await);
-    let _b = other.acquire_free("b", options()).await;
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move {
-            locks
-                .acquire_all(["b", "a"], options().wait_forever())
-                .await
-        }
-    });
-    becomes_held(&server, "a").await;
-    waiting.abort();
-    becomes_free(&server, "a").await;
-    assert!(is_held(&server, "b"), "the other's lock is left alone");
 }
 
 #[tokio::test]
@@ -205,33 +95,6 @@ async fn a_server_that_does_not_answer_loses_all_keys() {
 }
 
 #[tokio::test]
-async fn a_shutdown_releases_every_key_of_a_body() {
-    let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
-    let (entered, inside) = oneshot::channel();
-    let running = tokio::spawn({
-        let locks = locks.clone();
-        let body = |_| async move {
-            entered.send(()).expect("a task waits");
-            pending::<()>().await;
-        };
-        async move { locks.run_all(["a", "b"], options(), body).await }
-    });
-    inside.await.expect("entered");
-    locks.shutdown(Duration::from_millis(50)).await;
-    let held = server.keys("lock:*");
-    assert!(
-        held.is_empty(),
-        "released before the shutdown returns: {held:?}"
-    );
-    let result = running.await.expect("ends");
-    let Err(LockError::Lost { reason, .. }) = &result else {
-        panic!("not lost: {result:?}");
-    };
-    assert_eq!(*reason, LeaseLost::Shutdown);
-}
-
-#[tokio::test]
 async fn a_dropped_release_goes_on() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
@@ -273,9 +136,6 @@ async fn a_release_takes_one_round_trip_for_all_keys() {
     assert_eq!(server.keys("lock:*").len(), 8);
     proxy.delay(Direction::Replies, TTL);
     let releasing = tokio::spawn(guard.release());
-    eventually(SOON, "all are let go, and none is answered", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(SOON, "all are let go, and none is answered" => server.keys("lock:*").is_empty());
     assert!(!releasing.is_finished());
 }

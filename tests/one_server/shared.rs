@@ -13,8 +13,8 @@ use lock_core::{
     inspect::{LeaseInfo, LockMode},
 };
 use lock_tests::{
-    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, connect, eventually, options,
-    patient,
+    AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, assert_fails, connect,
+    eventually, options, patient,
     scripts::{ACQUIRE, RENEW},
 };
 use redis::Value;
@@ -71,10 +71,7 @@ impl Readers {
     async fn run_on(&self) {
         let before = self.bodies.load(SeqCst);
         let more = before + 2 * self.tasks.len();
-        eventually(HANG, "they go on", async || {
-            self.bodies.load(SeqCst) >= more
-        })
-        .await;
+        eventually!(HANG, "they go on" => self.bodies.load(SeqCst) >= more);
     }
 
     async fn stop(self) {
@@ -104,10 +101,7 @@ async fn in_queue(
     let before = server.queue(QUEUE).len();
     let locks = locks.clone();
     let waiting = tokio::spawn(async move { locks.acquire_free("k", options.wait(HANG)).await });
-    eventually(HANG, "it is in the queue", async || {
-        server.queue(QUEUE).len() > before
-    })
-    .await;
+    eventually!(HANG, "it is in the queue" => server.queue(QUEUE).len() > before);
     waiting
 }
 
@@ -192,10 +186,7 @@ async fn tasks_that_do_not_wait_share_a_key_from_the_first_request_on() {
     };
     assert_eq!(all().await, [true; 4]);
     // A request that is refused ends the share that is kept.
-    eventually(HANG, "it is free", async || {
-        !is_busy(&writer, options()).await
-    })
-    .await;
+    eventually!(HANG, "it is free" => !is_busy(&writer, options()).await);
     let guard = writer.acquire_free("k", options()).await;
     assert_eq!(all().await, [false; 4]);
     guard.release_held().await;
@@ -347,10 +338,7 @@ async fn after_the_list_of_holders_was_evicted_no_release_of_a_later_one_frees_t
     assert!(asked);
     // Its shared lease ends at once, since an exclusive request was refused.
     second.release_held().await;
-    eventually(HANG, "the later one is gone", async || {
-        server.queue(HOLDERS).is_empty()
-    })
-    .await;
+    eventually!(HANG, "the later one is gone" => server.queue(HOLDERS).is_empty());
     assert!(is_busy(&writer, options()).await, "the first one holds it");
     drop(first);
 }
@@ -367,7 +355,7 @@ async fn min_hold_and_max_hold_are_those_of_each_task_that_shares() {
     assert_eq!(short.lease().lost().await, LeaseLost::MaxHold);
     long.lease().verify().await.expect("another task's bound");
     let left = short.release().await;
-    assert!(matches!(left, Err(LockError::Lost { .. })), "{left:?}");
+    assert_fails!(left, LockError::Lost { .. });
     long.lease().verify().await.expect("it is still shared");
     long.release_held().await;
     let kept = shared().min_hold(SECOND * 30);
@@ -392,10 +380,7 @@ async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
         locks.acquire_free("k", short.clone()).await,
     );
     let started = server.calls("zadd");
-    eventually(HANG, "it is renewed", async || {
-        server.calls("zadd") > started + 6
-    })
-    .await;
+    eventually!(HANG, "it is renewed" => server.calls("zadd") > started + 6);
     one.lease().verify().await.expect("held");
     server.cli(&["DEL", LOCK]);
     assert_eq!(one.lease().lost().await, LeaseLost::TakenAway);

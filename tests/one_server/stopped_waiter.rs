@@ -37,9 +37,6 @@ impl Stopped {
     }
 
     pub(crate) async fn gets_it(server: &RedisServer) {
-        eventually(HANG, "the waiter has the lock", async || {
-            Self::has_it(server)
-        })
-        .await;
+        eventually!(HANG, "the waiter has the lock" => Self::has_it(server));
     }
 }

@@ -32,10 +32,7 @@ impl Unseen {
             let acquired = timeout(HANG, waiter.acquire("k", options().wait(HANG)));
             acquired.await.expect("no hang").expect("it is handed over")
         });
-        eventually(HANG, "it is in the queue", async || {
-            server.queue(QUEUE).len() == 1
-        })
-        .await;
+        eventually!(HANG, "it is in the queue" => server.queue(QUEUE).len() == 1);
         proxy.clear_log();
         Self {
             server,
@@ -71,10 +68,7 @@ async fn a_lock_with_a_waiter_stays_held_until_it_is_handed_over() {
         .proxy
         .lose(Direction::Requests, second, After::Silence);
     let releasing = tokio::spawn(unseen.guard.release());
-    eventually(HANG, "the second script is sent", async || {
-        unseen.proxy.requests("EVALSHA") == 2
-    })
-    .await;
+    eventually!(HANG, "the second script is sent" => unseen.proxy.requests("EVALSHA") == 2);
     assert_eq!(unseen.server.get("lock:k"), Some(ours));
     unseen.proxy.pass();
     let guard = unseen.waiting.await.expect("no panic");

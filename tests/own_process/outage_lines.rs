@@ -24,10 +24,7 @@ fn lines(log: &Log, says: &str) -> Vec<String> {
 }
 
 async fn says(log: &Log, text: &str) -> String {
-    eventually(HANG, "the log says so", async || {
-        !lines(log, text).is_empty()
-    })
-    .await;
+    eventually!(HANG, "the log says so" => !lines(log, text).is_empty());
     lines(log, text).remove(0)
 }
 
@@ -74,10 +71,7 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
         let locks = locks.clone();
         async move { renewed_lease_is_lost(&locks).await }
     });
-    eventually(HANG, "both are held", async || {
-        server.keys("lock:*").len() == 2
-    })
-    .await;
+    eventually!(HANG, "both are held" => server.keys("lock:*").len() == 2);
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(true));
     assert!(lines(log, "out of reach").is_empty());
     server.kill9();
@@ -104,10 +98,7 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(false));
 
     // A manager that ends in the outage does not hide that others cannot connect.
-    eventually(HANG, "all three say so", async || {
-        lines(log, "out of reach").len() == 3
-    })
-    .await;
+    eventually!(HANG, "all three say so" => lines(log, "out of reach").len() == 3);
     let before = threads();
     drop(dropped);
     eventually(HANG, "its thread has ended", async || threads() < before).await;
@@ -120,10 +111,7 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
         assert!(line.contains(part), "{part} in {line}");
     }
     // One line at each end for each manager that is left, and none in between.
-    eventually(HANG, "both say so", async || {
-        lines(log, "reached again").len() == 2
-    })
-    .await;
+    eventually!(HANG, "both say so" => lines(log, "reached again").len() == 2);
     assert_eq!(lines(log, "out of reach").len(), 3, "{}", log.text());
     assert_eq!(is_connected(&snapshotter, &server.url()), Some(true));
     guard

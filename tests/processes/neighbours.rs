@@ -4,7 +4,8 @@
 
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
-    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, documented_prefix, eventually, tool,
+    HANG, Process, Proxy, RedisServer, ReleaseHeld as _, assert_fails, documented_prefix,
+    eventually, tool,
 };
 use tokio::time::timeout;
 
@@ -176,10 +177,7 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
         let locks = locks.clone();
         async move { acquire(&locks).await }
     });
-    eventually(HANG, "ours waits", async || {
-        !server.keys("__lock_core__:waiters:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "ours waits" => !server.keys("__lock_core__:waiters:*").is_empty());
     assert_eq!(
         server.get(&key).as_ref(),
         Some(&value),
@@ -192,10 +190,7 @@ async fn each_blocks_the_other_until_its_release(neighbour: Neighbour) {
     theirs.0.say("acquire");
     let asked = proxy.log().len();
     // An attempt of the other library has at most four commands.
-    eventually(HANG, "theirs waits, and asks again", async || {
-        proxy.log().len() > asked + 4
-    })
-    .await;
+    eventually!(HANG, "theirs waits, and asks again" => proxy.log().len() > asked + 4);
     guard.lease().verify().await.expect("it is ours still");
     guard.release_held().await;
     assert_eq!(theirs.0.line(), "held");
@@ -228,7 +223,7 @@ async fn a_lock_that_is_not_exclusive_is_busy_for_the_other(neighbour: Neighbour
         server.cli(&["DEL", &key]);
         assert_eq!(theirs.ask("try"), "held");
         let lost = guard.lease().verify().await;
-        assert!(matches!(lost, Err(LockError::Lost { .. })), "{lost:?}");
+        assert_fails!(lost, LockError::Lost { .. });
         server.cli(&["DEL", &key]);
         let next = locks.acquire(KEY, options).await;
         let next = next.expect("free, or soon");
@@ -257,10 +252,7 @@ async fn neither_deletes_the_others_key(neighbour: Neighbour) {
     assert_eq!(theirs.ask("try"), "held");
     let value = server.get(&key).expect("their key");
     let released = guard.release().await;
-    assert!(
-        matches!(released, Err(LockError::Lost { .. })),
-        "{released:?}"
-    );
+    assert_fails!(released, LockError::Lost { .. });
     assert_eq!(
         server.get(&key).as_ref(),
         Some(&value),

@@ -56,10 +56,7 @@ async fn a_holder_that_slept_through_its_lease_overwrites_no_result() {
         let mut sleeps = runner(&servers, "too late");
         assert_eq!(sleeps.line(), "runs");
         sleeps.stop();
-        eventually(HANG, "its lease has ended", async || {
-            servers.get(FULL_KEY).is_none()
-        })
-        .await;
+        eventually!(HANG, "its lease has ended" => servers.get(FULL_KEY).is_none());
         assert_eq!(run(&locks, "in time").await, "in time");
         sleeps.cont();
         sleeps.say("");

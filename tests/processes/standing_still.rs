@@ -72,10 +72,7 @@ async fn a_server_that_pauses_for_longer_than_a_command_may_take_costs_neither_l
     held.lease().verify().await.expect("held");
     guard.release_held().await;
     held.release_held().await;
-    eventually(HANG, "nothing is left", async || {
-        server.keys("lock:*").is_empty()
-    })
-    .await;
+    eventually!(HANG, "nothing is left" => server.keys("lock:*").is_empty());
 }
 
 #[tokio::test]
@@ -144,10 +141,7 @@ async fn a_process_that_is_stopped_beyond_its_ttl_takes_no_step_when_it_goes_on(
             let next = last_holder(history).is_some_and(|(process, _)| process != stopped);
             next && Moment::now().since(from) > hold
         };
-        eventually(HANG, "the other one has it, and time went by", async || {
-            next(holders.history())
-        })
-        .await;
+        eventually!(HANG, "the other one has it, and time went by" => next(holders.history()));
         holders.processes()[stopped as usize].cont();
         let end = |history: &History| {
             let mut events = history.events().iter();
@@ -157,10 +151,7 @@ async fn a_process_that_is_stopped_beyond_its_ttl_takes_no_step_when_it_goes_on(
             })?;
             Some(end.step)
         };
-        eventually(HANG, "its body has ended", async || {
-            end(holders.history()).is_some()
-        })
-        .await;
+        eventually!(HANG, "its body has ended" => end(holders.history()).is_some());
         assert_eq!(end(holders.history()), Some(Step::Lost), "it took a step");
     }
     assert_in_order(&holders.stop());

@@ -44,10 +44,7 @@ async fn sleep_through_grants(servers: &Deployment) {
         line_up(servers).await;
         waiters.processes()[0].stop();
         first.release_held().await;
-        eventually(HANG, "the grant has run out", async || {
-            servers.get(FULL_KEY).is_none()
-        })
-        .await;
+        eventually!(HANG, "the grant has run out" => servers.get(FULL_KEY).is_none());
         let second = locks.acquire_free(KEY, patient()).await;
         let from = Moment::now();
         waiters.processes()[0].cont();
@@ -71,8 +68,5 @@ async fn line_up(servers: &Deployment) {
     for line in servers.keys("*queue*") {
         servers.delete(&line);
     }
-    eventually(HANG, "it is in the wait queue", async || {
-        servers.has_a_line(FULL_KEY)
-    })
-    .await;
+    eventually!(HANG, "it is in the wait queue" => servers.has_a_line(FULL_KEY));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, FakeServer, HANG, Log, Proxy, RedisServer, ReleaseHeld as _, connect,
-    eventually,
+    eventually, invalid, unavailable,
 };
 use tokio::time::timeout;
 
@@ -32,20 +32,6 @@ fn full_text(error: &LockError) -> String {
         source = inner.source();
     }
     text
-}
-
-fn invalid(error: &LockError, says: &str) {
-    let LockError::Invalid { reason, .. } = error else {
-        panic!("not `Invalid`: {error:?}");
-    };
-    assert!(reason.contains(says), "{reason}");
-}
-
-fn unavailable(error: &LockError, says: &str) {
-    let LockError::Unavailable { source, .. } = error else {
-        panic!("not `Unavailable`: {error:?}");
-    };
-    assert!(source.to_string().contains(says), "{source}");
 }
 
 #[tokio::test]

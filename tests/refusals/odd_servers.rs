@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LeaseLost, LockError, LockGuard, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _,
-    Reply, Scope, Which, connect, eventually,
+    Reply, Scope, Which, connect, eventually, unavailable,
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -58,13 +58,6 @@ fn invalid(refused: Result<LockManager, LockError>, says: &str) {
         Err(LockError::Invalid { reason, .. }) => assert!(reason.contains(says), "{reason}"),
         odd => panic!("not `Invalid`: {odd:?}"),
     }
-}
-
-fn unavailable(error: &LockError, says: &str) {
-    let LockError::Unavailable { source, .. } = error else {
-        panic!("not `Unavailable`: {error:?}");
-    };
-    assert!(source.to_string().contains(says), "{says}: {source}");
 }
 
 async fn nothing_is_left(server: &RedisServer) {

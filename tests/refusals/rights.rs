@@ -810,10 +810,7 @@ async fn a_check_finds_a_right_that_was_taken_away_and_leaves_no_key() {
     proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
     let check = timeout(Duration::from_millis(100), slow.check()).await;
     check.expect_err("no reply");
-    eventually(HANG, "no key is left", async || {
-        server.keys("*") == ["__lock_core__:clock"]
-    })
-    .await;
+    eventually!(HANG, "no key is left" => server.keys("*") == ["__lock_core__:clock"]);
 }
 
 #[tokio::test]
@@ -971,10 +968,7 @@ async fn a_user_without_scripts_gets_one_line_on_what_that_costs() {
         "{warning}"
     );
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    eventually(HANG, "it is there again", async || {
-        locks.check().await.is_ok()
-    })
-    .await;
+    eventually!(HANG, "it is there again" => locks.check().await.is_ok());
     assert_eq!(reported(), 1, "not again on a new connection");
     assert!(points_to_the_page(&warning.text), "{warning}");
     // It names the alternative if rights for that are missing, too.
@@ -1057,10 +1051,7 @@ async fn connecting_logs_once_what_it_is_connected_to() {
         before += 1;
         server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        eventually(HANG, "it is there again", async || {
-            locks.check().await.is_ok()
-        })
-        .await;
+        eventually!(HANG, "it is there again" => locks.check().await.is_ok());
         assert_eq!(reported().len(), before, "not again on a new connection");
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, Tls};
 use lock_tests::{
     AcquireFree as _, AskClients, Certificates, FakeServer, Flaw, HANG, KeyAndCertificate, Log,
-    Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope, eventually, patient,
+    Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope, eventually, invalid, patient, unavailable,
 };
 use tokio::{sync::Barrier, time::timeout};
 
@@ -67,22 +67,6 @@ fn full_text(error: &LockError) -> String {
     text
 }
 
-#[track_caller]
-fn invalid(error: &LockError, says: &str) {
-    let LockError::Invalid { reason, .. } = error else {
-        panic!("not `Invalid`: {error:?}");
-    };
-    assert!(reason.contains(says), "{reason}");
-}
-
-#[track_caller]
-fn unavailable(error: &LockError, says: &str) {
-    let LockError::Unavailable { source, .. } = error else {
-        panic!("not `Unavailable`: {error:?}");
-    };
-    assert!(source.to_string().contains(says), "{source}");
-}
-
 async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {
     timeout(HANG, locks.acquire("k", options))
         .await
@@ -96,54 +80,6 @@ fn clients_over_tls(server: &RedisServer) -> usize {
         redis::from_redis_value(server.cli(&["CLIENT", "LIST"])).expect("lines of text");
     let address = format!("laddr=127.0.0.1:{} ", server.tls_port());
     list.lines().filter(|line| line.contains(&address)).count()
-}
-
-#[tokio::test]
-async fn a_lock_excludes_and_a_waiter_is_granted_it() {
-    let (server, certificates) = server();
-    for scheme in ["rediss", "valkeys"] {
-        let url = server.tls_url().replace("rediss", scheme);
-        let locks = connect(trusting(&certificates), &url).await;
-        // One of the manager's thread, and one of this runtime.
-        assert_eq!(clients_over_tls(&server), 2, "{scheme}");
-        let others = connect(trusting(&certificates), &url).await;
-        let first = acquire(&locks, patient()).await;
-        let busy = others.try_acquire("k", patient()).await;
-        assert!(busy.expect("a reply").is_none());
-        let before = first.lease().fencing_token();
-        let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
-        eventually(HANG, "it is in the wait queue", async || {
-            !server.keys("__lock_core__:waiters:*").is_empty()
-        })
-        .await;
-        first.release_held().await;
-        let second = waiting.await.expect("granted");
-        assert!(second.lease().fencing_token() > before);
-        second.lease().verify().await.expect("held");
-        second.release_held().await;
-        assert_eq!(server.get("lock:k"), None);
-        drop(locks);
-        eventually(HANG, "the connections are closed", async || {
-            clients_over_tls(&server) == 0
-        })
-        .await;
-    }
-    assert!(server.calls("publish") > 0, "by a message");
-}
-
-#[tokio::test]
-async fn a_lease_is_renewed_beyond_its_ttl() {
-    let (server, certificates) = server();
-    let locks = connect(trusting(&certificates), &server.tls_url()).await;
-    let ttl = SECOND * 4;
-    let guard = acquire(&locks, LockOptions::new(ttl)).await;
-    let (token, end) = (server.get("lock:k"), Instant::now() + ttl * 2);
-    eventually(HANG, "two ttls are over", async || {
-        assert_eq!(server.get("lock:k"), token, "no other process gets it");
-        Instant::now() > end
-    })
-    .await;
-    guard.release_held().await;
 }
 
 #[tokio::test]
@@ -408,10 +344,7 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
             })
         })
         .collect();
-    eventually(HANG, "all have begun", async || {
-        begun.load(Ordering::SeqCst) == TASKS
-    })
-    .await;
+    eventually!(HANG, "all have begun" => begun.load(Ordering::SeqCst) == TASKS);
     proxy.pass();
     timeout(HANG, acquired.wait()).await.expect("no hang");
     assert_eq!(server.keys("lock:*").len(), TASKS, "each has its own");
@@ -445,20 +378,6 @@ async fn a_half_open_connection_is_noticed_and_replaced() {
     .await;
     guard.release().await.expect("held all the time");
     assert_eq!(server.get("lock:k"), None);
-}
-
-#[tokio::test]
-async fn a_server_that_comes_back_is_asked_again() {
-    let (server, certificates) = server();
-    let locks = connect(trusting(&certificates), &server.tls_url()).await;
-    server.kill9();
-    let error = locks
-        .acquire("k", patient().no_wait())
-        .await
-        .expect_err("it is down");
-    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
-    server.restart();
-    acquire(&locks, patient()).await.release_held().await;
 }
 
 #[tokio::test]

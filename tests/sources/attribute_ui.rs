@@ -2,7 +2,8 @@
 //!
 //! - `pass/`: no warning, under `deny(warnings, missing_docs)`, `forbid(unsafe_code)` and clippy's pedantic lints.
 //! - `fail/`: exactly the errors of its comments. `// error:` is a part of the message, and `// at:` the text under the
-//!   primary span. If it matters, `// note:` is a part of any label, note or help.
+//!   primary span. If it matters, `// note:` is a part of any label, note or help. The errors of a block of comments are in the
+//!   lines down to the next block. So a file may be a table of cases, named by their functions.
 //! - `same/`: the same diagnostics with the attribute and, under `cfg(plain)`, without it.
 //!
 //! `⏎` in a message is a line break. A file `name.stderr` beside a case has the whole text, for a few cases that show its form;
@@ -17,6 +18,7 @@ use std::{
     env, fmt,
     fmt::Write as _,
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -30,7 +32,7 @@ use serde_json::Value;
 
 #[test]
 fn what_must_compile_compiles_without_a_warning() {
-    run_all("pass", 60, |case| {
+    run_all("pass", 30, |case| {
         let found = case.compile(Tool::Clippy, &[])?;
         if found.is_empty() {
             Ok(())
@@ -42,7 +44,7 @@ fn what_must_compile_compiles_without_a_warning() {
 
 #[test]
 fn what_must_not_compile_is_refused_as_expected() {
-    run_all("fail", 70, |case| {
+    run_all("fail", 40, |case| {
         let expected = case.expected()?;
         let found = case.compile(Tool::Rustc, &["-Dwarnings", "-Adead_code"])?;
         compare(&expected, &found)?;
@@ -52,7 +54,7 @@ fn what_must_not_compile_is_refused_as_expected() {
 
 #[test]
 fn the_users_own_mistakes_look_as_without_the_attribute() {
-    run_all("same", 15, |case| {
+    run_all("same", 5, |case| {
         let locked = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)"])?;
         let plain = case.compile(Tool::Rustc, &["--check-cfg=cfg(plain)", "--cfg=plain"])?;
         if plain.is_empty() {
@@ -74,7 +76,7 @@ fn the_users_own_mistakes_look_as_without_the_attribute() {
 
 #[test]
 fn what_must_compile_also_compiles_for_an_editor() {
-    run_all("pass", 60, |case| {
+    run_all("pass", 30, |case| {
         let found = case.compile(Tool::Editor, &["-Adead_code"])?;
         if found.is_empty() {
             Ok(())
@@ -135,7 +137,8 @@ struct Diagnostic {
     message: String,
     /// The text under the primary span.
     at: String,
-    line: u64,
+    /// Counted from zero.
+    line: usize,
     /// The whole text, as the compiler shows it.
     rendered: String,
     /// Labels, notes and helps.
@@ -147,6 +150,8 @@ struct Expected {
     message: String,
     at: String,
     notes: Vec<String>,
+    /// The line of the comment, and the line at which the next block of comments begins.
+    lines: Range<usize>,
 }
 
 impl fmt::Display for Diagnostic {
@@ -154,7 +159,11 @@ impl fmt::Display for Diagnostic {
         write!(
             f,
             "{}[{}]: {} (line {}: `{}`)",
-            self.level, self.code, self.message, self.line, self.at
+            self.level,
+            self.code,
+            self.message,
+            self.line + 1,
+            self.at
         )
     }
 }
@@ -170,12 +179,20 @@ impl Case {
 
     fn expected(&self) -> Result<Vec<Expected>, String> {
         let mut expected: Vec<Expected> = Vec::new();
-        for line in self.source.lines() {
+        let mut is_within_a_block = false;
+        for (number, line) in self.source.lines().enumerate() {
+            if line.starts_with("// error: ") && !is_within_a_block {
+                let open = expected.iter_mut();
+                let open = open.filter(|expected| expected.lines.end == usize::MAX);
+                open.for_each(|expected| expected.lines.end = number);
+            }
+            is_within_a_block = line.starts_with("// ");
             if let Some(message) = line.strip_prefix("// error: ") {
                 expected.push(Expected {
                     message: message.replace("⏎", "\n"),
                     at: String::new(),
                     notes: Vec::new(),
+                    lines: number..usize::MAX,
                 });
             } else if let Some(at) = line.strip_prefix("// at: ") {
                 at.clone_into(&mut expected.last_mut().ok_or("`at` before `error`")?.at);
@@ -473,6 +490,7 @@ fn compare(expected: &[Expected], found: &[Diagnostic]) -> Result<(), String> {
             found.level == "error"
                 && found.message.contains(&expected.message)
                 && found.at == expected.at
+                && expected.lines.contains(&found.line)
                 && expected
                     .notes
                     .iter()
@@ -523,7 +541,9 @@ fn diagnostic(line: &str) -> Option<Diagnostic> {
         code: text(&message["code"]["code"]),
         message: text(&message["message"]),
         at: covered(primary),
-        line: primary["line_start"].as_u64().unwrap_or_default(),
+        line: usize::try_from(primary["line_start"].as_u64().unwrap_or_default())
+            .unwrap_or(0)
+            .saturating_sub(1),
         rendered: text(&message["rendered"]),
         others: labels
             .chain(children)

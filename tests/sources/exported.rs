@@ -200,41 +200,6 @@ pub(crate) fn paths() -> BTreeSet<String> {
     .collect()
 }
 
-/// The names at the root of the crate, without those of which a condition names one of these features.
-pub(crate) fn names_at_the_root(without: &[&str]) -> BTreeSet<String> {
-    let needs = |attributes: &[Attribute]| {
-        let conditions = attributes
-            .iter()
-            .filter(|attribute| attribute.path().is_ident("cfg"));
-        let texts = conditions.map(|condition| quote::quote!(#condition).to_string());
-        let mut texts = texts.collect::<Vec<_>>().into_iter();
-        texts.any(|text| {
-            without
-                .iter()
-                .any(|name| text.contains(&format!("\"{name}\"")))
-        })
-    };
-    let mut names = BTreeSet::new();
-    for item in parse(&sources().join("lib.rs")).items {
-        if let Item::Use(item) = item
-            && is_public(&item.vis)
-            && !needs(&item.attrs)
-        {
-            collect(&item.tree, &[], &mut |name, _| {
-                names.insert(name);
-            });
-        }
-    }
-    for item in items() {
-        if let Item::Macro(item) = item
-            && !item.attrs.iter().any(is_hidden)
-        {
-            names.extend(item.ident.map(|name| name.to_string()));
-        }
-    }
-    names
-}
-
 /// Calls `found` with each name that a `use` makes, and its whole path.
 fn collect(tree: &UseTree, before: &[String], found: &mut impl FnMut(String, Vec<String>)) {
     let to = |name: &Ident| [before, &[name.unraw().to_string()]].concat();

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, env, fs, process::Command};
 use syn::{Expr, Item, ItemMod, LitStr, Meta};
 
 use crate::{
-    files::{below, has_extension, root},
+    files::{below, root},
     links::anchors,
     manifests::packaged,
 };
@@ -209,38 +209,6 @@ fn code_that_is_not_compiled_in_its_page_is_part_of_a_recipe() {
         }
     }
     assert!(count > 3, "{count}");
-}
-
-/// The words outside code and tables.
-fn prose(page: &str) -> usize {
-    let outside_code = page.split("```").step_by(2);
-    let lines = outside_code.flat_map(str::lines);
-    let prose = lines.filter(|line| !line.starts_with('|'));
-    prose.map(|line| line.split_whitespace().count()).sum()
-}
-
-/// A reader decides in a few minutes.
-#[test]
-fn the_readme_has_1500_words_of_prose_at_most() {
-    let words = prose(&read("README.md"));
-    assert!((500..=1_500).contains(&words), "{words}");
-    assert_eq!(prose("one two\n```rust\nthree\n```\n| four |\nfive"), 3);
-}
-
-/// Each page says its thing once.
-#[test]
-fn the_pages_have_22000_words_at_most() {
-    let pages = fs::read_dir(root().join("docs")).expect("a folder");
-    let paths = pages.map(|entry| entry.expect("an entry").path());
-    let pages = paths.filter(|path| has_extension(path, "md"));
-    let text: String = pages
-        .map(|path| fs::read_to_string(path).expect("text"))
-        .collect();
-    let words = text.split_whitespace();
-    let words = words
-        .filter(|word| word.contains(char::is_alphabetic))
-        .count();
-    assert!(words <= 22_000, "{words}");
 }
 
 #[test]

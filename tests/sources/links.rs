@@ -72,12 +72,3 @@ fn each_link_leads_to_a_file_and_a_heading() {
     assert!(count > 50, "{count} links");
     assert!(broken.is_empty(), "{broken:#?}");
 }
-
-#[test]
-fn a_heading_has_the_anchor_of_its_words() {
-    assert_eq!(
-        anchors("# What `run` costs, and why\ntext\n## TLS"),
-        ["what-run-costs-and-why", "tls"]
-    );
-    assert_eq!(targets("[a](b.md#c) and `x[0](y)`"), ["b.md#c", "y"]);
-}

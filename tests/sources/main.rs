@@ -1,8 +1,8 @@
 //! Checks of text that is read or compiled and never run: sources, manifests, pages that name tests, mistakes in the
 //! attribute.
 
+mod alerts;
 mod attribute_ui;
-mod documented;
 mod exported;
 mod files;
 mod guide;
@@ -12,4 +12,3 @@ mod public_interface;
 mod reliability;
 mod rooms;
 mod scripts;
-mod yaml;

@@ -5,8 +5,6 @@ use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-use crate::files::root;
-
 /// Licences that ask for no more than to be named with the product.
 const LICENCES: [&str; 7] = [
     "Apache-2.0",
@@ -218,43 +216,6 @@ fn docs_rs_shows_every_feature_that_is_public() {
     assert_eq!(shown, public);
 }
 
-/// The limits of crates.io: its rules for keywords, and the categories of it that the crates use.
-#[test]
-fn keywords_and_categories_are_those_that_the_registry_accepts() {
-    let metadata = Metadata::read();
-    for name in ["lock-core", "lock-macros"] {
-        let package = metadata.find(name);
-        let keywords = list(&package["keywords"]);
-        assert!((1..=5).contains(&keywords.len()), "{name}: {keywords:?}");
-        for keyword in keywords.iter().map(text) {
-            let allowed = |c: char| c.is_ascii_alphanumeric() || "-_+".contains(c);
-            let is_valid = keyword.len() <= 20
-                && keyword.starts_with(|c: char| c.is_ascii_alphanumeric())
-                && keyword.chars().all(allowed);
-            assert!(is_valid, "{name}: {keyword}");
-        }
-        let categories = list(&package["categories"]);
-        assert!(
-            (1..=5).contains(&categories.len()),
-            "{name}: {categories:?}"
-        );
-        for category in categories.iter().map(text) {
-            let known = [
-                "asynchronous",
-                "concurrency",
-                "database",
-                "development-tools::procedural-macro-helpers",
-            ];
-            assert!(known.contains(&category), "{name}: {category}");
-        }
-        assert!(
-            package["description"].is_string(),
-            "{name} has no description"
-        );
-        assert_eq!(package["license"], "MIT OR Apache-2.0", "{name}");
-    }
-}
-
 #[test]
 fn both_crates_have_one_version_and_ask_for_each_other_by_it() {
     let metadata = Metadata::read();
@@ -264,42 +225,4 @@ fn both_crates_have_one_version_and_ask_for_each_other_by_it() {
     let macros_of_core = dependencies.find(|dependency| dependency["name"] == "lock-macros");
     let asked = macros_of_core.expect("a dependency on the macros")["req"].clone();
     assert_eq!(text(&asked), format!("={}", text(&macros["version"])));
-}
-
-/// A user with another version of a framework learns from these texts which one the feature is for.
-#[test]
-fn the_versions_of_the_frameworks_are_named_as_the_manifests_ask_for_them() {
-    let metadata = Metadata::read();
-    // What a requirement such as `^0.8.9` or `^4.18.1` allows to change, left out.
-    let version = |package: &str, dependency: &str| {
-        let mut all = list(&metadata.find(package)["dependencies"]).iter();
-        let found = all.find(|one| one["name"] == dependency);
-        let wanted = text(&found.expect("a dependency")["req"]);
-        let mut parts = wanted.trim_start_matches('^').split('.');
-        let major = parts.next().expect("a number");
-        match parts.next() {
-            Some(minor) if major == "0" => format!("{dependency} 0.{minor}"),
-            _ => format!("{dependency} {major}"),
-        }
-    };
-    let axum = [
-        version("lock-tests", "axum"),
-        version("lock-core", "axum-core"),
-    ];
-    let rest = ["actix-web", "poem", "tonic"].map(|name| version("lock-core", name));
-    let all = [&axum[..], &rest].concat();
-    for (file, named) in [
-        ("README.md", &all[..]),
-        ("docs/web.md", &all),
-        ("lock-core/src/error.rs", &all),
-        (
-            "lock-core/src/private/answers.rs",
-            &[&axum[..], &rest[..2]].concat(),
-        ),
-    ] {
-        let contents = std::fs::read_to_string(root().join(file)).expect("a file");
-        for version in named {
-            assert!(contents.contains(version), "{file} does not name {version}");
-        }
-    }
 }

@@ -12,9 +12,6 @@ use crate::exported;
 
 const LIST: &str = "sources/public_interface.txt";
 
-/// So many names fit on the first page of the documentation. A name that few users write belongs into a module.
-const MOST_NAMES_AT_THE_ROOT: usize = 24;
-
 /// A line for each item, with its condition and its derived traits at the end.
 #[derive(Default)]
 struct Interface(BTreeSet<String>);
@@ -174,33 +171,4 @@ fn the_public_interface_is_the_one_that_is_written_down() {
         new.is_empty() && gone.is_empty(),
         "new: {new:#?}\ngone: {gone:#?}\nIf that is meant, write it down: BLESS=1"
     );
-}
-
-#[test]
-fn the_root_has_few_names() {
-    let names = exported::names_at_the_root(&["once", "tls"]);
-    for name in ["LockManager", "assert_held", "distributed_lock"] {
-        assert!(names.contains(name), "{name} is not among those counted");
-    }
-    assert!(
-        names.len() <= MOST_NAMES_AT_THE_ROOT,
-        "there are {} names at the root: {names:?}",
-        names.len()
-    );
-}
-
-/// What a user relies on without naming it: conversions, of which one side belongs to another crate.
-#[test]
-fn the_list_has_conversions_and_no_private_ones() {
-    let now = Interface::read().0;
-    for conversion in [
-        "impl From<FencingToken> for u64",
-        "impl From<LockError> for std::io::Error",
-        "impl From<LockError> for tonic::Status",
-        "impl From<LockError> for http::StatusCode",
-    ] {
-        assert!(now.contains(conversion), "{conversion} is not listed");
-    }
-    let private: Vec<_> = now.iter().filter(|line| line.contains("Failure")).collect();
-    assert!(private.is_empty(), "{private:?}");
 }

@@ -57,6 +57,26 @@ fn room_of(file: &str) -> String {
     room.to_owned()
 }
 
+/// Checks that each test in the last column of a table exists. Returns the rows, without the heads.
+fn checked(part: &str, columns: usize, at_least: usize) -> Vec<Vec<String>> {
+    let rows = rows(part);
+    assert!(rows.len() > at_least, "{}", rows.len());
+    for row in &rows {
+        assert_eq!(row.len(), columns, "{row:?}");
+        for (file, test) in named(&row[columns - 1]) {
+            let is_there = read(&file_of(file)).contains(&format!("fn {test}("));
+            assert!(is_there, "{}: no test {file}::{test}", row[0]);
+        }
+    }
+    rows
+}
+
+/// The part of a page between two texts.
+fn part<'a>(page: &'a str, from: &str, to: &str) -> &'a str {
+    let (_, rest) = page.split_once(from).expect("a section");
+    rest.split_once(to).expect("not the last one").0
+}
+
 /// The paragraphs of a list, each in one line.
 fn items(section: &str) -> Vec<String> {
     let mut items: Vec<String> = Vec::new();
@@ -93,48 +113,25 @@ fn every_failure_names_a_test_that_exists_or_a_reason() {
 
 #[test]
 fn every_failure_of_a_leader_is_shown_by_a_test_that_exists() {
-    let page = read("docs/leader.md");
-    let rows = rows(&page);
-    assert!(rows.len() > 8, "{}", rows.len());
-    for row in rows.iter().skip(1) {
-        let [failure, _, _, shown] = &row[..] else {
-            panic!("not four cells: {row:?}");
-        };
-        let tests = named(shown);
-        assert!(!tests.is_empty(), "{failure}: no test");
-        for (file, test) in tests {
-            let is_there = read(&file_of(file)).contains(&format!("fn {test}("));
-            assert!(is_there, "{failure}: no test {file}::{test}");
-        }
+    for row in checked(&read("docs/leader.md"), 4, 8).iter().skip(1) {
+        assert!(!named(&row[3]).is_empty(), "{}: no test", row[0]);
     }
 }
 
 #[test]
 fn every_claim_is_shown_by_what_exists() {
     let page = read("docs/reliability.md");
-    let (_, shown) = page.split_once("## What shows it").expect("a section");
-    let (shown, _) = shown.split_once("\n## ").expect("not the last one");
-    let rows = rows(shown);
-    assert!(rows.len() > 15, "{}", rows.len());
+    let rows = checked(part(&page, "## What shows it", "\n## "), 2, 15);
     for row in rows.iter().skip(1) {
-        let [claim, shown] = &row[..] else {
-            panic!("not two cells: {row:?}");
-        };
-        for (file, test) in named(shown) {
-            let is_there = read(&file_of(file)).contains(&format!("fn {test}("));
-            assert!(is_there, "{claim}: no test {file}::{test}");
-        }
+        let (claim, shown) = (&row[0], &row[1]);
         let quoted = shown.split('`').skip(1).step_by(2);
         let paths: Vec<_> = quoted.filter(|name| name.starts_with("tests/")).collect();
         for path in &paths {
-            let path = root().join(path);
-            assert!(path.exists(), "{claim}: no {}", path.display());
+            assert!(root().join(path).exists(), "{claim}: no {path}");
         }
-        let is_bench = shown.contains("cargo bench");
-        assert!(
-            is_bench || !paths.is_empty() || !named(shown).is_empty(),
-            "{claim}: by nothing"
-        );
+        let is_shown =
+            shown.contains("cargo bench") || !paths.is_empty() || !named(shown).is_empty();
+        assert!(is_shown, "{claim}: by nothing");
     }
 }
 
@@ -185,19 +182,4 @@ fn every_mutant_can_be_applied_and_names_what_catches_it() {
         assert!(output.status.success(), "{}: {output:?}", path.display());
     }
     assert!(count > 30, "{count}");
-}
-
-#[test]
-fn a_name_is_found_where_it_stands() {
-    assert_eq!(
-        named("`a::b`, `core/c/d::e` and `f`"),
-        [("a", "b"), ("core/c/d", "e")]
-    );
-    assert_eq!(file_of("core/c/d"), "lock-core/src/c/d.rs");
-    assert_eq!(file_of("examples/x"), "examples/tests/x.rs");
-    assert_eq!(file_of("faults"), "tests/one_server/faults.rs");
-    let page = "| situation | b | c |\n| --- | --- | --- |\n| x | y | `a::b` |\n";
-    assert_eq!(rows(page), [["x", "y", "`a::b`"]]);
-    let list = "text\n- **x.** y\n  (`a::b`).\n- z\n\ntext";
-    assert_eq!(items(list), ["- **x.** y (`a::b`).", "- z"]);
 }

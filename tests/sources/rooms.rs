@@ -10,10 +10,10 @@ use std::{
     path::Path,
 };
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::{
-    Attribute, Ident, Item, ItemMod, ItemUse, Macro, Meta, Token, UseTree, VisRestricted,
-    Visibility,
+    Attribute, Ident, Item, ItemMacro, ItemMod, ItemUse, Macro, Meta, Token, UseTree,
+    VisRestricted, Visibility,
     ext::IdentExt,
     punctuated::Punctuated,
     spanned::Spanned,
@@ -151,21 +151,8 @@ const NOT_IN_THE_WAIST: &[&str] = &["runtime", "driver"];
 /// A file of the sources, by its path below `src`.
 type File = String;
 
-/// One name that a module knows.
-enum Name {
-    Module(Vec<String>),
-    /// Defined in this module.
-    Item,
-    /// Imported, by this path.
-    Import(Vec<String>),
-}
-
-struct Module {
-    file: File,
-    names: BTreeMap<String, Vec<Name>>,
-    /// Modules from which all names are imported.
-    globs: Vec<Vec<String>>,
-}
+/// The path of a module or of an item, from the root of the crate.
+type Names = Vec<String>;
 
 /// A path in the code that leads to a file or out of the crate.
 #[derive(Clone)]
@@ -185,183 +172,116 @@ impl fmt::Display for Arrow {
     }
 }
 
-/// All modules of the crate, by their paths.
+/// One path as it is written in a module.
+struct Mention {
+    file: File,
+    module: Names,
+    line: usize,
+    path: Names,
+    is_exported: bool,
+    /// Whether it is in a `use`, and not in the code.
+    is_import: bool,
+}
+
+/// What was read of all modules.
 #[derive(Default)]
-struct Modules(BTreeMap<Vec<String>, Module>);
+struct Sources {
+    /// The file of each module.
+    files: BTreeMap<Names, File>,
+    /// The names that modules import, each with the module and the path that is written there.
+    imports: BTreeMap<Names, (Names, Names)>,
+    mentions: Vec<Mention>,
+}
 
-impl Modules {
-    /// Reads a file, and those of the modules that it declares.
-    fn read(&mut self, source: &Path, file: &str, path: Vec<String>, files: &mut Vec<Parsed>) {
-        let text = fs::read_to_string(source.join(file)).expect("a source");
+impl Sources {
+    fn read() -> Self {
+        let mut all = Self::default();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
+        all.read_file(&source, Vec::new());
+        all
+    }
+
+    fn read_file(&mut self, source: &Path, module: Names) {
+        let path = module.join("/");
+        let files = [
+            "lib.rs".to_owned(),
+            format!("{path}/mod.rs"),
+            format!("{path}.rs"),
+        ];
+        let mut files = files.into_iter().skip(usize::from(!module.is_empty()));
+        let file = files.find(|file| source.join(file).is_file());
+        let file = file.unwrap_or_else(|| panic!("no file of {path}"));
+        let text = fs::read_to_string(source.join(&file)).expect("a source");
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
-        self.note(source, file, &path, &parsed.items, files);
-        files.push(Parsed {
-            file: file.to_owned(),
-            path,
-            items: parsed.items,
-        });
-    }
-
-    fn note(
-        &mut self,
-        source: &Path,
-        file: &str,
-        path: &[String],
-        items: &[Item],
-        files: &mut Vec<Parsed>,
-    ) {
-        let module = Module {
-            file: file.to_owned(),
-            names: BTreeMap::new(),
-            globs: Vec::new(),
+        self.files.insert(module.clone(), file.clone());
+        let mut reader = Reader {
+            source,
+            file,
+            module,
+            all: self,
         };
-        self.0.insert(path.to_vec(), module);
-        for item in items {
-            match item {
-                Item::Mod(item) if is_for_tests(&item.attrs) => {}
-                Item::Mod(item) => {
-                    let child = [path, &[item.ident.to_string()]].concat();
-                    self.add(path, &item.ident, Name::Module(child.clone()));
-                    match &item.content {
-                        Some((_, items)) => self.note(source, file, &child, items, files),
-                        None => self.read(source, &file_of(source, &child), child, files),
-                    }
-                }
-                Item::Macro(item) => {
-                    if let Some(name) = &item.ident {
-                        self.add(path, name, Name::Item);
-                        let root = Name::Import([path, &[name.to_string()]].concat());
-                        let exported =
-                            |attribute: &Attribute| attribute.path().is_ident("macro_export");
-                        if item.attrs.iter().any(exported) {
-                            self.add(&[], name, root);
-                        }
-                    }
-                }
-                item => {
-                    if let Some(name) = name_of(item) {
-                        self.add(path, name, Name::Item);
-                    }
-                }
-            }
-        }
-    }
-
-    fn add(&mut self, module: &[String], name: &Ident, what: Name) {
-        let module = self.0.get_mut(module).expect("a module that was read");
-        module
-            .names
-            .entry(name.unraw().to_string())
-            .or_default()
-            .push(what);
+        reader.visit_file(&parsed);
     }
 
     /// The file that defines what a path means in a module; `None` for what another crate defines.
     fn file(&self, module: &[String], path: &[String]) -> Option<&File> {
-        self.defined(module, path, 0)
+        let mut whole = self.absolute(module, path)?;
+        // An import may lead to another one, but not for ever.
+        for _ in 0..16 {
+            let mut lengths = (0..=whole.len()).rev();
+            let length = lengths.find(|length| self.files.contains_key(&whole[..*length]))?;
+            let name = whole.get(..=length);
+            let Some((module, path)) = name.and_then(|name| self.imports.get(name)) else {
+                return self.files.get(&whole[..length]);
+            };
+            let rest = whole.split_off(length + 1);
+            whole = self.absolute(module, path)?;
+            whole.extend(rest);
+        }
+        None
     }
 
-    fn defined(&self, module: &[String], path: &[String], depth: usize) -> Option<&File> {
+    /// A path of a module, from the root of the crate.
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Names> {
         let (first, rest) = path.split_first()?;
         let mut at = module.to_vec();
         match &**first {
             "crate" | "$crate" => at.clear(),
             "self" => {}
-            "super" => drop(at.pop()),
-            _ => return self.member(module, path, depth),
-        }
-        if rest.is_empty() {
-            return Some(&self.0.get(&at)?.file);
-        }
-        if rest[0] == "super" {
-            return self.defined(&at, rest, depth);
-        }
-        self.member(&at, rest, depth)
-    }
-
-    /// The same for a path that begins with a name of the module.
-    fn member(&self, module: &[String], path: &[String], depth: usize) -> Option<&File> {
-        // This deep, the path is in a circle of glob imports.
-        if depth > 16 {
-            return None;
-        }
-        let known = self.0.get(module)?;
-        let (first, rest) = path.split_first()?;
-        for name in known.names.get(first).into_iter().flatten() {
-            let found = match name {
-                Name::Item => Some(&known.file),
-                Name::Module(child) if rest.is_empty() => Some(&self.0.get(child)?.file),
-                Name::Module(child) => self.member(child, rest, depth + 1),
-                Name::Import(path) if path.first() == Some(first) && path.len() == 1 => None,
-                Name::Import(import) => {
-                    let whole = [&import[..], rest].concat();
-                    self.defined_elsewhere(module, first, &whole, depth + 1)
+            "super" => {
+                at.pop();
+                if rest.first().is_some_and(|next| next == "super") {
+                    return self.absolute(&at, rest);
                 }
-            };
-            if found.is_some() {
-                return found;
+            }
+            _ => {
+                let name = [module, std::slice::from_ref(first)].concat();
+                // An import may have the name of a crate, as `redis` has: then its path means the crate, and not the import itself.
+                let means_itself = |(_, path): &(Names, Names)| path.first() == Some(first);
+                let is_module = self.files.contains_key(&name);
+                let is_import = self
+                    .imports
+                    .get(&name)
+                    .is_some_and(|import| !means_itself(import));
+                return (is_module || is_import).then(|| [module, path].concat());
             }
         }
-        let globs = known.globs.iter();
-        let mut found = globs.filter_map(|glob| {
-            let whole = [&glob[..], path].concat();
-            self.defined(module, &whole, depth + 1)
-        });
-        found.next()
-    }
-
-    /// The file that defines what a module imports by this name.
-    fn imported(&self, module: &[String], name: &str) -> Option<&File> {
-        let names = self.0.get(module)?.names.get(name)?;
-        let is_import = |name: &Name| matches!(name, Name::Import(_));
-        let is_imported = names.iter().any(is_import);
-        is_imported.then(|| self.file(module, &[name.to_owned()]))?
-    }
-
-    /// An import may have the name of a crate, as `redis` has: then its path means the crate, and not the import itself.
-    fn defined_elsewhere(
-        &self,
-        module: &[String],
-        name: &str,
-        path: &[String],
-        depth: usize,
-    ) -> Option<&File> {
-        let means_itself = path.first().is_some_and(|first| first == name);
-        let is_module = |name: &Name| matches!(name, Name::Module(_));
-        let names = self.0.get(module)?.names.get(name)?;
-        if means_itself && !names.iter().any(is_module) {
-            return None;
-        }
-        self.defined(module, path, depth)
+        at.extend_from_slice(rest);
+        Some(at)
     }
 }
 
-/// One file of the sources.
-struct Parsed {
+/// Reads one file, and those of the modules that it declares.
+struct Reader<'a> {
+    source: &'a Path,
     file: File,
-    path: Vec<String>,
-    items: Vec<Item>,
+    module: Names,
+    all: &'a mut Sources,
 }
 
-/// One path as it is written in a file.
-struct Mention {
-    module: Vec<String>,
-    line: usize,
-    path: Vec<String>,
-    is_exported: bool,
-    /// The name that it has here, if it is in a `use`; `*` for all names.
-    import: Option<String>,
-}
-
-/// Collects the paths of a file.
-struct Mentions {
-    module: Vec<String>,
-    found: Vec<Mention>,
-}
-
-impl Mentions {
+impl Reader<'_> {
     fn take(&mut self, tree: &UseTree, before: &[String], is_exported: bool) {
-        let (name, shown, line) = match tree {
+        let (name, shown) = match tree {
             UseTree::Group(group) => {
                 for tree in &group.items {
                     self.take(tree, before, is_exported);
@@ -372,17 +292,9 @@ impl Mentions {
                 let path_so_far = [before, &[path.ident.unraw().to_string()]].concat();
                 return self.take(&path.tree, &path_so_far, is_exported);
             }
-            UseTree::Name(name) => (&name.ident, &name.ident, name.span()),
-            UseTree::Rename(name) => (&name.ident, &name.rename, name.span()),
-            UseTree::Glob(glob) => {
-                self.push(
-                    before.to_vec(),
-                    glob.span(),
-                    is_exported,
-                    Some("*".to_owned()),
-                );
-                return;
-            }
+            UseTree::Glob(_) => return self.push(before.to_vec(), tree.span(), is_exported, true),
+            UseTree::Name(name) => (&name.ident, &name.ident),
+            UseTree::Rename(name) => (&name.ident, &name.rename),
         };
         let mut path = before.to_vec();
         let mut shown = shown.unraw().to_string();
@@ -391,67 +303,57 @@ impl Mentions {
         } else {
             path.push(name.unraw().to_string());
         }
-        self.push(path, line, is_exported, Some(shown));
+        let whole = [&self.module[..], &[shown]].concat();
+        let import = (self.module.clone(), path.clone());
+        self.all.imports.insert(whole, import);
+        self.push(path, tree.span(), is_exported, true);
     }
 
-    fn push(
-        &mut self,
-        path: Vec<String>,
-        at: proc_macro2::Span,
-        is_exported: bool,
-        import: Option<String>,
-    ) {
-        self.found.push(Mention {
+    fn push(&mut self, path: Names, at: Span, is_exported: bool, is_import: bool) {
+        self.all.mentions.push(Mention {
+            file: self.file.clone(),
             module: self.module.clone(),
             line: at.start().line,
             path,
             is_exported,
-            import,
+            is_import,
         });
     }
 
-    /// Paths among the tokens of a macro.
+    /// Paths among the tokens of a macro: names with two colons between them.
     fn take_tokens(&mut self, tokens: TokenStream) {
-        let mut path = Vec::new();
-        let mut start = None;
+        let mut path: Vec<Ident> = Vec::new();
         let mut colons = 0;
         for token in tokens {
             match token {
-                TokenTree::Ident(ident) if colons == 2 && !path.is_empty() => {
-                    path.push(ident.unraw().to_string());
+                TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
+                TokenTree::Ident(ident) => {
+                    if colons != 2 {
+                        self.take_path(&std::mem::take(&mut path));
+                    }
+                    path.push(ident);
                     colons = 0;
-                }
-                TokenTree::Punct(punct) if punct.as_char() == ':' && !path.is_empty() => {
-                    colons += 1;
                 }
                 other => {
-                    self.end_of_path(&mut path, start);
-                    colons = 0;
-                    match other {
-                        TokenTree::Ident(ident) => {
-                            start = Some(ident.span());
-                            path.push(ident.unraw().to_string());
-                        }
-                        TokenTree::Group(group) => self.take_tokens(group.stream()),
-                        _ => {}
+                    self.take_path(&std::mem::take(&mut path));
+                    if let TokenTree::Group(group) = other {
+                        self.take_tokens(group.stream());
                     }
                 }
             }
         }
-        self.end_of_path(&mut path, start);
+        self.take_path(&path);
     }
 
-    fn end_of_path(&mut self, path: &mut Vec<String>, start: Option<proc_macro2::Span>) {
-        let path = std::mem::take(path);
-        if let Some(start) = start
-            && path.len() > 1
-        {
-            self.push(path, start, false, None);
+    fn take_path(&mut self, path: &[Ident]) {
+        if let [first, _, ..] = path {
+            let words = path.iter().map(|word| word.unraw().to_string());
+            self.push(words.collect(), first.span(), false, false);
         }
     }
 }
 
-impl<'ast> Visit<'ast> for Mentions {
+impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
         if !attributes_of(item).is_some_and(is_for_tests) {
             visit::visit_item(self, item);
@@ -459,8 +361,14 @@ impl<'ast> Visit<'ast> for Mentions {
     }
 
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
-        self.module.push(item.ident.to_string());
-        visit::visit_item_mod(self, item);
+        self.module.push(item.ident.unraw().to_string());
+        if item.content.is_some() {
+            let file = self.file.clone();
+            self.all.files.insert(self.module.clone(), file);
+            visit::visit_item_mod(self, item);
+        } else {
+            self.all.read_file(self.source, self.module.clone());
+        }
         self.module.pop();
     }
 
@@ -469,15 +377,22 @@ impl<'ast> Visit<'ast> for Mentions {
         self.take(&item.tree, &[], is_exported);
     }
 
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        let words: Vec<_> = path
-            .segments
-            .iter()
-            .map(|segment| segment.ident.unraw().to_string())
-            .collect();
-        if words.len() > 1 {
-            self.push(words, path.span(), false, None);
+    /// An exported macro is found at the root.
+    fn visit_item_macro(&mut self, item: &'ast ItemMacro) {
+        let is_exported = |attribute: &Attribute| attribute.path().is_ident("macro_export");
+        if let Some(name) = &item.ident
+            && item.attrs.iter().any(is_exported)
+        {
+            let path = vec!["self".to_owned(), name.to_string()];
+            let import = (self.module.clone(), path);
+            self.all.imports.insert(vec![name.to_string()], import);
         }
+        visit::visit_item_macro(self, item);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let words = path.segments.iter().map(|segment| segment.ident.clone());
+        self.take_path(&words.collect::<Vec<_>>());
         visit::visit_path(self, path);
     }
 
@@ -526,81 +441,37 @@ fn attributes_of(item: &Item) -> Option<&[Attribute]> {
     })
 }
 
-fn name_of(item: &Item) -> Option<&Ident> {
-    Some(match item {
-        Item::Const(item) => &item.ident,
-        Item::Enum(item) => &item.ident,
-        Item::Fn(item) => &item.sig.ident,
-        Item::Static(item) => &item.ident,
-        Item::Struct(item) => &item.ident,
-        Item::Trait(item) => &item.ident,
-        Item::Type(item) => &item.ident,
-        Item::Union(item) => &item.ident,
-        _ => return None,
-    })
-}
-
-fn file_of(source: &Path, module: &[String]) -> File {
-    let path = module.join("/");
-    let as_folder = format!("{path}/mod.rs");
-    if source.join(&as_folder).exists() {
-        as_folder
-    } else {
-        format!("{path}.rs")
-    }
-}
-
 /// All arrows between two files, and those out of the crate that name a crate `redis`.
 fn arrows() -> (Vec<Arrow>, Vec<Arrow>) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-core/src");
-    let (mut modules, mut files) = (Modules::default(), Vec::new());
-    modules.read(&source, "lib.rs", Vec::new(), &mut files);
-    let mut mentioned = Vec::new();
-    for Parsed { file, path, items } in &files {
-        let mut mentions = Mentions {
-            module: path.clone(),
-            found: Vec::new(),
-        };
-        for item in items {
-            mentions.visit_item(item);
-        }
-        mentioned.extend(mentions.found.into_iter().map(|mention| (file, mention)));
-    }
-    for (_, mention) in &mentioned {
-        let module = modules.0.get_mut(&mention.module).expect("a module");
-        match mention.import.as_deref() {
-            Some("*") => module.globs.push(mention.path.clone()),
-            Some(name) => {
-                let import = Name::Import(mention.path.clone());
-                module
-                    .names
-                    .entry(name.to_owned())
-                    .or_default()
-                    .push(import);
-            }
-            None => {}
-        }
-    }
+    let sources = Sources::read();
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
-    for (file, mention) in &mentioned {
-        // The table of contents.
-        if *file == "lib.rs" {
-            continue;
-        }
+    // Without the table of contents.
+    let mentions = sources
+        .mentions
+        .iter()
+        .filter(|mention| mention.file != "lib.rs");
+    for mention in mentions {
+        let Mention {
+            file, module, path, ..
+        } = mention;
         let arrow = |to: &str| Arrow {
-            from: (*file).clone(),
+            from: file.clone(),
             line: mention.line,
-            path: mention.path.join("::"),
+            path: path.join("::"),
             to: to.to_owned(),
         };
-        match modules.file(&mention.module, &mention.path) {
-            Some(to) if to == *file || (mention.is_exported && is_below(to, file)) => {}
-            // The first word of the path was imported: the arrow is the import.
-            Some(to)
-                if mention.import.is_none()
-                    && modules.imported(&mention.module, &mention.path[0]) == Some(to) => {}
+        let first = [&module[..], &path[..1]].concat();
+        // The arrow is then the import of the first word.
+        let is_imported = |to| {
+            !mention.is_import
+                && sources.imports.contains_key(&first)
+                && sources.file(module, &path[..1]) == Some(to)
+        };
+        match sources.file(module, path) {
+            Some(to) if to == file || (mention.is_exported && is_below(to, file)) => {}
+            Some(to) if is_imported(to) => {}
             Some(to) => inside.push(arrow(to)),
-            None if mention.path[0] == "redis" => outside.push(arrow("")),
+            None if path[0] == "redis" => outside.push(arrow("")),
             None => {}
         }
     }

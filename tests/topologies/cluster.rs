@@ -9,8 +9,8 @@ use lock_core::{
     LeaseLost, LockError, LockGuard, LockManager, LockOptions, credentials::Credentials,
 };
 use lock_tests::{
-    AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Kind, Proxy, RedisServer,
-    ReleaseHeld as _, SECOND, Which, connect, eventually, slot_of, tag_of_slot,
+    AcquireFree as _, After, Cluster, Direction, FakeServer, HANG, Proxy, RedisServer,
+    ReleaseHeld as _, SECOND, Which, assert_fails, connect, eventually, slot_of, tag_of_slot,
 };
 use redis::Value;
 use tokio::{task::JoinHandle, time::timeout};
@@ -73,10 +73,7 @@ async fn in_line(cluster: &Cluster, locks: &LockManager, key: &str) -> Waiting {
     let before = queue_length(node, key);
     let (locks, own) = (locks.clone(), key.to_owned());
     let waiting = tokio::spawn(async move { locks.acquire(own, options()).await });
-    eventually(HANG, "it is in the wait queue", async || {
-        queue_length(node, key) > before
-    })
-    .await;
+    eventually!(HANG, "it is in the wait queue" => queue_length(node, key) > before);
     waiting
 }
 
@@ -165,23 +162,6 @@ async fn a_node_that_does_not_answer_costs_no_lease_of_another() {
     masters[0].cont();
 }
 
-#[tokio::test]
-async fn in_the_second_version_of_the_protocol_waiters_poll() {
-    let cluster = shared();
-    let url = format!("{}?protocol=2", cluster.url());
-    let (one, other) = (connect(&url).await, connect(&url).await);
-    let guard = one.acquire_free("resp2", options()).await;
-    let waiting = tokio::spawn(async move { other.acquire("resp2", options()).await });
-    let node = cluster.node_of("lock:resp2");
-    let before = node.calls("evalsha");
-    eventually(HANG, "it asks", async || node.calls("evalsha") > before + 3).await;
-    let first = fencing_token(&guard);
-    guard.release_held().await;
-    let next = granted(waiting).await;
-    assert!(fencing_token(&next) > first);
-    next.release_held().await;
-}
-
 /// The url for a user with all rights except to run scripts.
 fn url_without_scripts(cluster: &Cluster) -> String {
     let rights = ["on", ">word", "~*", "&*", "+@all", "-@scripting"];
@@ -189,91 +169,6 @@ fn url_without_scripts(cluster: &Cluster) -> String {
         node.cli(&[&["ACL", "SETUSER", "plain"], &rights[..]].concat());
     }
     cluster.url_as("plain", "word")
-}
-
-#[tokio::test]
-async fn users_without_scripts_keep_many_leases_in_many_slots() {
-    let cluster = shared();
-    let url = url_without_scripts(&cluster);
-    let (one, other) = (connect(&url).await, connect(&url).await);
-    let short = LockOptions::new(SECOND * 4);
-    let mut guards = Vec::new();
-    for number in 0..60 {
-        let key = format!("plain{number}");
-        guards.push(one.acquire_free(key, short.clone()).await);
-    }
-    let waiting = tokio::spawn(async move { other.acquire("plain0", options()).await });
-    ttls_pass(SECOND * 4, 2).await;
-    for guard in guards {
-        guard.lease().verify().await.expect("held");
-        guard.release_held().await;
-    }
-    granted(waiting).await.release_held().await;
-    for node in cluster.nodes() {
-        assert!(node.keys("lock:plain*").is_empty());
-    }
-}
-
-#[tokio::test]
-async fn every_key_has_its_companions_in_its_slot() {
-    let cluster = shared();
-    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    for key in [
-        "a{b}c", "{}x", "{", "}", "}{", "{{a}}", "{a}{b}", "ü{ö}", "a b", " ", "%7B", "键",
-    ] {
-        let full_key = format!("lock:{key}");
-        let node = cluster.node_of(&full_key);
-        let guard = one.acquire(key, options()).await.expect(key);
-        let waiting = in_line(&cluster, &other, key).await;
-        let slot = |name: &str| node.cli(&["CLUSTER", "KEYSLOT", name]);
-        for companion in [queue_of(key), clock_of(key)] {
-            assert_eq!(slot(&companion), slot(&full_key), "{companion}");
-            assert_eq!(
-                node.cli(&["EXISTS", &companion]),
-                Value::Int(1),
-                "{companion}"
-            );
-        }
-        assert!(node.get(&full_key).is_some(), "{key}");
-        let before = fencing_token(&guard);
-        guard.release_held().await;
-        let next = granted(waiting).await;
-        assert!(fencing_token(&next) > before, "{key}");
-        next.release_held().await;
-        assert_eq!(node.get(&full_key), None, "{key}");
-    }
-}
-
-#[tokio::test]
-async fn any_key_can_be_locked() {
-    let cluster = shared();
-    let locks = connect(&cluster.url()).await;
-    let mut state = u64::from(std::process::id());
-    let mut random = move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        usize::try_from(state >> 33).expect("31 bits")
-    };
-    let alphabet = ['{', '}', 'a', 'b', ':', '%', ' ', 'ö'];
-    let mut tasks = Vec::new();
-    for number in 0..500 {
-        let length = 1 + random() % 12;
-        let letters = (0..length).map(|_| alphabet[random() % alphabet.len()]);
-        let key = format!("{}{number}", letters.collect::<String>());
-        let locks = locks.clone();
-        tasks.push(tokio::spawn(async move {
-            let guard = locks.acquire(&*key, options()).await.expect(&key);
-            guard.lease().verify().await.expect(&key);
-            guard.release().await.expect(&key);
-        }));
-    }
-    for task in tasks {
-        timeout(HANG, task)
-            .await
-            .expect("no hang")
-            .expect("no panic");
-    }
 }
 
 #[tokio::test]
@@ -286,10 +181,7 @@ async fn a_waiter_gets_a_message_and_does_not_poll() {
     let guard = one.acquire_free("k", options()).await;
     let waiting = in_line(&cluster, &other, "k").await;
     let (asked, started) = (node.calls("evalsha"), Instant::now());
-    eventually(HANG, "it shows that it is alive", async || {
-        node.calls("evalsha") >= asked + 3
-    })
-    .await;
+    eventually!(HANG, "it shows that it is alive" => node.calls("evalsha") >= asked + 3);
     let took = started.elapsed();
     assert!(took > SECOND, "three questions in {took:?}");
     let (asked, published) = (node.calls("evalsha"), node.calls("spublish"));
@@ -471,10 +363,7 @@ async fn lease_is_kept_while_its_slot_moves(
     guard.lease().verify().await.expect("the slot has moved");
     guard.release_held().await;
     let pattern = format!("lock:*{{{}", held.rsplit('{').next().expect("a tag"));
-    eventually(HANG, "what was dropped meanwhile is gone", async || {
-        target.keys(&pattern).is_empty()
-    })
-    .await;
+    eventually!(HANG, "what was dropped meanwhile is gone" => target.keys(&pattern).is_empty());
     let again = locks.acquire_free(held, options()).await;
     again.release_held().await;
 }
@@ -517,10 +406,7 @@ async fn a_lock_that_is_let_go_while_its_slot_moves_is_free_behind_it() {
     let before = source.calls("evalsha") + target.calls("eval");
     let releasing = tokio::spawn(guard.release());
     let started = Instant::now();
-    eventually(HANG, "some time has passed", async || {
-        started.elapsed() > SECOND * 2
-    })
-    .await;
+    eventually!(HANG, "some time has passed" => started.elapsed() > SECOND * 2);
     // Other tests use these nodes, too, so the bound is loose, and far below a busy loop.
     let asked = source.calls("evalsha") + target.calls("eval") - before;
     let took = started.elapsed();
@@ -572,7 +458,7 @@ async fn a_waiter_gets_the_lock_behind_the_move() {
     assert_eq!(moved.len(), 4, "{moved:?}");
     // All keys are on the target already, but no client can subscribe there yet.
     let busy = three.acquire(key, options().wait(SECOND)).await;
-    assert!(matches!(busy, Err(LockError::Busy { .. })), "{busy:?}");
+    assert_fails!(busy, LockError::Busy { .. });
     let last = tokio::spawn(async move { three.acquire(key, options()).await });
     guard.lease().verify().await.expect("held");
     let before = fencing_token(&guard);
@@ -589,31 +475,6 @@ async fn a_waiter_gets_the_lock_behind_the_move() {
     assert!(fencing_token(&next) > before);
     next.release_held().await;
     granted(first).await.release_held().await;
-}
-
-#[tokio::test]
-async fn a_grant_finds_its_way_after_the_slot_has_moved() {
-    let cluster = shared();
-    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let key = "granted{there}";
-    let full_key = format!("lock:{key}");
-    let guard = one.acquire_free(key, options()).await;
-    let waiting = in_line(&cluster, &other, key).await;
-    let target = node_at(&cluster, another(&cluster, cluster.node_of(&full_key)));
-    let migration = cluster.migration(slot_of(&full_key), target);
-    migration.open();
-    migration.move_keys();
-    migration.close();
-    let channel = format!("*:{{{}}}:*", tag_of_slot(slot_of(&full_key)));
-    eventually(HANG, "it listens at the other node", async || {
-        target.cli(&["PUBSUB", "SHARDCHANNELS", &channel]) != Value::Array(Vec::new())
-            && queue_length(target, key) == 1
-    })
-    .await;
-    let published = target.calls("spublish");
-    guard.release_held().await;
-    granted(waiting).await.release_held().await;
-    assert!(target.calls("spublish") > published, "by a message");
 }
 
 #[tokio::test]
@@ -645,10 +506,7 @@ async fn nodes_come_and_go() {
     for node in &cluster.nodes()[..3] {
         node.cli(&["CLUSTER", "FORGET", &id]);
     }
-    eventually(HANG, "the slot is found again", async || {
-        guard.lease().verify().await.is_ok()
-    })
-    .await;
+    eventually!(HANG, "the slot is found again" => guard.lease().verify().await.is_ok());
     let own = locks.clone();
     let waiting = tokio::spawn(async move { own.acquire("k", short).await });
     guard.release_held().await;
@@ -713,30 +571,6 @@ async fn passwords_reach_all_nodes_and_replicas_name_their_masters() {
 }
 
 #[tokio::test]
-async fn without_sharded_messages_waiters_poll_and_all_else_works() {
-    let cluster = Cluster::builder()
-        .kind(Kind::Redis62)
-        .masters_alone(3)
-        .start();
-    let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let guard = one.acquire_free("k", options()).await;
-    let own = other.clone();
-    let waiting = tokio::spawn(async move { own.acquire("k", options()).await });
-    let node = cluster.node_of("lock:k");
-    let before = node.calls("evalsha");
-    eventually(HANG, "it asks", async || node.calls("evalsha") > before + 3).await;
-    let first = fencing_token(&guard);
-    guard.release_held().await;
-    let next = granted(waiting).await;
-    assert!(fencing_token(&next) > first);
-    next.release_held().await;
-    let keys: Vec<String> = (0..12).map(|number| format!("several{number}")).collect();
-    let all = other.acquire_all(&keys, options()).await.expect("free");
-    all.release_held().await;
-    one.check().await.expect("well");
-}
-
-#[tokio::test]
 async fn a_waiter_without_messages_subscribes_again() {
     let cluster = Cluster::builder().masters_alone(1).start();
     let (one, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
@@ -784,10 +618,7 @@ async fn channels_without_waiters_are_given_up_and_no_waiter_is_lost() {
         task.await.expect("no panic");
     }
     let started = Instant::now();
-    eventually(HANG, "most have not been used for a while", async || {
-        started.elapsed() > SECOND * 11
-    })
-    .await;
+    eventually!(HANG, "most have not been used for a while" => started.elapsed() > SECOND * 11);
     // Of all these connections, one more lock uses two.
     let blocks = one.acquire_free("one more", options()).await;
     let one_more = tokio::spawn(async move { other.acquire("one more", options()).await });
@@ -875,10 +706,7 @@ async fn futures_dropped_in_flight_leave_no_lock() {
         let guard = locks.acquire(format!("{{{number}}}warm"), options()).await;
         guard.expect("free").release_held().await;
     }
-    eventually(SOON, "none is left, before their ttl", async || {
-        proxied.locks_left() == 0
-    })
-    .await;
+    eventually!(SOON, "none is left, before their ttl" => proxied.locks_left() == 0);
 }
 
 #[tokio::test]
@@ -890,10 +718,7 @@ async fn a_node_whose_connections_break_all_the_time_is_asked_again() {
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     for _ in 0..5 {
         let asked = proxy.requests("EVALSHA");
-        eventually(HANG, "a process asks", async || {
-            proxy.requests("EVALSHA") > asked
-        })
-        .await;
+        eventually!(HANG, "a process asks" => proxy.requests("EVALSHA") > asked);
         proxy.reset();
     }
     // A drop, since `release` may fail with the last break; the release goes on either way.
@@ -911,10 +736,7 @@ async fn a_lock_does_not_depend_on_hearing_of_grants() {
     let guard = one.acquire_free("k", options().wait(SECOND * 5)).await;
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     let asked = proxy.requests("SSUBSCRIBE");
-    eventually(HANG, "it tries to listen", async || {
-        proxy.requests("SSUBSCRIBE") > asked + 2
-    })
-    .await;
+    eventually!(HANG, "it tries to listen" => proxy.requests("SSUBSCRIBE") > asked + 2);
     guard.release_held().await;
     granted(waiting).await.release_held().await;
 }
@@ -940,10 +762,7 @@ async fn while_its_nodes_are_down_they_get_few_requests() {
         })
         .collect();
     let (before, started) = (proxy.connections(), Instant::now());
-    eventually(HANG, "some time has passed", async || {
-        started.elapsed() > SECOND * 2
-    })
-    .await;
+    eventually!(HANG, "some time has passed" => started.elapsed() > SECOND * 2);
     let connections = u128::from(proxy.connections() - before);
     // Connections for locks and for grants: of each kind at most one in fifty milliseconds.
     let most = started.elapsed().as_millis() / 25 + 10;
@@ -984,10 +803,7 @@ async fn a_manager_that_is_gone_leaves_no_connection_and_no_lock() {
     assert!(clients() > before + 4);
     waiting.abort();
     drop((guards, one, other));
-    eventually(SECOND * 10, "all connections are closed", async || {
-        clients() == before
-    })
-    .await;
+    eventually!(SECOND * 10, "all connections are closed" => clients() == before);
     for node in cluster.nodes() {
         assert!(node.keys("lock:*").is_empty());
     }

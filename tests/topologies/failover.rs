@@ -99,10 +99,7 @@ async fn each_token_is_at_least_the_time(servers: &Deployment) {
         assert!(token >= before, "taken: {token} at {before}");
         let other = other.clone();
         let waiting = tokio::spawn(async move { other.acquire(KEY, options()).await });
-        eventually(HANG, "it is in the wait queue", async || {
-            servers.has_a_line(FULL_KEY)
-        })
-        .await;
+        eventually!(HANG, "it is in the wait queue" => servers.has_a_line(FULL_KEY));
         let before = micros();
         guard.release_held().await;
         let guard = waiting.await.expect("no panic").expect("granted");
@@ -162,19 +159,13 @@ async fn a_lease_that_the_next_server_does_not_know_is_lost(servers: &Deployment
 async fn a_lease_that_the_next_server_knows_goes_on(servers: &Deployment) {
     let locks = connect(&servers.url()).await;
     let guard = locks.acquire_free(KEY, options()).await;
-    eventually(HANG, "the replicas have it", async || {
-        servers.is_replicated(FULL_KEY)
-    })
-    .await;
+    eventually!(HANG, "the replicas have it" => servers.is_replicated(FULL_KEY));
     let token = servers.get(FULL_KEY);
     let killed = servers.kill_server_of(FULL_KEY);
     servers.failed_over(killed);
     let before = servers.expires_at(FULL_KEY);
     assert!(before.is_some(), "it expires");
-    eventually(HANG, "it is renewed on the next server", async || {
-        servers.expires_at(FULL_KEY) > before
-    })
-    .await;
+    eventually!(HANG, "it is renewed on the next server" => servers.expires_at(FULL_KEY) > before);
     assert_eq!(servers.get(FULL_KEY), token);
     guard.lease().verify().await.expect("held");
     guard.release_held().await;

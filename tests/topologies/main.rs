@@ -7,7 +7,6 @@ mod own_client;
 mod redlock;
 mod replicas;
 mod rotation;
-mod runtimes;
 mod sentinel;
 mod server_kinds;
 mod servers;

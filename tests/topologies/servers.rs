@@ -9,11 +9,12 @@ use std::{
 };
 
 use lock_core::{
-    LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, OnceOptions, Tls,
+    LeaseLost, LockError, LockGuard, LockManager, LockManagerBuilder, LockOptions, OnceOptions,
+    Tls, inspect::HeldBy,
 };
 use lock_tests::{
     AskClients, Certificates, Cluster, Deployment, HANG, Kind, RedisServer, ReleaseHeld as _,
-    SECOND, Sentinels, eventually, patient, run_in_a_row,
+    SECOND, Sentinels, assert_fails, eventually, invalid, patient, run_in_a_row,
 };
 use tokio::{task::JoinSet, time::timeout};
 
@@ -75,6 +76,20 @@ the_suite_on! { cluster: Cluster::start() }
 the_suite_on! { cluster_over_tls: cluster_over_tls() }
 the_suite_on! { cluster_of_redis_6_2: Deployment::from(Cluster::of(Kind::Redis62)).without_messages() }
 the_suite_on! { cluster_of_valkey_9: Cluster::of(Kind::Valkey9) }
+// All share one manager here, and no other client can lose the data or the expiry of a key.
+the_suite_on! { @claims memory Deployment::in_memory() =>
+    a_lock_excludes_until_it_is_released
+    a_waiter_is_granted_the_lock
+    a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease
+    a_lease_is_renewed_beyond_its_ttl
+    a_deleted_key_is_a_lost_lease
+    a_holder_takes_its_key_again
+    the_next_try_behind_a_release_in_the_background_finds_the_lock_free
+    a_key_is_shared_until_an_exclusive_request_comes
+    as_many_hold_as_there_are_permits
+    a_body_runs_once_for_all_calls_that_wait_or_come_later
+    its_backend_keeps_its_promises_to_the_driver
+}
 
 #[test]
 fn every_kind_is_what_it_is_called() {
@@ -133,6 +148,9 @@ fn cluster_over_tls() -> Deployment {
 }
 
 async fn connect(servers: &Deployment) -> LockManager {
+    if let Some(locks) = servers.memory() {
+        return locks.clone();
+    }
     connect_by(LockManager::builder(), servers).await
 }
 
@@ -270,10 +288,7 @@ async fn is_refused(servers: &Deployment, locks: &LockManager, options: LockOpti
         return false;
     }
     let refused = locks.acquire("k", options).await;
-    let Err(LockError::Invalid { reason, .. }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(reason.contains("need scripts"), "{reason}");
+    invalid(&refused.expect_err("refused"), "need scripts");
     assert_eq!(servers.get("lock:k"), None);
     true
 }
@@ -296,11 +311,8 @@ async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) 
         tried.expect("a reply").is_none()
     };
     // A release does not wait for a client that polls.
-    if servers.grants_by().is_some() {
-        eventually(HANG, "no task is admitted", async || {
-            is_refused(patient().shared()).await
-        })
-        .await;
+    if servers.has_lines() {
+        eventually!(HANG, "no task is admitted" => is_refused(patient().shared()).await);
     }
     first.release_held().await;
     assert!(!waiting.is_finished());
@@ -343,7 +355,7 @@ async fn as_many_hold_as_there_are_permits(servers: &Deployment) {
 }
 
 async fn it_waits(servers: &Deployment) {
-    if servers.grants_by().is_some() {
+    if servers.has_lines() {
         let line = async || servers.has_a_line("lock:k");
         return eventually(HANG, "it is in the wait queue", line).await;
     }
@@ -359,10 +371,7 @@ async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deploy
     if !servers.runs_scripts() {
         let body = async |_| -> Result<(), String> { panic!("it must not run") };
         let refused = one.run_once("k", options(), body).await;
-        let Err(LockError::Invalid { reason, .. }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert!(reason.contains("need scripts"), "{reason}");
+        invalid(&refused.expect_err("refused"), "need scripts");
         return assert_eq!(servers.get("lock:k"), None);
     }
     let run = async |locks: &LockManager, value: &str| {
@@ -386,10 +395,7 @@ async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deploy
     one.forget("k").await.expect("a reply");
     assert_eq!(run(&other, "anew").await, "anew");
     assert_eq!(run(&one, "later").await, "anew");
-    eventually(HANG, "the lock is free", async || {
-        servers.get("lock:k").is_none()
-    })
-    .await;
+    eventually!(HANG, "the lock is free" => servers.get("lock:k").is_none());
 }
 
 /// One label has colons, as the owner tokens have that contain it.
@@ -416,10 +422,13 @@ async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
     };
     let held_by = async |key: &str, options: LockOptions| {
         let busy = locks.acquire(key, options.no_wait()).await;
-        let busy = busy.map(drop).expect_err("held").to_string();
-        let expected = [LEADER, FOLLOWER]
-            .map(|label| busy == format!("the lock `{key}` is busy: the process {label} holds it"));
-        assert!(expected.contains(&true), "{busy}");
+        let busy = busy.map(drop).expect_err("held");
+        let Some(HeldBy::OtherProcess(holder)) = busy.held_by() else {
+            panic!("{busy:?}");
+        };
+        assert!([LEADER, FOLLOWER].contains(&&*holder), "{holder}");
+        let says = format!("the lock `{key}` is busy: the process {holder} holds it");
+        assert_eq!(busy.to_string(), says);
     };
     let guard = acquire(&leader, patient()).await;
     assert_eq!(shown("k").await.0, [LEADER]);
@@ -488,10 +497,7 @@ async fn a_deleted_key_is_a_lost_lease(servers: &Deployment) {
     let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
     assert_eq!(reason, LeaseLost::TakenAway);
     let released = guard.release().await;
-    assert!(
-        matches!(released, Err(LockError::Lost { .. })),
-        "{released:?}"
-    );
+    assert_fails!(released, LockError::Lost { .. });
     assert_eq!(servers.get("lock:k"), None, "it is not made anew");
 }
 

@@ -73,10 +73,7 @@ async fn a_lease_is_renewed_and_released_where_its_slot_has_gone() {
     assert_eq!(target.get(FULL_KEY), token);
     let before = target.expires_at(FULL_KEY);
     assert!(before.is_some(), "it expires");
-    eventually(HANG, "it is renewed", async || {
-        target.expires_at(FULL_KEY) > before
-    })
-    .await;
+    eventually!(HANG, "it is renewed" => target.expires_at(FULL_KEY) > before);
     guard.lease().verify().await.expect("held");
     guard.release_held().await;
     assert_eq!(target.get(FULL_KEY), None);
@@ -101,18 +98,12 @@ async fn a_release_follows_a_redirect() {
             guard.release_held().await;
         } else {
             let releasing = tokio::spawn(guard.release());
-            eventually(HANG, "the release was redirected", async || {
-                target.calls("asking") > before
-            })
-            .await;
+            eventually!(HANG, "the release was redirected" => target.calls("asking") > before);
             migration.close();
             // It may give up waiting for the move, and continues in the background.
             drop(releasing.await.expect("no panic"));
         }
-        eventually(HANG, "it is released", async || {
-            target.get(FULL_KEY).is_none()
-        })
-        .await;
+        eventually!(HANG, "it is released" => target.get(FULL_KEY).is_none());
     }
 }
 

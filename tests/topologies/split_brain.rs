@@ -55,10 +55,7 @@ fn new_primary<'a>(sentinels: &'a Sentinels, old: &RedisServer) -> &'a RedisServ
 }
 
 async fn is_used_by(primary: &RedisServer, managers: usize) {
-    eventually(SOON, "all have gone to the new primary", async || {
-        listeners(primary) == managers
-    })
-    .await;
+    eventually!(SOON, "all have gone to the new primary" => listeners(primary) == managers);
 }
 
 fn options() -> LockOptions {

@@ -22,11 +22,6 @@ pub(crate) async fn every_claim_holds(locks: &LockManager) {
 }
 
 #[tokio::test]
-async fn in_memory() {
-    every_claim_holds(&LockManager::in_memory()).await;
-}
-
-#[tokio::test]
 async fn on_several_servers() {
     let servers = [(); 3].map(|()| RedisServer::start());
     for server in &servers {

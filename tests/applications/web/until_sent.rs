@@ -6,11 +6,15 @@
 
 use std::{
     io,
+    pin::Pin,
     sync::{LazyLock, atomic::Ordering::Relaxed},
+    task::{Context, Poll},
 };
 
-use axum::body::Bytes;
+use axum::{body::Bytes, http::StatusCode};
 use futures_util::{Stream, stream};
+use http_body::{Frame, SizeHint};
+use lock_core::LockError;
 use lock_tests::Log;
 
 use super::{App, SOON, Site, header};
@@ -54,6 +58,48 @@ fn piece(app: &App) -> impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'st
         app.finish.notified().await;
         Ok(Bytes::from_static(PIECE.as_bytes()))
     })
+}
+
+/// A body that has a size, and is made while it is sent.
+struct WithSize(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send + Sync>>);
+
+impl http_body::Body for WithSize {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let piece = self.0.as_mut().poll_next(context);
+        piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(PIECE.len() as u64)
+    }
+}
+
+/// The error of a service. The status of actix is that of an earlier version of `http`.
+#[derive(Debug)]
+struct Refused<Status = StatusCode>(Status);
+
+impl<Status: From<LockError>> From<LockError> for Refused<Status> {
+    fn from(error: LockError) -> Self {
+        Self(error.into())
+    }
+}
+
+fn answered<T, Status>(
+    app: &App,
+    kind: &str,
+    not_found: Status,
+    make: fn(&App, &str) -> T,
+) -> Result<T, Refused<Status>> {
+    match kind {
+        "failed" => Err(Refused(not_found)),
+        kind => Ok(make(app, kind)),
+    }
 }
 
 /// The log of the process, from its first warning on.

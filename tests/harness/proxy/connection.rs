@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     io,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tokio::{
@@ -146,25 +146,9 @@ impl Connection {
                 return to.shutdown().await;
             };
             time::sleep_until(due.into()).await;
-            self.write_frame(&mut to, &frame).await?;
-        }
-    }
-
-    async fn write_frame(&self, to: &mut WriteHalf<'_>, mut frame: &[u8]) -> io::Result<()> {
-        while !frame.is_empty() {
             self.thawed().await;
-            let Some(bytes_per_second) = self.faults.bytes_per_second() else {
-                return to.write_all(frame).await;
-            };
-            // Fifty pieces a second: smooth enough, and no shorter than the timer can measure.
-            let size = usize::try_from(bytes_per_second / 50).expect("32 bits fit");
-            let (piece, rest) = frame.split_at(size.clamp(1, frame.len()));
-            to.write_all(piece).await?;
-            let count = u32::try_from(piece.len()).expect("a part of 32 bits");
-            time::sleep(Duration::from_secs(1) * count / bytes_per_second).await;
-            frame = rest;
+            to.write_all(&frame).await?;
         }
-        Ok(())
     }
 
     fn judge(&self, direction: Direction, frame: &[u8], silenced: bool) -> Verdict {

@@ -114,7 +114,6 @@ pub(super) struct Faults {
 struct State {
     requests: Way,
     replies: Way,
-    bytes_per_second: Option<u32>,
     freeze_new: bool,
     accepted: u64,
     messages: u64,
@@ -148,7 +147,6 @@ impl Faults {
         let mut state = self.state();
         state.requests = Way::default();
         state.replies = Way::default();
-        state.bytes_per_second = None;
         state.freeze_new = false;
         for known in state.connections.values() {
             known.fate.send_modify(|fate| {
@@ -169,10 +167,6 @@ impl Faults {
             verdict,
             seen: 0,
         });
-    }
-
-    pub(super) fn set_slow(&self, bytes_per_second: u32) {
-        self.state().bytes_per_second = Some(bytes_per_second);
     }
 
     pub(super) fn freeze(&self, scope: Scope) {
@@ -239,10 +233,6 @@ impl Faults {
             known.lost_a_frame |= verdict == Verdict::Lose(After::Silence);
         }
         verdict
-    }
-
-    pub(super) fn bytes_per_second(&self) -> Option<u32> {
-        self.state().bytes_per_second
     }
 
     pub(super) fn accepted(&self) -> u64 {

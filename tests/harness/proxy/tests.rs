@@ -102,21 +102,6 @@ fn pass_changes_nothing_and_counts_what_went_through() {
 }
 
 #[test]
-fn frames_in_one_packet_are_separated_and_a_split_frame_is_put_together() {
-    let (_server, proxy) = server_and_proxy();
-    let mut client = Client::connect(&proxy);
-    client
-        .0
-        .write_all(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nPI")
-        .unwrap();
-    assert_eq!(client.line(LONG).unwrap(), "+PONG");
-    assert_eq!(proxy.requests("PING"), 1);
-    client.0.write_all(b"NG\r\n").unwrap();
-    assert_eq!(client.line(LONG).unwrap(), "+PONG");
-    assert_eq!(proxy.requests("PING"), 2);
-}
-
-#[test]
 fn what_is_not_the_protocol_passes_as_it_came() {
     let (_server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
@@ -179,19 +164,6 @@ fn a_lost_request_never_reaches_the_server() {
 }
 
 #[test]
-fn every_reply_is_lost_until_it_heals() {
-    let (_server, proxy) = server_and_proxy();
-    proxy.lose(Direction::Replies, Which::every(), After::Silence);
-    for _ in 0..2 {
-        let mut client = Client::connect(&proxy);
-        client.send(&["PING"]);
-        assert!(client.is_silent());
-    }
-    proxy.pass();
-    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
-}
-
-#[test]
 fn a_loss_may_reset_the_connection() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
@@ -234,19 +206,6 @@ fn replies_are_matched_to_their_requests_across_messages_and_confirmations() {
             .filter(|line| line.to_lowercase().contains("pong"));
         assert_eq!(replies.count(), 0, "RESP{protocol}: {lines:?}");
     }
-}
-
-#[test]
-fn a_black_hole_for_existing_connections_lets_new_ones_work() {
-    let (_server, proxy) = server_and_proxy();
-    let mut client = Client::connect(&proxy);
-    client.ask(&["PING"]);
-    proxy.black_hole(Scope::Existing);
-    client.send(&["PING"]);
-    assert!(client.is_silent());
-    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
-    proxy.pass();
-    assert_eq!(client.line(LONG).unwrap(), "+PONG");
 }
 
 #[test]
@@ -298,16 +257,6 @@ fn a_black_hole_swallows_what_is_under_way_with_a_delay() {
 }
 
 #[test]
-fn a_reset_ends_the_existing_connections_without_a_word() {
-    let (_server, proxy) = server_and_proxy();
-    let mut client = Client::connect(&proxy);
-    client.ask(&["PING"]);
-    proxy.reset();
-    assert_eq!(client.end(), ErrorKind::ConnectionReset);
-    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
-}
-
-#[test]
 fn a_half_close_of_replies_still_lets_requests_through() {
     let (server, proxy) = server_and_proxy();
     let mut client = Client::connect(&proxy);
@@ -328,50 +277,6 @@ fn a_half_close_of_requests_ends_the_connection_at_the_server() {
     // A server that reads the end of a connection closes it.
     proxy.half_close(Direction::Requests);
     assert_eq!(client.end(), ErrorKind::UnexpectedEof);
-}
-
-#[test]
-fn a_slow_link_takes_its_time_over_large_frames() {
-    let (_server, proxy) = server_and_proxy();
-    let mut client = Client::connect(&proxy);
-    client.ask(&["PING"]);
-    proxy.slow(10_000);
-    let start = Instant::now();
-    let text = "x".repeat(1_000);
-    client.send(&["ECHO", &text]);
-    assert_eq!(client.line(LONG).unwrap(), "$1000");
-    assert_eq!(client.line(LONG).unwrap(), text);
-    // A thousand bytes there and back at ten thousand a second.
-    assert!(start.elapsed() >= 2 * SHORT, "{:?}", start.elapsed());
-    // A PING would take a fifth of a second at this rate.
-    proxy.slow(100);
-    proxy.pass();
-    assert!(client.is_fast());
-}
-
-#[test]
-fn a_client_that_closes_is_seen_by_the_server() {
-    let (server, proxy) = server_and_proxy();
-    let mut client = Client::connect(&proxy);
-    client.ask(&["CLIENT", "SETNAME", "leaver"]);
-    let connected = || {
-        let list: String = redis::from_redis_value(server.cli(&["CLIENT", "LIST"])).unwrap();
-        list.contains("name=leaver")
-    };
-    assert!(connected());
-    drop(client);
-    eventually_blocking(LONG, "the server sees it leave", || !connected());
-}
-
-#[test]
-fn a_server_that_is_gone_resets_its_clients() {
-    let (server, proxy) = server_and_proxy();
-    Client::connect(&proxy).ask(&["PING"]);
-    server.kill9();
-    let mut client = Client::connect(&proxy);
-    assert_eq!(client.end(), ErrorKind::ConnectionReset);
-    server.restart();
-    assert_eq!(Client::connect(&proxy).ask(&["PING"]), "+PONG");
 }
 
 #[test]

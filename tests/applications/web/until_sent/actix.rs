@@ -8,24 +8,16 @@ use actix_web::{
     http::{Method, StatusCode},
     web,
 };
-use lock_core::{LockError, distributed_lock};
+use lock_core::distributed_lock;
 
-use super::{App, PIECE, Returned, Site, is_as_promised, log, piece, warnings};
+use super::{App, PIECE, Returned, Site, answered, is_as_promised, log, piece, warnings};
 
 /// An alias, which hides from the attribute that this is a response.
 type Reply = HttpResponse;
 
 type Answered = Result<HttpResponse, Refused>;
 
-/// The error of a service.
-#[derive(Debug)]
-struct Refused(StatusCode);
-
-impl From<LockError> for Refused {
-    fn from(error: LockError) -> Self {
-        Self(error.into())
-    }
-}
+type Refused = super::Refused<StatusCode>;
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,19 +61,12 @@ fn with_status(app: &App, kind: &str) -> (HttpResponse, StatusCode) {
     (response, status)
 }
 
-fn answered<T>(app: &App, kind: &str, make: fn(&App, &str) -> T) -> Result<T, Refused> {
-    match kind {
-        "failed" => Err(Refused(StatusCode::NOT_FOUND)),
-        kind => Ok(make(app, kind)),
-    }
-}
-
 fn result(app: &App, kind: &str) -> Answered {
-    answered(app, kind, response)
+    answered(app, kind, StatusCode::NOT_FOUND, response)
 }
 
 fn opaque_result(app: &App, kind: &str) -> Result<Later, Refused> {
-    answered(app, kind, later)
+    answered(app, kind, StatusCode::NOT_FOUND, later)
 }
 
 /// Makes the three handlers of a return type.

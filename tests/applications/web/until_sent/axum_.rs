@@ -1,30 +1,22 @@
 //! The handlers of axum.
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-};
-
 use axum::{
     Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{Path, State, WebSocketUpgrade},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::get,
 };
-use futures_util::stream::BoxStream;
-use http_body::{Frame, SizeHint};
-use lock_core::{LockError, LockOptions, distributed_lock};
+use lock_core::{LockOptions, distributed_lock};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
 
 use super::{
-    super::serving, App, PIECE, Returned, Site, is_as_promised, log, piece, warnings,
-    warnings_of_an_upgrade,
+    super::serving, App, Refused, Returned, Site, WithSize, answered, is_as_promised, log, piece,
+    warnings, warnings_of_an_upgrade,
 };
 
 /// An alias, which hides from the attribute that this is a response.
@@ -32,39 +24,9 @@ type Reply = Response;
 
 type Answered = Result<Response, Refused>;
 
-/// The error of a service.
-#[derive(Debug)]
-struct Refused(StatusCode);
-
-impl From<LockError> for Refused {
-    fn from(error: LockError) -> Self {
-        Self(error.into())
-    }
-}
-
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         (self.0, "failed").into_response()
-    }
-}
-
-/// A body that has a size, and is made while it is sent.
-struct WithSize(BoxStream<'static, io::Result<Bytes>>);
-
-impl http_body::Body for WithSize {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let piece = self.0.as_mut().poll_next(context);
-        piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(PIECE.len() as u64)
     }
 }
 
@@ -88,19 +50,12 @@ fn response(app: &App, kind: &str) -> Response {
     with_status(app, kind).into_response()
 }
 
-fn answered<T>(app: &App, kind: &str, make: fn(&App, &str) -> T) -> Result<T, Refused> {
-    match kind {
-        "failed" => Err(Refused(StatusCode::NOT_FOUND)),
-        kind => Ok(make(app, kind)),
-    }
-}
-
 fn result(app: &App, kind: &str) -> Answered {
-    answered(app, kind, response)
+    answered(app, kind, StatusCode::NOT_FOUND, response)
 }
 
 fn opaque_result(app: &App, kind: &str) -> Result<(StatusCode, Body), Refused> {
-    answered(app, kind, with_status)
+    answered(app, kind, StatusCode::NOT_FOUND, with_status)
 }
 
 /// Makes the three handlers of a return type.

@@ -1,16 +1,7 @@
 //! The handlers of poem.
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-};
-
-use axum::body::Bytes;
-use futures_util::Stream;
-use http_body::{Frame, SizeHint};
 use http_body_util::combinators::BoxBody;
-use lock_core::{LockError, distributed_lock};
+use lock_core::distributed_lock;
 use poem::{
     Body, EndpointExt as _, IntoResponse, Response, Route, get, handler,
     http::StatusCode,
@@ -18,7 +9,8 @@ use poem::{
 };
 
 use super::{
-    super::serving, App, PIECE, Returned, Site, is_as_promised, log, piece, warnings_of_an_upgrade,
+    super::serving, App, Refused, Returned, Site, WithSize, answered, is_as_promised, log, piece,
+    warnings_of_an_upgrade,
 };
 
 /// An alias, which hides from the attribute that this is a response.
@@ -26,39 +18,9 @@ type Reply = Response;
 
 type Answered = Result<Response, Refused>;
 
-/// The error of a service.
-#[derive(Debug)]
-struct Refused(StatusCode);
-
-impl From<LockError> for Refused {
-    fn from(error: LockError) -> Self {
-        Self(error.into())
-    }
-}
-
 impl From<Refused> for poem::Error {
     fn from(Refused(status): Refused) -> Self {
         Self::from_string("failed", status)
-    }
-}
-
-/// A body that has a size, and is made while it is sent.
-struct WithSize(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send + Sync>>);
-
-impl http_body::Body for WithSize {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let piece = self.0.as_mut().poll_next(context);
-        piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(PIECE.len() as u64)
     }
 }
 
@@ -82,19 +44,12 @@ fn response(app: &App, kind: &str) -> Response {
     with_status(app, kind).into_response()
 }
 
-fn answered<T>(app: &App, kind: &str, make: fn(&App, &str) -> T) -> Result<T, Refused> {
-    match kind {
-        "failed" => Err(Refused(StatusCode::NOT_FOUND)),
-        kind => Ok(make(app, kind)),
-    }
-}
-
 fn result(app: &App, kind: &str) -> Answered {
-    answered(app, kind, response)
+    answered(app, kind, StatusCode::NOT_FOUND, response)
 }
 
 fn opaque_result(app: &App, kind: &str) -> Result<(StatusCode, Body), Refused> {
-    answered(app, kind, with_status)
+    answered(app, kind, StatusCode::NOT_FOUND, with_status)
 }
 
 /// Makes the three handlers of a return type.

@@ -1,8 +1,0 @@
-//! An empty option.
-// error: `key` has no value: write `key = "order:{order_id}"`
-// at: =
-
-use lock_core::{LockError, distributed_lock};
-
-#[distributed_lock(key =)]
-async fn f(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }

@@ -1,0 +1,99 @@
+//! Durations, and the relations between them, that the parser refuses.
+
+use lock_core::{LockError, distributed_lock};
+
+// error: there is no unit `d`
+// at: "1d"
+#[distributed_lock(key = "order", max_hold = "1d")]
+async fn a_duration_of_days(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: it is zero, and the least is `"100ms"`
+// at: "0s"
+#[distributed_lock(key = "order", ttl = "0s")]
+async fn a_duration_of_zero(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: it is too long, and the most is `"24h"`
+// at: "24h1ms"
+#[distributed_lock(key = "order", ttl = "24h1ms")]
+async fn a_duration_over_24_h(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: `wait` is no usable duration: write a text with a unit
+// at: 1.5
+#[distributed_lock(key = "order", wait = 1.5)]
+async fn a_duration_that_is_a_fraction(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: a number needs a unit: write `"10s"`
+// at: 10
+#[distributed_lock(key = "order", ttl = 10)]
+async fn a_duration_that_is_a_number(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: it is empty: write a number and a unit
+// at: ""
+#[distributed_lock(key = "order", ttl = "")]
+async fn a_duration_that_is_empty(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: does not begin with a number
+// at: "-1s"
+#[distributed_lock(key = "order", ttl = "-1s")]
+async fn a_duration_that_is_negative(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: it is too long
+// at: "99999999999999999999h"
+#[distributed_lock(key = "order", ttl = "99999999999999999999h")]
+async fn a_duration_that_overflows(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: it is too short, and the least is `"100ms"`
+// at: "99ms"
+#[distributed_lock(key = "order", min_hold = "99ms")]
+async fn a_duration_under_100_ms(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: write a fraction in a smaller unit
+// at: "1.5s"
+#[distributed_lock(key = "order", ttl = "1.5s")]
+async fn a_duration_with_a_decimal_point(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: there is no unit `sec`: there are `h`, `m`, `s` and `ms`
+// at: "10 sec"
+#[distributed_lock(key = "order", wait = "10 sec")]
+async fn a_duration_with_an_unknown_unit(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: `ttl` is no usable duration: `10` has no unit: write `"10s"`
+// at: "10"
+#[distributed_lock(key = "order", ttl = "10")]
+async fn a_duration_without_a_unit(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
+
+// error: it needs quotation marks: write `"10s"`
+// at: 10s
+#[distributed_lock(key = "order", ttl = 10s)]
+async fn a_duration_without_quotation_marks() -> Result<(), LockError> { Ok(()) }
+
+// A least hold that is longer than the longest one.
+// error: min_hold (60s) is longer than max_hold (10s): swap them, or leave one out
+// at: "1m"
+#[distributed_lock(key = "order", min_hold = "1m", max_hold = "10s")]
+async fn a_least_hold_beyond_the_longest() -> Result<(), LockError> { Ok(()) }
+
+// A longest hold that a lease without renewal never reaches.
+// error: renewal is off, so the lease ends at its ttl (10s) and never reaches max_hold (60s): leave max_hold out, or choose a longer ttl
+// at: "1m"
+#[distributed_lock(key = "order", max_hold = "1m", renew = false, ttl = "10s")]
+async fn a_longest_hold_that_the_ttl_never_reaches() -> Result<(), LockError> { Ok(()) }
+
+// Only a wait can have no end.
+// error: `ttl` is no usable duration: only `wait` can be `"forever"`
+// at: "forever"
+// error: `max_hold` is no usable duration: without a bound it is left out
+// at: "forever"
+#[distributed_lock(key = "order", ttl = "forever", max_hold = "forever")]
+async fn a_ttl_that_lasts_forever() -> Result<(), LockError> { Ok(()) }
+
+// A wait without end, without quotation marks.
+// error: `wait` is no usable duration: it needs quotation marks: write `"forever"`
+// at: forever
+#[distributed_lock(key = "order", wait = forever)]
+async fn a_wait_forever_without_quotation_marks() -> Result<(), LockError> { Ok(()) }
+
+// error: it is too short, and the least is
+// at: "5ms"
+#[distributed_lock(key = "order", wait = "5ms")]
+async fn a_wait_under_100_ms(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }

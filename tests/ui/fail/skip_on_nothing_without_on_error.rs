@@ -1,8 +1,0 @@
-//! Skip on nothing without on error.
-// error: `f` returns nothing, so a failed lock would go unnoticed
-// at: f
-
-use lock_core::distributed_lock;
-
-#[distributed_lock(key = "order", on_busy = skip)]
-async fn f() {}
