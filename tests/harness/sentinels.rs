@@ -372,7 +372,7 @@ impl Sentinels {
         &self.servers
     }
 
-    /// Returns the sentinels, for a test to stop, kill and [restart](Self::restart_sentinel).
+    /// Returns the sentinels, for a test to stop and kill.
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.watchers
     }
