@@ -1,5 +1,5 @@
 //! A template with a closure.
-// error: more than a parameter, a path, a field, an index or a call cannot stand
+// error: more than a parameter, a path, a field, an index or a call cannot be used
 // at: "order:{|| 1}"
 
 use lock_core::{LockError, distributed_lock};
