@@ -150,8 +150,8 @@ impl LockOptions {
         self
     }
 
-    /// Acquires the lock in shared mode: together with other shared holders, and never together with an exclusive one. Defaults
-    /// to exclusive.
+    /// Acquires the lock in shared mode: together with other shared holders, and never together with an exclusive one.
+    /// Defaults to exclusive.
     ///
     /// For work that only reads what the lock protects: many such holders run at a time, in all processes, and an exclusive
     /// holder runs alone. All requests wait in one queue. Shared requests that wait there are granted together, but the next

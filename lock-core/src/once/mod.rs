@@ -100,8 +100,8 @@ impl OnceOptions {
         self
     }
 
-    /// Sets the longest time for which the body may run. After it, the body is dropped, and the next caller runs it. Defaults
-    /// to no bound.
+    /// Sets the longest time for which the body may run. After it, the body is dropped, and the next caller runs it.
+    /// Defaults to no bound.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.lock = self.lock.max_hold(max_hold);
         self

@@ -58,8 +58,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Makes an acquire succeed only if `replicas` replicas acknowledge the lock within the time `within` (by `WAIT`). Defaults
-    /// to none.
+    /// Makes an acquire succeed only if `replicas` replicas acknowledge the lock within the time `within` (by `WAIT`).
+    /// Defaults to none.
     ///
     /// For a primary that may fail over. If fewer replicas acknowledge in time, the lock is released, and the acquire is
     /// retried until its wait is over; then it returns [`LockError::Unavailable`]. This narrows the window in which a fail-over
