@@ -5,7 +5,7 @@
 //! # mod example {
 //! use lock_core::{LockError, LockManager, distributed_lock, set_global};
 //!
-//! // A handler, or a job: it runs in one place at a time for each order, in all processes together.
+//! // A handler, or a job: only one call per order runs at a time, across all processes.
 //! #[distributed_lock(key = "order:{order_id}", ttl = "10s", wait = "2s")]
 //! async fn charge(order_id: u64) -> Result<(), LockError> {
 //!     Ok(())
@@ -47,35 +47,35 @@
 //! | a store that refuses late writes | [`FencingToken`], [`fenced`] |
 //! | responses of axum, actix, poem and tonic | [web frameworks](guide::web) |
 //! | tests without a server, and faults on demand | [`LockManager::in_memory`], [`with_locks`], the feature `testing` |
-//! | to see, free and check locks | [`LockManager::inspect`], [`LockManager::check`], [operations](guide::operations) |
-//! | to decide | [reliability](guide::reliability), [performance](guide::performance), [comparison](guide::comparison), [versions](guide::versions) |
-//! | other servers and proxies; another lock that you have | [servers](guide::servers), [migrating](guide::migrating) |
+//! | to inspect, free and check locks | [`LockManager::inspect`], [`LockManager::check`], [operations](guide::operations) |
+//! | to evaluate this crate | [reliability](guide::reliability), [performance](guide::performance), [comparison](guide::comparison), [versions](guide::versions) |
+//! | other servers and proxies; migration from another lock | [servers](guide::servers), [migrating](guide::migrating) |
 //!
 //! # What happens if …
 //!
-//! - **… Redis dies?** Leases last until their ttl, and are renewed if Redis comes back in time. If it does not, each lease is lost a
-//!   little before it expires on the server. New acquires are retried until their wait is over, and then return
+//! - **… Redis dies?** Leases last until their ttl, and are renewed if Redis comes back in time. If it does not, each lease is lost
+//!   shortly before it expires on the server. New acquires are retried until their wait is over, and then return
 //!   [`LockError::Unavailable`].
 //! - **… a future is dropped?** The lock is released in the background within one round trip, even if its acquire was still in flight.
 //!   If the connection is gone too, the lock ends with its ttl.
 //! - **… the process forks?** A manager works only in the process that made it: make one [after the fork](LockManager#forking).
 //! - **… the process is paused in the middle of a step until its lease has ended, and then continues?** No lock can stop it. The store
 //!   that it writes to can, by comparing the [`FencingToken`].
-//! - **… a server loses its data?** It has forgotten its locks, but fencing tokens still grow. Of several servers
-//!   ([`LockManager::redlock`]) a majority would have to lose its data.
+//! - **… a server loses its data?** It has forgotten its locks, but fencing tokens still grow. With several servers
+//!   ([`LockManager::redlock`]), only the loss of a majority's data loses locks.
 //!
 //! # Telemetry
 //!
-//! Through `tracing`, an event that needs attention is a warning, such as a lost lease. At the level `DEBUG` there are the spans
-//! `lock_wait` and `lock_hold`, the second around the body, with the `key`, its `template` and the `fencing_token`. The feature
-//! `metrics` adds counters, gauges and histograms through the crate of that name: [operations](guide::operations) lists them. Their
+//! Events that need attention, such as a lost lease, are `tracing` warnings. At the level `DEBUG` there are the spans
+//! `lock_wait` and, around the body, `lock_hold`, with the `key`, its `template` and the `fencing_token`. The feature
+//! `metrics` adds counters, gauges and histograms through the crate `metrics`: [operations](guide::operations) lists them. Their
 //! label `key` is the template, never a value.
 //!
 //! # Features
 //!
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
 //! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers. Without
-//!   it, locks are inside the process only.
+//!   it, locks only exclude inside the process.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
 //! - `once`: [`LockManager::run_once`] and its attribute. With `axum` or `poem`, the result can be a response; with `axum`,
 //!   `IdempotencyKey` extracts the client's key.
