@@ -29,7 +29,8 @@ use crate::{
     runtime::mutex::{Mutex, interleaved::explore},
 };
 
-const SCHEDULES: usize = 2000;
+/// The number of random schedules for each test: a sample in a build without optimisations, which is slow.
+const SCHEDULES: usize = if cfg!(debug_assertions) { 500 } else { 2000 };
 
 /// The server's end of a stream.
 #[derive(Default)]
