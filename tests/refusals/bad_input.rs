@@ -87,7 +87,7 @@ async fn what_a_url_says_is_obeyed_or_refused_by_name() {
         for (rest, says) in [
             (
                 "?dbb=3",
-                "\"dbb\" is not known here; known are `db`, `protocol`",
+                "\"dbb\" is not known here; the known ones are `db`, `protocol`",
             ),
             ("?timeout=hunter2", "\"timeout\" is not known here"),
             ("?db=3&db=4", "`db` is given twice"),
