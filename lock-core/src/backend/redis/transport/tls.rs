@@ -51,7 +51,7 @@ pub(super) fn explained(error: io::Error) -> io::Error {
     };
     let mut kind = io::ErrorKind::InvalidData;
     let why = match cause {
-        // `BadSignature` occurs if another authority has the same name: for example, after the authority was made anew.
+        // `BadSignature` occurs if another authority has the same name: for example, after the authority was recreated.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {

@@ -248,7 +248,7 @@ fn no_scheme(text: &str) -> String {
             "`memory://` is written alone, without a host or a path".to_owned()
         }
         (_, Some((scheme, _))) if scheme.chars().all(is_scheme) => {
-            format!("`{scheme}://` is no scheme that lock-core knows: use {SCHEMES}")
+            format!("`{scheme}://` is not a scheme that lock-core knows: use {SCHEMES}")
         }
         _ => format!("the url has no scheme: it begins with {SCHEMES}"),
     }
@@ -303,9 +303,9 @@ mod tests {
             ("redis//:hunter2@host", "no scheme"),
             ("redis:hunter2@host", "no scheme"),
             (":hunter2@redis://host", "no scheme"),
-            ("http://:hunter2@host", "`http://` is no scheme"),
-            ("rediss+unix:///hunter2", "`rediss+unix://` is no scheme"),
-            ("redis+://hunter2", "`redis+://` is no scheme"),
+            ("http://:hunter2@host", "`http://` is not a scheme"),
+            ("rediss+unix:///hunter2", "`rediss+unix://` is not a scheme"),
+            ("redis+://hunter2", "`redis+://` is not a scheme"),
             ("memory://x", "alone"),
             ("redis://", "Missing hostname"),
             ("redis://:6379", "malformed"),
