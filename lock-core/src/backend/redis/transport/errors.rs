@@ -163,7 +163,7 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
             "{address} refuses the connection: {code} {details}"
         )),
         _ if details.contains("without any password configured") => Failure::invalid(format!(
-            "{address} has no password, but the url gives one: take it out of the url"
+            "{address} has no password, but the url gives one: remove it from the url"
         )),
         _ if is_transient(code, &details) || is_out_of_reach(code, &details) => {
             Failure::not_now(format!("{address} refuses connections: {code} {details}"))
@@ -252,7 +252,7 @@ pub(crate) fn no_streams(server: impl fmt::Display) -> Failure {
 /// Returns the failure for an endpoint that spreads the keys of one lock over several servers.
 fn several_shards(text: &str) -> Failure {
     Failure::invalid(format!(
-        "this server is an endpoint in front of several shards ({text}): add `?sharded=true` to its url, unless that is there, or switch \
+        "this server is an endpoint in front of several shards ({text}): add `?sharded=true` to its url, unless it is there already, or switch \
          its database to the OSS cluster policy and write `redis+cluster://`"
     ))
 }
@@ -304,7 +304,7 @@ pub(crate) fn is_nonsense(failure: &Failure) -> bool {
 fn garbled(address: &Address) -> Failure {
     if address.has_spoken() {
         return Failure::not_now(format!(
-            "{address} does not speak the Redis protocol at the moment, as it did before"
+            "{address} does not speak the Redis protocol at the moment, although it did before"
         ));
     }
     no_redis(address)

@@ -9,13 +9,10 @@
 //! | --- | --- |
 //! | refuses the greeting | RESP2, with the password sent again; there are no pushes |
 //! | ends the connection at the greeting | RESP2, without questions that an old proxy may not know (`XADD`) |
-//! | ends the connection at the questions, refuses one or is silent | if it was to subscribe, a new connection without the
-//! subscription |
-//! | ends the connection at the questions, and was not to subscribe | a new connection without questions that an old proxy may
-//! not know |
+//! | ends the connection at the questions, refuses one or is silent | if it was to subscribe, a new connection without the subscription |
+//! | ends the connection at the questions, and was not to subscribe | a new connection without questions that an old proxy may not know |
 //! | refuses `EVAL` or `EVALSHA` as unknown, or for lack of rights | no scripts |
-//! | refuses `XADD`, or a script does not find keys that were written | commands are sent only by scripts: see [`Capabilities`]
-//! |
+//! | refuses `XADD`, or a script does not find keys that were written | commands are sent only by scripts: see [`Capabilities`] |
 //! | has neither scripts nor streams | failure: it cannot store locks |
 //! | refuses what a credentials provider returned | the provider is asked again, up to three times |
 //! | says that it is unavailable at the moment | failure: another attempt is made later |

@@ -188,8 +188,8 @@ pub(super) fn since_then(uptime: Option<&str>, away: Duration) -> &'static str {
             "the server is reached again: it was not restarted"
         }
         Some(_) => {
-            "the server is reached again: it was restarted, or another one has its place. What it had not saved is forgotten, \
-             locks too"
+            "the server is reached again: it was restarted or replaced, and has lost all data that was not saved, locks \
+             included"
         }
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         };
         assert!(Arc::ptr_eq(&first, &second));
         assert!(first.set(Ok(Fake(1))).is_ok(), "the first result");
-        assert!(second.set(Err(broken())).is_err(), "which stays");
+        assert!(second.set(Err(broken())).is_err(), "the first result stays");
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
     fn a_server_that_is_younger_than_the_outage_was_restarted() {
         let away = Duration::from_secs(20);
         for (uptime, says) in [
-            (Some("20"), "it was restarted, or another one has its place"),
+            (Some("20"), "it was restarted or replaced"),
             (Some("21"), "it was not restarted"),
             (None, "is not known"),
         ] {

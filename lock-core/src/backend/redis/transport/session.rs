@@ -14,12 +14,12 @@
 //! These invariants hold, whichever threads run:
 //!
 //! 1. Bytes are composed and written only under the mutex of `Io`, in the order of the inbox, so no request overtakes another
-//! one.
+//!    one.
 //! 2. A thread that finds that mutex locked wakes the task instead. A task registers its waker with the inbox before it checks
-//! the inbox. So a queued request is always picked up by a task, except for work that no task waits for.
+//!    the inbox. So a queued request is always picked up by a task, except for work that no task waits for.
 //! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker from which no other worker
-//! can steal it. Therefore a release that no task waits for wakes nothing: it is sent together with the next request, or by the
-//! manager's thread within 2 ms.
+//!    can steal it. Therefore a release that no task waits for wakes nothing: it is sent together with the next request, or by the
+//!    manager's thread within 2 ms.
 //! 4. Wakers of users run while no mutex of this file is locked, and their panics are caught.
 //!
 //! Rejected: tokio's `yield_now` to run after the other tasks. A worker keeps a task that yields while it runs others, one of
