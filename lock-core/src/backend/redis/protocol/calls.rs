@@ -51,7 +51,7 @@ pub(crate) fn set_if_free(lock: &dyn Subject, ttl: Duration) -> [Arg<'_>; 6] {
 }
 
 impl GrantDelivery {
-    /// Returns what a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
+    /// Returns what a request may do about a busy lock. Without grants, an entry in the queue would only be skipped.
     pub(crate) fn queue_mode(self, wanted: QueueMode) -> QueueMode {
         if self == Self::Pushed {
             wanted

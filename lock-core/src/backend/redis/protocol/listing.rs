@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_of_the_wrong_form_is_not_taken_for_one() {
+    fn a_reply_of_the_wrong_form_is_rejected() {
         let text = |text: &str| Value::BulkString(text.into());
         let keys = Value::Array(vec![text("a"), Value::BulkString(vec![0xff]), text("b")]);
         let good = Value::Array(vec![text("17"), keys.clone()]);

@@ -231,7 +231,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_message_panics_and_what_is_read_is_what_was_written(
+        fn reading_a_message_never_panics_and_returns_what_was_written(
             bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64),
             number in proptest::num::u64::ANY,
             fencing in 0..LARGEST_TOKEN,

@@ -374,7 +374,7 @@ mod tests {
     use crate::backend::redis::transport::reply::error;
 
     #[test]
-    fn a_value_of_the_wrong_form_is_no_reply() {
+    fn a_value_of_the_wrong_form_is_not_a_reply() {
         let odd = [
             Value::Nil,
             Value::Int(7),

@@ -269,7 +269,7 @@ mod tests {
     use crate::fencing::PER_MILLI;
 
     #[test]
-    fn a_reply_of_the_wrong_form_is_no_vote() {
+    fn a_reply_of_the_wrong_form_is_not_a_vote() {
         let array =
             |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
         for odd in [
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_has_all_that_the_vote_depends_on() {
+    fn a_greeting_has_everything_that_the_vote_depends_on() {
         let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17000\r\nuptime_in_seconds:-3\r\n";
         let greeting = read_greeting(ConnectionId::new(1), text, None).expect("whole");
         assert_eq!(

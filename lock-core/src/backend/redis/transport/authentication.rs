@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_with_a_transaction_that_was_given_up_is_replaced() {
+    async fn a_connection_with_an_abandoned_transaction_is_replaced() {
         assert!(matches!(
             authenticated("+QUEUED\r\n").await,
             (Ok(None), true)

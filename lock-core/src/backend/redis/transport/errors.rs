@@ -370,7 +370,7 @@ mod tests {
     use crate::backend::redis::transport::{redirect::NodeRole, reply::error};
 
     #[test]
-    fn an_error_inside_a_script_keeps_its_code_on_an_old_server_too() {
+    fn an_error_inside_a_script_keeps_its_code_even_on_an_old_server() {
         let wrapped = "ERR Error running script (call to f_0123): @user_script:25: @user_script: 25: -OOM command not allowed \
                        when used memory > 'maxmemory'.";
         assert_eq!(code_of(&error(wrapped)), "OOM");

@@ -602,7 +602,7 @@ pub(super) mod tests {
 
     /// If round trips take longer than the pauses between time-outs, a probe is always in flight.
     #[test]
-    fn a_probe_in_its_place_verifies_what_was_sent_before_it_whatever_follows() {
+    fn a_probe_in_its_place_verifies_all_requests_sent_before_it() {
         let mut world = World::new();
         for step in [
             Step::Alone,
@@ -642,7 +642,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_message_that_nobody_asked_for_ends_the_session_and_a_push_does_not() {
+    fn an_unrequested_reply_ends_the_session_and_a_push_does_not() {
         let (mut exchange, mut arrivals) = (Exchange::default(), Vec::new());
         let now = Moment::from_nanos(0);
         let push = |kind| Value::Push {

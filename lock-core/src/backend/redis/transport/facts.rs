@@ -219,7 +219,7 @@ async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_later_runs_and_what_follows_arrives_behind_it() {
+async fn a_request_that_is_dropped_later_runs_before_those_that_follow() {
     for (connection, mut server) in each().await {
         let mut dropped = Box::pin(connection.request(get("dropped"), None));
         poll_once(dropped.as_mut());
@@ -281,7 +281,7 @@ impl std::task::Wake for Broken {
 }
 
 #[tokio::test]
-async fn a_waker_that_panics_costs_no_other_request_its_reply() {
+async fn other_requests_get_their_replies_although_a_waker_panics() {
     let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let mut broken = Box::pin(connection.request(get("broken"), None));
     let waker = std::task::Waker::from(Arc::new(Broken));
@@ -407,7 +407,7 @@ impl ConnectionEvents for Pushes {
 }
 
 #[tokio::test]
-async fn a_subscription_that_the_server_ends_is_not_taken_for_a_reply() {
+async fn the_end_of_a_subscription_is_not_mistaken_for_a_reply() {
     let pushes = Arc::<Pushes>::default();
     let (connection, mut server) = session_with(pushes.clone());
     let one = tokio::spawn(connection.request(get("one"), None));

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_what_the_crate_redis_reads_wherever_it_is_cut() {
+    fn each_value_equals_that_of_the_crate_redis_wherever_it_is_split() {
         for text in VALUES {
             let expected = redis::parse_redis_value(text.as_bytes()).expect(text);
             for cut in 0..text.len() {
@@ -351,13 +351,13 @@ mod tests {
     }
 
     #[test]
-    fn values_that_arrive_together_are_read_one_by_one() {
+    fn values_that_arrive_together_are_read_separately() {
         let expected = VALUES.map(|text| redis::parse_redis_value(text.as_bytes()).expect(text));
         assert_eq!(whole(read(&[VALUES.concat().as_bytes()])), expected);
     }
 
     #[test]
-    fn a_value_may_be_longer_than_the_room_and_the_next_one_is_still_read() {
+    fn a_value_may_exceed_the_buffer_and_the_next_one_is_still_read() {
         let long = format!("${}\r\n{}\r\n", ROOM * 5, "x".repeat(ROOM * 5));
         let both = format!("{long}:1\r\n");
         for size in [1, 100, ROOM - 1, ROOM, both.len()] {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_protocol_is_refused_without_waiting_for_more() {
+    fn bytes_that_are_not_the_protocol_are_refused_without_waiting_for_more() {
         let endless = "+".repeat(LONGEST_LINE + 1);
         let deep = "*1\r\n".repeat(DEEPEST + 1);
         let refused = [
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_inside_a_value_is_told_from_one_that_ends_after_it() {
+    fn a_stream_that_ends_inside_a_value_differs_from_one_that_ends_after_it() {
         for (text, is_cut) in [
             (":1\r\n", false),
             (":1\r\n:", true),

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_the_next_attempt_waits_for_a_moment() {
+    fn there_is_a_pause_after_a_failed_attempt() {
         let mut lifecycle = Lifecycle::<Fake>::default();
         begun(&mut lifecycle, at(0));
         lifecycle.ended(Some(broken()), at(10));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_lives_is_not_replaced_by_a_later_one() {
+    fn a_live_connection_is_not_replaced_by_a_later_one() {
         let mut lifecycle = Lifecycle::default();
         begun(&mut lifecycle, at(0));
         lifecycle.made(Fake(1), at(0));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_has_one_line_at_each_end() {
+    fn an_outage_is_logged_once_at_its_beginning_and_once_at_its_end() {
         let mut reachability = Reachability::default();
         assert!(!reachability.failed(), "the server was never reached");
         reachability.broke(at(1_000));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_made_anew_at_once_is_no_outage() {
+    fn a_connection_that_is_replaced_at_once_is_not_an_outage() {
         let mut reachability = Reachability::default();
         reachability.broke(at(1_000));
         assert_eq!(reachability.returned(at(1_000)), None);

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_arrived_before_a_write_failed_is_read_first() {
+    async fn bytes_that_arrived_before_a_write_failed_are_read_first() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
         let mut ours = Socket::from(ours);
         let said = theirs.write_all(b"-ERR go away\r\n").await;

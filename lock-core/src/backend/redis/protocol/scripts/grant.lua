@@ -19,9 +19,9 @@ local function is_marker(holder)
 end
 
 local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
--- A fencing token is an id of the fencing clock: milliseconds and a sequence number, of which each millisecond has so many.
+-- A fencing token is an id of the fencing clock: milliseconds and a sequence number, of which each millisecond has this many.
 local PER_MILLI = 2048
--- How far a token may lie ahead of the clock: an hour.
+-- The largest lead of a token over the clock: an hour.
 local LARGEST_LEAD = 3600000 * PER_MILLI
 
 -- Advances the fencing clock to an id. Returns the id; nothing if the server refuses, and q.refused is then the error. It is not

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_of_a_url_has_no_secret() {
+    fn the_shown_form_of_a_url_has_no_secret() {
         let secrets = [
             (
                 "redis://user:hunter2@db.internal:6380/3",

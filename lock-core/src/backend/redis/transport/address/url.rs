@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheme_leads_where_its_name_says() {
+    fn every_scheme_has_the_kind_that_it_names() {
         for (url, kind, is_over_tls) in [
             ("redis://h", Kind::Server, false),
             ("valkey://h", Kind::Server, false),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_that_is_not_known_is_named_beside_those_that_are() {
+    fn an_unknown_parameter_is_named_together_with_the_known_ones() {
         all_are_refused(&[
             (
                 "redis://h?DB=3",

@@ -156,7 +156,7 @@ fn concluded(
 }
 
 #[test]
-fn what_a_server_can_do_is_concluded_from_what_it_does() {
+fn the_capabilities_of_a_server_are_concluded_from_its_replies() {
     let after = Refuses("ERR Can't execute it: only (P)SUBSCRIBE allowed in this context");
     let envoy = Refuses("unsupported command");
     let other_slot = Refuses("MOVED 1 127.0.0.1:6379");
@@ -239,7 +239,7 @@ fn what_a_server_can_do_is_concluded_from_what_it_does() {
 }
 
 #[test]
-fn what_cannot_keep_locks_is_refused_and_what_passes_is_not_asked_again() {
+fn an_unsuitable_server_is_refused_and_an_unavailable_one_is_not_asked_again() {
     let both = [("EVAL", UNKNOWN), ("XADD", UNKNOWN), ("HELLO", UNKNOWN)];
     let rows: [(&[(&str, Deed)], &str); 8] = [
         (&both, "has no streams"),
@@ -266,7 +266,7 @@ fn what_cannot_keep_locks_is_refused_and_what_passes_is_not_asked_again() {
 }
 
 #[test]
-fn a_proxy_that_spreads_keys_over_servers_is_found_where_it_shows_no_error() {
+fn a_proxy_that_silently_spreads_keys_over_servers_is_detected() {
     let address = address("redis://host?protocol=2");
     let (found, _) = shake_hands(terms(&address, Requests), None, |message| {
         let mut replies = serve(&[], message)?;
@@ -302,7 +302,7 @@ fn each_connection_asks_again_and_believes_a_known_proxy_at_once() {
 }
 
 #[test]
-fn a_node_of_a_cluster_and_a_replica_are_told_apart_from_a_primary() {
+fn a_node_of_a_cluster_and_a_replica_are_distinguished_from_a_primary() {
     let (address, text) = (address("redis://host"), |text: &str| {
         Value::BulkString(text.into())
     });

@@ -240,7 +240,7 @@ fn interleaved_requests_have_their_own_replies_wherever_the_session_moves() {
 }
 
 #[test]
-fn interleaved_requests_that_are_dropped_leave_in_their_order_before_what_follows() {
+fn interleaved_requests_that_are_dropped_leave_in_order_before_later_ones() {
     explore(SCHEDULES, || {
         let explored = Explored::new();
         let [one, other] = [(); 2].map(|()| explored.clone());
