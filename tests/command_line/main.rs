@@ -561,7 +561,7 @@ fn the_doctor_warns_of_what_a_proxy_hides() {
 /// Locks work without it, so connecting does not ask for it.
 #[test]
 fn a_list_names_the_right_that_it_lacks() {
-    for kind in [Kind::Redis62, Kind::Redis86] {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         server.cli(&[
             "ACL", "SETUSER", "poor", "on", ">word", "~*", "&*", "+@all", "-scan",

@@ -98,7 +98,7 @@ pub use stand_in::{Refuses, StandIn};
 pub use tools::tool;
 pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 
-/// Makes a test of each function on each kind of server, which `start` starts.
+/// Makes a test of each function on each kind of server, which `start` starts. Only `tests/run --all` runs those that it fetches.
 ///
 /// The file that uses this macro defines both: `fn start(kind: Kind) -> RedisServer` and
 /// `async fn claim(server: &RedisServer)`.
@@ -106,14 +106,25 @@ pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 macro_rules! on_every_kind {
     ($start:ident: $($claim:ident)*) => {
         $crate::on_every_kind! { @kind distribution Distribution $start: $($claim)* }
-        $crate::on_every_kind! { @kind redis_6_2 Redis62 $start: $($claim)* }
-        $crate::on_every_kind! { @kind redis_8_6 Redis86 $start: $($claim)* }
-        $crate::on_every_kind! { @kind valkey_9 Valkey9 $start: $($claim)* }
+        $crate::on_every_kind! { @fetched redis_6_2 Redis62 $start: $($claim)* }
+        $crate::on_every_kind! { @fetched redis_8_6 Redis86 $start: $($claim)* }
+        $crate::on_every_kind! { @fetched valkey_9 Valkey9 $start: $($claim)* }
     };
     (@kind $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
         mod $module {
             $(
                 #[tokio::test]
+                async fn $claim() {
+                    super::$claim(&super::$start($crate::Kind::$kind)).await;
+                }
+            )*
+        }
+    };
+    (@fetched $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
+        mod $module {
+            $(
+                #[tokio::test]
+                #[ignore = "fetched by `tests/run --all`"]
                 async fn $claim() {
                     super::$claim(&super::$start($crate::Kind::$kind)).await;
                 }
@@ -163,3 +174,21 @@ pub struct Recipes;
 #[doc = include_str!("../../docs/leader.md")]
 #[derive(Debug)]
 pub struct Leader;
+
+/// The examples of the attribute `distributed_lock`.
+#[cfg(doctest)]
+#[doc = include_str!("../../lock-macros/docs/distributed_lock.md")]
+#[derive(Debug)]
+pub struct DistributedLock;
+
+/// The examples of the attribute `run_once`.
+#[cfg(doctest)]
+#[doc = include_str!("../../lock-macros/docs/run_once.md")]
+#[derive(Debug)]
+pub struct RunOnce;
+
+/// The examples of the macro `key!`.
+#[cfg(doctest)]
+#[doc = include_str!("../../lock-macros/docs/key.md")]
+#[derive(Debug)]
+pub struct Key;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    env,
     fs::{self, File},
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -45,6 +46,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Returns the kinds on which a claim about servers is tested: the distribution's alone, or all of them if `ALL_SERVERS` is set, as
+    /// `tests/run --all` does, which fetches the others.
+    pub fn tested() -> Vec<Self> {
+        let mut kinds = vec![Self::Distribution];
+        if env::var_os("ALL_SERVERS").is_some() {
+            kinds.extend([Self::Redis62, Self::Redis86, Self::Valkey9]);
+        }
+        kinds
+    }
+
     fn program(self) -> String {
         match self {
             Self::Distribution => "redis-server".to_owned(),

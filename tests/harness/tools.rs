@@ -1,4 +1,4 @@
-//! The servers and libraries that the distribution does not have, fetched by tests/run.
+//! The servers and libraries that the distribution does not have, fetched by `tests/run --all`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub fn tool(path: &str, what: &str) -> String {
         .join(path);
     assert!(
         path.exists(),
-        "{what} is missing: run tests/run, which fetches it"
+        "{what} is missing: run `tests/run --all`, which fetches it"
     );
     path.to_str().expect("a path that is text").to_owned()
 }

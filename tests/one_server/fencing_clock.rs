@@ -15,12 +15,6 @@ use crate::between::Between;
 
 const CLOCK: &str = "__lock_core__:clock";
 const HOUR: Duration = Duration::from_secs(3600);
-const KINDS: [Kind; 4] = [
-    Kind::Distribution,
-    Kind::Redis62,
-    Kind::Redis86,
-    Kind::Valkey9,
-];
 /// How many tokens a millisecond has.
 const PER_MILLI: u64 = 2048;
 
@@ -45,7 +39,7 @@ async fn nothing_is_left(server: &RedisServer) {
 
 #[tokio::test]
 async fn a_free_lock_takes_three_plain_commands_and_its_release_one_script() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         let socket = format!("redis+unix://{}", server.unix_socket().display());
         for url in [server.url(), socket] {
@@ -71,7 +65,7 @@ async fn a_free_lock_takes_three_plain_commands_and_its_release_one_script() {
 
 #[tokio::test]
 async fn a_free_lock_takes_one_round_trip_without_scripts() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         let [_, locks] = both(&server).await;
         let guard = locks.acquire_free("k", patient()).await;
@@ -87,7 +81,7 @@ async fn a_free_lock_takes_one_round_trip_without_scripts() {
 
 #[tokio::test]
 async fn tokens_grow_when_the_clock_is_set_back_on_each_kind_of_server() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let clock = ShiftedClock::new();
         let server = RedisServer::builder().kind(kind).clock(&clock).start();
         let [one, other] = both(&server).await;
@@ -105,7 +99,7 @@ async fn tokens_grow_when_the_clock_is_set_back_on_each_kind_of_server() {
 /// The server's clock is an hour behind after the restart, so only the file tells what was given out before.
 #[tokio::test]
 async fn tokens_grow_across_a_restart_from_a_file_though_the_clock_was_set_back() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let clock = ShiftedClock::new();
         let server = RedisServer::builder().kind(kind).clock(&clock);
         let server = server.setting("appendonly", "yes");
@@ -125,7 +119,7 @@ async fn tokens_grow_across_a_restart_from_a_file_though_the_clock_was_set_back(
 
 #[tokio::test]
 async fn a_manager_that_knows_a_token_gets_a_larger_one_though_the_clock_was_deleted() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         for locks in both(&server).await {
             let mut last = token(&locks).await;
@@ -149,7 +143,7 @@ async fn a_clock_that_is_deleted_and_made_anew_in_the_same_millisecond_may_give_
         local first = take()
         redis.call('DEL', KEYS[1])
         return {first, take()}";
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         let mut is_smaller = false;
         // A millisecond may begin between two commands of a script of an old server.
@@ -170,7 +164,7 @@ async fn a_clock_that_is_deleted_and_made_anew_in_the_same_millisecond_may_give_
 
 #[tokio::test]
 async fn a_clock_of_another_type_costs_the_lock_and_leaves_none() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         for locks in both(&server).await {
             server.cli(&["DEL", CLOCK]);
@@ -218,7 +212,7 @@ async fn a_clock_beyond_all_tokens_costs_the_lock_and_leaves_none() {
 
 #[tokio::test]
 async fn a_right_to_the_clock_that_is_taken_away_costs_the_lock_and_leaves_none() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         server.cli(&["ACL", "SETUSER", "u", "on", ">word", "~*", "&*", "+@all"]);
         let locks = connect(&server.url_as("u", "word")).await;
@@ -241,7 +235,7 @@ async fn a_right_to_the_clock_that_is_taken_away_costs_the_lock_and_leaves_none(
 
 #[tokio::test]
 async fn a_millisecond_whose_numbers_are_used_up_is_left_for_the_next_one() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         for locks in both(&server).await {
             // A minute ahead of the server's time, as after a step back of its clock.
@@ -305,7 +299,7 @@ fn wait_until_free(server: &RedisServer) {
 /// The lease ends between `SET` and `XADD`, and another client has the lock, with a smaller token than the reply then brings.
 #[tokio::test]
 async fn a_holder_between_the_two_commands_keeps_the_lock() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let between = Between::start(kind);
         let locks = between.connect().await;
         between.before("XADD", |server| {
@@ -329,7 +323,7 @@ async fn a_holder_between_the_two_commands_keeps_the_lock() {
 /// The lock is free by then, so it is taken again, with a token of its own.
 #[tokio::test]
 async fn a_reply_that_is_later_than_its_lease_grants_nothing() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let between = Between::start(kind);
         let locks = between.connect().await;
         let late = Arc::<Mutex<Option<u64>>>::default();
@@ -349,7 +343,7 @@ async fn a_reply_that_is_later_than_its_lease_grants_nothing() {
 
 #[tokio::test]
 async fn a_server_that_is_full_after_the_first_command_costs_the_lock_and_leaves_none() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let between = Between::start(kind);
         let locks = between.connect().await;
         token(&locks).await;

@@ -16,12 +16,6 @@ use lock_tests::{
 use tokio::task::JoinSet;
 
 const RESULT: &str = "__lock_core__:result:lock:k";
-const KINDS: [Kind; 4] = [
-    Kind::Distribution,
-    Kind::Redis62,
-    Kind::Redis86,
-    Kind::Valkey9,
-];
 
 type Run = Result<String, String>;
 
@@ -77,7 +71,7 @@ async fn only_the_result_is_left(server: &RedisServer, result: &str) {
 
 #[tokio::test]
 async fn callers_in_three_processes_get_the_result_of_one_body() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         let bodies = Bodies::default();
         let mut callers = JoinSet::new();
@@ -347,7 +341,7 @@ async fn a_reply_that_is_lost_changes_nothing() {
 
 #[tokio::test]
 async fn a_full_server_keeps_no_result_and_the_lock_is_free_after_three_tries() {
-    for kind in KINDS {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         let locks = connect(&server.url()).await;
         let bodies = Bodies::default();

@@ -101,7 +101,7 @@ async fn a_lock_that_is_gone_or_anothers_is_lost_whatever_the_key_holds() {
         &[&["SET", "lock:k", "another's", "PX", "600000"]],
         &[&["DEL", "lock:k"], &["RPUSH", "lock:k", "no lock"]],
     ];
-    for kind in [Kind::Distribution, Kind::Redis86, Kind::Valkey9] {
+    for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         let locks = connect(&server.url()).await;
         let _waiter = Stopped::subscribed(&server);

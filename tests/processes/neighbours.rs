@@ -44,21 +44,25 @@ macro_rules! neighbours {
                 };
 
                 #[tokio::test]
+                #[ignore = "fetched by `tests/run --all`"]
                 async fn each_blocks_the_other_until_its_release() {
                     super::each_blocks_the_other_until_its_release(NEIGHBOUR).await;
                 }
 
                 #[tokio::test]
+                #[ignore = "fetched by `tests/run --all`"]
                 async fn neither_deletes_the_others_key() {
                     super::neither_deletes_the_others_key(NEIGHBOUR).await;
                 }
 
                 #[tokio::test]
+                #[ignore = "fetched by `tests/run --all`"]
                 async fn a_lock_that_is_not_exclusive_is_busy_for_the_other() {
                     super::a_lock_that_is_not_exclusive_is_busy_for_the_other(NEIGHBOUR).await;
                 }
 
                 #[test]
+                #[ignore = "fetched by `tests/run --all`"]
                 fn together_they_lose_no_increment() {
                     super::together_they_lose_no_increment(NEIGHBOUR);
                 }

@@ -87,7 +87,7 @@ async fn what_a_url_says_is_obeyed_or_refused_by_name() {
         for (rest, says) in [
             (
                 "?dbb=3",
-                "\"dbb\" is not known here; known are `db`, `protocol`",
+                "\"dbb\" is not known here; the known ones are `db`, `protocol`",
             ),
             ("?timeout=hunter2", "\"timeout\" is not known here"),
             ("?db=3&db=4", "`db` is given twice"),
@@ -388,7 +388,7 @@ async fn a_key_that_holds_something_else_is_left_alone() {
         locks.inspect("k").await.map(drop),
     ] {
         let error = result.expect_err("must be refused");
-        invalid(&error, "holds something that is no lock");
+        invalid(&error, "holds something that is not a lock");
         assert_eq!(error.key().map(lock_core::LockKey::as_str), Some("k"));
     }
     assert_eq!(server.cli(&["LLEN", "lock:k"]), redis::Value::Int(1));

@@ -862,7 +862,7 @@ async fn an_odd_check_key_is_a_clear_error() {
     for (key, says) in [
         (
             "list",
-            "the check_key cannot be used: the key holds something that is no lock",
+            "the check_key cannot be used: the key holds something that is not a lock",
         ),
         ("", "the check_key cannot be used: the key is empty"),
         (

@@ -208,12 +208,12 @@ async fn a_server_that_requires_a_certificate_gets_ours() {
         let without = refused(trusting(&certificates), &url).await;
         invalid(
             &without,
-            "refuses the client's certificate, or that there is none",
+            "refuses the client's certificate, or requires one",
         );
         let stranger = refused(with(Certificates::new().client()), &url).await;
         invalid(
             &stranger,
-            "refuses the client's certificate, or that there is none",
+            "refuses the client's certificate, or requires one",
         );
     }
 }
@@ -247,7 +247,7 @@ async fn a_port_without_tls_is_refused_in_bounded_time_and_gets_no_secret() {
     let url = |port: u16| format!("rediss://localhost:{port}");
     invalid(
         &refused(Tls::new(), &url(says_once(b"-ERR unknown command\r\n"))).await,
-        "what it sends is not TLS",
+        "it sends bytes that are not TLS",
     );
     unavailable(
         &refused(Tls::new(), &url(says_once(b""))).await,

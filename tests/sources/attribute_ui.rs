@@ -75,6 +75,7 @@ fn the_users_own_mistakes_look_as_without_the_attribute() {
 }
 
 #[test]
+#[ignore = "compiles all of it again: left to `tests/run --all`"]
 fn what_must_compile_also_compiles_for_an_editor() {
     run_all("pass", 30, |case| {
         let found = case.compile(Tool::Editor, &["-Adead_code"])?;

@@ -343,6 +343,7 @@ async fn tasks_of_several_managers_exclude_each_other_by_twemproxy() {
 
 /// It takes no command after a subscription, although it speaks RESP3, and has no hashes in scripts.
 #[tokio::test]
+#[ignore = "fetched by `tests/run --all`"]
 async fn fakeredis_with_lua_passes_all_but_messages() {
     let fakeredis = RealProxy::fakeredis(true);
     let url = fakeredis.url();
@@ -365,6 +366,7 @@ async fn fakeredis_with_lua_passes_all_but_messages() {
 }
 
 #[tokio::test]
+#[ignore = "fetched by `tests/run --all`"]
 async fn fakeredis_without_lua_passes_exclusive_locks() {
     let fakeredis = RealProxy::fakeredis(false);
     let url = fakeredis.url();

@@ -22,8 +22,8 @@ use crate::waist::every_claim_holds;
 
 /// Makes a test of each claim on the servers that `start` starts.
 macro_rules! the_suite_on {
-    ($module:ident: $start:expr) => {
-        the_suite_on! { @claims $module $start =>
+    ($(#[$attribute:meta])* $module:ident: $start:expr) => {
+        the_suite_on! { @claims $(#[$attribute])* $module $start =>
             a_lock_excludes_until_it_is_released
             a_waiter_is_granted_the_lock
             a_busy_process_lets_a_waiting_one_in
@@ -41,7 +41,10 @@ macro_rules! the_suite_on {
             its_backend_keeps_its_promises_to_the_driver
         }
     };
-    (@claims $module:ident $start:expr => $($claim:ident)*) => {
+    (@claims $(#[$attribute:meta])* $module:ident $start:expr => $($claim:ident)*) => {
+        the_suite_on! { @tests [$(#[$attribute])*] $module $start => $($claim)* }
+    };
+    (@tests $attributes:tt $module:ident $start:expr => $($claim:ident)*) => {
         mod $module {
             use super::*;
 
@@ -49,20 +52,22 @@ macro_rules! the_suite_on {
                 Deployment::from($start)
             }
 
-            $(
-                #[tokio::test]
-                async fn $claim() {
-                    super::$claim(&start()).await;
-                }
-            )*
+            $(the_suite_on! { @test $attributes $claim })*
+        }
+    };
+    (@test [$($attributes:tt)*] $claim:ident) => {
+        #[tokio::test]
+        $($attributes)*
+        async fn $claim() {
+            super::$claim(&start()).await;
         }
     };
 }
 
 the_suite_on! { distribution: RedisServer::start() }
-the_suite_on! { redis_6_2: server(Kind::Redis62) }
-the_suite_on! { redis_8_6: server(Kind::Redis86) }
-the_suite_on! { valkey_9: server(Kind::Valkey9) }
+the_suite_on! { #[ignore = "fetched by `tests/run --all`"] redis_6_2: server(Kind::Redis62) }
+the_suite_on! { #[ignore = "fetched by `tests/run --all`"] redis_8_6: server(Kind::Redis86) }
+the_suite_on! { #[ignore = "fetched by `tests/run --all`"] valkey_9: server(Kind::Valkey9) }
 the_suite_on! { without_scripts: Deployment::without_scripts(RedisServer::start()) }
 the_suite_on! { without_evalsha: Deployment::without_evalsha() }
 the_suite_on! { least_privilege: least_privilege() }
@@ -74,8 +79,8 @@ the_suite_on! { sentinels_with_passwords: sentinels_with_passwords() }
 the_suite_on! { sentinels_over_tls: sentinels_over_tls() }
 the_suite_on! { cluster: Cluster::start() }
 the_suite_on! { cluster_over_tls: cluster_over_tls() }
-the_suite_on! { cluster_of_redis_6_2: Deployment::from(Cluster::of(Kind::Redis62)).without_messages() }
-the_suite_on! { cluster_of_valkey_9: Cluster::of(Kind::Valkey9) }
+the_suite_on! { #[ignore = "fetched by `tests/run --all`"] cluster_of_redis_6_2: Deployment::from(Cluster::of(Kind::Redis62)).without_messages() }
+the_suite_on! { #[ignore = "fetched by `tests/run --all`"] cluster_of_valkey_9: Cluster::of(Kind::Valkey9) }
 // All share one manager here, and no other client can lose the data or the expiry of a key.
 the_suite_on! { @claims memory Deployment::in_memory() =>
     a_lock_excludes_until_it_is_released
@@ -92,6 +97,7 @@ the_suite_on! { @claims memory Deployment::in_memory() =>
 }
 
 #[test]
+#[ignore = "fetched by `tests/run --all`"]
 fn every_kind_is_what_it_is_called() {
     for (kind, version) in [
         (Kind::Redis62, "redis_version:6.2."),

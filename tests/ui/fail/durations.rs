@@ -2,22 +2,22 @@
 
 use lock_core::{LockError, distributed_lock};
 
-// error: there is no unit `d`
+// error: `max_hold` is not a usable duration: unknown unit `d`: use `h`, `m`, `s` or `ms`
 // at: "1d"
 #[distributed_lock(key = "order", max_hold = "1d")]
 async fn a_duration_of_days(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: it is zero, and the least is `"100ms"`
+// error: `ttl` is not a usable duration: it is zero, but must be at least `"100ms"`
 // at: "0s"
 #[distributed_lock(key = "order", ttl = "0s")]
 async fn a_duration_of_zero(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: it is too long, and the most is `"24h"`
+// error: `ttl` is not a usable duration: it is too long, and must be at most `"24h"`
 // at: "24h1ms"
 #[distributed_lock(key = "order", ttl = "24h1ms")]
 async fn a_duration_over_24_h(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `wait` is no usable duration: write a text with a unit
+// error: `wait` is not a usable duration: write a text with a unit, as in `"10s"`
 // at: 1.5
 #[distributed_lock(key = "order", wait = 1.5)]
 async fn a_duration_that_is_a_fraction(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -42,22 +42,22 @@ async fn a_duration_that_is_negative(order_id: u64, name: String) -> Result<u64,
 #[distributed_lock(key = "order", ttl = "99999999999999999999h")]
 async fn a_duration_that_overflows(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: it is too short, and the least is `"100ms"`
+// error: `min_hold` is not a usable duration: it is too short, and must be at least `"100ms"`
 // at: "99ms"
 #[distributed_lock(key = "order", min_hold = "99ms")]
 async fn a_duration_under_100_ms(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: write a fraction in a smaller unit
+// error: `ttl` is not a usable duration: instead of a fraction, use a smaller unit: `"1s500ms"`
 // at: "1.5s"
 #[distributed_lock(key = "order", ttl = "1.5s")]
 async fn a_duration_with_a_decimal_point(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: there is no unit `sec`: there are `h`, `m`, `s` and `ms`
+// error: `wait` is not a usable duration: unknown unit `sec`: use `h`, `m`, `s` or `ms`
 // at: "10 sec"
 #[distributed_lock(key = "order", wait = "10 sec")]
 async fn a_duration_with_an_unknown_unit(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `ttl` is no usable duration: `10` has no unit: write `"10s"`
+// error: `ttl` is not a usable duration: `10` has no unit: write `"10s"`
 // at: "10"
 #[distributed_lock(key = "order", ttl = "10")]
 async fn a_duration_without_a_unit(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -80,20 +80,20 @@ async fn a_least_hold_beyond_the_longest() -> Result<(), LockError> { Ok(()) }
 async fn a_longest_hold_that_the_ttl_never_reaches() -> Result<(), LockError> { Ok(()) }
 
 // Only a wait can have no end.
-// error: `ttl` is no usable duration: only `wait` can be `"forever"`
+// error: `ttl` is not a usable duration: only `wait` can be `"forever"`
 // at: "forever"
-// error: `max_hold` is no usable duration: without a bound it is left out
+// error: `max_hold` is not a usable duration: to set no bound, leave it out
 // at: "forever"
 #[distributed_lock(key = "order", ttl = "forever", max_hold = "forever")]
 async fn a_ttl_that_lasts_forever() -> Result<(), LockError> { Ok(()) }
 
 // A wait without end, without quotation marks.
-// error: `wait` is no usable duration: it needs quotation marks: write `"forever"`
+// error: `wait` is not a usable duration: it needs quotation marks: write `"forever"`
 // at: forever
 #[distributed_lock(key = "order", wait = forever)]
 async fn a_wait_forever_without_quotation_marks() -> Result<(), LockError> { Ok(()) }
 
-// error: it is too short, and the least is
+// error: `wait` is not a usable duration: it is too short, and must be at least `"100ms"`
 // at: "5ms"
 #[distributed_lock(key = "order", wait = "5ms")]
 async fn a_wait_under_100_ms(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }

@@ -2,9 +2,9 @@
 
 use lock_core::{LockError, distributed_lock};
 
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `shared`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `shared`
 // at: read
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `exclusive`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `exclusive`
 // at: "exclusive"
 #[distributed_lock(key = ["a:{order_id}", "b:{name}", "c"], mode = [read, "exclusive", shared])]
 async fn mistakes_in_several_modes_of_a_list(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -14,22 +14,22 @@ async fn mistakes_in_several_modes_of_a_list(order_id: u64, name: String) -> Res
 #[distributed_lock(key = "order", mode = shared, permits = 3)]
 async fn mode_beside_permits(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `shared`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `shared`
 // at: "shared"
 #[distributed_lock(key = "order", mode = "shared")]
 async fn mode_in_quotes(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes: write `shared`
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes: write `shared`
 // at: read
 #[distributed_lock(key = "order", mode = read)]
 async fn mode_read_means_shared(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes; for so many holders at a time, write `permits = 3` instead
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes; to limit the number of holders, write `permits = 3` instead
 // at: 3
 #[distributed_lock(key = "order", mode = 3)]
 async fn mode_that_is_a_number(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `mode` is `exclusive`, the default, or `shared`, without quotes
+// error: `mode` must be `exclusive`, the default, or `shared`, without quotes
 // at: turbo
 #[distributed_lock(key = "order", mode = turbo)]
 async fn mode_that_is_no_word(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -39,12 +39,12 @@ async fn mode_that_is_no_word(order_id: u64, name: String) -> Result<u64, LockEr
 #[distributed_lock(mode = [shared], key = ["a:{order_id}", "b:{name}"])]
 async fn modes_before_more_keys(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: the list of modes has length 2, and that of the keys length 3: write one mode for each key
+// error: the list of modes has length 2, but that of the keys has length 3: write one mode for each key, in the same order, or one without brackets for all
 // at: [shared, exclusive]
 #[distributed_lock(key = ["a:{order_id}", "b:{name}", "c"], mode = [shared, exclusive])]
 async fn modes_for_fewer_keys_than_there_are(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: there is one key and a list of modes: write `mode = shared`, without brackets
+// error: there is one key, but a list of modes: write `mode = shared`, without brackets
 // at: [shared]
 #[distributed_lock(key = "order", mode = [shared])]
 async fn modes_for_one_key(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -54,27 +54,27 @@ async fn modes_for_one_key(order_id: u64, name: String) -> Result<u64, LockError
 #[distributed_lock(key = "order", permits = 3, mode = shared)]
 async fn permits_beside_mode(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: it is too large, and the most is 1000
+// error: `permits` is not a usable number: it is too large, and must be at most 1000
 // at: 99999999999999999999999
 #[distributed_lock(key = "order", permits = 99999999999999999999999)]
 async fn permits_beyond_all_integers(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: all keys of a list have the same: write one number
+// error: `permits` is not a usable number: all keys of a list have the same number: write it once, without brackets
 // at: [1, 2]
 #[distributed_lock(key = ["a:{order_id}", "b:{name}"], permits = [1, 2])]
 async fn permits_for_each_key(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: a number has no quotes: write `permits = 3`
+// error: `permits` is not a usable number: a number takes no quotes: write `permits = 3`
 // at: "3"
 #[distributed_lock(key = "order", permits = "3")]
 async fn permits_in_quotes(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `permits` is no usable number: it is zero, and the least is 1
+// error: `permits` is not a usable number: it is zero, but must be at least 1
 // at: 0
 #[distributed_lock(key = "order", permits = 0)]
 async fn permits_of_zero(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: it is too large, and the most is 1000
+// error: `permits` is not a usable number: it is too large, and must be at most 1000
 // at: 1001
 #[distributed_lock(key = "order", permits = 1001)]
 async fn permits_over_1000(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -84,18 +84,18 @@ async fn permits_over_1000(order_id: u64, name: String) -> Result<u64, LockError
 #[distributed_lock(key = "order", permits = 1.5)]
 async fn permits_that_are_a_fraction(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: it is negative, and the least is 1
+// error: `permits` is not a usable number: it is negative, but must be at least 1
 // at: -3
 #[distributed_lock(key = "order", permits = -3)]
 async fn permits_that_are_negative(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: there is no option `semaphore`: did you mean `permits`?
+// error: unknown option `semaphore`: did you mean `permits`?
 // at: semaphore
 #[distributed_lock(key = "order", semaphore = 3)]
 async fn the_option_semaphore_means_permits(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
 // The option shared means the mode shared.
-// error: there is no option `shared`: write `mode = shared`
+// error: unknown option `shared`: write `mode = shared`
 // at: shared
 #[distributed_lock(key = "order", shared = true)]
 async fn the_option_shared_means_mode() -> Result<(), LockError> { Ok(()) }

@@ -28,7 +28,7 @@ pub async fn a_value_that_cannot_be_remembered_and_is_dropped() -> u8 { 1 }
 
 // error: a stream cannot be given to later callers: return what it is made from, as a `Result<T, E>` where `T` implements serde's traits
 // at: Sse
-// error: an `impl Responder` cannot be given to later callers: return a `Result<T, E>` where `T` implements serde's traits, and make the response of it in a second function
+// error: an `impl Responder` cannot be given to later callers: return a `Result<T, E>` where `T` implements serde's traits, and make the response from it in a second function
 // at: impl Responder
 // error: an `impl Responder` cannot be given to later callers
 // at: Result<impl Responder, LockError>

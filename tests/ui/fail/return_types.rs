@@ -2,22 +2,22 @@
 
 use lock_core::{distributed_lock, run_once};
 
-// error: cannot carry a failed lock
+// error: `Result<u64, ParseIntError>` cannot represent a lock failure
 // at: Answer<u64>
 #[distributed_lock(key = "order")]
 async fn a_return_type_that_is_an_alias() -> Answer<u64> { Ok(1) }
 type Answer<T> = Result<T, std::num::ParseIntError>;
 
-// error: `Option<u64>` cannot carry a failed lock
+// error: `Option<u64>` cannot represent a lock failure
 // at: Option<u64>
 #[distributed_lock(key = "order")]
 async fn a_return_type_that_is_an_option() -> Option<u64> { Some(1) }
 
 // A return type that is neither remembered nor carries a failed lock: one error.
-// error: `u64` cannot be remembered for later callers, or cannot carry a failed lock
+// error: `u64` cannot be remembered for later callers, or cannot represent a lock failure
 // at: u64
 // note: return `Result<T, E>` where `T: serde::Serialize + serde::de::DeserializeOwned` and `E: From<lock_core::LockError>`
-// error: `Receipt` cannot be remembered for later callers, or cannot carry a failed lock
+// error: `Receipt` cannot be remembered for later callers, or cannot represent a lock failure
 // at: Receipt
 pub struct Receipt;
 #[run_once(key = "k", keep = "1h")]

@@ -7,12 +7,12 @@ use lock_core::{LockError, distributed_lock};
 #[distributed_lock(key = "order:}{order_id}")]
 async fn a_brace_that_closes_nothing(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: more than a parameter, a path, a field, an index or a call cannot stand
+// error: more than a parameter, a path, a field, an index or a call cannot be used in a key template: write `key = expression` instead
 // at: "order:{|| 1}"
 #[distributed_lock(key = "order:{|| 1}")]
 async fn a_template_with_a_closure(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: an operator cannot stand in a key template
+// error: an operator cannot be used in a key template: write `key = expression` instead
 // at: "order:{*name}"
 #[distributed_lock(key = "order:{*name}")]
 async fn a_template_with_a_dereference(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -22,7 +22,7 @@ async fn a_template_with_a_dereference(order_id: u64, name: String) -> Result<u6
 #[distributed_lock(key = "order:{'x'}")]
 async fn a_template_with_a_literal(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: a macro cannot stand in a key template
+// error: a macro cannot be used in a key template: write `key = expression` instead
 // at: "order:{line!()}"
 #[distributed_lock(key = "order:{line!()}")]
 async fn a_template_with_a_macro(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -37,12 +37,12 @@ async fn a_template_with_a_number(order_id: u64, name: String) -> Result<u64, Lo
 #[distributed_lock(key = "order:{name:p}")]
 async fn a_template_with_a_pointer(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `?` cannot stand in a key
+// error: `?` cannot be used in a key template: write `key = expression` instead
 // at: "order:{name.parse()?}"
 #[distributed_lock(key = "order:{name.parse()?}")]
 async fn a_template_with_a_question_mark(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: a width or precision in a key is a plain number
+// error: a width or precision in a key must be a plain number
 // at: "order:{name:1$}"
 #[distributed_lock(key = "order:{name:1$}")]
 async fn a_template_with_a_width_argument(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -57,12 +57,12 @@ async fn a_template_with_alternate_debug_output(order_id: u64, name: String) -> 
 #[distributed_lock(key = "order:{}")]
 async fn a_template_with_an_empty_value(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: an operator cannot stand in a key template
+// error: an operator cannot be used in a key template: write `key = expression` instead
 // at: "order:{order_id + 1}"
 #[distributed_lock(key = "order:{order_id + 1}")]
 async fn a_template_with_an_operator(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `.await` cannot stand in a key template: write `key = expression` instead
+// error: `.await` cannot be used in a key template: write `key = expression` instead
 // at: "order:{name.await}"
 #[distributed_lock(key = "order:{name.await}")]
 async fn a_template_with_await(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -88,7 +88,7 @@ async fn a_template_without_fixed_text(order_id: u64, name: String) -> Result<u6
 async fn a_value_that_is_not_closed(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
 // A value with an unknown format. The compiler alone would point at a wrong place.
-// error: there is no format `zz`: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`⏎    order:{id:zz}⏎             ^^^
+// error: unknown format `zz`: a width, a precision and `x`, `X`, `o`, `b`, `e` or `E` may follow the colon, as in `{id:08x}`
 // at: "order:{id:zz}"
 #[distributed_lock(key = "order:{id:zz}")]
 async fn a_value_with_an_unknown_format(id: u64) -> Result<u64, LockError> { Ok(id) }
@@ -103,7 +103,7 @@ async fn an_unknown_name_in_a_field(order_id: u64, name: String) -> Result<u64, 
 #[distributed_lock(key = "order:{oder_id}")]
 async fn an_unknown_name_in_the_key(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: no parameter is called `customer`: there is `order_id`, `name`
+// error: no parameter is called `customer`: the function has `order_id`, `name`
 // at: "order:{customer}"
 #[distributed_lock(key = "order:{customer}")]
 async fn an_unknown_name_that_resembles_none(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -118,12 +118,12 @@ async fn an_unknown_name_where_there_are_none() -> Result<(), LockError> { Ok(()
 #[distributed_lock(key = "order:{ {order_id} }")]
 async fn braces_in_a_value(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: only `%` stands between two values
+// error: only `%` separates two values, so different ones could make the same key: put a `:` between them
 // at: "order:{order_id}%{name}"
 #[distributed_lock(key = "order:{order_id}%{name}")]
 async fn only_a_percent_sign_between_two_values(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: only `x1` stands between two values
+// error: only `x1` separates two values, so different ones could make the same key: put a `:` between them
 // at: "order:{order_id}x1{name}"
 #[distributed_lock(key = "order:{order_id}x1{name}")]
 async fn only_letters_between_two_values(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }

@@ -2,7 +2,7 @@
 
 use lock_core::{LockKey, key};
 
-// error: `Option<u8>` cannot stand in a lock key
+// error: `Option<u8>` cannot be part of a lock key
 // at: "x:{none}"
 fn the_macro_with_an_option(id: u64, none: Option<u8>) -> LockKey { key!("x:{none}") }
 

@@ -4,16 +4,16 @@ use axum::extract::Path;
 use lock_core::{LockError, distributed_lock};
 
 // A value in several keys of a list: the bound that it lacks is proposed once.
-// error: `T` cannot stand in a lock key
+// error: `T` cannot be part of a lock key
 // at: "order:{id}"
 // note: consider restricting type parameter `T` with trait `KeyPart`
-// error: `U` cannot stand in a lock key
+// error: `U` cannot be part of a lock key
 // at: "event:{other}"
 #[distributed_lock(key = ["order:{id}", "item:{id}", "event:{other}", "shop:{id:04}:{other}"])]
 async fn a_bound_that_a_value_lacks_in_several_keys<T, U>(id: T, other: U) -> Result<(), LockError> { Ok(()) }
 
 // A value that the key has with a spec and without: the bound that is missing is proposed once.
-// error: `T` cannot stand in a lock key
+// error: `T` cannot be part of a lock key
 // at: "order:{id}:{id:04}"
 // note: consider restricting type parameter `T` with trait `KeyPart`
 #[distributed_lock(key = "order:{id}:{id:04}")]
@@ -25,33 +25,33 @@ struct Other { id: u64 }
 #[distributed_lock(key = "order:{order.di}")]
 async fn a_field_that_does_not_exist(order: Other) -> Result<u64, LockError> { Ok(order.id) }
 
-// error: `Option<u64>` cannot stand in a lock key
+// error: `Option<u64>` cannot be part of a lock key
 // at: "order:{order_id}"
 #[distributed_lock(key = ["name:{name}", "order:{order_id}"])]
 async fn a_value_in_a_list_that_is_not_display(order_id: Option<u64>, name: String) -> Result<u64, LockError> { Ok(order_id.unwrap_or(0) + name.len() as u64) }
 
-// error: `Option<u64>` cannot stand in a lock key
+// error: `Option<u64>` cannot be part of a lock key
 // at: "order:{id}"
 // note: say what `None` means
 #[distributed_lock(key = "order:{id}")]
 async fn a_value_that_is_an_option(id: Option<u64>) -> Result<(), LockError> { Ok(()) }
 
-// error: `Order` cannot stand in a lock key
+// error: `Order` cannot be part of a lock key
 // at: "order:{order}"
 // note: does not implement `Display`
-// note: name the field that tells one from another
+// note: name the field that identifies it
 struct Order;
 #[distributed_lock(key = "order:{order}")]
 async fn a_value_that_is_not_display(order: Order) -> Result<(), LockError> { Ok(()) }
 
-// error: `Option<u64>` cannot stand in a lock key
+// error: `Option<u64>` cannot be part of a lock key
 // at: "order:{id:>5}"
 #[distributed_lock(key = "order:{id:>5}")]
 async fn a_value_with_a_spec_that_is_not_display(id: Option<u64>) -> Result<(), LockError> { Ok(()) }
 
 // An extractor of a web framework, in which the value is.
-// error: `axum::extract::Path<u64>` cannot stand in a lock key
+// error: `axum::extract::Path<u64>` cannot be part of a lock key
 // at: "order:{id}"
-// note: of an extractor, write `Path(id): Path<u64>`
+// note: for an extractor, write `Path(id): Path<u64>`
 #[distributed_lock(key = "order:{id}")]
 async fn an_extractor_that_is_not_taken_apart(id: Path<u64>) -> Result<(), LockError> { Ok(()) }

@@ -31,7 +31,7 @@ async fn a_key_expression_with_an_unknown_name(order_id: u64, name: String) -> R
 #[distributed_lock(key = ["name:{name}", order_id])]
 async fn a_key_in_a_list_that_is_no_text(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `String` is no lock manager
+// error: `String` is not a lock manager
 // at: name
 #[distributed_lock(key = "order", locks = name)]
 async fn locks_that_is_no_manager(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
@@ -41,7 +41,7 @@ async fn locks_that_is_no_manager(order_id: u64, name: String) -> Result<u64, Lo
 #[distributed_lock(key = "order", on_error = |error| error.to_string())]
 async fn on_error_of_another_type(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `&str` is no number of permits
+// error: `&str` is not a number of permits
 // at: name.as_str()
 // note: expected an integer from 1 to 1,000
 #[distributed_lock(key = "order", permits = name.as_str())]

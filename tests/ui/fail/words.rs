@@ -7,29 +7,29 @@ use lock_core::{LockError, distributed_lock, run_once};
 #[distributed_lock(key = "order", crate = "lock_core")]
 async fn a_crate_that_is_no_path(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `b` is an argument of this function already
+// error: `b` is already an argument of this function: choose another name for the lease
 // at: b
 #[distributed_lock(key = "order", lease = b)]
 async fn a_lease_named_like_a_destructured_argument((a, b): (u8, u8)) -> Result<u8, LockError> { Ok(a + b) }
 
-// error: `name` is an argument of this function already
+// error: `name` is already an argument of this function: choose another name for the lease
 // at: name
 #[distributed_lock(key = "order", lease = name)]
 async fn a_lease_named_like_an_argument(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `lease` is the name that the body gives the lease
+// error: `lease` takes the name of the lease in the body: write `lease = lease`
 // at: "lease"
 #[distributed_lock(key = "order", lease = "lease")]
 async fn a_lease_that_is_no_name(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `on_busy` is `error`, the default, or `skip`
+// error: `on_busy` must be `error`, the default, or `skip`, without quotes
 // at: wait
 #[distributed_lock(key = "order", on_busy = wait)]
 async fn on_busy_that_is_no_word(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `on_drop` is `finish`, the default, or `cancel`, without quotes
+// error: `on_drop` must be `finish`, the default, or `cancel`, without quotes
 // at: other
-// error: `on_drop` is `cancel`, the default, or `finish`, without quotes
+// error: `on_drop` must be `cancel`, the default, or `finish`, without quotes
 // at: "finish"
 #[run_once(key = "k", keep = "1h", on_drop = other)]
 pub async fn run() -> Result<u8, LockError> { Ok(1) }
@@ -41,17 +41,17 @@ pub async fn lock() -> Result<u8, LockError> { Ok(1) }
 #[distributed_lock(key = "order", on_error = 5)]
 async fn on_error_that_is_no_function(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `on_lost` is `cancel`, the default, or `continue`
+// error: `on_lost` must be `cancel`, the default, or `continue`, without quotes
 // at: "cancel"
 #[distributed_lock(key = "order", on_lost = "cancel")]
 async fn on_lost_that_is_no_word(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `release` is `awaited`, the default, or `background`, without quotes
+// error: `release` must be `awaited`, the default, or `background`, without quotes
 // at: "background"
 #[distributed_lock(key = "order", release = "background")]
 async fn release_that_is_no_word(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }
 
-// error: `renew` is `true`, the default, or `false`, without quotes
+// error: `renew` must be `true`, the default, or `false`, without quotes
 // at: "no"
 #[distributed_lock(key = "order", renew = "no")]
 async fn renew_that_is_no_word(order_id: u64, name: String) -> Result<u64, LockError> { Ok(order_id + name.len() as u64) }

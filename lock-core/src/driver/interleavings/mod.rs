@@ -45,7 +45,8 @@ use crate::{
 
 mod served_backend;
 
-const SCHEDULES: usize = 1500;
+/// The number of random schedules for each test: a sample in a build without optimisations, which is slow.
+const SCHEDULES: usize = if cfg!(debug_assertions) { 100 } else { 1500 };
 
 /// One key, and the way in which its holders see each other.
 #[derive(Clone)]

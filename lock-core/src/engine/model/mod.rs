@@ -21,7 +21,8 @@
 //! - A share that other tasks of the process leave while it is granted to a third one.
 //! - Evicted companions, and a server that loses its data or whose clock is set.
 //!
-//! A build with optimisations also explores the long scenarios. `EXPLORE=large` adds those with millions of states.
+//! The tests are ignored in a build with debug assertions, where they take many minutes. `EXPLORE=large` adds the scenarios with
+//! millions of states.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -95,6 +96,10 @@ fn explore(scenario: Scenario, most: usize) -> usize {
 // Several tests, so that they run in parallel.
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "takes minutes: explored with optimisations, by `tests/run --all`"
+)]
 fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
     explore_all(&[
         Scenario {
@@ -122,7 +127,7 @@ fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
             ..once()
         },
     ]);
-    explore_if_fast(&[
+    explore_all(&[
         Scenario {
             faults: 1,
             moments: Some(3),
@@ -159,6 +164,10 @@ fn every_state_of_two_tasks_and_the_timer_keeps_the_invariants() {
 }
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "takes minutes: explored with optimisations, by `tests/run --all`"
+)]
 fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
     let beside_another = Scenario {
         other_rounds: 1,
@@ -174,7 +183,7 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
         moments: Some(2),
         ..beside_another
     }]);
-    explore_if_fast(&[
+    explore_all(&[
         Scenario {
             moments: None,
             ..beside_another
@@ -207,6 +216,10 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
 }
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "takes minutes: explored with optimisations, by `tests/run --all`"
+)]
 fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
     let shared = Scenario {
         mode: Mode::Shared,
@@ -244,8 +257,8 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
             ..shared
         },
     ]);
-    explore_if_fast(&beside_another.with_each_fault());
-    explore_if_fast(&[
+    explore_all(&beside_another.with_each_fault());
+    explore_all(&[
         Scenario {
             moments: Some(5),
             ..shared
@@ -270,17 +283,29 @@ fn every_state_of_two_tasks_that_share_a_key_keeps_the_invariants() {
 }
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "takes minutes: explored with optimisations, by `tests/run --all`"
+)]
 fn every_state_of_two_tasks_with_one_permit_keeps_the_invariants() {
     explore_permits(1);
 }
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "takes minutes: explored with optimisations, by `tests/run --all`"
+)]
 fn every_state_of_two_tasks_with_two_permits_keeps_the_invariants() {
     explore_permits(2);
 }
 
 /// The other process runs the body, too, and always succeeds.
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "takes minutes: explored with optimisations, by `tests/run --all`"
+)]
 fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
     let alone = Scenario {
         mode: Mode::Once,
@@ -307,8 +332,8 @@ fn every_state_of_two_tasks_that_run_a_body_once_keeps_the_invariants() {
             ..alone
         },
     ]);
-    explore_if_fast(&beside_another.with_each_fault());
-    explore_if_fast(&[
+    explore_all(&beside_another.with_each_fault());
+    explore_all(&[
         Scenario {
             faults: 1,
             ..beside_another
@@ -348,8 +373,8 @@ fn explore_permits(permits: u16) {
             ..permits
         },
     ]);
-    explore_if_fast(&beside_another.with_each_fault());
-    explore_if_fast(&[
+    explore_all(&beside_another.with_each_fault());
+    explore_all(&[
         Scenario {
             faults: 1,
             ..permits
@@ -398,16 +423,9 @@ fn explore_all(scenarios: &[Scenario]) {
     }
 }
 
-/// Explores the scenarios that take minutes in a build without optimisations.
-fn explore_if_fast(scenarios: &[Scenario]) {
-    if cfg!(not(debug_assertions)) {
-        explore_all(scenarios);
-    }
-}
-
 /// Explores the scenarios that take minutes in any build.
 fn explore_if_asked(scenarios: &[Scenario]) {
     if std::env::var("EXPLORE").is_ok_and(|size| size == "large") {
-        explore_if_fast(scenarios);
+        explore_all(scenarios);
     }
 }

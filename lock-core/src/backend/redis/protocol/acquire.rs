@@ -5,10 +5,10 @@
 //!
 //! # Cancel safety
 //!
-//! Each request notes its connection with the owner before the first byte leaves. If this future is dropped, its caller releases the
-//! owner token on that connection, or on later ones until the lease must have ended. If a reply never arrives, or is late, the result is
-//! a failure that is not definite, with the same consequence. If this process is stopped in between, the lease still counts from before
-//! the request was sent.
+//! Each request notes its connection with the owner before the first byte leaves. If this future is dropped, its caller
+//! releases the owner token on that connection, or on later ones until the lease must have ended. If a reply is late or never
+//! arrives, the result is an indefinite failure, with the same consequence. If this process is stopped in between, the lease
+//! still counts from before the request was sent.
 
 use redis::Value;
 
@@ -40,8 +40,9 @@ use crate::{
 
 /// Acquires a key, wherever it is.
 ///
-/// After a failure on a connection that was ready, a second try goes through the manager's connection and by script: the connection may
-/// have been closed while it was idle, and the reply to a script says more. A retry is safe, since the owner token makes it idempotent.
+/// After a failure on a connection that was ready, a second attempt uses the manager's connection and a script: the connection
+/// may have been closed while it was idle, and the reply to a script contains more. A retry is safe, since the owner token
+/// makes it idempotent.
 pub(crate) fn acquire(
     store: &RedisStore,
     request: Acquire,
@@ -52,14 +53,14 @@ pub(crate) fn acquire(
         let owner = request.owner.clone();
         let mut location = store.0.servers.location(&owner.full_key);
         let (mut hops, mut first_try) = (0, None);
-        // Bounded by the redirects, and one more try.
+        // Bounded by the redirects, and one more attempt.
         loop {
             let is_retry = first_try.is_some();
             let connected = store.session_to_acquire(&location, &request, is_retry);
             let (failure, left_on) = match connected.await {
                 Err(failure) => (failure, None),
                 Ok((ready, was_ready)) => {
-                    // After a lost reply, others may be lost, too.
+                    // After one lost reply, others may be lost, too.
                     let ready = match first_try {
                         Some(Some(_)) => ready.verifying(),
                         _ => ready,
@@ -83,7 +84,7 @@ pub(crate) fn acquire(
             } else if let (Some(left_on), false) = (left_on, is_retry) {
                 first_try = Some((!failure.is_definite()).then_some(left_on));
             } else {
-                // The refusal of the second try says nothing about the first one, which may have acquired the key.
+                // The refusal of the second attempt says nothing about the first one, which may have acquired the key.
                 return Err(match first_try.flatten() {
                     None => failure,
                     Some(connection) => {
@@ -99,7 +100,8 @@ pub(crate) fn acquire(
 }
 
 impl RedisStore {
-    /// The connection for an acquire, and whether it was ready. If a release of the key is in flight, it is the connection of that release.
+    /// Returns the connection for an acquire, and whether it was ready. If a release of the key is in flight, it is the
+    /// connection of that release.
     async fn session_to_acquire(
         &self,
         location: &KeyLocation,
@@ -107,7 +109,7 @@ impl RedisStore {
         is_retry: bool,
     ) -> Result<(Ready, bool), Failure> {
         let server = &location.server;
-        // A lock that replicas must acknowledge is acquired on a connection of its own, so none is made for the caller's runtime.
+        // A lock that replicas must acknowledge is acquired on a separate connection, so none is made for the caller's runtime.
         if server.replica_acks.is_none() && !is_retry {
             let earlier = request.owner.in_flight.only_connection();
             if let Some(ready) = server.ready(earlier.or(request.after), &self.0.executor) {
@@ -168,8 +170,8 @@ async fn acquire_at(
     Ok(acquired)
 }
 
-/// Whether plain commands can acquire the key if it is free. They cost the server half of what the script does, but cannot join the
-/// queue. So where contention is expected, the script is sent at once.
+/// Returns `true` if plain commands can acquire the key if it is free. They cost the server half as much as the script, but cannot join
+/// the queue, so if contention is expected, the script is sent at once.
 ///
 /// They never follow `ASKING`, which would make a second clock at the node that is receiving the slot.
 fn goes_plainly(location: &KeyLocation, request: &Acquire) -> bool {
@@ -179,13 +181,14 @@ fn goes_plainly(location: &KeyLocation, request: &Acquire) -> bool {
         && location.node_role == NodeRole::ServesSlot
 }
 
-/// Acquires a free key by plain commands. `None`: it is busy.
+/// Acquires a free key by plain commands. `None` means that it is busy.
 ///
-/// The lock comes first, and then its fencing token: another order could give tokens that decrease. The queue is looked at last: no
-/// acquire may overtake a waiter. Without scripts there is no queue.
+/// The lock is taken first, and then its fencing token: another order could give decreasing tokens. The queue is checked last,
+/// since no acquire may overtake a waiter. Without scripts there is no queue.
 ///
-/// Other clients' commands may be executed in between. If the lease ends meanwhile, and another client takes the lock, the token is
-/// larger than that of the other client. But then the reply is later than its lease, and such a reply grants nothing.
+/// Other clients' commands may be executed in between. If the lease ends in the meantime, and another client takes the lock,
+/// the token is larger than that of the other client. But then the reply arrives after the end of its lease, and such a
+/// reply grants nothing.
 async fn plainly(
     location: &KeyLocation,
     ready: &Ready,
@@ -251,7 +254,7 @@ async fn run(
     acquired
 }
 
-/// The failure of a request that needs scripts where none may run.
+/// Returns the failure of a request that needs scripts, if scripts cannot be run.
 fn needs_scripts() -> Failure {
     Failure::invalid(
         "shared locks, permits and `run_once` need scripts, which this user or server does not run: grant `+eval +evalsha`, or take \

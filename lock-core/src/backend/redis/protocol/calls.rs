@@ -1,4 +1,4 @@
-//! The words of a lock in a command, and the calls of scripts at the location of a key.
+//! The arguments of commands on a lock, and script calls at the location of a key.
 
 use std::{io::Write, sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ impl WriteWord for OwnerToken {
     }
 }
 
-/// The command that takes a key, unless another holder has it.
+/// Returns the command that takes a key, unless another holder has it.
 pub(crate) fn set_if_free(lock: &dyn Subject, ttl: Duration) -> [Arg<'_>; 6] {
     [
         Text("SET"),
@@ -51,7 +51,7 @@ pub(crate) fn set_if_free(lock: &dyn Subject, ttl: Duration) -> [Arg<'_>; 6] {
 }
 
 impl GrantDelivery {
-    /// What a request may do about a busy lock. Without grants, an entry in the queue would only be passed over.
+    /// Returns what a request may do about a busy lock. Without grants, an entry in the queue would only be skipped.
     pub(crate) fn queue_mode(self, wanted: QueueMode) -> QueueMode {
         if self == Self::Pushed {
             wanted
@@ -71,10 +71,11 @@ impl KeyLocation {
         in_flight: &InFlight,
         within: Duration,
     ) -> Result<Value, Failure> {
-        // A node that is about to get a slot mostly does not know the scripts yet.
+        // A node that is about to get a slot usually does not know the scripts yet.
         let mut by_text = self.node_role != NodeRole::ServesSlot;
         let mut call = call;
-        // Three times at most: with few keys if the slot moves, and with the text to a server that does not know the script.
+        // At most three times: with few keys if the slot is being moved, and with the text if the server does not know the
+        // script.
         loop {
             let command = if by_text {
                 script.call_by_text(call)
@@ -95,7 +96,7 @@ impl KeyLocation {
         }
     }
 
-    /// Runs a script; an error reply of the server is a failure.
+    /// Runs a script. An error reply of the server is a failure.
     pub(crate) async fn run(&self, script: &Lua, call: Call<'_>) -> Result<Value, Failure> {
         let connection = &self.server.connection;
         let within = connection.reply_within();
@@ -103,7 +104,7 @@ impl KeyLocation {
         of_value(reply)
     }
 
-    /// The same on one of the server's connections, all within a time-out. An error reply of the server is a value.
+    /// Runs a script on one of the server's connections, within a time-out. An error reply of the server is a value.
     pub(crate) async fn run_on(
         &self,
         connection: &Arc<ReconnectingConnection>,
@@ -118,7 +119,7 @@ impl KeyLocation {
         Ok((id, replies.pop().unwrap_or(Value::Nil)))
     }
 
-    /// The same once for each call, in one message; one reply each.
+    /// Runs a script once for each call, in one message. Returns one reply for each.
     pub(crate) async fn run_each(
         &self,
         connection: &Arc<ReconnectingConnection>,
@@ -131,9 +132,10 @@ impl KeyLocation {
         let mut calls = calls.to_vec();
         let mut replies = vec![Value::Nil; calls.len()];
         let mut open: Vec<usize> = (0..calls.len()).collect();
-        // How many of the open calls send the text. A node that is about to get a slot mostly does not know the scripts yet.
+        // The number of open calls that send the text. A node that is about to get a slot usually does not know the scripts
+        // yet.
         let mut by_text = usize::from(self.node_role != NodeRole::ServesSlot);
-        // Four rounds at most: each but the last sends a text for the first time, or more texts, or fewer keys.
+        // At most four rounds: each but the last sends a text for the first time, or more texts, or fewer keys.
         loop {
             let commands = open.iter().enumerate().map(|(number, call)| {
                 if number < by_text {
@@ -161,8 +163,8 @@ impl KeyLocation {
             if open.is_empty() {
                 return Ok((id, replies));
             }
-            // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused that
-            // call (its key has moved to another node), or several shards are behind it.
+            // The server was restarted, or its scripts were flushed. After one text, it knows the hash again, unless it refused
+            // that call because the key has moved to another node, or is an endpoint in front of several shards.
             by_text = match (by_text, are_unknown) {
                 (0, true) => 1,
                 (0, false) => 0,

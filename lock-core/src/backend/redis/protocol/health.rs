@@ -1,4 +1,4 @@
-//! Whether a server is fit for locks.
+//! The check of whether a server is suitable for locks.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::{
     runtime::clock::wall_clock,
 };
 
-/// A server's clock may differ from this process's by this much before it is mentioned.
+/// The difference between a server's clock and that of this process above which there is a warning.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(10);
 
 const HIDDEN: &str = "a proxy in front of the server forwards neither INFO nor TIME, so the eviction policy, which must be `noeviction`, \
-                      and the server's clock, which fencing tokens follow, are not known: look at the server itself";
+                      and the server's clock, which fencing tokens follow, are not known: check the server itself";
 
-/// Tries a lock on each server, and reads the settings that can hurt locks. That is seven commands a server where scripts run,
-/// and four more if the server has forgotten the scripts.
+/// Tries a lock on each server, and reads the settings that can harm locks. This takes seven commands per server if it runs
+/// scripts, and four more if it has forgotten the scripts.
 pub(crate) async fn check(
     store: &RedisStore,
     known_tokens: &KnownTokens,
@@ -89,7 +89,7 @@ async fn check_one(
     Ok(())
 }
 
-/// Fencing tokens follow the server's clock, so that they grow across a loss of data.
+/// Returns a warning if the clocks differ. Fencing tokens follow the server's clock, so that they grow across a loss of data.
 fn clock_warning(time: Value) -> Result<Option<String>, Failure> {
     let (seconds, micros) =
         redis::from_redis_value(time).map_err(|_| errors::nonsense("the time"))?;

@@ -1,6 +1,6 @@
-//! Finding the locks on a server, a page at a time.
+//! The list of the locks on a server, a page at a time.
 //!
-//! A server has no index of its locks. One would cost each acquire a command, so a list is a `SCAN` of all keys.
+//! A server has no index of its locks, which would cost each acquire a command. So the list is made by a `SCAN` of all keys.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,15 +20,15 @@ use crate::{
     runtime::together::together,
 };
 
-/// About how many keys the server looks at for one page. Between pages it answers other clients.
+/// The approximate number of keys that the server inspects for one page. Between pages it answers other clients.
 const LOOKED_AT: &str = "100";
 
-/// `SCAN` returns each key that is there all the time at least once. Keys that come or go meanwhile may be returned or not. That
-/// holds for one process of a server: each has its keys in an order of its own. So a cursor counts on its connection only, and on
-/// another one the list begins anew.
+/// Returns a page of locks. `SCAN` returns each key that exists the whole time at least once. Keys that are added or deleted
+/// meanwhile may be returned or not. This is true for one server process, since each has its own order of keys. So a cursor is
+/// only valid on its connection, and on another one the list starts over.
 ///
-/// The servers of a cluster are known by their addresses, since their number and order may change. A slot that moves meanwhile may
-/// be passed over, or seen twice.
+/// The servers of a cluster are identified by their addresses, since their number and order may change. A slot that moves
+/// meanwhile may be missed, or listed twice.
 pub(crate) async fn page(
     store: &RedisStore,
     full_prefix: &str,
@@ -46,7 +46,7 @@ pub(crate) async fn page(
     let pattern = format!("{}*", literally(full_prefix));
     let (connection, within) = (&location.server.connection, store.within());
     if !location.capabilities(within).await?.forwards_all {
-        // At this command, too, a proxy may close the connection.
+        // A proxy may close the connection at this command, too.
         let server = connection.address().shown();
         return Err(Failure::invalid(format!(
             "a proxy at {server} sends each request to the server of its key, and a list has none: list the locks of each server behind it"
@@ -56,7 +56,7 @@ pub(crate) async fn page(
     if from.cursor.is_some_and(|cursor| cursor.connection != id) {
         (id, reply) = scan(connection, None, &pattern, within).await?;
     }
-    // Locks do not need this right, so connecting has not tried it.
+    // Locks do not need this right, so it was not tested while connecting.
     if matches!(&reply, Value::ServerError(error) if error.code() == "NOPERM") {
         return Err(Failure::invalid(format!(
             "this user of {} may not list locks: grant it `+scan`",
@@ -69,14 +69,14 @@ pub(crate) async fn page(
         .into_iter()
         .filter(|key| key.starts_with(full_prefix) && !key.starts_with(RESERVED))
         .collect();
-    // Their number is bounded by a page.
+    // The number of keys is bounded by a page.
     let seen = keys.iter().map(|key| store.look_at(key.as_str().into(), 0));
     let seen = together(seen).await;
     let mut locks = Vec::with_capacity(keys.len());
     for (key, seen) in keys.into_iter().zip(seen) {
         match seen {
             Ok(Some(sighting)) => locks.push((key, sighting)),
-            // The lock was released meanwhile, or the key holds something else by now.
+            // The lock was released in the meantime, or the key holds something else by now.
             Ok(None) | Err(Failure::Invalid(_)) => {}
             Err(failure) => return Err(failure),
         }
@@ -106,14 +106,14 @@ async fn scan(
     within: Duration,
 ) -> Result<(ConnectionId, Value), Failure> {
     let number = from.map_or(0, |cursor| cursor.number).to_string();
-    // Keys of other types are no locks. Strings that are not locks cannot be distinguished from the locks of other libraries.
+    // Keys of other types are not locks. Strings that are not locks cannot be distinguished from the locks of other libraries.
     let words = [
         "SCAN", &number, "MATCH", pattern, "COUNT", LOOKED_AT, "TYPE", "string",
     ];
     connection.send(&[&words.map(Text)], within, None).await
 }
 
-/// A text as a pattern that matches only it.
+/// Returns a pattern that matches only this text.
 fn literally(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {
@@ -129,7 +129,7 @@ fn read(reply: &Value) -> Option<(u64, Vec<String>)> {
     let [cursor, Value::Array(keys)] = reply.as_sequence()? else {
         return None;
     };
-    // A key that is no text is none of this library.
+    // A key that is not a text was not made by this library.
     let keys = keys.iter().filter_map(reply::text).map(str::to_owned);
     Some((reply::text(cursor)?.parse().ok()?, keys.collect()))
 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_of_the_wrong_form_is_not_taken_for_one() {
+    fn a_reply_of_the_wrong_form_is_rejected() {
         let text = |text: &str| Value::BulkString(text.into());
         let keys = Value::Array(vec![text("a"), Value::BulkString(vec![0xff]), text("b")]);
         let good = Value::Array(vec![text("17"), keys.clone()]);

@@ -1,15 +1,16 @@
-//! The message that acquires and releases free locks, those of one task or of several, and what its replies mean for each of them.
+//! The message that acquires and releases free locks, for one task or several, and the meaning of its replies for each of them.
 //!
-//! For many tasks it costs the server half of what as many single requests do. Each lock is taken by a command of its own. After them,
-//! one command gives one fencing token for all, and another one looks at all queues. Tokens grow for each key, and two keys may have the
-//! same one. One call of a script releases all that are to be released.
+//! For many tasks, it costs the server half as much as the same number of single requests. Each lock is taken by a separate
+//! command. After these, one command gives one fencing token for all, and another one checks all queues. Tokens have to grow
+//! for each key, but two keys may have the same one. One script call does all releases.
 //!
-//! - If any queue exists, each request that got its lock looks at its own queue. The lock is held meanwhile, so a queue can only have
-//!   formed since. If there is one, the lock is given back by a script.
-//! - A lock that the script does not release is released by the script of all releases: a request waits for it, or its lease has run out.
+//! - If any queue exists, each request that got its lock checks its own queue. The lock is held meanwhile, so a queue can only
+//!   have been formed since. If there is one, the lock is released by a script.
+//! - A lock that this script does not release is released by the general release script: a request is waiting for it, or its
+//!   lease has run out.
 //!
-//! Releases come first: the next acquire of a key may be in the same message as its release. No clean-up overtakes its acquire thereby,
-//! since a lock is released in such a message only if none of its acquires is in flight.
+//! Releases come first, because the next acquire of a key may be in the same message as its release. This lets no clean-up
+//! overtake its acquire, since a lock is released in such a message only if none of its acquires is in flight.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,14 +57,14 @@ pub(super) async fn acquire(
         let [_, _, queue, ..] = location.keys(&request.owner.full_key);
         let look = command(&[&[Text("EXISTS"), queue]]);
         let own = Box::pin(ready.one(look, in_flight, within)).await;
-        // Without a reply, the lock is given back: a waiter may be there.
+        // Without a reply, the lock is released, since there may be a waiter.
         reply.has_queue = Some(!matches!(own, Ok(Value::Int(0))));
     }
     Ok(reply)
 }
 
-/// Releases a lock that no request waits for, in a message that other tasks may share. `None`: one waits, or the lock is not held any
-/// more.
+/// Releases a lock that no request waits for, in a message that other tasks may share. `None` means that a request waits, or
+/// that the lock is no longer held.
 pub(super) async fn release(
     location: &KeyLocation,
     ready: &Ready,
@@ -78,7 +79,8 @@ pub(super) async fn release(
     let reply = ready.part(owner, change, &composer, in_flight, within);
     let mut reply = Box::pin(reply).await?.value;
     if let Value::ServerError(_) = reply {
-        // Perhaps another key of the message caused the error, or the server has forgotten the script. The next message finds it again.
+        // Perhaps another key of the message caused the error, or the server has forgotten the script. This call makes the
+        // script known again for the next message.
         let [lock, _, queue, ..] = location.keys(&request.owner.full_key);
         let (keys, token) = ([lock, queue], [Written(&request.owner.token)]);
         let call = Call::of(&keys, &token);
@@ -95,7 +97,7 @@ pub(super) async fn release(
     }
 }
 
-/// The key of a lock has its owner token as its value.
+/// The key of a lock, whose value is the owner token.
 impl Subject for Owner {
     fn key(&self) -> &str {
         &self.full_key
@@ -106,7 +108,7 @@ impl Subject for Owner {
     }
 }
 
-/// Requests for locks that have the same companions may share a message: those on one server, or in one slot of a cluster.
+/// Requests for locks with the same companion keys may share a message: those on one server, or in one slot of a cluster.
 impl Compose for Names {
     fn compose(&self, parts: &[MessagePart], commands: &mut Commands) {
         let releases = || parts.iter().filter(|part| part.change == Change::Delete);
@@ -172,7 +174,8 @@ impl Compose for Names {
     }
 }
 
-/// What the script says of one of the locks that it releases: it replies for all of them, or for one after the other.
+/// Returns the script's reply about one of the locks that it releases. It replies once for all of them, or with one value for
+/// each.
 fn outcome(reply: Option<&Value>, number: usize, count: usize) -> Value {
     match reply {
         Some(Value::Array(each)) => each.get(number).cloned().unwrap_or_default(),
@@ -191,7 +194,7 @@ mod tests {
     use super::*;
     use crate::{backend::owner::Entry, mode::Mode};
 
-    /// A release, or an acquire.
+    /// Returns a release or an acquire, and the receiver of its reply.
     fn part(is_release: bool) -> (MessagePart, oneshot::Receiver<PartReply>) {
         let entry = Entry {
             number: 1,

@@ -1,4 +1,4 @@
-//! What a lock says to a server: requests, scripts, replies, grants, and the health of a server.
+//! The protocol between locks and a server: requests, scripts, replies, grants, and the health check.
 
 pub(crate) mod acquire;
 pub(crate) mod calls;

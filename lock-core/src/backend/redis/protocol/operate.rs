@@ -33,7 +33,7 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Connects if need be, on the manager's thread.
+    /// Connects if necessary, on the manager's thread.
     pub(super) async fn connect(
         &self,
         connection: Arc<ReconnectingConnection>,
@@ -46,7 +46,7 @@ impl RedisStore {
         on_the_manager(&self.0.executor, connected).await
     }
 
-    /// The location to try instead, if the failure is a redirect.
+    /// Returns the location to try instead, if the failure is a redirect.
     pub(super) async fn redirected(
         &self,
         location: &KeyLocation,
@@ -60,14 +60,14 @@ impl RedisStore {
         self.0.executor.run(followed).await.flatten()
     }
 
-    /// Looks at a key, and names so many holders and waiters.
+    /// Inspects a key, and names this many holders and waiters.
     pub(crate) fn look_at(&self, full_key: Arc<str>, named: usize) -> Reply<Option<Sighting>> {
         let store = self.clone();
         Box::pin(async move {
             let inspect = async |location: KeyLocation| {
                 if !location.capabilities(store.within()).await?.scripts {
                     let seen = location.look(&full_key).await?;
-                    // There is no queue, one holder, and no result of a run.
+                    // There is no queue, only one holder, and no stored result.
                     return Ok(seen.map(|(holder, left)| sighting_of(&holder, left, 0)));
                 }
                 let keys = LockKeys::new(&location, &full_key);

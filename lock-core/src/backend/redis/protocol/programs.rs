@@ -1,7 +1,7 @@
 //! The arguments of each program, named and ordered as at the top of its file, and the keys that its call declares.
 //!
-//! A program that is called without its last arguments does without what they are for: each word costs the server as much as a
-//! comparison.
+//! A program may be called without its last arguments, and then skips the work that they are for: each argument costs the
+//! server as much as a comparison.
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ use crate::{
 /// The keys of a lock, in the order of `queue.lua`.
 pub(super) struct LockKeys<'a> {
     all: [Arg<'a>; 8],
-    /// Those that exist for as long as a lease beside others: the lock, the holders, and the permits.
+    /// The keys that exist for as long as a lease beside others: the lock, the holders, and the permits.
     beside: [Arg<'a>; 3],
 }
 
-/// The number of the keys but the mark of processes that poll, which comes last.
+/// The number of keys except the mark of polling processes, which comes last.
 const BUT_THE_MARK: usize = 7;
 
 impl<'a> LockKeys<'a> {
@@ -49,8 +49,8 @@ impl<'a> LockKeys<'a> {
         &self.all[..BUT_THE_MARK]
     }
 
-    /// The keys that exist for as long as a request waits for an exclusive holder: the lock, the fencing clock, the queue and the beats.
-    /// None if the mode needs more.
+    /// Returns the keys that exist for as long as a request waits for an exclusive holder: the lock, the fencing clock, the
+    /// queue and the beats. Empty if the mode needs more.
     fn of_a_place(&self, mode: Mode) -> &[Arg<'a>] {
         match mode {
             Mode::Exclusive => &self.all[..4],
@@ -58,7 +58,7 @@ impl<'a> LockKeys<'a> {
         }
     }
 
-    /// The keys that exist for as long as a lease.
+    /// Returns the keys that exist for as long as a lease.
     fn of_a_lease(&self, mode: Mode) -> &[Arg<'a>] {
         match mode {
             Mode::Exclusive | Mode::Once => &self.all[..1],
@@ -68,7 +68,7 @@ impl<'a> LockKeys<'a> {
     }
 }
 
-/// The arguments of a call, those that count.
+/// The arguments of a call, without those that are omitted.
 pub(super) struct Arguments<'a> {
     words: [Arg<'a>; 7],
     count: usize,
@@ -94,7 +94,7 @@ pub(super) struct AcquireArguments<'a> {
     tokens: u32,
     mode: QueueMode,
     entry: Arg<'a>,
-    /// For how long a mark tells holders that this process polls, if it does.
+    /// How long a mark tells holders that this process polls, if it does.
     polls_for: Option<Duration>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> AcquireArguments<'a> {
     }
 }
 
-/// The call of `acquire.lua`. Only a request that polls touches the mark.
+/// Returns the call of `acquire.lua`. Only a polling request uses the mark.
 pub(super) fn acquire_call<'a>(
     keys: &'a LockKeys<'a>,
     arguments: &'a Arguments<'a>,
@@ -157,9 +157,9 @@ pub(super) struct ReleaseArguments<'a> {
     token: &'a OwnerToken,
     known: u64,
     keep: Option<Duration>,
-    /// If it may be in the queue, or among the holders.
+    /// The entry, if it may be in the queue or among the holders.
     entry: Option<Arg<'a>>,
-    /// The result of a run, and for how long it is kept.
+    /// The result of a run, and how long it is stored.
     result: Option<(&'a [u8], Duration)>,
 }
 
@@ -178,7 +178,7 @@ impl<'a> ReleaseArguments<'a> {
         }
     }
 
-    /// A lock that was held alone needs no more than two.
+    /// A lock that was held alone needs only two.
     pub(super) fn words(&self) -> Arguments<'a> {
         let count = match (self.result, self.entry, self.keep) {
             (Some(_), ..) => 6,
@@ -199,7 +199,7 @@ impl<'a> ReleaseArguments<'a> {
     }
 }
 
-/// The call of `release.lua`.
+/// Returns the call of `release.lua`.
 pub(super) fn release_call<'a>(
     keys: &'a LockKeys<'a>,
     arguments: &'a Arguments<'a>,
@@ -214,7 +214,7 @@ pub(super) struct RenewArguments<'a> {
     ttl: Duration,
     known: u64,
     tokens: u32,
-    /// If the lease is held beside others.
+    /// The entry, if the lease is held beside others.
     entry: Option<Arg<'a>>,
 }
 
@@ -231,7 +231,7 @@ impl<'a> RenewArguments<'a> {
         }
     }
 
-    /// An exclusive lease without tokens needs no more than two.
+    /// An exclusive lease without tokens needs only two.
     pub(super) fn words(&self) -> Arguments<'a> {
         let count = match (self.entry, self.tokens) {
             (Some(_), _) => 5,
@@ -249,7 +249,7 @@ impl<'a> RenewArguments<'a> {
     }
 }
 
-/// The call of `renew.lua`. With few keys it takes no tokens, and lets no waiters in.
+/// Returns the call of `renew.lua`. With few keys, it takes no tokens and admits no waiters.
 pub(super) fn renew_call<'a>(
     keys: &'a LockKeys<'a>,
     arguments: &'a Arguments<'a>,
@@ -258,14 +258,14 @@ pub(super) fn renew_call<'a>(
     let few = keys.of_a_lease(mode);
     let declared = match arguments.count {
         2 => few,
-        // Whether others poll is asked for tokens.
+        // The mark of polling processes is read only with tokens.
         4 => &keys.all,
         _ => keys.but_the_mark(),
     };
     Call::of(declared, arguments.words()).with_few(few)
 }
 
-/// An entry in the queue, without the owner token.
+/// Returns an entry of the queue, without the owner token.
 fn words_of(names: &Names, entry: Entry) -> Arg<'_> {
     let kind = match entry.mode {
         Mode::Exclusive => Last::Letter('x'),
@@ -281,7 +281,7 @@ fn words_of(names: &Names, entry: Entry) -> Arg<'_> {
 mod tests {
     use super::*;
 
-    /// A renewal that keeps a lease while its slot moves must not fail for a key that may be missing.
+    /// A renewal that extends a lease while its slot moves must not fail because of a key that may be missing.
     #[test]
     fn few_keys_are_those_that_exist_as_long_as_the_lease() {
         let all = ["l", "c", "q", "b", "h", "p", "r", "a"].map(Text);

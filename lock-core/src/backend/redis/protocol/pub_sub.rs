@@ -1,7 +1,7 @@
 //! The channels on which the server notifies a manager that one of its entries was granted.
 //!
-//! Grants are push messages of the third version of the protocol. Where a server speaks only the second one, waiters poll.
-//! Rejected: a second connection for those servers. Few need it, and two connections that must begin and end together take a
+//! Grants are push messages of the third version of the protocol. If a server speaks only the second one, waiters poll.
+//! Rejected: a second connection for those servers. Few need it, and two connections that must begin and end together need a
 //! mechanism of their own.
 
 use std::sync::Arc;
@@ -31,12 +31,13 @@ pub(crate) struct PubSubDispatch {
     manager: Arc<str>,
     grants: Arc<Grants>,
     kind: MessageKind,
-    /// The channels that are subscribed to one by one.
+    /// The channels that are subscribed to individually.
     channels: Option<Arc<SubscribedChannels>>,
 }
 
 impl PubSubDispatch {
-    /// A dispatch without a channel. `kind`: whether a message is a grant, or only a hint, after which the manager asks the server.
+    /// Creates a dispatch without a channel. `kind` says whether a message is a grant, or only a hint after which the manager
+    /// asks the server.
     pub(crate) fn new(manager: Arc<str>, grants: Arc<Grants>, kind: MessageKind) -> Self {
         Self {
             channel: "".into(),
@@ -81,7 +82,7 @@ impl ConnectionEvents for PubSubDispatch {
         &self.channel
     }
 
-    /// Takes a message that the server pushed. A message that is no grant is ignored.
+    /// Handles a message that the server pushed. Other messages than grants are ignored.
     fn pushed(&self, message: &PushInfo) {
         let [Value::BulkString(channel), rest @ ..] = &message.data[..] else {
             return;
@@ -230,7 +231,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_message_panics_and_what_is_read_is_what_was_written(
+        fn reading_a_message_never_panics_and_returns_what_was_written(
             bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64),
             number in proptest::num::u64::ANY,
             fencing in 0..LARGEST_TOKEN,

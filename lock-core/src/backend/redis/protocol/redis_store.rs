@@ -1,4 +1,4 @@
-//! What a store on Redis or Valkey has: its servers, and what is remembered of them.
+//! A store on Redis or Valkey: its servers, and the state that is remembered about them.
 
 use std::{
     fmt,
@@ -22,30 +22,30 @@ use crate::{
     runtime::executor::Executor,
 };
 
-/// Locks on one primary, wherever it is, or on those of a cluster.
+/// Locks on one primary, wherever it is, or on the primaries of a cluster.
 #[derive(Clone)]
 pub(crate) struct RedisStore(pub(crate) Arc<RedisState>);
 
 pub(crate) struct RedisState {
     pub(crate) executor: Executor,
     pub(crate) servers: RedisServers,
-    /// Which keys were contended lately.
+    /// Marks of the keys that were contended recently.
     ///
-    /// A key without contention is taken by plain commands, which cost the server half of what a script does. They cannot add an
-    /// entry to the queue, though: if the key is busy, that takes a second round trip. So for a key that was contended, the script is
-    /// sent at once.
+    /// A key without contention is taken by plain commands, which cost the server half as much as a script. They cannot add an
+    /// entry to the queue, though, so if the key is busy, that takes a second round trip. For a key that was contended, the
+    /// script is therefore sent at once.
     pub(crate) contended: Box<[AtomicBool]>,
     pub(crate) timing: Timing,
     pub(crate) scope: Scope,
-    /// Whether the server is one of several that vote: by scripts only, and without grants.
+    /// `true` if the server is one of several that vote, which use only scripts, and no grants.
     pub(crate) is_one_of_several: bool,
 }
 
-/// Some keys share a mark, which costs them speed and nothing else. Which ones is secret, as the hash of a key is, so that no client can
-/// slow down another's key by choosing its own.
+/// The number of marks. Some keys share a mark, which only costs them speed. Which keys do is secret, like the hash of a key,
+/// so that no client can slow down another's key by choosing its own.
 pub(crate) const MARKS: usize = 1024;
 
-/// Which keys locks have, and which of them stands for all.
+/// The keys that locks have, and the one that represents them in a check.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     pub(crate) prefix: String,
@@ -53,10 +53,10 @@ pub(crate) struct Scope {
     pub(crate) check_key: Option<String>,
 }
 
-/// What a manager needs from its servers.
+/// The settings of a manager for its servers.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
-    /// Where the manager's work runs.
+    /// The executor of the manager's work.
     pub(crate) executor: Executor,
     pub(crate) timing: Timing,
     pub(crate) security: Security,
@@ -67,7 +67,7 @@ pub(crate) struct Settings {
     pub(crate) scope: Scope,
 }
 
-/// Whether an acquire counts without the required replicas.
+/// The treatment of an acquire that lacks the required replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acked {
     Must,
@@ -75,7 +75,7 @@ pub(crate) enum Acked {
 }
 
 impl Scope {
-    /// The warning if no key stands for those of the locks.
+    /// Returns the warning if no key represents those of the locks.
     pub(crate) fn warning(&self) -> Option<Warning> {
         let is_unknown = self.prefix.is_empty() && self.check_key.is_none();
         is_unknown.then(|| {
@@ -88,7 +88,7 @@ impl Scope {
 }
 
 impl RedisStore {
-    /// Whether no other server can take this one's place unnoticed: neither sentinels nor a cluster name one.
+    /// Returns `true` if no other server can take this one's place unnoticed: neither sentinels nor a cluster name one.
     pub(crate) fn is_one_server(&self) -> bool {
         let only = self.0.servers.only();
         only.is_some_and(|server| server.connection.sentinels().is_none())
@@ -103,15 +103,15 @@ impl RedisStore {
         &self.0.contended[mark.unwrap_or(0)]
     }
 
-    /// Whether contention is expected for a key.
+    /// Returns `true` if contention is expected for a key.
     pub(crate) fn expects_others(&self, key: &LockKey) -> bool {
         self.mark_of(key).load(Relaxed)
     }
 
-    /// Notes whether others wanted a key.
+    /// Notes whether other requests wanted a key.
     pub(crate) fn note_others(&self, key: &LockKey, others: bool) {
         let mark = self.mark_of(key);
-        // The mark mostly stays as it is, and a write would remove it from the caches of other threads.
+        // The mark rarely changes, and a write would remove it from the caches of other threads.
         if mark.load(Relaxed) != others {
             mark.store(others, Relaxed);
         }

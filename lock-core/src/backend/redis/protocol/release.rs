@@ -1,7 +1,7 @@
-//! The release: one try, for every kind of lock, server and connection. The driver repeats it until it is certain.
+//! The release: one attempt, for every kind of lock, server and connection. The driver retries it until it is certain.
 //!
-//! It is polled like the acquire. If its future is dropped, or its reply never arrives, the driver tries again: a release compares the
-//! owner token, so any number of them has the effect of one.
+//! It is polled like the acquire. If its future is dropped, or its reply never arrives, the driver tries again. A release
+//! compares the owner token, so any number of releases has the effect of one.
 
 use redis::Value;
 
@@ -25,7 +25,7 @@ use crate::{
     failure::Failure,
 };
 
-/// Makes one try of a release, wherever the key is.
+/// Makes one attempt at a release, wherever the key is.
 pub(crate) fn release(store: &RedisStore, request: Release) -> Reply<Answered<ReleaseOutcome>> {
     let store = store.clone();
     Box::pin(async move {
@@ -58,7 +58,7 @@ pub(crate) fn release(store: &RedisStore, request: Release) -> Reply<Answered<Re
 }
 
 impl RedisStore {
-    /// The connection for a release: that of the acquire, if it may still be in flight.
+    /// Returns the connection for a release: that of the acquire, if the acquire may still be in flight.
     async fn session_to_release(
         &self,
         location: &KeyLocation,
@@ -88,12 +88,12 @@ async fn release_at(
         let by_commands = async move { location.release_by_commands(&connection, &request).await };
         return on_the_manager(&store.0.executor, by_commands).await;
     }
-    // That script is shared by several locks.
+    // One call of that script may release several locks.
     if known.forwards_all && goes_plainly(store, location, request) {
         let released = messages::release(location, ready, request).await;
         ready.expect_its_form(&released);
         let released = released?;
-        // A request waits for it, or the lock is not held any more.
+        // A request waits for the lock, or it is no longer held.
         store.note_others(&request.owner.key, released.is_none());
         if let Some(released) = released {
             return Ok(released);
@@ -110,8 +110,8 @@ async fn release_at(
     released
 }
 
-/// Whether the short script can release the lock, which leaves the queue alone: no request is expected to wait, and nothing else of the
-/// key may be in flight.
+/// Returns `true` if the short script, which does not change the queue, can release the lock: no request is expected to wait, and no
+/// other request for the key may be in flight.
 fn goes_plainly(store: &RedisStore, location: &KeyLocation, request: &Release) -> bool {
     request.owner.mode.is_alone()
         && request.result.is_none()

@@ -1,4 +1,4 @@
-//! Renewing many leases at once: one message to each server that has some of them, wherever their slots are now.
+//! The renewal of many leases at once, by one message to each server that has some of them, wherever their slots are now.
 
 use std::{sync::Arc, time::Duration};
 
@@ -102,7 +102,7 @@ async fn renew_at(
     for renewed in &renewals {
         connection.expect_its_form(id, renewed);
     }
-    let none = Failure::no_reply("the renewal has no reply");
+    let none = Failure::no_reply("the renewal got no reply");
     renewals.resize(batch.len(), Err(none));
     Ok(renewals)
 }

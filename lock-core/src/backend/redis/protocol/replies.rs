@@ -1,4 +1,4 @@
-//! What the servers' replies mean.
+//! The meaning of the servers' replies.
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     mode::LockMode,
 };
 
-/// An error reply of the server to a command about a lock.
+/// Returns the failure for an error reply of the server to a command about a lock.
 pub(crate) fn answered(error: &ServerError) -> Failure {
     let details = errors::shown_details(errors::details_of(error));
     match errors::code_of(error) {
@@ -31,13 +31,13 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
         "NOPERM" if errors::is_about_keys(&details) => errors::denied(format!(
             "NOPERM {details}: grant this user the keys that begin with the manager's prefix, as in `~lock:*`, and `~__lock_core__:*`"
         )),
-        // A script that replies this has changed nothing.
+        // A script with this reply has changed nothing.
         code if details.contains(OUT_OF_BOUNDS) => Failure::refused(format!("{code} {details}")),
         _ => errors::answered(error),
     }
 }
 
-/// An error reply of the server is a failure.
+/// Turns an error reply of the server into a failure.
 pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => Err(answered(&error)),
@@ -45,8 +45,8 @@ pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     }
 }
 
-/// The same for a request that may take a lock. A refusal settles all requests that left earlier on its connection, if none left on
-/// another connection.
+/// Like [`of_value`], for a request that may take a lock. A refusal settles all requests that were sent earlier on its
+/// connection, if none was sent on another connection.
 pub(crate) fn of_reply(
     value: Value,
     connection: ConnectionId,
@@ -59,7 +59,7 @@ pub(crate) fn of_reply(
     reply
 }
 
-/// A request on this connection has a final reply.
+/// Notes that a request on this connection has a final reply.
 pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
     if in_flight.is_settled_by(connection) {
         in_flight.note_all_answered();
@@ -68,12 +68,12 @@ pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
 
 /// The message about a key of another type.
 pub(crate) const NO_LOCK: &str =
-    "the key holds something that is no lock: choose another key or prefix";
+    "the key holds something that is not a lock: choose another key or prefix";
 
-/// The reply of the scripts if they cannot give a fencing token.
+/// The words of a script's reply if it cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
-/// The same where there are no scripts: `clock` is the key of the fencing clock.
+/// Returns the failure to give a fencing token where there are no scripts. `clock` is the key of the fencing clock.
 pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {
     let (millis, sequence) = (known / PER_MILLI, known % PER_MILLI);
     Failure::refused(format!(
@@ -82,14 +82,15 @@ pub(crate) fn far_behind(clock: &str, known: u64) -> Failure {
     ))
 }
 
-/// The key of the fencing clock holds something else, or an id that no token can exceed.
+/// Returns the failure for a fencing clock whose key holds something else, or an id that no token can exceed.
 pub(crate) fn no_clock(clock: &str) -> Failure {
     Failure::refused(format!(
-        "{OUT_OF_BOUNDS}: {clock} is no fencing clock, so another client must have written it. Run: DEL {clock}"
+        "{OUT_OF_BOUNDS}: {clock} is not a fencing clock, so another client must have written it. Run: DEL {clock}"
     ))
 }
 
-/// The replies to taking a key by plain commands: to `SET`, to `XADD`, and, where scripts run, to `EXISTS` of the queue.
+/// Collects the replies to the plain commands that take a key: `SET`, `XADD`, and, if scripts can be run, `EXISTS` of the
+/// queue.
 pub(crate) fn of_plain(replies: &mut [Value]) -> Result<PartReply, Failure> {
     let (value, id, has_queue) = match replies {
         [set, id] => (set, id, None),
@@ -103,7 +104,8 @@ pub(crate) fn of_plain(replies: &mut [Value]) -> Result<PartReply, Failure> {
     })
 }
 
-/// Reads them. If the key is busy, there is no outcome yet. `known`: the largest token that the process knew when it sent the request.
+/// Reads the replies to the plain commands. If the key is busy, there is no outcome yet. `known` is the largest token that the
+/// process knew when it sent the request.
 pub(crate) fn read_plain(
     reply: PartReply,
     connection: ConnectionId,
@@ -119,7 +121,7 @@ pub(crate) fn read_plain(
         Value::ServerError(error) => {
             drop(of_reply(Value::ServerError(error), connection, in_flight)?);
         }
-        // It is the reply to another request.
+        // This is the reply to another request.
         _ => return Err(errors::nonsense("an acquire")),
     }
     let outcome = match (reply.id.and_then(token), reply.has_queue) {
@@ -127,10 +129,10 @@ pub(crate) fn read_plain(
             tokens: FencingBlock::new(token, 1),
             ..Grant::ALONE
         }),
-        // The key is released by a script, which grants it to the first waiter. The next request is a script, too. It moves the clock
-        // on, or says why it cannot.
+        // The key is released by a script, which grants it to the first waiter. The next request is a script, too, and advances
+        // the clock, or reports why it cannot.
         (_, Some(_)) => AcquireOutcome::Undo,
-        // The next request finds the key, which holds its owner token, and moves the clock on.
+        // The next request finds its owner token in the key, and advances the clock.
         (_, None) => return Err(Failure::no_reply("the fencing clock gave no larger token")),
     };
     Ok(Some(Answered {
@@ -139,13 +141,13 @@ pub(crate) fn read_plain(
     }))
 }
 
-/// An id of a stream: milliseconds, and a number within them.
+/// Reads an id of a stream: milliseconds, and a sequence number within them.
 pub(crate) fn read_id(id: &Value) -> Option<(u64, u64)> {
     let (millis, sequence) = reply::text(id)?.split_once('-')?;
     Some((millis.parse().ok()?, sequence.parse().ok()?))
 }
 
-/// The fencing token of an id of the fencing clock, unless its number is too large for one.
+/// Returns the fencing token of an id of the fencing clock, unless the sequence number is too large for one.
 pub(crate) fn token((millis, sequence): (u64, u64)) -> Option<u64> {
     let token = millis.checked_mul(PER_MILLI)?.checked_add(sequence)?;
     (sequence < PER_MILLI && token < LARGEST_TOKEN).then_some(token)
@@ -169,7 +171,7 @@ pub(crate) fn read_acquired(
 }
 
 impl AcquireOutcome {
-    /// Whether the request found no other holder.
+    /// Returns `true` if the request found no other holder.
     pub(crate) fn found_it_free(&self) -> bool {
         matches!(self, Self::Granted(_) | Self::Done(_))
     }
@@ -196,8 +198,8 @@ pub(crate) fn read_outcome(reply: &Value) -> Option<AcquireOutcome> {
     if let [Value::Int(2), Value::BulkString(result)] = words {
         return Some(AcquireOutcome::Done(result.as_slice().into()));
     }
-    // The last word of a reply is the holder's label. Only the first reply to a waiter has none: it does not say whether the waiter
-    // is the next, and has no stamp, either.
+    // The last word of a reply is the holder's label. Only the first reply to a waiter has none; it also lacks a stamp, and
+    // does not say whether the waiter is next.
     let (numbers, holder) = match words {
         [numbers @ .., holder @ Value::BulkString(_)] => (numbers, label(holder)),
         numbers => (numbers, None),
@@ -206,7 +208,7 @@ pub(crate) fn read_outcome(reply: &Value) -> Option<AcquireOutcome> {
         [1, first, count] => {
             return Some(AcquireOutcome::Granted(read_fencing(first, count)?.into()));
         }
-        // Of a lock that is not exclusive.
+        // A lock that is not exclusive.
         [1, fencing, contended, permit, more] => {
             return Some(AcquireOutcome::Granted(Grant {
                 tokens: read_fencing(fencing, 1)?,
@@ -237,13 +239,14 @@ pub(crate) fn read_outcome(reply: &Value) -> Option<AcquireOutcome> {
     }))
 }
 
-/// The label of a holder, if it is one of ours.
+/// Returns the label of a holder, if it is one of ours.
 fn label(holder: &Value) -> Option<Arc<str>> {
     let label = Shown(reply::text(holder)?).to_string();
     (!label.is_empty()).then(|| label.into())
 }
 
-/// Accepts one token at least, and none beyond what an honest server reaches: every later token would have to be larger.
+/// Accepts at least one token, and none beyond what an honest server can reach, since every later token would have to be
+/// larger.
 pub(crate) fn read_fencing(first: i64, count: i64) -> Option<FencingBlock> {
     let (first, count) = (u64::try_from(first).ok()?, u32::try_from(count).ok()?);
     (0 < first && first < LARGEST_TOKEN && count > 0).then(|| FencingBlock::new(first, count))
@@ -272,7 +275,7 @@ pub(crate) fn read_renewed(reply: &Value) -> Result<Renewed, Failure> {
     })
 }
 
-/// What holds a key, if anything does, and for how long, `None`: without an expiry.
+/// The value of a key, if it exists, and how long it lasts (`None`: without an expiry).
 pub(crate) type SeenLock = Option<(String, Option<Duration>)>;
 
 /// The reply of `inspect.lua`.
@@ -326,13 +329,13 @@ pub(crate) fn read_sighting(reply: &Value) -> Result<Option<Sighting>, Failure> 
     Ok(Some(Sighting {
         mode,
         holders: found.holders,
-        // None is named if the set of holders was evicted.
+        // Empty if the set of holders was evicted.
         leases: found.leases.iter().map(|words| lease(words)).collect(),
         ..seen
     }))
 }
 
-/// A reply to PTTL: a missing expiry is a negative number.
+/// Reads a reply to PTTL, where a negative number means a missing expiry.
 pub(crate) fn time_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
@@ -371,7 +374,7 @@ mod tests {
     use crate::backend::redis::transport::reply::error;
 
     #[test]
-    fn a_value_of_the_wrong_form_is_no_reply() {
+    fn a_value_of_the_wrong_form_is_not_a_reply() {
         let odd = [
             Value::Nil,
             Value::Int(7),

@@ -1,6 +1,6 @@
-//! What is said about missing rights. The rights themselves are listed in one place, which each message points to.
+//! The messages about missing rights. The rights themselves are listed in one place, which each message points to.
 //!
-//! Rejected: a line for this user, deployment and version, which can be pasted. It took a connection of its own, and 130 lines.
+//! Rejected: a line for this user, deployment and version that can be pasted. It took a separate connection, and 130 lines.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 const LISTED: &str =
     "the section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)";
 
-/// Extends a failure for lack of rights by where the rights are listed.
+/// Adds to a failure for lack of rights where the rights are listed.
 pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
     let Some(reason) = errors::lack_of_rights(&failure) else {
         return failure;
@@ -26,12 +26,12 @@ pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
         "without `+eval +evalsha`: "
     };
     Failure::invalid(format!(
-        "this user of {} may not do all that locks need ({without}{reason}): grant it the rights that {LISTED}",
+        "this user of {} lacks rights that locks need ({without}{reason}): grant it the rights that {LISTED}",
         connection.address().shown()
     ))
 }
 
-/// The warning where scripts cannot be run.
+/// Returns the warning for a server where scripts cannot be run.
 pub(super) fn without_scripts(polling_pause: Duration) -> String {
     format!(
         "`EVAL` and `EVALSHA` cannot both be used, so there is no queue: waiters poll, about every {polling_pause:?} each, and are \

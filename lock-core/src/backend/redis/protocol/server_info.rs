@@ -1,4 +1,4 @@
-//! What a server reports about itself: whether it is the one that accepts writes, and whether it evicts keys.
+//! The report of a server about itself: whether it accepts writes, and whether it evicts keys.
 
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use crate::{
     moment::Moment,
 };
 
-/// How long a server may take to become the primary before it is asked again.
+/// The pause before a server that is not a primary yet is asked again.
 const PROMOTION_PAUSE: Duration = Duration::from_millis(100);
 
-/// Locks are keys with an expiry, which every eviction policy but one may delete.
+/// Returns a warning if the server may evict locks, which are keys with an expiry: every eviction policy but one may delete
+/// them.
 pub(super) fn eviction_warning(info: Option<&str>) -> Option<String> {
     let Some(info) = info else {
         return Some(
@@ -37,7 +38,7 @@ pub(super) fn eviction_warning(info: Option<&str>) -> Option<String> {
     }
 }
 
-/// A server as it was found. `info`: what it reports about itself.
+/// Returns a description of a server as it was found. `info` is its reply to `INFO`.
 pub(super) fn as_found(
     store: &RedisStore,
     current: &CurrentConnection,
@@ -53,7 +54,7 @@ pub(super) fn as_found(
         .capabilities
         .is_some_and(|known| known.scripts);
     let notifies = if store.0.servers.are_several() {
-        // On another connection, once a task waits. Redis 6 has no channels for that.
+        // Grants arrive on another connection, once a task waits. Redis 6 does not have the channels for that.
         let is_old = version
             .as_ref()
             .is_some_and(|version| version.starts_with("6."));
@@ -62,7 +63,7 @@ pub(super) fn as_found(
         current.known.is_subscribed
     };
     ServerInfo {
-        // With sentinels, the primary that they named.
+        // With sentinels, this is the primary that they named.
         address: current.address.shown().to_owned(),
         kind,
         version,
@@ -72,7 +73,7 @@ pub(super) fn as_found(
     }
 }
 
-/// Waits until the server is a primary, and returns what it reports about itself. If it may not be asked, it counts as a primary.
+/// Waits until the server is a primary, and returns its reply to `INFO`. If it may not be asked, it counts as a primary.
 pub(super) async fn expect_a_primary(
     store: &RedisStore,
     location: &KeyLocation,
@@ -80,7 +81,7 @@ pub(super) async fn expect_a_primary(
 ) -> Result<Option<String>, Failure> {
     let connection = &location.server.connection;
     let server = connection.address().shown();
-    // Bounded by the time for a connect, and one reply.
+    // Bounded by the time-out of a connect, and one reply.
     loop {
         let Some(info) = connection.info("default", store.within()).await? else {
             return Ok(None);
@@ -96,7 +97,7 @@ pub(super) async fn expect_a_primary(
             // The map of a cluster names the primaries, and may be stale.
             "slave" if store.0.servers.are_several() => return Ok(Some(info)),
             "slave" if CLOCK.now().after(PROMOTION_PAUSE) < until => {
-                // A name may lead to another server by then.
+                // The name may lead to another server by then.
                 connection.doubt();
                 sleep(PROMOTION_PAUSE).await;
             }

@@ -1,6 +1,6 @@
-//! A lock that is only tried: while a manager connects, and for a check.
+//! The trial lock, which is acquired and released while a manager connects, and for a check.
 //!
-//! The rights of a user are found by using them: a missing right is reported before the first lock needs it.
+//! The rights of a user are tested by using them, so that a missing right is reported before the first lock needs it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,18 +40,18 @@ use crate::{
     runtime::together::together,
 };
 
-/// Stands between the prefix and the name of a lock that is only tried.
+/// The text between the prefix and the name of a trial lock.
 const CHECK: &str = "__check__:";
 
-/// How long the lock of a check lasts if it is not released.
+/// How long a trial lock lasts if it is not released.
 const CHECK_TTL: Duration = Duration::from_secs(1);
 
 impl RedisStore {
-    /// Tries a lock on each server while a manager connects, and logs the server that was found. If no server was `reached`, that is
-    /// the failure.
+    /// Tries a lock on each server while a manager connects, and logs the server that was found. If no server was `reached`, it
+    /// fails with that failure.
     ///
-    /// Only permanent errors are a failure: a missing right, a command that the server does not know, or a key that holds something
-    /// else. In all other cases the locks themselves retry.
+    /// It also fails on permanent errors: a missing right, a command that the server does not know, or a key that holds
+    /// something else. In all other cases, the locks themselves retry.
     pub(crate) async fn try_out(
         &self,
         reached: Result<(), Failure>,
@@ -59,7 +59,7 @@ impl RedisStore {
     ) -> Result<(), Failure> {
         reached.map_err(|failure| rights::explained(&self.0.servers.any(), failure))?;
         let homes = self.0.servers.each();
-        // At the same time. A trial that is not awaited would leave its key until its ttl ends.
+        // All servers at the same time. A trial that is not awaited would leave its key until its ttl ends.
         let tried = together(homes.iter().map(|location| try_one(self, location, until))).await;
         for (location, tried) in homes.iter().zip(tried) {
             let info = tried.map_err(|failure| rights::explained(location, failure))?;
@@ -69,7 +69,8 @@ impl RedisStore {
     }
 }
 
-/// Returns what the server reports about itself. Only a permanent failure is one, and a server that stays a replica until then.
+/// Tries a lock on one server, and returns its reply to `INFO`. Fails only on a permanent error, or if the server is still a
+/// replica at `until`.
 async fn try_one(
     store: &RedisStore,
     location: &KeyLocation,
@@ -83,14 +84,14 @@ async fn try_one(
         Err(failure) if failure.is_transient() => tracing::warn!(
             server = address.shown(),
             ?failure,
-            "no lock could be taken just now; the locks themselves retry"
+            "no lock could be acquired at the moment; the locks themselves retry"
         ),
         tried => drop(tried?),
     }
     Ok(info)
 }
 
-/// Logs the server that was found, and what may do harm there.
+/// Logs the server that was found, and the settings that may harm locks there.
 fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>) {
     let Some(current) = location.server.connection.snapshot() else {
         return;
@@ -118,7 +119,7 @@ fn log_connected(store: &RedisStore, location: &KeyLocation, info: Option<&str>)
     }
 }
 
-/// The failure of one of several servers where scripts cannot run.
+/// Returns the failure of one of several servers where scripts cannot be run.
 pub(super) fn no_scripts() -> Failure {
     errors::denied(
         "several servers vote by scripts, and `EVAL` and `EVALSHA` cannot both be used: the user lacks `+eval +evalsha`, or \
@@ -127,11 +128,11 @@ pub(super) fn no_scripts() -> Failure {
     )
 }
 
-/// Does once what every lock does. Returns a warning if that took longer than its lease.
+/// Acquires, renews and releases a trial lock. Returns a warning if that took longer than its lease.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, or a reply never arrives, the key ends with its ttl.
+/// If the future is dropped, or a reply never arrives, the key expires after its ttl.
 pub(super) async fn try_a_lock(
     store: &RedisStore,
     location: &KeyLocation,
@@ -149,7 +150,7 @@ pub(super) async fn try_a_lock(
     let key = key_on(store, location);
     let is_check_key = store.0.scope.check_key.as_deref() == Some(&*key);
     let (own_key, clock) = (LockKey::new(&*key), store.0.servers.clock_of()(&key));
-    // Polling is right for its waiters, whether or not scripts may run here.
+    // This token says that waiters poll, which works with and without scripts.
     let label = location.server.connection.address().label();
     let token = OwnerTokens::of(label).next(Scheme::Deletes);
     let (mode, others) = (Mode::Exclusive, Arc::default());
@@ -164,7 +165,7 @@ pub(super) async fn try_a_lock(
         after: None,
     };
     let started = CLOCK.now();
-    // So it is acquired by the script, which the server knows from then on.
+    // This makes it use the script, which the server knows from then on.
     store.note_others(&own_key, true);
     let acquired = acquire::acquire(store, request, acked).await;
     let acquired = acquired.map_err(|failure| match failure {
@@ -173,19 +174,19 @@ pub(super) async fn try_a_lock(
         }
         other => other,
     })?;
-    // A key of other locks, too, may be busy. The rights are tried all the same.
+    // A key that other locks also use may be busy. The rights are tested nevertheless.
     let is_ours = matches!(acquired.outcome, AcquireOutcome::Granted(_));
-    // Longer than what is left at any time, so that the renewal has to change the key.
+    // Longer than the remaining time ever is, so that the renewal has to change the key.
     let renewal = Renew::without_tokens(&owner, CHECK_TTL + Duration::from_millis(1));
     let renewed = store.renew(vec![renewal], store.within()).await?;
-    // If the lease is gone by now, the release shows it.
+    // If the lease has ended by now, the release shows it.
     renewed.into_iter().collect::<Result<Vec<_>, _>>()?;
     let release = Release {
         owner,
         result: None,
         keep: None,
         known_fencing: 0,
-        // So it is released by the script for all cases, which the server knows from then on.
+        // This makes it use the general release script, which the server knows from then on.
         may_be_queued: true,
         valid_until: Moment::NEVER,
     };
@@ -203,14 +204,15 @@ pub(super) async fn try_a_lock(
     }
 }
 
-/// The key of the trial lock on a server: one that stands for those of the locks, if there is one here.
+/// Returns the key of the trial lock on a server: the one that represents those of the locks, if it is on this server.
 fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
     let (scope, servers, random) = (&store.0.scope, &store.0.servers, random_name());
     let reserved = || format!("{}{random}", location.names.check);
     let key = match (&scope.check_key, &*scope.prefix) {
         (Some(key), _) => key.clone(),
         (None, "") => reserved(),
-        // Of no effect if the prefix has a tag. A brace that the prefix leaves open changes the tag, and so the server of the key.
+        // Without effect if the prefix has a tag. A brace that the prefix leaves open changes the tag, and therefore the server
+        // of the key.
         (None, prefix) if location.names.are_of_a_slot() => {
             format!("{prefix}{CHECK}{{{}}}:{random}", tag_in(location.slot))
         }
@@ -220,15 +222,16 @@ fn key_on(store: &RedisStore, location: &KeyLocation) -> Arc<str> {
     if is_here { key } else { reserved() }.into()
 }
 
-/// Verifies that scripts may call all that they call, also for a lock that others wait for or share. In the middle of a script a
-/// refusal would leave the lock half done.
+/// Verifies that scripts may run all commands that they call, including those for a lock that others wait for or share. In the
+/// middle of a script, a refusal would leave the lock in an inconsistent state.
 async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let (names, random) = (&location.names, random_name());
     let key = Joined(&names.check, &random);
     let (keys, channel) = ([key], [Joined(&names.grants, ":check")]);
     let call = Call::of(&keys, &channel);
-    // The usual release is a script that the release of the trial lock does not run. The server is to know it before the first lock. What
-    // it refuses of that script, it refuses of the other one, too, which names the right.
+    // The usual release is a script that the release of the trial lock does not run, and the server should know it before the
+    // first lock. The server refuses nothing in this script that it does not also refuse in the trial script, which names the
+    // right.
     let (keys, token) = ([key; 2], [Text("")]);
     let nothing = Call::of(&keys, &token);
     let (tried, _) = tokio::join!(
@@ -239,7 +242,7 @@ async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let Some((name, words)) = refused else {
         return Ok(());
     };
-    // A user's name in the words of a refusal may be anything.
+    // A user's name in the words of a refusal may be any text.
     let is_refused = ["user executing the script", "ACL failure", "NOPERM"];
     let is_unknown =
         words.contains("nknown") && !is_refused.iter().any(|said| words.contains(said));

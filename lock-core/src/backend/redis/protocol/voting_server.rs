@@ -1,4 +1,4 @@
-//! One of several independent servers: the requests to it beside those to a single one, and its replies.
+//! One of several independent servers: the requests that a single server does not get, and their replies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,24 +34,24 @@ use crate::{
     fencing::in_tokens,
 };
 
-/// The prefix before the full key, for the name of the last process that asked while another had the lock.
+/// The prefix of the full key in the key that stores the name of the last process that asked while another had the lock.
 const ASKED: &str = "__lock_core__:asked:";
 
-/// The key of the fencing counter: the largest fencing token that the server accepted. It is no fencing clock, which only grows with
-/// the server's own time.
+/// The key of the fencing counter: the largest fencing token that the server accepted. It is not a fencing clock, which only
+/// grows with the server's own time.
 const ACCEPTED: &str = "__lock_core__:fence";
 
 /// The key of the server's marker.
 const WATCHED: &str = "__lock_core__:watched";
 
-/// What a client proposes to every server at the same time.
+/// The proposal of a client to every server at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Proposal {
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
-    /// How many fencing tokens are wanted.
+    /// The number of fencing tokens that are wanted.
     pub(crate) count: u32,
-    /// For how long other processes are to see that this one asks for the lock; zero: not at all.
+    /// How long other processes can see that this one asks for the lock; zero if they cannot.
     pub(crate) mark: Duration,
 }
 
@@ -60,55 +60,55 @@ pub(crate) struct Proposal {
 pub(crate) enum Vote {
     /// The asking process has the lock, with this number.
     Accepted { clock: u64, wanted: bool },
-    /// The number was not above the counter, or was far from the clock. `least`: the larger of counter and clock.
+    /// The number was not above the counter, or was far from the clock. `least` is the larger of counter and clock.
     Refused { least: u64, clock: u64 },
     /// Another process has the lock, for this long (`None`: without an expiry).
     Held { least: u64, left: Option<Duration> },
 }
 
-/// What a server reports about itself on a new connection.
+/// The identity of a server, as it reports it on a new connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerIdentity {
     pub(crate) connection: ConnectionId,
-    /// Random, and different after each start.
+    /// A random id that is different after each start.
     pub(crate) run_id: Arc<str>,
-    /// The time, in tokens.
+    /// The server's time, in tokens.
     pub(crate) clock: Option<u64>,
     /// The fencing counter.
     pub(crate) counter: Option<u64>,
 }
 
 impl RedisStore {
-    /// Connects with the first request.
+    /// Creates a store on one of several servers. It connects with the first request.
     pub(crate) fn one_of_several(named: &Named, settings: &Settings) -> Result<Self, LockError> {
         let store = Self::new(named, settings, None)?;
         let is_one = matches!(store.0.servers, RedisServers::One(_));
         if !is_one || store.place().server.connection.sentinels().is_some() {
             return Err(LockError::invalid(format!(
-                "`{}` is no server that is independent of the others: list single ones",
+                "`{}` is not a single, independent server: list the url of each server",
                 store.shown()
             )));
         }
         Ok(store)
     }
 
-    /// The location of all keys.
+    /// Returns the location of all keys.
     fn place(&self) -> KeyLocation {
         self.0.servers.any()
     }
 
-    /// Its address, without its secrets.
+    /// Returns the server's address, without its secrets.
     pub(crate) fn shown(&self) -> &str {
         self.0.servers.address().shown()
     }
 
-    /// Whether this is the connection on which the next request leaves.
+    /// Returns `true` if this is the connection on which the next request leaves.
     pub(crate) fn is_connected_by(&self, connection: ConnectionId) -> bool {
         let ready = self.place().server.connection.ready();
         ready.is_some_and(|ready| ready.id() == connection)
     }
 
-    /// Connects, if need be, and verifies which server it is.
+    /// Connects if necessary, and verifies which server it is.
     pub(crate) async fn identify(&self, within: Duration) -> Result<ServerIdentity, Failure> {
         let place = self.place();
         let asked = in_one_message([
@@ -124,7 +124,7 @@ impl RedisStore {
                 return Err(match error.code() {
                     "NOAUTH" => errors::wrong_credentials(self.0.servers.address()),
                     "NOPERM" => errors::denied(format!(
-                        "this user of {} may not run INFO, by which a restart is noticed: grant it `+info`",
+                        "this user of {} may not run INFO, which is needed to detect a restart: grant it `+info`",
                         self.shown()
                     )),
                     _ => answered(&error),
@@ -136,8 +136,8 @@ impl RedisStore {
         read_greeting(connection, &text, counter).ok_or_else(|| errors::no_redis(self.shown()))
     }
 
-    /// Writes to the server's marker for how long the client watched the server, if `marker` is still its beginning. Returns the
-    /// marker that is there then: a new one, if there was none about this run.
+    /// Writes to the server's marker how long the client has watched the server, if the marker still begins with `marker`.
+    /// Returns the resulting marker, which is a new one if there was none for this run.
     pub(crate) async fn mark(
         &self,
         run_id: &str,
@@ -164,8 +164,8 @@ impl RedisStore {
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
-    /// Returns the server's vote on tokens up to this number; none if its marker does not begin with `marker`. `in_flight` notes the
-    /// connection before the first byte leaves.
+    /// Returns the server's vote on tokens up to this number, or `None` if its marker does not begin with `marker`. `in_flight`
+    /// notes the connection before the first byte leaves.
     pub(crate) async fn propose(
         &self,
         proposal: &Proposal,
@@ -219,7 +219,7 @@ impl RedisStore {
         }
     }
 
-    /// The owner token in the key, and for how long.
+    /// Returns the owner token in the key, and how long it lasts.
     pub(crate) async fn see(&self, full_key: Arc<str>) -> Result<SeenLock, Failure> {
         self.place().look(&full_key).await
     }
@@ -235,7 +235,7 @@ fn read_greeting(
     Some(ServerIdentity {
         connection,
         run_id: field("run_id")?.into(),
-        // Not every server with this protocol reports it; each vote reports it, too.
+        // Not every server with this protocol reports its time here, but each vote does.
         clock: clock.map(|micros| in_tokens(Duration::from_micros(micros))),
         counter,
     })
@@ -269,7 +269,7 @@ mod tests {
     use crate::fencing::PER_MILLI;
 
     #[test]
-    fn a_reply_of_the_wrong_form_is_no_vote() {
+    fn a_reply_of_the_wrong_form_is_not_a_vote() {
         let array =
             |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
         for odd in [
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_has_all_that_the_vote_depends_on() {
+    fn a_greeting_has_everything_that_the_vote_depends_on() {
         let text = "# Server\r\nrun_id:abc\r\nserver_time_usec:17000\r\nuptime_in_seconds:-3\r\n";
         let greeting = read_greeting(ConnectionId::new(1), text, None).expect("whole");
         assert_eq!(

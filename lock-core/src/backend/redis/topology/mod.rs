@@ -284,7 +284,7 @@ mod tests {
             ("redis+cluster://:hunter2@[::1,b", "malformed"),
             (
                 "http+cluster://:hunter2@a",
-                "`http+cluster://` is no scheme",
+                "`http+cluster://` is not a scheme",
             ),
         ];
         all_are_refused(&refused);

@@ -1,7 +1,7 @@
-//! The credentials of a connection: asked for when it is made, and again before they end.
+//! The credentials of a connection: requested when it is made, and again before they expire.
 //!
-//! The open connection is authenticated anew by a timer in the task that watches it, and so ends with it. Rejected: the
-//! re-authentication of the crate `redis`, which ends for good after one failure.
+//! The open connection is reauthenticated by a timer in the task that watches it, so the timer ends with the connection.
+//! Rejected: the re-authentication of the crate `redis`, which stops for good after one failure.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
@@ -24,13 +24,13 @@ use crate::{
     failure::Failure,
 };
 
-/// The pause after a failure, and the shortest pause between two tries.
+/// The pause after a failure, and the shortest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest pause, even if credentials are valid for longer.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The credentials for a connection to this address, if it has any. Its caller bounds the time.
+/// Returns the credentials for a connection to this address, if it has any. The caller bounds the time.
 pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credentials>, Failure> {
     let Some(provider) = address.credentials().cloned() else {
         return Ok(None);
@@ -48,8 +48,8 @@ pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credenti
     )))
 }
 
-/// Authenticates an open connection anew whenever its credentials are about to end. A failure changes nothing while the server still
-/// accepts the connection. Never ends, so that it can run beside the watch until that ends.
+/// Reauthenticates an open connection whenever its credentials are about to expire. A failure changes nothing while the server
+/// still accepts the connection. Never returns, so that it can run beside the watch until that ends.
 pub(super) async fn keep_authenticated(
     connection: &Connection,
     address: &Address,
@@ -58,7 +58,7 @@ pub(super) async fn keep_authenticated(
     within: Duration,
 ) -> Infallible {
     let mut pause = first;
-    // One try after each pause, which lasts a second at least.
+    // One attempt after each pause, which lasts at least a second.
     while let Some(span) = pause {
         sleep(span).await;
         // The driver of a user's own client may not notice the end.
@@ -72,7 +72,7 @@ pub(super) async fn keep_authenticated(
             tracing::warn!(
                 server,
                 ?failure,
-                "a connection was not authenticated anew; trying again"
+                "a connection could not be reauthenticated; trying again"
             );
             Some(PAUSE)
         });
@@ -80,11 +80,12 @@ pub(super) async fn keep_authenticated(
     pending().await
 }
 
-/// Returns the time until the next credentials are asked for.
+/// Returns the time until the next credentials are requested.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped after the command was sent, the connection may be authenticated or not, and is tried again.
+/// If the future is dropped after the command was sent, the connection may be authenticated or not, and the next attempt
+/// authenticates it.
 async fn authenticate(
     connection: &Connection,
     address: &Address,
@@ -105,7 +106,7 @@ async fn authenticate(
     match &replies[..] {
         [Value::Okay] => Ok(due(&credentials)),
         [Value::ServerError(error)] => Err(errors::refused(error, address)),
-        // A transaction that was given up half way is still open. The next connection logs in, and has none.
+        // A transaction that was abandoned halfway is still open. The next connection logs in without one.
         [Value::SimpleString(word)] if word == "QUEUED" => {
             connection.traffic.retire();
             Ok(None)
@@ -114,7 +115,7 @@ async fn authenticate(
     }
 }
 
-/// The time until the next credentials are asked for.
+/// Returns the time until the next credentials are requested.
 pub(super) fn due(credentials: &Credentials) -> Option<Duration> {
     let valid_for = credentials.valid_for?;
     Some((valid_for / 5).saturating_mul(4).clamp(PAUSE, LONGEST))
@@ -136,7 +137,7 @@ mod tests {
         traffic::{NoReply, Traffic},
     };
 
-    /// The result of an authentication to which a server replies so, and whether the connection was retired.
+    /// Returns the result of an authentication to which a server sends this reply, and whether the connection was retired.
     async fn authenticated(reply: &str) -> (Result<Option<Duration>, Failure>, bool) {
         let (ours, mut server) = duplex(1 << 10);
         let traffic = Arc::<Traffic>::default();
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_with_a_transaction_that_was_given_up_is_replaced() {
+    async fn a_connection_with_an_abandoned_transaction_is_replaced() {
         assert!(matches!(
             authenticated("+QUEUED\r\n").await,
             (Ok(None), true)

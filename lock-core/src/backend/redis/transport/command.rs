@@ -1,7 +1,8 @@
-//! Commands, encoded as a server reads them.
+//! Commands, encoded in the form that a server reads.
 //!
-//! Rejected: `Cmd` and `Pipeline` of the crate `redis`. They allocate for each command and copy each word twice, which is a quarter of
-//! the allocations of a free lock. A handle of the crate, for a user's own client, gets the words of what is encoded here.
+//! Rejected: `Cmd` and `Pipeline` of the crate `redis`. They allocate for each command and copy each word twice, which accounts
+//! for a quarter of the allocations of a free lock. A handle of the crate, for a user's own client, gets the words of the
+//! commands encoded here.
 
 use std::{fmt, io::Write, time::Duration};
 
@@ -14,9 +15,9 @@ use crate::backend::redis::transport::incoming::words_of;
 pub(crate) enum Arg<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
-    /// One that is written without a copy of it. It may be a secret.
+    /// A word that is written without being copied. It may be a secret.
     Written(&'a dyn WriteWord),
-    /// One word of two pieces.
+    /// One word, joined from two pieces.
     Joined(&'a str, &'a str),
     /// One word: a text, two numbers, and what follows them, with spaces between them.
     Spaced(&'a str, [u64; 2], Last),
@@ -30,7 +31,7 @@ pub(crate) enum Last {
     Number(u16),
 }
 
-/// Something that is a word of a command.
+/// A value that can be written as a word of a command.
 pub(crate) trait WriteWord: Sync {
     /// Writes the word. Writing to memory does not fail.
     fn write_to(&self, word: &mut dyn Write);
@@ -50,10 +51,10 @@ impl fmt::Debug for Commands {
     }
 }
 
-/// For how many bytes of a word there is room from the start. Longer commands grow.
+/// The bytes initially allocated for each word. Longer commands grow.
 const USUAL_WORD: usize = 32;
 
-/// Makes a command of words in several lists.
+/// Makes a command from the words of several lists.
 pub(crate) fn command(words: &[&[Arg<'_>]]) -> Commands {
     let count: usize = words.iter().map(|list| list.len()).sum();
     let mut command = Commands {
@@ -64,7 +65,7 @@ pub(crate) fn command(words: &[&[Arg<'_>]]) -> Commands {
     command
 }
 
-/// Joins commands to one message.
+/// Joins commands into one message.
 pub(crate) fn in_one_message(commands: impl IntoIterator<Item = Commands>) -> Commands {
     let mut commands = commands.into_iter();
     let mut message = commands.next().unwrap_or_default();
@@ -83,7 +84,7 @@ impl Commands {
         &self.bytes
     }
 
-    /// Removes all commands, and keeps the room unless it is larger than this.
+    /// Removes all commands, and retains the allocation unless it is larger than this.
     pub(super) fn clear(&mut self, most_room: usize) {
         if self.bytes.capacity() > most_room {
             self.bytes = Vec::new();
@@ -98,7 +99,7 @@ impl Commands {
         self.count += other.count;
     }
 
-    /// Adds a command of words in several lists.
+    /// Adds a command made from the words of several lists.
     pub(crate) fn add(&mut self, words: &[&[Arg<'_>]]) {
         self.begin(words.iter().map(|list| list.len()).sum());
         for word in words.iter().copied().flatten() {
@@ -106,7 +107,7 @@ impl Commands {
         }
     }
 
-    /// Begins a command of so many words, which follow by [`word`](Self::word).
+    /// Begins a command of this many words, which are then added by [`word`](Self::word).
     pub(crate) fn begin(&mut self, words: usize) {
         self.header(b'*', words);
         self.count += 1;
@@ -134,7 +135,7 @@ impl Commands {
                 drop(write!(self.bytes, "{text} {one} {other} {last}"));
             }
         }
-        // Its length is known only now, so its header moves before it.
+        // The length of the word is known only now, so its header is moved in front of it.
         let end = self.bytes.len();
         self.header(b'$', end - start);
         let header = self.bytes.len() - end;
@@ -164,7 +165,7 @@ impl Commands {
         self.bytes.extend_from_slice(&line[start - 1..]);
     }
 
-    /// The same commands for a handle of the crate `redis`, which encodes them again.
+    /// Returns the commands for a handle of the crate `redis`, which encodes them again.
     pub(super) fn to_pipeline(&self) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(self.count);
         for words in words_of(&self.bytes) {
@@ -178,7 +179,7 @@ impl Commands {
     }
 }
 
-/// Whole milliseconds, rounded up: an expiry that is a little late is safe, but an expiry of zero would delete the key.
+/// Returns whole milliseconds, rounded up: an expiry that is a little late is safe, but an expiry of zero would delete the key.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
 //! One connection: a session of ours, or a handle of a user's own client.
 //!
-//! Both have one socket for their whole life, and execute requests first in, first out. On a handle of the crate `redis`, that rests on
-//! facts that the crate does not document: the tests in `facts.rs` hold them. Its replies cannot be verified after one was late,
-//! so a late reply ends such a connection.
+//! Both have one socket for their whole life, and execute requests first in, first out. On a handle of the crate `redis`, this
+//! relies on facts that the crate does not document; the tests in `facts.rs` check them. Its replies cannot be verified after
+//! one was late, so a late reply ends such a connection.
 
 use std::{
     future::poll_fn,
@@ -36,10 +36,10 @@ use crate::{
     runtime::catch_panic::catch_panic,
 };
 
-/// How often requests look whether they are late, at least.
+/// The longest interval at which requests check whether they are late.
 const LONGEST_TICK: Duration = Duration::from_millis(100);
 
-/// How long the task of a session has to run, before the manager's thread takes over what it waits for.
+/// How long the task of a session has to run before the manager's thread takes over its work.
 const SHORT_WAIT: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -47,11 +47,11 @@ pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
     line: Line,
     pub(crate) traffic: Arc<Traffic>,
-    /// Whether requests may use the connection. The end of an unused connection is not reported.
+    /// `true` if requests may use the connection. The end of an unused connection is not reported.
     pub(super) in_use: AtomicBool,
 }
 
-/// A connection that is ready for use, and what is known of its server. Dropping this closes the connection.
+/// A connection that is ready for use, with everything known about its server. Dropping this closes the connection.
 #[derive(Debug)]
 pub(crate) struct CurrentConnection {
     pub(crate) connection: Arc<Connection>,
@@ -68,11 +68,11 @@ impl Drop for CurrentConnection {
     }
 }
 
-/// What carries requests.
+/// The carrier of the requests.
 #[derive(Debug)]
 pub(super) enum Line {
     Session(Session),
-    /// Of a user's own client, which drives it.
+    /// A handle of a user's own client, which drives it.
     Client(MultiplexedConnection),
 }
 
@@ -85,7 +85,7 @@ impl Drop for Connection {
     }
 }
 
-/// A request on a user's own client. Its drop counts it as answered.
+/// A request on a user's own client. Dropping it counts it as answered.
 struct InClient<'a>(&'a Traffic);
 
 impl Drop for InClient<'_> {
@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// The session, unless a user's own client has the connection.
+    /// Returns the session, unless the connection belongs to a user's own client.
     pub(crate) fn session(&self) -> Option<&Session> {
         match &self.line {
             Line::Session(session) => Some(session),
@@ -171,15 +171,16 @@ impl Connection {
 
     /// Waits for the reply to a request, which leaves when this future is first polled, on any thread.
     ///
-    /// If no reply has arrived at `until`, the result is [`NoReply::Late`] with the next tick of the watch. So the future contains
-    /// nothing of the caller's runtime.
+    /// If no reply has arrived by `until`, the result is [`NoReply::Late`] at the next tick of the watch. This way the future
+    /// depends on nothing of the caller's runtime.
     ///
-    /// The end of the connection does not always end the future of the crate `redis`: the driver of a user's own client may run for
-    /// ever.
+    /// The end of the connection does not always end the future of the crate `redis`: the driver of a user's own client may run
+    /// forever.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may be executed.
+    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the commands may still be
+    /// executed.
     async fn reply<T>(
         &self,
         reply: impl Future<Output = Option<T>>,
@@ -190,7 +191,7 @@ impl Connection {
         // Created before the connection is checked, so that the tick that follows the connection's end is not missed.
         let mut tick = pin!(traffic.tick.notified());
         let broken = || NoReply::Broken("the connection has ended".into());
-        // The request leaves even if the task has used up its budget of tokio.
+        // The request leaves even if the task has used up its tokio budget.
         unconstrained(poll_fn(|context| {
             if let Poll::Ready(reply) = reply.as_mut().poll(context) {
                 let ended = || traffic.ended().unwrap_or_else(broken);
@@ -216,14 +217,15 @@ impl Connection {
         .await
     }
 
-    /// Verifies that the replies to all earlier requests are in their places. A handle of a user's own client cannot.
+    /// Verifies that the replies to all earlier requests are in their places. This is impossible on a handle of a user's own
+    /// client.
     pub(super) fn probe(&self) {
         if let Line::Session(session) = &self.line {
             session.probe();
         }
     }
 
-    /// Notes that a reply was late. If it is lost, all later ones are taken for those of other requests.
+    /// Notes that a reply was late. If it is lost, all later ones are attributed to the wrong requests.
     pub(super) fn note_late(&self) {
         match &self.line {
             Line::Session(session) => session.probe(),
@@ -243,8 +245,8 @@ impl Connection {
 
     /// Watches the connection until it is over, on the manager's thread.
     ///
-    /// `silent` is called if no reply has arrived for two command time-outs, with requests in flight all the time: then the connection
-    /// is dead. `left` is called once, as soon as nothing more is sent on this connection.
+    /// `silent` is called if no reply has arrived for two command time-outs while requests were in flight all the time, which
+    /// means that the connection is dead. `left` is called once, as soon as nothing more is sent on this connection.
     pub(super) async fn watch(
         &self,
         command_timeout: Duration,
@@ -256,12 +258,12 @@ impl Connection {
         let mut tick = interval(pause);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut retired, mut polls) = (None::<Moment>, None);
-        // Ticks are counted, and not time: if this process is stopped, the server is not silent.
+        // Ticks are counted rather than time: while this process is stopped, the server is not silent.
         let (mut last, mut quiet) = (traffic.last_reply(), 0);
         while !traffic.has_ended() {
             tokio::select! {
                 biased;
-                // First: it is ready seldom, and changes may be frequent.
+                // Polled first, because it is rarely ready, and changes may be frequent.
                 _ = tick.tick() => {
                     catch_panic(|| traffic.tick.notify_waiters());
                     let replied = traffic.last_reply();

@@ -1,4 +1,4 @@
-//! What a connection brings beside replies: push messages, its beginning and its end.
+//! The events of a connection other than replies: push messages, its beginning and its end.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use redis::PushInfo;
 
 use crate::{backend::redis::transport::capabilities::Capabilities, telemetry};
 
-/// Takes what happens on connections to a server. Called with no mutex held.
+/// Receives the events of the connections to a server. Called with no mutex held.
 pub(crate) trait ConnectionEvents: fmt::Debug + Send + Sync {
-    /// The channel that a connection subscribes to before it is used, if it is for push messages, too.
+    /// Returns the channel that a connection subscribes to before it is used, if it also receives push messages.
     fn channel(&self) -> &str {
         Default::default()
     }
@@ -22,19 +22,19 @@ pub(crate) trait ConnectionEvents: fmt::Debug + Send + Sync {
     /// A connection is ready, and these commands can be used on it.
     fn opened(&self, _capabilities: Capabilities) {}
 
-    /// There is a connection from now on.
+    /// A connection has been made.
     fn connected(&self) {}
 
     /// A connection that was in use has ended.
     fn disconnected(&self) {}
 
-    /// After the end of a connection, no other one could be made.
+    /// After the end of a connection, no new one could be made.
     fn out_of_reach(&self, server: &str, cause: &str) {
         telemetry::out_of_reach(server, cause, 0, None);
     }
 }
 
-/// For connections of which nothing but replies is wanted.
+/// The events of connections that are used only for replies; it ignores them.
 #[derive(Debug)]
 pub(crate) struct RepliesOnly;
 

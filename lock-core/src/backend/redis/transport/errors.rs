@@ -1,4 +1,4 @@
-//! What the errors of servers and connections mean for the caller of a request. No failure quotes a secret.
+//! The meaning of server and connection errors for the caller of a request. No failure quotes a secret.
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ impl Failure {
     }
 }
 
-/// The node to try instead, if the failure is a redirect.
+/// Returns the node to try instead, if the failure is a redirect.
 pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
     match failure {
         Failure::NotNow(source) => source.downcast_ref(),
@@ -31,7 +31,7 @@ pub(crate) fn redirect(failure: &Failure) -> Option<&Redirect> {
     }
 }
 
-/// A refusal that this process does something about.
+/// A refusal to which this process reacts.
 #[derive(Debug)]
 enum Denial {
     /// The user lacks a right.
@@ -49,12 +49,12 @@ impl fmt::Display for Denial {
 
 impl Error for Denial {}
 
-/// The failure for lack of a right.
+/// Returns the failure for lack of a right.
 pub(crate) fn denied(reason: String) -> Failure {
     Failure::Refused(Arc::new(Denial::OfRights(reason)))
 }
 
-/// What the server refuses, if the failure is for lack of a right.
+/// Returns what the server refuses, if the failure is for lack of a right.
 pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
     match failure {
         Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
@@ -73,15 +73,15 @@ pub(crate) fn of_a_cluster(address: &Address) -> Failure {
     ))
 }
 
-/// A command has no reply. Unless it never left, it is unknown whether it was executed.
+/// Returns the failure of a command without a reply. Unless it never left, it is unknown whether it was executed.
 pub(crate) fn no_value(none: &NoReply, address: &Address, within: Duration) -> Failure {
     match none {
         NoReply::Broken(why) | NoReply::Cut(why) | NoReply::Unacceptable(why) => {
             Failure::no_reply(format!("the connection to {address} broke: {why}"))
         }
-        NoReply::Nonsense => {
-            Failure::no_reply(format!("what {address} sent is not the Redis protocol"))
-        }
+        NoReply::Nonsense => Failure::no_reply(format!(
+            "{address} sent bytes that are not the Redis protocol"
+        )),
         NoReply::Late => late(address, within),
         NoReply::NotSent => Failure::not_now("nothing more can be sent on this connection"),
     }
@@ -91,10 +91,10 @@ pub(crate) fn late(address: &Address, within: Duration) -> Failure {
     Failure::no_reply(format!("no reply from {address} within {within:?}"))
 }
 
-/// No connection was made in time.
+/// Returns the failure of a connection that was not made in time.
 pub(crate) fn unconnected(address: &Address, within: Duration) -> Failure {
     let hint = match address.transport {
-        // A server without TLS takes the TLS bytes for a command, and may wait for its end.
+        // A server without TLS mistakes the TLS bytes for a command, and may wait for its end.
         #[cfg(feature = "tls")]
         Transport::Tls(_) => ": is it a port for TLS?",
         _ => "",
@@ -113,7 +113,7 @@ pub(crate) fn unreachable(error: &io::Error, address: &Address) -> Failure {
     }
 }
 
-/// No reply during the handshake, when no request has left yet.
+/// Returns the failure of a handshake without a reply. No request has left yet.
 pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     match none {
         NoReply::Broken(why) | NoReply::Cut(why) => {
@@ -136,12 +136,12 @@ pub(crate) fn handshake(none: &NoReply, address: &Address) -> Failure {
     }
 }
 
-/// The server refuses the handshake. The error's details may quote the password.
+/// Returns the failure of a handshake that the server refuses. The error's details may quote the password.
 pub(crate) fn refused(error: &ServerError, address: &Address) -> Failure {
     refused_for(error.code(), details_of(error), address)
 }
 
-/// The same for the greeting that a user's own client sends.
+/// Returns the failure of a greeting sent by a user's own client, like [`refused`].
 pub(crate) fn ungreeted(error: &RedisError, address: &Address) -> Failure {
     let none = match (error.kind(), error.code()) {
         (_, Some(code)) => {
@@ -157,13 +157,13 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
     let details = shown_details(details);
     match code {
         "WRONGPASS" | "NOAUTH" => wrong_credentials(address),
-        // In the words of Envoy.
+        // The words of Envoy.
         "ERR" if details == "invalid password" => wrong_credentials(address),
         "NOPERM" => denied(format!(
             "{address} refuses the connection: {code} {details}"
         )),
         _ if details.contains("without any password configured") => Failure::invalid(format!(
-            "{address} has no password, but the url gives one: take it out of the url"
+            "{address} has no password, but the url gives one: remove it from the url"
         )),
         _ if is_transient(code, &details) || is_out_of_reach(code, &details) => {
             Failure::not_now(format!("{address} refuses connections: {code} {details}"))
@@ -174,7 +174,7 @@ fn refused_for(code: &str, details: &str, address: &Address) -> Failure {
     }
 }
 
-/// An error reply of the server to a command.
+/// Returns the failure for an error reply of the server to a command.
 pub(crate) fn answered(error: &ServerError) -> Failure {
     if let Some(redirect) = Redirect::read(error) {
         return Failure::NotNow(Arc::new(redirect));
@@ -193,7 +193,7 @@ pub(crate) fn answered(error: &ServerError) -> Failure {
     }
 }
 
-/// An error reply of the server is a failure.
+/// Turns an error reply of the server into a failure.
 pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => Err(answered(&error)),
@@ -201,7 +201,7 @@ pub(crate) fn of_value(value: Value) -> Result<Value, Failure> {
     }
 }
 
-/// An error's code. Redis 6 wraps the error of a command inside a script in an error of the script.
+/// Returns an error's code. Redis 6 wraps the error of a command inside a script in an error of the script.
 pub(crate) fn code_of(error: &ServerError) -> &str {
     let details = details_of(error);
     if !details.starts_with("Error running script") {
@@ -214,18 +214,18 @@ pub(crate) fn code_of(error: &ServerError) -> &str {
     if is_code { code } else { error.code() }
 }
 
-/// The text of an error after its code.
+/// Returns the text of an error after its code.
 pub(crate) fn details_of(error: &ServerError) -> &str {
     error.details().unwrap_or_default()
 }
 
-/// Whether the server, or a proxy before it, does not know the command.
+/// Returns `true` if the server, or a proxy before it, does not know the command.
 pub(crate) fn is_unknown_command(error: &ServerError) -> bool {
     let details = details_of(error);
     details.to_lowercase().contains("unknown command")
 }
 
-/// Whether this user cannot run the command at all, whatever its arguments.
+/// Returns `true` if this user cannot run the command at all, whatever its arguments.
 pub(crate) fn is_unavailable_command(error: &ServerError) -> bool {
     let details = details_of(error).to_lowercase();
     let words = ["unsupported", "not supported", "not allowed", "disabled"];
@@ -234,14 +234,14 @@ pub(crate) fn is_unavailable_command(error: &ServerError) -> bool {
         || error.code() == "NOPERM" && !is_about_keys(details_of(error))
 }
 
-/// Whether these are the words of a server or proxy that has no such command. Each proxy has its own; a server that has the command
-/// begins the reply with a code of its own.
+/// Returns `true` if these are the words of a server or proxy that does not have the command. Each proxy has its own words; a server that
+/// has the command begins its reply with a specific code.
 pub(crate) fn is_refused_by_proxy(error: &ServerError) -> bool {
     let code = error.code();
     is_unknown_command(error) || code == "ERR" || code.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// The server has no commands that give fencing tokens.
+/// Returns the failure for a server without commands that give fencing tokens.
 pub(crate) fn no_streams(server: impl fmt::Display) -> Failure {
     Failure::invalid(format!(
         "{server} has no streams (`XADD`), which fencing tokens are taken from: use Redis 6.2 or later, Valkey, or a server that has \
@@ -249,15 +249,15 @@ pub(crate) fn no_streams(server: impl fmt::Display) -> Failure {
     ))
 }
 
-/// The keys of one lock are on several servers behind this one.
+/// Returns the failure for an endpoint that spreads the keys of one lock over several servers.
 fn several_shards(text: &str) -> Failure {
     Failure::invalid(format!(
-        "this server is an endpoint in front of several shards ({text}): add `?sharded=true` to its url, unless that is there, or switch \
+        "this server is an endpoint in front of several shards ({text}): add `?sharded=true` to its url, unless it is there already, or switch \
          its database to the OSS cluster policy and write `redis+cluster://`"
     ))
 }
 
-/// Whether the server would run the command with another key or script: it knows the command, and the user may use it.
+/// Returns `true` if the server would run the command with another key or script: it knows the command, and the user may use it.
 pub(crate) fn is_for_its_key_or_script(error: &ServerError) -> bool {
     let code = error.code();
     Redirect::read(error).is_some()
@@ -265,19 +265,19 @@ pub(crate) fn is_for_its_key_or_script(error: &ServerError) -> bool {
         || code == "NOPERM" && is_about_keys(details_of(error))
 }
 
-/// Whether a `NOPERM` is about keys, and not about the command.
+/// Returns `true` if a `NOPERM` is about keys, and not about the command.
 pub(crate) fn is_about_keys(details: &str) -> bool {
     details.contains("access") && details.contains("key")
 }
 
-/// The part of an error's details that may be shown. The error for an unknown command quotes its arguments, with
-/// secrets among them.
+/// Returns the part of an error's details that may be shown. The error for an unknown command quotes its arguments, which may
+/// include secrets.
 pub(crate) fn shown_details(details: &str) -> String {
     let quoted = details.find(", with args beginning with");
     redact(&details[..quoted.unwrap_or(details.len())])
 }
 
-/// A reply has a form that its request cannot have.
+/// A reply whose form does not fit its request.
 #[derive(Debug)]
 struct WrongForm(String);
 
@@ -289,36 +289,36 @@ impl fmt::Display for WrongForm {
 
 impl Error for WrongForm {}
 
-/// A reply of a form that no server of this kind sends: it is unknown what was executed.
+/// Returns the failure for a reply of a form that no server of this kind sends. It is unknown what was executed.
 pub(crate) fn nonsense(what: &str) -> Failure {
     Failure::NoReply(Arc::new(WrongForm(what.to_owned())))
 }
 
-/// Whether the failure is a reply of the wrong form.
+/// Returns `true` if the failure is a reply of the wrong form.
 pub(crate) fn is_nonsense(failure: &Failure) -> bool {
     matches!(failure, Failure::NoReply(source) if source.is::<WrongForm>())
 }
 
-/// What came is not the Redis protocol. That is final if no server at this address ever spoke it. Otherwise it passes: a reply was
-/// damaged, or a proxy answered by itself.
+/// Returns the failure for bytes that are not the Redis protocol. It is final if no server at this address ever spoke it.
+/// Otherwise it is temporary: a reply was damaged, or a proxy answered by itself.
 fn garbled(address: &Address) -> Failure {
     if address.has_spoken() {
         return Failure::not_now(format!(
-            "{address} does not speak the Redis protocol at the moment, as it did before"
+            "{address} does not speak the Redis protocol at the moment, although it did before"
         ));
     }
     no_redis(address)
 }
 
-/// A reply has a form that no Redis server sends.
+/// Returns the failure for a reply of a form that no Redis server sends.
 pub(crate) fn no_redis(server: impl fmt::Display) -> Failure {
     Failure::invalid(format!(
         "{server} does not speak the Redis protocol: is it the right port?"
     ))
 }
 
-/// The server refuses credentials. Those of a provider may be others the next time: a token had just expired, or the server did not
-/// know it yet.
+/// Returns the failure for credentials that the server refuses. A provider may return different ones the next time: a token may
+/// have just expired, or the server may not have known it yet.
 pub(crate) fn wrong_credentials(address: &Address) -> Failure {
     let provider = address.credentials();
     if provider.is_some_and(|provider| !is_fixed(&**provider)) {
@@ -333,13 +333,13 @@ pub(crate) fn wrong_credentials(address: &Address) -> Failure {
     ))
 }
 
-/// Whether the provider may return other credentials if it is asked again.
+/// Returns `true` if the provider may return different credentials if it is asked again.
 pub(crate) fn is_for_credentials(failure: &Failure) -> bool {
     matches!(failure, Failure::NotNow(source)
         if matches!(source.downcast_ref(), Some(Denial::OfCredentials(_))))
 }
 
-/// Errors that pass by themselves: while loading, failing over, out of memory, or busy with a script.
+/// Returns `true` if the error goes away by itself: the server is loading, failing over, out of memory, or busy with a script.
 fn is_transient(code: &str, details: &str) -> bool {
     matches!(
         code,
@@ -356,7 +356,7 @@ fn is_transient(code: &str, details: &str) -> bool {
     ) || details.contains("max number of clients reached")
 }
 
-/// Whether a proxy does not reach the server. Of a command that changes something, it is then unknown whether it was executed.
+/// Returns `true` if a proxy cannot reach the server. It is then unknown whether a command that changes something was executed.
 fn is_out_of_reach(code: &str, details: &str) -> bool {
     let words = ["upstream", "Connection refused", "Connection timed out"];
     words
@@ -370,7 +370,7 @@ mod tests {
     use crate::backend::redis::transport::{redirect::NodeRole, reply::error};
 
     #[test]
-    fn an_error_inside_a_script_keeps_its_code_on_an_old_server_too() {
+    fn an_error_inside_a_script_keeps_its_code_even_on_an_old_server() {
         let wrapped = "ERR Error running script (call to f_0123): @user_script:25: @user_script: 25: -OOM command not allowed \
                        when used memory > 'maxmemory'.";
         assert_eq!(code_of(&error(wrapped)), "OOM");

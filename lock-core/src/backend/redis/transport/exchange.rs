@@ -1,14 +1,14 @@
-//! Which requests leave in which message, and which reply belongs to whom. Pure: `session.rs` moves the bytes.
+//! The assignment of requests to messages, and of replies to requests. It is pure; `session.rs` does the I/O.
 //!
 //! Messages leave in the order in which their requests were queued, and replies arrive in the order of the messages. Two rules make
 //! this fast under load:
 //!
-//! - Neighbours that may share a message do: most of the cost of a request is the overhead of its message.
-//! - At most half of the requests that are in flight leave together, so that the server works on one half while the other is made.
+//! - Neighbouring requests share a message if they may, since most of the cost of a request is the overhead of its message.
+//! - At most half of the requests in flight leave together, so that the server works on one half while the other is prepared.
 //!
-//! A peer that loses a reply, and keeps the connection, shifts all later ones: the `OK` to one `SET` is taken for that to another. Only a
-//! time-out shows it. So after one, a PING with a text of its own follows, and replies are withheld until its reply is in its place. If
-//! the server was only slow, that reply arrives right after the late ones.
+//! A peer that loses a reply but keeps the connection shifts all later ones: the `OK` to one `SET` is mistaken for that to
+//! another. Only a time-out reveals this. After a time-out, a PING with a unique text is therefore sent, and replies are
+//! withheld until its reply is in its place. If the server was only slow, that reply arrives right after the late ones.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -24,16 +24,16 @@ use crate::{
     runtime::catch_panic::catch_panic,
 };
 
-/// How many requests a message has at most. The server does nothing else while it executes them: 0.2 ms.
+/// The largest number of requests in a message. The server does nothing else while it executes them, which takes 0.2 ms.
 pub(crate) const MOST_IN_A_MESSAGE: usize = 64;
 
-/// With fewer requests in flight, none waits for another one to share a message with.
+/// With fewer requests in flight, none waits for another one to share its message.
 pub(super) const CROWD: usize = 4;
 
-/// How much room is kept for the next message, in bytes.
+/// The largest allocation that is retained for the next message, in bytes.
 const MOST_ROOM: usize = 1 << 16;
 
-/// What is to be sent, and where the replies go.
+/// A request to send, and the destination of its replies.
 pub(super) enum Request {
     /// Commands in a message of their own.
     Alone {
@@ -63,9 +63,9 @@ pub(crate) trait Subject: Send + Sync {
 /// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It is set for this long, if it does not exist.
+    /// Sets the key for this long, if it does not exist.
     Set(Duration),
-    /// It is deleted, if it has the value.
+    /// Deletes the key, if it has the value.
     Delete,
 }
 
@@ -76,16 +76,16 @@ pub(crate) struct PartReply {
     pub(crate) value: Value,
     /// The id that a stream gave afterwards.
     pub(crate) id: Option<(u64, u64)>,
-    /// Whether there is a queue, as far as the request looked.
+    /// `true` if there is a queue; `None` if the request did not check.
     pub(crate) has_queue: Option<bool>,
 }
 
-/// Composes messages of neighbouring parts. Parts with the same composer may share one.
+/// Composes messages from neighbouring parts. Parts with the same composer may share a message.
 pub(crate) trait Compose: Send + Sync {
     /// Adds the commands of a message, which has at least one part.
     fn compose(&self, parts: &[MessagePart], commands: &mut Commands);
 
-    /// Gives each part of a message, in their order, what the replies mean for it. Wakes tasks of the user.
+    /// Gives each part of a message, in order, its own reply. Wakes tasks of the user.
     fn distribute(&self, parts: Vec<MessagePart>, replies: Vec<Value>);
 }
 
@@ -93,18 +93,18 @@ pub(crate) trait Compose: Send + Sync {
 #[derive(Default)]
 pub(super) struct Exchange {
     waiting: VecDeque<Request>,
-    /// How many requests may leave together.
+    /// The number of requests that may leave together.
     at_a_time: usize,
-    /// The bytes that are to be sent, and how many of them have been.
+    /// The bytes to send, and how many of them have been sent.
     output: Commands,
     written: usize,
     sent: VecDeque<Message>,
-    /// How many requests have not been answered.
+    /// The number of requests that have not been answered.
     in_flight: usize,
-    /// How many probes are in flight.
+    /// The number of probes in flight.
     probes: usize,
     last_probe: u64,
-    /// Messages with all replies, until no probe is in flight.
+    /// Messages that have all their replies, withheld until no probe is in flight.
     withheld: Vec<Message>,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Message {
 enum Answers {
     Alone(oneshot::Sender<Vec<Value>>),
     Gathered(Gathered),
-    /// The number in the text of the PING.
+    /// A probe, with the number in the text of its PING.
     Probe(u64),
 }
 
@@ -142,21 +142,21 @@ impl MessagePart {
         (part, reply)
     }
 
-    /// Gives the reply. Wakes a task of the user, and may drop the last owner of something of the user's.
+    /// Sends the reply. Wakes a task of the user, and may drop the last owner of a value of the user's.
     pub(crate) fn answer(self, reply: PartReply) {
         catch_panic(|| drop(self.answer.send(reply)));
         catch_panic(|| drop(self.subject));
     }
 }
 
-/// Something that arrived.
+/// A push or a reply that arrived.
 pub(super) enum Arrival {
     Push(PushInfo),
     Answers(Message),
 }
 
 impl Exchange {
-    /// How many requests have not been answered.
+    /// The number of requests that have not been answered.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -168,7 +168,7 @@ impl Exchange {
         self.at_a_time = self.in_flight.div_ceil(2).clamp(CROWD, MOST_IN_A_MESSAGE);
     }
 
-    /// The bytes that are to be sent next. Composes further messages when all earlier ones have left.
+    /// Returns the bytes to send next. Composes further messages once all earlier ones have left.
     pub(super) fn output(&mut self, now: Moment) -> &[u8] {
         if self.written == self.output.bytes().len() && !self.waiting.is_empty() {
             self.output.clear(MOST_ROOM);
@@ -178,7 +178,7 @@ impl Exchange {
         &self.output.bytes()[self.written..]
     }
 
-    /// Notes that so many bytes of the output have left.
+    /// Notes that this many bytes of the output have left.
     pub(super) fn note_written(&mut self, count: usize) {
         self.written += count;
     }
@@ -246,11 +246,11 @@ impl Exchange {
         });
     }
 
-    /// Assigns a value that arrived, and appends what is complete now. Returns how long a probe took, if it is the reply to one.
+    /// Assigns a value that arrived, and appends the messages that it completes. Returns how long a probe took, if it is the
+    /// reply to one.
     ///
     /// # Errors
-    ///
-    /// If replies are not in their places.
+    /// Fails if replies are not in their places.
     pub(super) fn read(
         &mut self,
         value: Value,
@@ -258,7 +258,8 @@ impl Exchange {
         arrivals: &mut Vec<Arrival>,
     ) -> Result<Option<Duration>, NoReply> {
         let value = match value {
-            // A server ends a subscription by itself when its slot moves. The confirmation of a subscription is a reply.
+            // When a slot moves, the server ends its subscription with a push of its own. The confirmation of a subscription is
+            // a reply.
             Value::Push { kind, data }
                 if !matches!(kind, PushKind::Subscribe | PushKind::SSubscribe) =>
             {
@@ -274,8 +275,8 @@ impl Exchange {
             Answers::Probe(number) => Some(number),
             _ => None,
         };
-        // The reply to a probe shows at once that others were lost, whichever slot it is in.
-        // A server that refuses commands for a while may refuse the probe, too.
+        // The reply to a probe shows at once that others were lost, whatever position it arrives at. A server that refuses
+        // commands for a while may refuse the probe, too.
         let is_refused = expected.is_some() && matches!(value, Value::ServerError(_));
         if self.probes > 0 && !is_refused && echoed(&value) != expected {
             return Err(NoReply::misplaced());
@@ -294,7 +295,7 @@ impl Exchange {
         } else {
             self.withheld.push(message);
         }
-        // All that is withheld was sent before this probe, whichever others are in flight.
+        // All withheld messages were sent before this probe, whichever other probes are in flight.
         if probed.is_some() || self.probes == 0 {
             for message in self.withheld.drain(..) {
                 self.in_flight -= message.requests();
@@ -304,7 +305,7 @@ impl Exchange {
         Ok(probed)
     }
 
-    /// Whether something has yet to be sent.
+    /// Returns `true` if anything remains to be sent.
     pub(super) fn has_unsent(&self) -> bool {
         self.written < self.output.bytes().len() || !self.waiting.is_empty()
     }
@@ -355,7 +356,7 @@ impl Message {
 
 const PROBE: &str = "lock-core:probe:";
 
-/// The number of the probe to which this is the reply.
+/// Returns the number of the probe to which this is the reply.
 fn echoed(value: &Value) -> Option<u64> {
     let Value::BulkString(text) = value else {
         return None;
@@ -371,7 +372,7 @@ pub(super) mod tests {
     use super::*;
     use crate::backend::redis::transport::command::command;
 
-    /// What happens to an exchange.
+    /// A step in the life of an exchange.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Step {
         Alone,
@@ -396,7 +397,7 @@ pub(super) mod tests {
         Step::Lose,
     ];
 
-    /// A word that tells requests apart.
+    /// A word that identifies a request.
     pub(in super::super) struct Number(pub(in super::super) u64);
 
     impl Subject for Number {
@@ -454,11 +455,11 @@ pub(super) mod tests {
         exchange: Exchange,
         composers: [Arc<dyn Compose>; 2],
         answers: Vec<Answer>,
-        /// The replies that the server has to send.
+        /// The replies that the server has yet to send.
         owed: VecDeque<Value>,
         /// The numbers of the requests that arrived.
         arrived: Vec<u64>,
-        /// Whether a reply was lost, and whether a probe left since.
+        /// `None` until a reply is lost; then `true` if a probe has left since.
         lost: Option<bool>,
     }
 
@@ -482,7 +483,7 @@ pub(super) mod tests {
             self.exchange.accept(vec![Request::Part(part, composer)]);
         }
 
-        /// Returns whether the session goes on.
+        /// Returns `true` if the session continues.
         fn step(&mut self, step: Step) -> bool {
             match step {
                 Step::Alone => {
@@ -557,7 +558,7 @@ pub(super) mod tests {
         }
     }
 
-    /// All sequences of steps of this length.
+    /// Returns all sequences of steps of this length.
     fn sequences(length: u32) -> impl Iterator<Item = Vec<Step>> {
         (0..STEPS.len().pow(length)).map(move |mut number| {
             let step = |_| {
@@ -599,9 +600,9 @@ pub(super) mod tests {
         }
     }
 
-    /// With round trips that are longer than the pauses between time-outs, there is always a probe in flight.
+    /// If round trips take longer than the pauses between time-outs, a probe is always in flight.
     #[test]
-    fn a_probe_in_its_place_verifies_what_was_sent_before_it_whatever_follows() {
+    fn a_probe_in_its_place_verifies_all_requests_sent_before_it() {
         let mut world = World::new();
         for step in [
             Step::Alone,
@@ -641,7 +642,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_message_that_nobody_asked_for_ends_the_session_and_a_push_does_not() {
+    fn an_unrequested_reply_ends_the_session_and_a_push_does_not() {
         let (mut exchange, mut arrivals) = (Exchange::default(), Vec::new());
         let now = Moment::from_nanos(0);
         let push = |kind| Value::Push {

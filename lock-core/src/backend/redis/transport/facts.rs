@@ -1,5 +1,6 @@
-//! What the rest of this crate relies on, of a session and of a handle of the crate `redis`, which does not document it. If one of these
-//! tests fails after an upgrade of that crate, locks through a user's own client are not safe.
+//! Tests of the properties of a session, and of a handle of the crate `redis`, that the rest of this crate relies on. The crate
+//! `redis` does not document them. If one of these tests fails after an upgrade of that crate, locks through a user's own
+//! client are not safe.
 
 use std::{
     future::{Future, poll_fn},
@@ -40,21 +41,21 @@ use crate::{
     runtime::mutex::Mutex,
 };
 
-/// Far longer than any step here takes.
+/// A time far longer than any step here takes.
 const HANG: Duration = Duration::from_secs(30);
 
 /// The future of the replies to a request.
 type Request = Pin<Box<dyn Future<Output = Result<Vec<Value>, NoReply>> + Send>>;
 
 impl Connection {
-    /// A request with one reply for each command, as a future that contains its connection.
+    /// Sends a request with one reply for each command, as a future that owns its connection.
     pub(super) fn request(self: &Arc<Self>, commands: Commands, until: Option<Moment>) -> Request {
         let connection = self.clone();
         Box::pin(async move { connection.several(commands, None, until).await })
     }
 }
 
-/// A session that is watched, and the server's end.
+/// Returns a session that is watched, and the server's end.
 fn session_with(events: Arc<dyn ConnectionEvents>) -> (Arc<Connection>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let traffic = Arc::<Traffic>::default();
@@ -66,7 +67,7 @@ fn session_with(events: Arc<dyn ConnectionEvents>) -> (Arc<Connection>, UnixStre
     )
 }
 
-/// A handle of the crate `redis` that is watched, and the server's end.
+/// Returns a handle of the crate `redis` that is watched, and the server's end.
 async fn client() -> (Arc<Connection>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let config = AsyncConnectionConfig::new()
@@ -93,7 +94,7 @@ fn watched(connection: Connection) -> Arc<Connection> {
     connection
 }
 
-/// A connection of each kind on which nobody reads: the future of the crate `redis` does not end with it.
+/// Returns a connection of each kind that no task reads. The future of the crate `redis` does not end with its connection.
 async fn undriven() -> [Arc<Connection>; 2] {
     let session = session_with(Arc::new(RepliesOnly)).0;
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -108,7 +109,7 @@ async fn undriven() -> [Arc<Connection>; 2] {
     ]
 }
 
-/// One of each kind.
+/// Returns a connection of each kind.
 async fn each() -> [(Arc<Connection>, UnixStream); 2] {
     [session_with(Arc::new(RepliesOnly)), client().await]
 }
@@ -121,15 +122,16 @@ fn sent(key: &str) -> String {
     format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len())
 }
 
-/// The next bytes that the server receives, as many as these.
+/// Expects these bytes to be the next that the server receives.
 async fn expect(server: &mut UnixStream, expected: &str) {
     let mut bytes = vec![0; expected.len()];
     let read = timeout(HANG, server.read_exact(&mut bytes)).await;
-    read.expect("they come").expect("it is open");
+    read.expect("the bytes arrive")
+        .expect("the connection is open");
     assert_eq!(String::from_utf8_lossy(&bytes), expected);
 }
 
-/// What a task returns.
+/// Awaits a task, and returns its result.
 async fn returned<T>(task: JoinHandle<T>) -> T {
     let returned = timeout(HANG, task).await;
     returned.expect("no hang").expect("no panic")
@@ -148,7 +150,10 @@ async fn requests_leave_in_the_order_of_their_first_polls() {
         poll_once(first.as_mut());
         poll_once(later.as_mut());
         expect(&mut server, &(sent("first") + &sent("later"))).await;
-        server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
+        server
+            .write_all(b":1\r\n:2\r\n")
+            .await
+            .expect("the connection is open");
         let later = timeout(HANG, later)
             .await
             .expect("a reply")
@@ -177,7 +182,7 @@ async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
             tokio::task::spawn_blocking(move || {
                 for number in 0..EACH {
                     let key = format!("{thread} {number} {:600}", "");
-                    // Nothing reads the reply, but the driver still takes the request.
+                    // Nothing reads the reply, but the driver still accepts the request.
                     let mut request = Box::pin(connection.request(get(&key), None));
                     poll_once(request.as_mut());
                     std::mem::forget(request);
@@ -192,14 +197,15 @@ async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
         let head = "*2\r\n$3\r\nGET\r\n$".len();
         timeout(HANG, server.read_exact(&mut bytes[..head + 5]))
             .await
-            .expect("they come")
-            .expect("it is open");
+            .expect("the bytes arrive")
+            .expect("the connection is open");
         let size: usize = String::from_utf8_lossy(&bytes[head..head + 3])
             .parse()
             .expect("a length");
         bytes.resize(size + 2, 0);
         let read = timeout(HANG, server.read_exact(&mut bytes)).await;
-        read.expect("they come").expect("it is open");
+        read.expect("the bytes arrive")
+            .expect("the connection is open");
         let line = String::from_utf8_lossy(&bytes).into_owned();
         let mut words = line.split(' ');
         let mut word = || -> usize { words.next().expect("two").parse().expect("a number") };
@@ -213,7 +219,7 @@ async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_later_runs_and_what_follows_arrives_behind_it() {
+async fn a_request_that_is_dropped_later_runs_before_those_that_follow() {
     for (connection, mut server) in each().await {
         let mut dropped = Box::pin(connection.request(get("dropped"), None));
         poll_once(dropped.as_mut());
@@ -221,7 +227,10 @@ async fn a_request_that_is_dropped_later_runs_and_what_follows_arrives_behind_it
         drop(dropped);
         let next = tokio::spawn(connection.request(get("next"), None));
         expect(&mut server, &sent("next")).await;
-        server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
+        server
+            .write_all(b":1\r\n:2\r\n")
+            .await
+            .expect("the connection is open");
         let reply = returned(next).await;
         assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
     }
@@ -251,7 +260,7 @@ async fn a_request_leaves_with_its_first_poll_however_long_its_task_has_run() {
         let until = CLOCK.now().after(HANG);
         let mut request = Box::pin(connection.request(get("a"), Some(until)));
         poll_fn(|context| {
-            // Uses up the budget that tokio gives a task before other tasks run.
+            // Uses up the budget that tokio gives a task before it lets others run.
             while let Poll::Ready(budget) = coop::poll_proceed(context) {
                 budget.made_progress();
             }
@@ -267,12 +276,12 @@ struct Broken;
 
 impl std::task::Wake for Broken {
     fn wake(self: Arc<Self>) {
-        panic!("as this executor does");
+        panic!("a panic of the executor");
     }
 }
 
 #[tokio::test]
-async fn a_waker_that_panics_costs_no_other_request_its_reply() {
+async fn other_requests_get_their_replies_although_a_waker_panics() {
     let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let mut broken = Box::pin(connection.request(get("broken"), None));
     let waker = std::task::Waker::from(Arc::new(Broken));
@@ -280,7 +289,10 @@ async fn a_waker_that_panics_costs_no_other_request_its_reply() {
     assert!(polled.is_pending());
     let next = tokio::spawn(connection.request(get("next"), None));
     expect(&mut server, &(sent("broken") + &sent("next"))).await;
-    server.write_all(b":1\r\n:2\r\n").await.expect("it is open");
+    server
+        .write_all(b":1\r\n:2\r\n")
+        .await
+        .expect("the connection is open");
     let reply = returned(next).await;
     assert_eq!(reply.expect("a reply"), [Value::Int(2)]);
     let reply = timeout(HANG, broken).await.expect("a reply");
@@ -298,7 +310,7 @@ async fn an_error_among_several_replies_is_one_of_them() {
         server
             .write_all(b"-NOSCRIPT no\r\n:2\r\n")
             .await
-            .expect("it is open");
+            .expect("the connection is open");
         let replies = returned(both).await;
         let replies = replies.expect("replies");
         assert!(
@@ -316,11 +328,18 @@ async fn a_retired_connection_ends_after_the_replies_in_flight() {
     connection.traffic.retire();
     let refused = connection.request(get("no more"), None).await;
     assert!(matches!(refused, Err(NoReply::NotSent)), "{refused:?}");
-    server.write_all(b":1\r\n").await.expect("it is open");
+    server
+        .write_all(b":1\r\n")
+        .await
+        .expect("the connection is open");
     let reply = returned(request).await;
     assert_eq!(reply.expect("a reply"), [Value::Int(1)]);
     let end = timeout(HANG, server.read(&mut [0])).await;
-    assert_eq!(end.expect("it closes").expect("without an error"), 0);
+    assert_eq!(
+        end.expect("the connection closes")
+            .expect("without an error"),
+        0
+    );
 }
 
 #[tokio::test]
@@ -332,7 +351,7 @@ async fn a_reply_without_an_end_ends_the_connection() {
         server
             .write_all(b"$99999999999\r\n")
             .await
-            .expect("it is open");
+            .expect("the connection is open");
         let piece = vec![b'x'; 1 << 16];
         let mut taken = 0_usize;
         while server.write_all(&piece).await.is_ok() {
@@ -388,7 +407,7 @@ impl ConnectionEvents for Pushes {
 }
 
 #[tokio::test]
-async fn a_subscription_that_the_server_ends_is_not_taken_for_a_reply() {
+async fn the_end_of_a_subscription_is_not_mistaken_for_a_reply() {
     let pushes = Arc::<Pushes>::default();
     let (connection, mut server) = session_with(pushes.clone());
     let one = tokio::spawn(connection.request(get("one"), None));
@@ -398,19 +417,19 @@ async fn a_subscription_that_the_server_ends_is_not_taken_for_a_reply() {
     server
         .write_all(replies.as_bytes())
         .await
-        .expect("it is open");
+        .expect("the connection is open");
     let reply = returned(one).await.expect("a reply");
     assert_eq!(reply, [Value::SimpleString("ONE".to_owned())]);
     assert_eq!(*pushes.0.lock(), [PushKind::SUnsubscribe]);
 }
 
-/// After a reply that was late, none counts before that to a probe is in its place.
+/// After a late reply, no reply counts until that to a probe is in its place.
 #[tokio::test]
 async fn a_lost_reply_is_found_by_a_probe_after_a_time_out() {
     let probe = "*2\r\n$4\r\nPING\r\n$17\r\nlock-core:probe:1\r\n";
     for (replies, is_in_place) in [
         (":1\r\n$17\r\nlock-core:probe:1\r\n:2\r\n", true),
-        // The first one is lost.
+        // The first reply is lost.
         ("$17\r\nlock-core:probe:1\r\n:2\r\n:3\r\n", false),
     ] {
         let (connection, mut server) = session_with(Arc::new(RepliesOnly));
@@ -422,7 +441,7 @@ async fn a_lost_reply_is_found_by_a_probe_after_a_time_out() {
         server
             .write_all(replies.as_bytes())
             .await
-            .expect("it is open");
+            .expect("the connection is open");
         let reply = returned(next).await;
         match reply {
             Ok(reply) => assert!(is_in_place && reply == [Value::Int(2)], "{reply:?}"),
@@ -464,11 +483,14 @@ async fn a_write_that_fails_ends_the_session_although_nothing_arrives() {
     let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let request = tokio::spawn(connection.request(get("a"), None));
     expect(&mut server, &sent("a")).await;
-    server.write_all(b":1\r\n").await.expect("it is open");
+    server
+        .write_all(b":1\r\n")
+        .await
+        .expect("the connection is open");
     returned(request).await.expect("a reply");
     SockRef::from(&server)
         .shutdown(Shutdown::Read)
-        .expect("it is open");
+        .expect("the connection is open");
     let reply = connection.request(get("a"), None);
     let ended = timeout(HANG, reply).await.expect("no hang");
     assert!(

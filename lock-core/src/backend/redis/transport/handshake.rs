@@ -1,23 +1,25 @@
-//! The handshake with a server, as a state machine without a socket: what is sent on new connections, and what follows from the replies.
+//! The handshake with a server, as a state machine without a socket. It decides what to send on new connections, and what the
+//! replies mean.
 //!
-//! Proxies differ too much for a list of them. So a server is asked for what it can do, and a refusal in any words means "no". Up to four
-//! messages leave on a connection: the greeting, the password if no greeting took it, all other questions, and in RESP2 a test of whether
-//! all keys are on one server.
+//! Proxies differ too much for a list of them, so each server is asked what it can do, and a refusal in any words means "no".
+//! Up to four messages leave on a connection: the greeting, the password if the greeting did not carry it, all other questions,
+//! and in RESP2 a test of whether all keys are on one server.
 //!
-//! | the server | what follows |
+//! | the server | consequence |
 //! | --- | --- |
-//! | refuses the greeting | RESP2, with the password once more; there are no pushes |
-//! | ends the connection at the greeting | RESP2, and nothing that an old proxy may not know (`XADD`) is asked |
-//! | ends the connection at the questions, refuses one or is silent | if it was to subscribe, the same without that |
-//! | ends the connection at the questions, and was not to subscribe | the same without what an old proxy may not know |
+//! | refuses the greeting | RESP2, with the password sent again; there are no pushes |
+//! | ends the connection at the greeting | RESP2, without questions that an old proxy may not know (`XADD`) |
+//! | ends the connection at the questions, refuses one or is silent | if it was to subscribe, a new connection without the subscription |
+//! | ends the connection at the questions, and was not to subscribe | a new connection without questions that an old proxy may not know |
 //! | refuses `EVAL` or `EVALSHA` as unknown, or for lack of rights | no scripts |
-//! | refuses `XADD`, or a script does not find keys that were written | commands go by scripts only: see [`Capabilities`] |
-//! | has neither scripts nor streams | it cannot keep locks |
-//! | refuses what a credentials provider returned | that is asked again, up to three times |
-//! | says that it is not available now | the failure: another attempt is made later |
+//! | refuses `XADD`, or a script does not find keys that were written | commands are sent only by scripts: see [`Capabilities`] |
+//! | has neither scripts nor streams | failure: it cannot store locks |
+//! | refuses what a credentials provider returned | the provider is asked again, up to three times |
+//! | says that it is unavailable at the moment | failure: another attempt is made later |
 //!
-//! A connection may also end by chance. So the first end only repeats the question, unless the server did the same before. A server that
-//! has answered everything once is not such a proxy, and an end at the greeting is then a failure.
+//! A connection may also end by chance, so the first end only repeats the question, unless the server did the same before. A
+//! server that has answered everything once is not such a proxy, and if it ends the connection at the greeting, the handshake
+//! fails.
 
 use std::{mem, time::Duration};
 
@@ -40,101 +42,102 @@ use crate::{
     options::RESERVED,
 };
 
-/// The script that is run to see whether scripts can be run.
+/// The script that shows whether scripts can be run.
 const PROBE: &str = "return 1";
 
-/// Its SHA-1.
+/// The SHA-1 hash of [`PROBE`].
 const PROBE_HASH: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
-/// Counts the keys that the server of the first key has.
+/// A script that counts the keys that the server of the first key has.
 const COUNT: &str = "return redis.call('EXISTS', unpack(KEYS))";
 
-/// The keys that are written to see whether they are on one server: two servers have all of them by a chance of 1 in 128.
+/// The keys that are written to check whether all keys are on one server. If there are two servers, the chance that one of them
+/// has all of these is 1 in 128.
 const WRITTEN: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 
-/// The pauses before a provider is asked again for credentials, where the server refused those that it returned.
+/// The pauses before a provider is asked again for credentials after the server refused the previous ones.
 const ASK_AGAIN: [Duration; 3] = [
     Duration::from_millis(50),
     Duration::from_millis(150),
     Duration::from_millis(450),
 ];
 
-const NO_RESP3: &str = "does not speak RESP3, in which grants come";
+const NO_RESP3: &str = "does not speak RESP3, which grants need";
 
-/// What the connections to a server are for.
+/// The purpose of the connections to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Locks of a server that has all keys. Push messages arrive here, too.
+    /// Locks on a server that has all keys. Push messages arrive here, too.
     Locks,
     /// Locks, with push messages arriving on another connection.
     LocksOnly,
     /// Locks, for the tasks of one runtime.
     Requests,
-    /// Push messages, and nothing else.
+    /// Push messages only.
     Pushes,
     /// Other commands.
     OtherCommands,
 }
 
-/// What a handshake is about.
+/// The parameters of a handshake.
 pub(super) struct Terms<'a> {
     pub(super) address: &'a Address,
     pub(super) purpose: Purpose,
-    /// Whether sentinels say that the server is a primary. They may be behind.
+    /// `true` if sentinels say that the server is a primary. Their information may be stale.
     pub(super) is_by_sentinels: bool,
     /// The channel of push messages.
     pub(super) channel: &'a str,
-    /// The name of the connections.
+    /// The name given to the connections.
     pub(super) name: String,
-    /// What the keys begin with that are written, which no other handshake uses.
+    /// The prefix of the keys that are written, which no other handshake uses.
     pub(super) written: String,
-    /// How long all of it may take.
+    /// The time-out of the whole handshake.
     pub(super) within: Duration,
     pub(super) started: Moment,
 }
 
-/// What is to be done next.
+/// The next step of the handshake.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// These commands are sent in one message. They count as unanswered if there is no reply in this time.
+    /// Send these commands in one message. They count as unanswered if there is no reply within this time.
     Ask(Commands, Option<Duration>),
-    /// After a pause, another connection is made, with the credentials that there are by then.
+    /// Make another connection after a pause, with the credentials that are current by then.
     Reconnect(Duration),
     Ready(Known),
 }
 
-/// What is known of a server by the handshake.
+/// The results of a handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Whether it speaks the third version of the protocol, in which push messages arrive.
+    /// `true` if it speaks the third version of the protocol, in which push messages arrive.
     pub(crate) speaks_resp3: bool,
-    /// The commands by which locks are kept; `None` if this connection keeps no locks.
+    /// The commands available for locks; `None` if this connection is not for locks.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Whether the connection is subscribed to the channel of its manager.
+    /// `true` if the connection is subscribed to the channel of its manager.
     pub(crate) is_subscribed: bool,
-    /// Why not, although it would be of use.
+    /// The reason why it is not subscribed, if a subscription would be useful.
     pub(super) not_subscribed: Option<String>,
 }
 
 pub(super) struct Handshake<'a> {
     terms: Terms<'a>,
-    /// How often credentials were refused.
+    /// The number of times that credentials were refused.
     refusals: usize,
-    /// Whether the server has answered everything on an earlier connection.
+    /// `true` if the server has answered everything on an earlier connection.
     has_answered_all: bool,
-    /// Whether the next end of a connection may be by chance.
+    /// `true` if the next end of a connection may be accidental.
     may_be_chance: bool,
-    /// Whether everything is asked, and not only what old proxies know.
+    /// `true` if all questions are asked, rather than only those that old proxies know.
     asks_all: bool,
-    /// Why no subscription is tried any more.
+    /// The reason why subscribing is no longer tried.
     no_subscription: Option<String>,
-    /// The credentials of the connection that there is now, the commands of the last message, and what is known by then.
+    /// The credentials of the current connection, the commands of the last message, and the results so far.
     credentials: Option<Credentials>,
     asked: Vec<&'static str>,
     known: Known,
 }
 
-/// A command, and what follows its name.
+/// The name of a command, and its arguments.
 type Question<'a> = (&'static str, Vec<Arg<'a>>);
 
 impl<'a> Handshake<'a> {
@@ -153,7 +156,7 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// There is a connection. `speaks_resp3`: whether a user's own client has agreed on RESP3.
+    /// Starts the handshake on a new connection. `speaks_resp3` says whether a user's own client has agreed on RESP3.
     pub(super) fn connected(
         &mut self,
         credentials: Option<Credentials>,
@@ -175,7 +178,7 @@ impl<'a> Handshake<'a> {
         Ok(self.ask(&[("HELLO", words)], None))
     }
 
-    /// The replies to the last message, or why there are none.
+    /// Handles the replies to the last message, or the reason why there are none.
     pub(super) fn answered(
         &mut self,
         replies: Result<Vec<Value>, NoReply>,
@@ -203,9 +206,10 @@ impl<'a> Handshake<'a> {
         next.or_else(|failure| Ok(Step::Reconnect(self.failed(failure, now)?)))
     }
 
-    /// There is no connection, or it is of no use. Returns the pause before the next one, if another one is made.
+    /// Handles a connection that could not be made, or is unusable. Returns the pause before the next one, if another one is
+    /// made.
     pub(super) fn failed(&mut self, failure: Failure, now: Moment) -> Result<Duration, Failure> {
-        // The refusal is to be reported, and not that the time for a connection is over.
+        // Leaves enough time to report the refusal itself rather than a time-out.
         let left = (self.terms.within / 2).saturating_sub(now.since(self.terms.started));
         match ASK_AGAIN.get(self.refusals) {
             Some(pause) if errors::is_for_credentials(&failure) && *pause <= left => {
@@ -225,7 +229,8 @@ impl<'a> Handshake<'a> {
         Step::Ask(message, within)
     }
 
-    /// A server or proxy that refuses the greeting, in whatever words, is spoken to in RESP2. A wrong password then shows once more.
+    /// Handles the reply to the greeting. If a server or proxy refuses it, in whatever words, RESP2 is used, where a wrong
+    /// password is refused again.
     fn greeted(&mut self, reply: &Value) -> Result<Step, Failure> {
         let address = self.terms.address;
         match reply {
@@ -286,7 +291,7 @@ impl<'a> Handshake<'a> {
         let mut within = None;
         if purpose == Purpose::Locks && self.known.not_subscribed.is_none() {
             questions.push(("SUBSCRIBE", vec![Text(self.terms.channel)]));
-            // A connection takes three round trips at least, so one that is made in time gets each reply within a third of the time.
+            // A connection takes at least three round trips, so each reply has a third of the time-out.
             within = Some(self.terms.within / 3);
         }
         if self.keeps_locks() {
@@ -295,7 +300,7 @@ impl<'a> Handshake<'a> {
             questions.push(("EVAL", vec![Text(PROBE), Number(1), key]));
             questions.push(("EVALSHA", vec![Text(PROBE_HASH), Number(1), key]));
             if self.asks_all {
-                // Makes no stream.
+                // Creates no stream.
                 let words = ["NOMKSTREAM", "MAXLEN", "0", "*", "", ""].map(Text);
                 questions.push(("XADD", [key].into_iter().chain(words).collect()));
             }
@@ -311,7 +316,7 @@ impl<'a> Handshake<'a> {
         matches!(self.terms.purpose, Locks | LocksOnly | Requests)
     }
 
-    /// What the replies to all questions show.
+    /// Draws the conclusions from the replies to all questions.
     fn conclude(&mut self, asked: &[&str], replies: &[Value]) -> Result<Step, Failure> {
         let address = self.terms.address;
         let (mut refused_scripts, mut streams) = (Vec::new(), false);
@@ -334,8 +339,8 @@ impl<'a> Handshake<'a> {
                     streams = !errors::is_refused_by_proxy(error);
                 }
                 ("XADD", _) => streams = true,
-                // Locks work without the name of a connection, which a user may lack the right to set. No known server gives another
-                // reply to the scripts, and the first lock would show it.
+                // Locks work without the name of a connection, which a user may lack the right to set. No known server replies
+                // anything else to the scripts; if one did, the first lock would show it.
                 _ => {}
             }
         }
@@ -353,7 +358,7 @@ impl<'a> Handshake<'a> {
                     scripts,
                     forwards_all: streams,
                 });
-                // A node of a cluster has not all keys, and no proxy is known that speaks RESP3 and has several servers.
+                // A node of a cluster does not have all keys, and no proxy is known that speaks RESP3 and has several servers.
                 let is_one = self.known.speaks_resp3 || self.terms.purpose == Purpose::LocksOnly;
                 return Ok(if scripts && streams && !is_one {
                     self.count()
@@ -365,8 +370,8 @@ impl<'a> Handshake<'a> {
         self.try_with_less(asked, failure, false)
     }
 
-    /// Asks whether a script finds keys that were written one by one. A proxy may send each command to a server of its first key, and
-    /// give no error then.
+    /// Checks whether a script finds keys that were written one by one. A proxy may silently send each command to the server of
+    /// its first key.
     fn count(&mut self) -> Step {
         let front = self.terms.written.clone();
         let keys = WRITTEN.map(|name| Joined(&front, name));
@@ -378,7 +383,7 @@ impl<'a> Handshake<'a> {
         self.ask(&questions, None)
     }
 
-    /// If this cannot be tried, there is one server.
+    /// Handles the reply to [`count`](Self::count). If the test could not be run, one server is assumed.
     fn counted(&mut self, replies: &[Value]) -> Step {
         let (written, rest) = replies.split_at(WRITTEN.len());
         if let (Value::Int(found), Some(known)) = (&rest[0], &mut self.known.capabilities)
@@ -389,10 +394,11 @@ impl<'a> Handshake<'a> {
         self.ready()
     }
 
-    /// The connection is of no use after these commands. Another one is made, without something if that may be the reason.
+    /// Handles a connection that is unusable after these commands. Another one is made, without the command that may be the
+    /// reason.
     ///
-    /// Some servers take nothing but subscriptions after one. Some proxies close the connection at SUBSCRIBE, and some drop it without
-    /// a reply. Later replies on that connection may then be assigned to the wrong request.
+    /// Some servers accept only subscription commands after a subscription. Some proxies close the connection at SUBSCRIBE, and
+    /// some drop the command without a reply, so that later replies may be assigned to the wrong requests.
     fn try_with_less(
         &mut self,
         asked: &[&str],
@@ -401,7 +407,7 @@ impl<'a> Handshake<'a> {
     ) -> Result<Step, Failure> {
         let address = self.terms.address;
         let is_chosen_by_us = match asked {
-            // Where a server has spoken before, the connection has ended for another reason.
+            // If a server here has spoken before, the connection has ended for another reason.
             ["HELLO"] => !address.has_spoken() || address.closes_at_unknown(),
             ["AUTH"] => false,
             _ => self.keeps_locks(),
@@ -410,7 +416,7 @@ impl<'a> Handshake<'a> {
             return Err(failure);
         }
         if has_ended && mem::take(&mut self.may_be_chance) {
-            // The same once more.
+            // Nothing is left out: the same questions are asked again.
         } else if asked.contains(&"SUBSCRIBE") {
             self.no_subscription = Some(failure.text());
         } else if has_ended && self.asks_all && !self.has_answered_all {
@@ -435,7 +441,7 @@ impl<'a> Handshake<'a> {
         Step::Ready(known)
     }
 
-    /// A node of a cluster has only some of the keys, and companion keys may be on different nodes.
+    /// Refuses a node of a cluster, which has only some of the keys: companion keys may be on different nodes.
     fn expect_all_keys(&self, greeting: &Value) -> Result<(), Failure> {
         let mode = reply::field(greeting, "mode").and_then(reply::bytes);
         if self.terms.purpose == Purpose::Locks && mode == Some(b"cluster") {
@@ -453,14 +459,14 @@ fn expect_okay(reply: &Value, address: &Address) -> Result<(), Failure> {
     }
 }
 
-/// What follows AUTH.
+/// Returns the arguments of AUTH.
 pub(super) fn login(credentials: &Credentials) -> Vec<Arg<'_>> {
     let user = credentials.user.as_deref();
     let words = user.into_iter().chain([&*credentials.password]);
     words.map(Text).collect()
 }
 
-/// Why no push messages arrive, by the reply to a subscription.
+/// Returns the reason why no push messages arrive, according to the reply to a subscription.
 fn why_not_subscribed(reply: &Value, address: &Address) -> Result<Option<String>, Failure> {
     Ok(Some(match reply {
         Value::Push { .. } => return Ok(None),

@@ -1,7 +1,8 @@
 //! Replies and pushes, read from a stream: the Redis protocol, versions 2 and 3.
 //!
-//! Rejected: `Parser::parse_value` of the crate `redis`. It clears 8 KiB before each read and allocates for each value, which is a third
-//! of the instructions of a free lock. It still parses what is rare: errors, and the scalars of version 3.
+//! Rejected: `Parser::parse_value` of the crate `redis`. It clears 8 KiB before each read and allocates for each value, which
+//! accounts for a third of the instructions of a free lock. The crate still parses rare values: errors, and the scalars of
+//! version 3.
 
 use std::{
     mem,
@@ -14,36 +15,36 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::backend::redis::transport::{reply, traffic::NoReply};
 
-/// The longest reply, in bytes. A hostile server may announce one of any length. The longest that is expected is the map of a cluster
-/// in which each slot is a range of its own, with 8 MiB.
+/// The longest reply, in bytes. A hostile server may announce one of any length. The longest expected one has 8 MiB: the map of
+/// a cluster in which each slot is a separate range.
 const LONGEST: usize = 64 << 20;
 
 /// The longest line: a header, or an error.
 const LONGEST_LINE: usize = 1 << 16;
 
-/// How many bytes of memory each value takes beside its content, at least. They count as a part of a reply.
+/// The least number of bytes of memory that each value uses in addition to its content. They count as a part of a reply.
 const OF_A_VALUE: usize = 64;
 
 /// The deepest nesting of collections. The map of a cluster has four levels.
 const DEEPEST: usize = 16;
 
-/// How much room there is to read into, in bytes, unless one value needs more.
+/// The size of the read buffer, in bytes, unless one value needs more.
 const ROOM: usize = 8 << 10;
 
-/// What has been read of a stream, up to the next whole value.
+/// The bytes that have been read from a stream, up to the next complete value.
 #[derive(Default)]
 pub(super) struct Incoming {
-    /// From `start` to `end` lies what was read and is not part of a value yet.
+    /// The bytes from `start` to `end` were read and are not part of a value yet.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// The collections of which elements are missing, the outermost first.
+    /// The collections with missing elements, the outermost first.
     open: Vec<Collection>,
-    /// How many bytes the elements have that `open` already has.
+    /// The size in bytes of the elements already in `open`.
     length: usize,
 }
 
-/// A collection that has begun to arrive.
+/// A collection that has arrived in part.
 struct Collection {
     kind: u8,
     missing: usize,
@@ -51,11 +52,11 @@ struct Collection {
 }
 
 impl Incoming {
-    /// Reads the next value. Returns `Pending` if more has to arrive; the task of the context will be woken then.
+    /// Reads the next value. Returns `Pending` if more has to arrive; the task of the context is woken when it does.
     ///
     /// # Errors
     ///
-    /// If the stream has ended, or the bytes are not the Redis protocol, or a value is too long.
+    /// Fails if the stream has ended, the bytes are not the Redis protocol, or a value is too long.
     pub(super) fn poll_value(
         &mut self,
         mut stream: Pin<&mut (impl AsyncRead + ?Sized)>,
@@ -87,14 +88,14 @@ impl Incoming {
         }
     }
 
-    /// Makes room after what was read, which is moved to the front.
+    /// Makes room after the bytes that were read, which are moved to the front.
     fn make_room(&mut self) {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         if self.end == 0 && self.buffer.len() > ROOM {
-            // A long value is not to keep its room for ever.
+            // The allocation for a long value must not be retained forever.
             self.buffer = Vec::new();
         }
         if self.end == self.buffer.len() {
@@ -102,7 +103,7 @@ impl Incoming {
         }
     }
 
-    /// Takes the next value out of what was read.
+    /// Takes the next value from the bytes that were read.
     fn next(&mut self) -> Result<Value, NoValue> {
         loop {
             let rest = &self.buffer[self.start..self.end];
@@ -122,7 +123,7 @@ impl Incoming {
                     self.open.push(Collection {
                         kind,
                         missing,
-                        // What a server announces allocates nothing.
+                        // A length announced by a server must not allocate memory.
                         elements: Vec::with_capacity(missing.min(8)),
                     });
                     continue;
@@ -135,7 +136,7 @@ impl Incoming {
         }
     }
 
-    /// Puts a value into the collection that it belongs to. Returns the outermost value if it is whole.
+    /// Puts a value into the collection that it belongs to. Returns the outermost value if it is complete.
     fn close(&mut self, mut value: Value) -> Result<Option<Value>, NoValue> {
         while let Some(innermost) = self.open.last_mut() {
             innermost.elements.push(value);
@@ -151,9 +152,9 @@ impl Incoming {
     }
 }
 
-/// Why there is no value.
+/// The reason why there is no value.
 enum NoValue {
-    /// It has not arrived as a whole.
+    /// The value has not arrived completely.
     Partial,
     /// The bytes are not the Redis protocol.
     Nonsense,
@@ -198,14 +199,14 @@ fn item(bytes: &[u8]) -> Result<(Item, usize), NoValue> {
         }
         b'*' | b'~' | b'>' => return Ok((Item::Collection(*kind, count(text)?), line.len())),
         b'%' => return Ok((Item::Collection(*kind, count(text)? * 2), line.len())),
-        // A server may cut the words that an error quotes within a character.
+        // A server may truncate the words that an error quotes in the middle of a character.
         b'-' => rare(String::from_utf8_lossy(line).as_bytes())?,
         _ => rare(line)?,
     };
     Ok((Item::Value(value), line.len()))
 }
 
-/// The words of each of these commands.
+/// Returns the words of each of these commands.
 pub(super) fn words_of(commands: &[u8]) -> Vec<Vec<Vec<u8>>> {
     let (mut commands, mut all) = (commands, Vec::<Vec<_>>::new());
     while let Ok((item, size)) = item(commands) {
@@ -218,12 +219,12 @@ pub(super) fn words_of(commands: &[u8]) -> Vec<Vec<Vec<u8>>> {
     all
 }
 
-/// A value that the crate parses.
+/// Parses a value of a rare kind by the crate `redis`.
 fn rare(bytes: &[u8]) -> Result<Value, NoValue> {
     redis::parse_redis_value(bytes).map_err(|_| NoValue::Nonsense)
 }
 
-/// A number of bytes or elements.
+/// Parses a number of bytes or elements.
 fn count(text: &[u8]) -> Result<usize, NoValue> {
     (number(text)?.try_into().ok())
         .filter(|count| *count <= LONGEST)
@@ -238,7 +239,7 @@ fn utf8(text: &[u8]) -> Result<&str, NoValue> {
     std::str::from_utf8(text).map_err(|_| NoValue::Nonsense)
 }
 
-/// Makes a collection of its elements.
+/// Makes a collection from its elements.
 fn collect(kind: u8, elements: Vec<Value>) -> Result<Value, NoValue> {
     let mut rest = elements.into_iter();
     Ok(match kind {
@@ -305,7 +306,7 @@ mod tests {
         ">2\r\n+other\r\n:1\r\n",
     ];
 
-    /// Feeds the pieces one after another, and reads all values that are whole after each.
+    /// Feeds the pieces one after another, and reads all values that are complete after each.
     fn read(pieces: &[&[u8]]) -> Vec<Result<Value, NoReply>> {
         let (mut incoming, mut values) = (Incoming::default(), Vec::new());
         for piece in pieces {
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_what_the_crate_redis_reads_wherever_it_is_cut() {
+    fn each_value_equals_that_of_the_crate_redis_wherever_it_is_split() {
         for text in VALUES {
             let expected = redis::parse_redis_value(text.as_bytes()).expect(text);
             for cut in 0..text.len() {
@@ -350,13 +351,13 @@ mod tests {
     }
 
     #[test]
-    fn values_that_arrive_together_are_read_one_by_one() {
+    fn values_that_arrive_together_are_read_separately() {
         let expected = VALUES.map(|text| redis::parse_redis_value(text.as_bytes()).expect(text));
         assert_eq!(whole(read(&[VALUES.concat().as_bytes()])), expected);
     }
 
     #[test]
-    fn a_value_may_be_longer_than_the_room_and_the_next_one_is_still_read() {
+    fn a_value_may_exceed_the_buffer_and_the_next_one_is_still_read() {
         let long = format!("${}\r\n{}\r\n", ROOM * 5, "x".repeat(ROOM * 5));
         let both = format!("{long}:1\r\n");
         for size in [1, 100, ROOM - 1, ROOM, both.len()] {
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_protocol_is_refused_without_waiting_for_more() {
+    fn bytes_that_are_not_the_protocol_are_refused_without_waiting_for_more() {
         let endless = "+".repeat(LONGEST_LINE + 1);
         let deep = "*1\r\n".repeat(DEEPEST + 1);
         let refused = [
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_inside_a_value_is_told_from_one_that_ends_after_it() {
+    fn a_stream_that_ends_inside_a_value_differs_from_one_that_ends_after_it() {
         for (text, is_cut) in [
             (":1\r\n", false),
             (":1\r\n:", true),

@@ -1,4 +1,4 @@
-//! Where a primary is, by those that know: the sentinels. How they are asked is not the matter of a connection.
+//! The location of a primary, as reported by the sentinels. How they are asked is not the concern of a connection.
 
 use std::{fmt, sync::Arc};
 
@@ -15,35 +15,35 @@ pub(crate) struct KnownPrimary {
     pub(crate) epoch: u64,
 }
 
-/// What a primary is wanted for.
+/// The purpose for which a primary is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A connection is to be made.
+    /// To make a connection.
     Connect,
-    /// There is a connection, which is left only for a later primary.
+    /// To watch an existing connection, which is left only for a later primary.
     Watch,
 }
 
-/// Knows where the primary is: the sentinels do.
+/// Finds the primary, by asking the sentinels.
 pub(crate) trait PrimaryFinder: fmt::Debug + Send + Sync {
-    /// Where the primary is now. Dropping the future loses only replies.
+    /// Returns the current primary. Dropping the future loses only replies.
     fn primary(self: Arc<Self>, need: Need) -> Reply<KnownPrimary>;
 
-    /// Whether no later choice than this one was made.
+    /// Returns `true` if no other primary was chosen after this one.
     fn is_still(&self, primary: &KnownPrimary) -> bool;
 
-    /// Notified when connections may lead to a primary that was replaced: it was silent for longer than a reply may take, or another
-    /// one was chosen.
+    /// Returns the notifier of doubts: connections may lead to a primary that was replaced, because it was silent for longer
+    /// than a reply may take, or because another one was chosen.
     fn doubted(&self) -> &Notify;
 }
 
 impl KnownPrimary {
-    /// Whether both are the same server, whatever their epochs.
+    /// Returns `true` if both are the same server, regardless of their epochs.
     pub(crate) fn is_same_server(&self, other: &Self) -> bool {
         self.address() == other.address()
     }
 
-    /// The host and the port.
+    /// Returns the host and the port.
     pub(crate) fn address(&self) -> (&str, u16) {
         (&self.host, self.port)
     }

@@ -1,10 +1,13 @@
-//! The connections to one server over time, as a state machine without a socket: which one there is, and when the next one is made.
+//! The connections to one server over time, as a state machine without a socket. It decides which connection is current, and
+//! when the next one is made.
 //!
-//! At most one is being made at a time, and all callers wait for that one. After a failure, the next one waits for a moment, so that
-//! many callers do not flood a server that is down. Connections that end as soon as they are made count as a failure.
+//! At most one connection is being made at a time, and all callers wait for that one. After a failure, there is a pause before
+//! the next one, so that many callers do not flood a server that is down. Connections that end as soon as they are made count
+//! as a failure.
 //!
-//! An operator reads one line when a server is out of reach, and one when it is back. A connection that breaks is made anew at once.
-//! Only if that fails, the server counts as out of reach: servers and proxies close idle connections, and that is no outage.
+//! The log has one line when a server becomes unreachable, and one when it is reached again. A connection that breaks is
+//! replaced at once, and only if that fails does the server count as unreachable: servers and proxies close idle connections,
+//! which is not an outage.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -12,34 +15,34 @@ use tokio::sync::SetOnce;
 
 use crate::{failure::Failure, moment::Moment};
 
-/// After a failed connect the next one waits this long.
+/// The pause after a failed attempt to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// This many connections in a row may end within `RECONNECT_PAUSE`; the next one counts as a failure, too. Each new connection
-/// causes renewals of the held locks. A server or proxy that closes connections because of them would be flooded.
+/// This many connections in a row may end within `RECONNECT_PAUSE`; the next one counts as a failure. Each new connection
+/// causes renewals of the held locks, which would flood a server or proxy that closes connections because of them.
 const MOST_SHORT_LIVED: u32 = 3;
 
-/// A connection that is being made; each caller that needs it waits within its own time-out. They are woken in the order in which
-/// they came.
+/// A connection that is being made. Each caller that needs it waits within its own time-out, and the callers are woken in the
+/// order in which they arrived.
 pub(super) type Attempt<C> = SetOnce<Result<C, Failure>>;
 
-/// What a caller that needs a connection does.
+/// The next step of a caller that needs a connection.
 #[derive(Debug)]
 pub(super) enum Wanted<C> {
-    /// There is a connection by now, or none is to be made yet.
+    /// There is a connection by now, or it is too early to make one.
     Known(Result<C, Failure>),
-    /// It waits for this one.
+    /// Wait for this attempt.
     Wait(Arc<Attempt<C>>),
-    /// It waits for this one, and begins it.
+    /// Begin this attempt, and wait for it.
     Begin(Arc<Attempt<C>>),
 }
 
 #[derive(Debug)]
 pub(super) struct Lifecycle<C> {
     current: Option<C>,
-    /// When the last connection was made.
+    /// The time when the last connection was made.
     since: Option<Moment>,
-    /// How many connections in a row broke as soon as they were made.
+    /// The number of connections in a row that broke as soon as they were made.
     short_lived: u32,
     last_failure: Option<(Moment, Failure)>,
     attempt: Option<Arc<Attempt<C>>>,
@@ -64,7 +67,8 @@ impl<C: Clone> Lifecycle<C> {
         self.current.as_ref()
     }
 
-    /// A caller needs a connection, and saw none. It looks again here: a connection that carries requests is not to be replaced.
+    /// Handles a caller that needs a connection and saw none. Checks again, since a connection that carries requests must not
+    /// be replaced.
     pub(super) fn wanted(&mut self, now: Moment) -> Wanted<C> {
         if let Some(current) = &self.current {
             return Wanted::Known(Ok(current.clone()));
@@ -81,19 +85,20 @@ impl<C: Clone> Lifecycle<C> {
         Wanted::Begin(attempt.clone())
     }
 
-    /// A connection was made. There was none when its attempt began, and there is one attempt at a time.
+    /// Stores a connection that was made. There was none when its attempt began, and there is only one attempt at a time.
     pub(super) fn made(&mut self, connection: C, now: Moment) {
         self.current = Some(connection);
         self.since = Some(now);
     }
 
-    /// The attempt is over. `failure`: why it made no connection.
+    /// Notes the end of the attempt. `failure` is the reason why it made no connection.
     pub(super) fn ended(&mut self, failure: Option<Failure>, now: Moment) {
         self.attempt = None;
         self.last_failure = failure.map(|failure| (now, failure));
     }
 
-    /// Takes the connection away if it is meant. Returns it. `broken`: the failure of connections that break at once.
+    /// Removes and returns the current connection if it is the one that is meant. `broken` is the failure of connections that
+    /// break at once.
     pub(super) fn take_if(
         &mut self,
         is_meant: impl FnOnce(&C) -> bool,
@@ -113,17 +118,17 @@ impl<C: Clone> Lifecycle<C> {
         Some(taken)
     }
 
-    /// The server replied that it is of no use now.
+    /// Notes a reply that shows that the server is unusable at the moment.
     pub(super) fn failed(&mut self, failure: Failure, now: Moment) {
         self.last_failure = Some((now, failure));
     }
 
-    /// Whether there ever was a connection.
+    /// Returns `true` if there ever was a connection.
     pub(super) fn has_connected(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Whether there is no connection, none is being made, and none was tried in this time.
+    /// Returns `true` if there is no connection, none is being made, and none was tried within `pause`.
     pub(super) fn is_to_be_made(&self, pause: Duration, now: Moment) -> bool {
         let failed = self.last_failure.as_ref().map(|(at, _)| *at);
         let mut tried = failed.into_iter().chain(self.since);
@@ -132,59 +137,59 @@ impl<C: Clone> Lifecycle<C> {
     }
 }
 
-/// What is known of one server. Its events come from the only connection on the manager's thread to that server.
+/// The reachability of one server. Its events come from the only connection to that server on the manager's thread.
 #[derive(Debug, Default)]
 pub(super) struct Reachability {
-    /// When the last connection ended, and whether the log says so.
+    /// The time when the last connection ended, and whether that was logged.
     lost: Option<(Moment, bool)>,
-    /// Whether a task makes the next connection.
+    /// `true` if a task is making the next connection.
     is_returning: bool,
 }
 
 impl Reachability {
-    /// A connection that was in use has ended. Returns whether a task is to make the next one: one does at a time.
+    /// Notes that a connection in use has ended. Returns whether a new task has to make the next one; only one does at a time.
     pub(super) fn broke(&mut self, now: Moment) -> bool {
         self.lost.get_or_insert((now, false));
         !mem::replace(&mut self.is_returning, true)
     }
 
-    /// That task has ended.
+    /// Notes that this task has ended.
     pub(super) fn returns_no_more(&mut self) {
         self.is_returning = false;
     }
 
-    /// No new connection could be made. Returns whether the log is to say so: once for each outage.
+    /// Notes that no new connection could be made. Returns whether to log it, which happens once for each outage.
     pub(super) fn failed(&mut self) -> bool {
         let is_said = self.lost.as_mut().map(|(_, is_said)| is_said);
         is_said.is_some_and(|is_said| !mem::replace(is_said, true))
     }
 
-    /// A connection was made. Returns for how long the server was out of reach, if the log said that it was.
+    /// Notes that a connection was made. Returns how long the server was unreachable, if that was logged.
     pub(super) fn returned(&mut self, now: Moment) -> Option<Duration> {
         let (since, is_said) = self.lost.take()?;
         is_said.then(|| now.since(since))
     }
 
-    /// Whether the log said that the server is out of reach, and not yet that it is back.
+    /// Returns `true` if the log said that the server is unreachable, and not yet that it is reached again.
     pub(super) fn is_out_of_reach(&self) -> bool {
         self.lost.is_some_and(|(_, is_said)| is_said)
     }
 }
 
-/// What the reply to `INFO server` says of the time in which a server was out of reach. `uptime`: the field of that reply, if it is not
-/// refused.
+/// Returns the log line about the time in which a server was unreachable, according to its reply to `INFO server`. `uptime` is
+/// the field of that reply, if it is not refused.
 pub(super) fn since_then(uptime: Option<&str>, away: Duration) -> &'static str {
     match uptime.and_then(|seconds| seconds.parse().ok()) {
         None => {
-            "the server is reached again. Whether it was restarted, and has forgotten locks, is not known: `INFO` is refused"
+            "the server is reached again; it is not known whether it was restarted and has forgotten locks, because `INFO` is refused"
         }
-        // Rounded down by the server. A server that is older than the outage was there before it.
+        // The server rounds down. A server that is older than the outage was running before it.
         Some(seconds) if Duration::from_secs(seconds) > away => {
             "the server is reached again: it was not restarted"
         }
         Some(_) => {
-            "the server is reached again: it was restarted, or another one has its place. What it had not saved is forgotten, \
-             locks too"
+            "the server is reached again: it was restarted or replaced, and has lost all data that was not saved, locks \
+             included"
         }
     }
 }
@@ -202,7 +207,7 @@ mod tests {
     }
 
     fn broken() -> Failure {
-        Failure::not_now("they break")
+        Failure::not_now("connections break")
     }
 
     fn begun(lifecycle: &mut Lifecycle<Fake>, now: Moment) -> Arc<Attempt<Fake>> {
@@ -221,11 +226,11 @@ mod tests {
         };
         assert!(Arc::ptr_eq(&first, &second));
         assert!(first.set(Ok(Fake(1))).is_ok(), "the first result");
-        assert!(second.set(Err(broken())).is_err(), "which stays");
+        assert!(second.set(Err(broken())).is_err(), "the first result stays");
     }
 
     #[test]
-    fn after_a_failure_the_next_attempt_waits_for_a_moment() {
+    fn there_is_a_pause_after_a_failed_attempt() {
         let mut lifecycle = Lifecycle::<Fake>::default();
         begun(&mut lifecycle, at(0));
         lifecycle.ended(Some(broken()), at(10));
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_lives_is_not_replaced_by_a_later_one() {
+    fn a_live_connection_is_not_replaced_by_a_later_one() {
         let mut lifecycle = Lifecycle::default();
         begun(&mut lifecycle, at(0));
         lifecycle.made(Fake(1), at(0));
@@ -267,7 +272,7 @@ mod tests {
         let known = lifecycle.wanted(at(1));
         assert!(matches!(known, Wanted::Known(Ok(Fake(1)))), "{known:?}");
         let other = lifecycle.take_if(|current| current.0 == 2, at(60), broken);
-        assert!(other.is_none(), "it is another one");
+        assert!(other.is_none(), "another connection is current");
         assert!(
             lifecycle
                 .take_if(|current| current.0 == 1, at(60), broken)
@@ -286,9 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_has_one_line_at_each_end() {
+    fn an_outage_is_logged_once_at_its_beginning_and_once_at_its_end() {
         let mut reachability = Reachability::default();
-        assert!(!reachability.failed(), "it was never reached");
+        assert!(!reachability.failed(), "the server was never reached");
         reachability.broke(at(1_000));
         assert!(reachability.failed() && !reachability.failed());
         reachability.broke(at(5_000));
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_made_anew_at_once_is_no_outage() {
+    fn a_connection_that_is_replaced_at_once_is_not_an_outage() {
         let mut reachability = Reachability::default();
         reachability.broke(at(1_000));
         assert_eq!(reachability.returned(at(1_000)), None);
@@ -311,7 +316,7 @@ mod tests {
     fn a_server_that_is_younger_than_the_outage_was_restarted() {
         let away = Duration::from_secs(20);
         for (uptime, says) in [
-            (Some("20"), "it was restarted, or another one has its place"),
+            (Some("20"), "it was restarted or replaced"),
             (Some("21"), "it was not restarted"),
             (None, "is not known"),
         ] {

@@ -1,4 +1,4 @@
-//! From an address to a connection that is ready for use. `handshake.rs` says what is sent on it.
+//! Opening a connection to an address, until it is ready for use. `handshake.rs` decides what is sent on it.
 
 use std::{env, path::Path, process, sync::Arc, time::Duration};
 
@@ -25,11 +25,11 @@ use crate::{
     runtime::{executor::spawn_beside, jitter},
 };
 
-/// How many requests may wait for the driver of a user's own client. Further requests wait for room.
+/// The number of requests that may wait for the driver of a user's own client. Further requests wait for a free slot.
 const LONGEST_QUEUE: usize = 1 << 12;
 
 impl ReconnectingConnection {
-    /// Makes a connection, to the primary that the sentinels name. Its caller bounds the time.
+    /// Makes a connection, to the primary that the sentinels name if there are any. The caller bounds the time.
     ///
     /// # Cancel safety
     ///
@@ -41,7 +41,7 @@ impl ReconnectingConnection {
         let found = sentinels.clone().primary(Need::Connect).await?;
         let primary = self.address().at(&found.host, found.port);
         let mut current = self.open_at(&primary).await?;
-        // Another connection may have learned of a fail-over meanwhile.
+        // Another connection may have learned of a fail-over in the meantime.
         if !sentinels.is_still(&found) {
             return Err(Failure::not_now(format!(
                 "{primary} was replaced while the connection to it was made"
@@ -62,7 +62,7 @@ impl ReconnectingConnection {
             within: self.timing().connect_timeout,
             started: CLOCK.now(),
         });
-        // Bounded by the handshake, which gives up something before each connection but the first two.
+        // Bounded by the handshake, which leaves out something more before each connection but the first two.
         loop {
             let credentials = credentials_for(address).await?;
             let pause = match self.connect(address, credentials.as_ref()).await {
@@ -98,14 +98,15 @@ impl ReconnectingConnection {
         current
     }
 
-    /// Makes a connection, and spawns a task that watches it until it is over, and authenticates it anew before its credentials end.
+    /// Makes a connection, and spawns a task that watches it until it is over, and reauthenticates it before its credentials
+    /// expire.
     async fn connect(
         self: &Arc<Self>,
         address: &Address,
         credentials: Option<&Credentials>,
     ) -> Result<CurrentConnection, Failure> {
         let traffic = Arc::new(Traffic::new(self.round_trip.clone()));
-        // Only a user's own client speaks RESP3 from the start, since it logs in itself.
+        // Only a user's own client speaks RESP3 from the start, since it sends the greeting itself.
         let (connection, speaks_resp3) = if let Some(given) = address.client() {
             self.connect_by_client(address, given, credentials, traffic)
                 .await?
@@ -132,7 +133,7 @@ impl ReconnectingConnection {
         })
     }
 
-    /// The driver of the client runs on this thread.
+    /// Connects by a user's own client, whose driver runs on this thread.
     async fn connect_by_client(
         &self,
         address: &Address,
@@ -186,7 +187,7 @@ impl ReconnectingConnection {
                 }
             };
             let until_its_end = connection.watch(timing.command_timeout, silent, left);
-            // Dropped with the watch: its pause may be a day long.
+            // Dropped with the watch, since its pause may be a day long.
             let within = timing.connect_timeout;
             let authenticated =
                 keep_authenticated(&connection, &address, &transaction, due, within);
@@ -199,7 +200,7 @@ impl ReconnectingConnection {
     }
 }
 
-/// Whether the server, or a proxy before it, does not speak the third version of the protocol.
+/// Returns `true` if the server, or a proxy before it, does not speak the third version of the protocol.
 fn knows_no_resp3(error: &RedisError) -> bool {
     let details = error.detail().unwrap_or_default();
     error.kind() == ErrorKind::RESP3NotSupported
@@ -208,7 +209,7 @@ fn knows_no_resp3(error: &RedisError) -> bool {
         || details.contains("protocol version")
 }
 
-/// The name that `CLIENT LIST` shows for a connection: the program, and its label or process id.
+/// Returns the name that `CLIENT LIST` shows for a connection: the program, and its label or process id.
 fn connection_name(label: Option<&str>) -> String {
     // In a simulation each run must send the same bytes.
     #[cfg(feature = "simulation")]
@@ -241,7 +242,7 @@ mod tests {
         timing::Timing,
     };
 
-    /// A connection that is watched, and the other end of its stream.
+    /// Returns a connection that is watched, and the other end of its stream.
     fn watched(due: Option<Duration>) -> (Arc<Connection>, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
         let traffic = Arc::<Traffic>::default();
@@ -265,7 +266,7 @@ mod tests {
         drop((connection, theirs));
         let started = Instant::now();
         while kept.upgrade().is_some() {
-            assert!(started.elapsed() < day / 2, "it is kept");
+            assert!(started.elapsed() < day / 2, "the connection is kept");
             sleep(Duration::from_secs(1)).await;
         }
     }

@@ -1,7 +1,7 @@
-//! The connection to one server, watched and replaced.
+//! The connection to one server, which is watched, and replaced when it ends.
 //!
-//! A half-open connection looks like an idle one. The kernel finds it by keepalive and the user time-out. A connection on which requests
-//! are in flight, and no reply arrives for two command time-outs, is replaced, too.
+//! A half-open connection looks like an idle one. The kernel detects it by keepalive and the user time-out. A connection with
+//! requests in flight and no reply for two command time-outs is replaced, too.
 
 use std::{
     sync::{
@@ -37,22 +37,23 @@ use crate::{
     telemetry,
 };
 
-/// Connects, and reconnects, to one server. What is decided is in `lifecycle.rs`, and how a connection is made in `opening.rs`.
+/// Connects, and reconnects, to one server. The decisions are made in `lifecycle.rs`, and connections in `opening.rs`.
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
-    /// The address of the server. With sentinels, they give the host and port, and only its other settings count.
+    /// The address of the server. With sentinels, they name the host and port, and only the other settings of the address
+    /// count.
     address: Address,
     /// The sentinels that know where the server is.
     sentinels: Option<Arc<dyn PrimaryFinder>>,
     pub(super) purpose: Purpose,
     timing: Timing,
     pub(super) events: Arc<dyn ConnectionEvents>,
-    /// Locked during a transaction, and while the connection is authenticated anew: an AUTH in a transaction would only be queued.
+    /// Locked during a transaction, and while the connection is reauthenticated: an AUTH in a transaction would only be queued.
     pub(super) transaction: Arc<tokio::sync::Mutex<()>>,
-    /// How long a request and its reply took lately, in nanoseconds. Zero if not known.
+    /// The smoothed round-trip time, in nanoseconds. Zero if not known.
     pub(super) round_trip: Arc<AtomicU64>,
     pub(super) lifecycle: Mutex<Lifecycle<Arc<CurrentConnection>>>,
-    /// How many connections have ended or were given up.
+    /// The number of connections that have ended or were abandoned.
     pub(crate) losses: AtomicU64,
 }
 
@@ -79,7 +80,7 @@ impl ReconnectingConnection {
         }
     }
 
-    /// A connection to the same server for another purpose.
+    /// Makes a connection to the same server for another purpose.
     pub(crate) fn another(&self, purpose: Purpose, timing: Timing) -> Self {
         Self::new(
             self.address().clone(),
@@ -90,7 +91,7 @@ impl ReconnectingConnection {
         )
     }
 
-    /// A section of what the server reports about itself. `None`: it refuses, or a proxy may not be asked.
+    /// Returns a section of the server's `INFO`. `None` means that the server refuses it, or that a proxy may not be asked.
     pub(crate) async fn info(
         self: &Arc<Self>,
         section: &str,
@@ -108,7 +109,7 @@ impl ReconnectingConnection {
         &self.address
     }
 
-    /// The sentinels that know where the server is; `None`: it is where the address says.
+    /// Returns the sentinels that know where the server is; `None` if it is where the address says.
     pub(crate) fn sentinels(&self) -> Option<&Arc<dyn PrimaryFinder>> {
         self.sentinels.as_ref()
     }
@@ -117,12 +118,12 @@ impl ReconnectingConnection {
         self.timing
     }
 
-    /// Locked during a transaction on this connection.
+    /// Returns the mutex that is locked during a transaction on this connection.
     pub(crate) fn transaction(&self) -> &tokio::sync::Mutex<()> {
         &self.transaction
     }
 
-    /// The commands by which locks are kept here; connects if need be.
+    /// Returns the commands available for locks here. Connects if necessary.
     pub(crate) async fn capabilities(
         self: &Arc<Self>,
         within: Duration,
@@ -130,16 +131,17 @@ impl ReconnectingConnection {
         self.ready_within(within).await?.capabilities()
     }
 
-    /// The current connection, or a new one.
+    /// Returns the current connection, or a new one.
     ///
     /// # Cancel safety
     ///
-    /// A task of its own makes the connection: dropping the future leaves the connection to the next caller.
+    /// A separate task makes the connection, so dropping the future leaves it to the next caller.
     pub(crate) async fn current(self: &Arc<Self>) -> Opened {
         if let Some(current) = self.snapshot() {
             return Ok(current);
         }
-        // The mutex is free after this line: a runtime that ends drops the task below at once, and its drop locks it.
+        // The mutex is unlocked after this line: a runtime that is shutting down drops the task below at once, and dropping it
+        // locks the mutex.
         let wanted = self.lifecycle.lock().wanted(CLOCK.now());
         let attempt = match wanted {
             Wanted::Known(opened) => return opened,
@@ -155,8 +157,8 @@ impl ReconnectingConnection {
 
     fn install(self: &Arc<Self>, current: CurrentConnection) -> Opened {
         let current = Arc::new(current);
-        // The connection may have ended since its handshake. If that counted as a success, it would be made anew again and again
-        // without a pause.
+        // The connection may have ended since its handshake. If that counted as a success, new ones would be made again and
+        // again without a pause.
         if current.connection.traffic.has_ended() {
             return Err(Failure::not_now(format!(
                 "the connection to {} broke as soon as it was made",
@@ -175,7 +177,7 @@ impl ReconnectingConnection {
         Ok(current)
     }
 
-    /// Whether push messages arrive. Without a connection, they are assumed to arrive on the next one.
+    /// Returns `true` if push messages arrive. Without a connection, they are assumed to arrive on the next one.
     pub(crate) fn is_subscribed(&self) -> bool {
         let lifecycle = self.lifecycle.lock();
         lifecycle
@@ -187,7 +189,7 @@ impl ReconnectingConnection {
         &*self.events
     }
 
-    /// Nothing more is sent on a connection.
+    /// Notes that nothing more is sent on a connection.
     pub(super) fn note_left(self: &Arc<Self>, connection: &Connection) {
         self.forget(connection.id);
         if !connection.in_use.load(Ordering::Acquire) {
@@ -199,7 +201,7 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Whether it is the connection of the manager's thread on which locks are kept.
+    /// Returns `true` if this is the connection of the manager's thread for locks.
     fn keeps_locks(&self) -> bool {
         matches!(self.purpose, Purpose::Locks | Purpose::LocksOnly)
     }
@@ -233,8 +235,8 @@ impl ReconnectingConnection {
         self.forget_if(|current| current.connection.id == id);
     }
 
-    /// Ends a connection on which a reply has a form that its request cannot have: replies were lost, and all later ones are taken for
-    /// those of other requests.
+    /// Ends a connection on which the form of a reply does not fit its request: replies were lost, and all later ones are
+    /// attributed to the wrong requests.
     pub(crate) fn expect_its_form<T>(&self, id: ConnectionId, read: &Result<T, Failure>) {
         if !read.as_ref().is_err_and(errors::is_nonsense) {
             return;
@@ -251,7 +253,7 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Leaves a primary that another one has replaced, by the last choice among the sentinels' replies.
+    /// Leaves a primary if the latest choice in the sentinels' replies has replaced it.
     pub(crate) fn leave_if_replaced(&self) {
         let is_replaced = |current: &Arc<CurrentConnection>| {
             let found = self.sentinels.as_ref().zip(current.found.as_ref());
@@ -277,17 +279,17 @@ impl ReconnectingConnection {
             return false;
         };
         self.losses.fetch_add(1, Ordering::AcqRel);
-        // Its watch reports the end: this may be a thread of the user, in the middle of a request.
+        // The watch reports the end, because this may be a thread of the user in the middle of a request.
         current.connection.traffic.retire();
         true
     }
 
-    /// Whether there is a connection now.
+    /// Returns `true` if there is a connection now.
     pub(crate) fn is_up(&self) -> bool {
         self.snapshot().is_some()
     }
 
-    /// The connection that there is now, and what is known of it.
+    /// Returns the current connection, with everything known about it.
     pub(crate) fn snapshot(&self) -> Option<Arc<CurrentConnection>> {
         let current = self.lifecycle.lock().current()?.clone();
         if !current.connection.traffic.has_ended() {
@@ -298,26 +300,26 @@ impl ReconnectingConnection {
         None
     }
 
-    /// Makes the connection anew if no request is in flight, since another one to the same server has ended. Requests that are in flight
-    /// will show whether it is dead.
+    /// Replaces the connection if no request is in flight, because another one to the same server has ended. Requests in flight
+    /// would show whether it is dead.
     pub(crate) fn doubt(&self) {
         self.forget_if(|current| current.connection.traffic.in_flight() == 0);
     }
 
-    /// Whether there is no connection, none is being made, and none was tried in this time.
+    /// Returns `true` if there is no connection, none is being made, and none was tried within `pause`.
     pub(crate) fn is_to_be_made(&self, pause: Duration) -> bool {
         self.lifecycle.lock().is_to_be_made(pause, CLOCK.now())
     }
 }
 
-/// How long the next try waits after one that failed, while a server is out of reach and no request makes a connection.
+/// The pause between attempts while a server is unreachable and no request makes a connection.
 const RETURN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Makes the next connection, so that a server that is back is noticed without a request. Tries once a second, until there is a
-/// connection or the manager has ended.
+/// Makes the next connection, so that the return of a server is noticed without a request. Tries once a second, until there is
+/// a connection or the manager has ended.
 async fn make_the_next(weak: Weak<ReconnectingConnection>) {
     while let Some(reconnecting) = weak.upgrade() {
-        // It may have ended again before this task was polled. Then its end has started no other task.
+        // The connection may have ended again before this task was polled. In that case, its end has started no other task.
         if reconnecting.current().await.is_ok() && reconnecting.is_up() {
             return reconnecting.lifecycle.lock().reachability.returns_no_more();
         }
@@ -326,8 +328,8 @@ async fn make_the_next(weak: Weak<ReconnectingConnection>) {
     }
 }
 
-/// The task that connects. Its drop notes an end even if a resolver or a verifier of the user's client panics: then the next caller
-/// connects.
+/// The task that connects. Dropping it ends the attempt even if a resolver or a verifier of the user's client panics, and the
+/// next caller connects.
 struct Unfinished(
     Arc<ReconnectingConnection>,
     Arc<Attempt<Arc<CurrentConnection>>>,
@@ -343,7 +345,8 @@ impl Unfinished {
             .unwrap_or_else(|_| late())
             .and_then(|current| reconnecting.install(current));
         self.end(installed.map_err(|failure| match failure {
-            // The settings worked before and are wrong now: a password was replaced, or a certificate expired.
+            // The settings worked before and are wrong now, for example because a password was replaced or a certificate
+            // expired.
             Failure::Invalid(reason) if reconnecting.lifecycle.lock().has_connected() => {
                 Failure::refused(reason.to_string())
             }
@@ -358,7 +361,7 @@ impl Unfinished {
         }
         let failure = result.as_ref().err().cloned();
         reconnecting.lifecycle.lock().ended(failure, CLOCK.now());
-        // The mutex is free: this wakes those that wait.
+        // The mutex is unlocked, since this wakes the waiters.
         drop(attempt.set(result));
     }
 }
@@ -373,7 +376,8 @@ impl Drop for Unfinished {
 }
 
 impl Drop for ReconnectingConnection {
-    /// Closes the connection: a node that left its cluster needs none. Its gauge would otherwise say for ever that it is not reached.
+    /// Closes the connection: a node that left its cluster needs none, and its gauge would otherwise report it as unreachable
+    /// forever.
     fn drop(&mut self) {
         self.forget_if(|_| true);
         let is_out_of_reach = self.lifecycle.lock().reachability.is_out_of_reach();

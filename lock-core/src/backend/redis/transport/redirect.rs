@@ -1,17 +1,17 @@
-//! The redirect that a cluster node sends for a key that another node has.
+//! The redirect that a cluster node sends for a key of another node.
 
 use std::{error::Error, fmt};
 
 use redis::{RedisError, ServerError, ServerErrorKind};
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The redirect to another node of the cluster, which has the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: u16,
-    /// Empty: the host of the node that sent the redirect.
+    /// The host; empty for the host of the node that sent the redirect.
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) node_role: NodeRole,
@@ -20,9 +20,9 @@ pub(crate) struct Redirect {
 /// The node of a cluster to which a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRole {
-    /// The node that has the slot: from now on, if a redirect names it.
+    /// The node that serves the slot. If a redirect names it, it does so from now on.
     ServesSlot,
-    /// The node that the slot is being moved to, and that has the key already. A redirect to it is about one request.
+    /// The node that the slot is being moved to, which already has the key. A redirect to it applies to a single request.
     MigrationTarget,
 }
 

@@ -1,8 +1,8 @@
-//! The parts of replies that differ between the two versions of the protocol, and between servers.
+//! Readers for the parts of replies that differ between the two versions of the protocol, and between servers.
 
 use redis::Value;
 
-/// The bytes of a text, in whatever form it came.
+/// Returns the bytes of a text, whatever its type.
 pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
@@ -11,12 +11,12 @@ pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// The same, if it is UTF-8.
+/// Returns a text, if it is valid UTF-8.
 pub(crate) fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(value)?).ok()
 }
 
-/// A list of numbers.
+/// Reads a list of numbers.
 pub(crate) fn numbers(value: &Value) -> Option<Vec<i64>> {
     match value {
         Value::Array(parts) => numbers_of(parts),
@@ -24,7 +24,7 @@ pub(crate) fn numbers(value: &Value) -> Option<Vec<i64>> {
     }
 }
 
-/// The parts of a list, if all of them are numbers.
+/// Reads the parts of a list, if all of them are numbers.
 pub(crate) fn numbers_of(parts: &[Value]) -> Option<Vec<i64>> {
     let number = |part: &Value| match part {
         Value::Int(number) => Some(*number),
@@ -33,18 +33,18 @@ pub(crate) fn numbers_of(parts: &[Value]) -> Option<Vec<i64>> {
     parts.iter().map(number).collect()
 }
 
-/// The text of a reply to INFO.
+/// Returns the text of a reply to INFO.
 pub(crate) fn info(value: &Value) -> Option<String> {
     Some(String::from_utf8_lossy(bytes(value)?).into_owned())
 }
 
-/// The value of a line of that text.
+/// Returns the value of a field in the text of a reply to INFO.
 pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
     info.lines().find_map(value).map(str::trim)
 }
 
-/// The value of a field of a map, or of a list of fields and values in turn.
+/// Returns the value of a field of a map, or of a list in which fields and values alternate.
 pub(crate) fn field<'a>(value: &'a Value, wanted: &str) -> Option<&'a Value> {
     let is_wanted = |name: &Value| bytes(name) == Some(wanted.as_bytes());
     match value {
@@ -59,7 +59,7 @@ pub(crate) fn field<'a>(value: &'a Value, wanted: &str) -> Option<&'a Value> {
     }
 }
 
-/// The error that a server sends by this line.
+/// Parses the error that a server sends by this line.
 #[cfg(test)]
 pub(crate) fn error(line: &str) -> redis::ServerError {
     match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {

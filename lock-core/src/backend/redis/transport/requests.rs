@@ -1,4 +1,4 @@
-//! Requests to one server: on the connection that there is, or on one that is made if need be.
+//! Requests to one server, on the current connection or on one that is made if necessary.
 
 use std::{
     future::poll_fn,
@@ -30,7 +30,7 @@ use crate::{
     moment::Moment,
 };
 
-/// The connection that there is now. The futures of its requests may be polled on any thread, and are sent by their first poll.
+/// The current connection. The futures of its requests may be polled on any thread, and the first poll sends the request.
 ///
 /// # Cancel safety
 ///
@@ -39,7 +39,7 @@ use crate::{
 pub(crate) struct Ready {
     pub(crate) reconnecting: Arc<ReconnectingConnection>,
     pub(crate) current: Arc<CurrentConnection>,
-    /// Whether replies are verified to be in their places, since one was late elsewhere: other replies may have been lost, too.
+    /// `true` if replies are verified to be in their places, because one was late elsewhere and others may have been lost, too.
     is_verifying: bool,
 }
 
@@ -67,13 +67,12 @@ impl Ready {
         }
     }
 
-    /// The commands by which locks are kept.
+    /// Returns the commands available for locks.
     ///
     /// # Errors
-    ///
-    /// If no locks are kept by this connection.
+    /// Fails if this connection is not for locks.
     pub(crate) fn capabilities(&self) -> Result<Capabilities, Failure> {
-        let none = || Failure::not_now("no locks are kept by this connection");
+        let none = || Failure::not_now("this connection is not for locks");
         self.current.known.capabilities.ok_or_else(none)
     }
 
@@ -106,7 +105,7 @@ impl Ready {
         let mut is_verifying = self.is_verifying;
         let replies = poll_fn(|context| {
             let polled = replies.as_mut().poll(context);
-            // After the request, which the first poll has queued.
+            // Sent after the request, which the first poll has queued.
             if polled.is_pending() && mem::take(&mut is_verifying) {
                 connection.probe();
             }
@@ -138,12 +137,12 @@ impl Ready {
 }
 
 impl ReconnectingConnection {
-    /// The connection that there is now, for a request that is sent at once.
+    /// Returns the current connection, for a request that is sent at once.
     pub(crate) fn ready(self: &Arc<Self>) -> Option<Ready> {
         Some(Ready::new(self.clone(), self.snapshot()?))
     }
 
-    /// The connection that there is, or the next one. Runs on the manager's thread.
+    /// Returns the current connection, or the next one. Runs on the manager's thread.
     pub(crate) async fn ready_within(self: &Arc<Self>, within: Duration) -> Result<Ready, Failure> {
         let current = timeout(within, self.current()).await;
         let late = || Err(errors::late(self.address(), within));
@@ -151,7 +150,7 @@ impl ReconnectingConnection {
         Ok(Ready::new(self.clone(), current))
     }
 
-    /// Sends a command and reads its reply, an error of the server included, within a time-out. Connects if need be.
+    /// Sends a command and reads its reply, which may be an error of the server, within a time-out. Connects if necessary.
     ///
     /// `in_flight` notes the connection before the first byte leaves.
     pub(crate) async fn send(
@@ -165,7 +164,7 @@ impl ReconnectingConnection {
         Ok((id, reply.ok_or_else(|| errors::nonsense("a command"))?))
     }
 
-    /// Sends several commands in one message, with one time-out; one reply each.
+    /// Sends several commands in one message, within one time-out. Returns one reply for each.
     pub(crate) async fn send_all(
         self: &Arc<Self>,
         commands: Commands,
@@ -175,8 +174,8 @@ impl ReconnectingConnection {
         self.send_all_on(None, commands, within, in_flight).await
     }
 
-    /// Like [`send_all`](Self::send_all), but on one connection only, if it is given: for the rest of a transaction, which does not exist
-    /// on another connection.
+    /// Like [`send_all`](Self::send_all), but only on the given connection, if there is one: for the rest of a transaction,
+    /// which does not exist on another connection.
     pub(crate) async fn send_all_on(
         self: &Arc<Self>,
         only_on: Option<ConnectionId>,
@@ -196,12 +195,12 @@ impl ReconnectingConnection {
                 "the connection ended in the middle of a transaction",
             ));
         }
-        // Boxed here: a future that contains another one by value has twice the size of the inner one, at each level.
+        // Boxed here, because a future that contains another one by value has twice its size, at each level.
         let replies = Box::pin(ready.several(commands, in_flight, left)).await?;
         Ok((ready.id(), replies))
     }
 
-    /// Takes the replies to a request, and notes what they show about the connection.
+    /// Accepts the replies to a request, and notes what they show about the connection.
     fn accept<T>(
         &self,
         connection: &Connection,
@@ -220,7 +219,7 @@ impl ReconnectingConnection {
                 if !matches!(none, NoReply::Late | NoReply::NotSent)
                     || !connection.traffic.is_usable()
                 {
-                    // Its watch does the same, but perhaps only after the caller has tried again.
+                    // The watch does this too, but perhaps only after the caller has tried again.
                     self.forget(id);
                 }
                 return Err(errors::no_value(&none, self.address(), within));
@@ -229,8 +228,8 @@ impl ReconnectingConnection {
         let traffic = &connection.traffic;
         traffic.note_round_trip(traffic.last_reply().since(sent));
         for reply in values(&replies) {
-            // Leaves a server that was demoted to a replica, since the connection would lead to a replica from now on. After a pause,
-            // as after a failed connect, the next command looks for the primary again.
+            // Leaves a server that was demoted to a replica, since this connection would lead to a replica from now on. After
+            // the same pause as after a failed connect, the next command looks for the primary again.
             if let Value::ServerError(error) = reply
                 && errors::code_of(error) == "READONLY"
             {
@@ -243,31 +242,31 @@ impl ReconnectingConnection {
         Ok(replies)
     }
 
-    /// A reply was late on this connection.
+    /// Notes that a reply was late on this connection.
     fn note_late(&self, connection: &Connection) {
         if connection.session().is_none() {
-            // Nothing else shows how slow the server is.
+            // Only a late reply shows how slow the server is.
             let least = self.timing().command_timeout;
             connection.traffic.note_late_round_trip(least);
         }
-        // A server that was stopped says that it is the primary when it goes on, even if it was replaced meanwhile.
+        // A server that was stopped claims to be the primary when it resumes, even if it was replaced in the meantime.
         if let Some(sentinels) = self.sentinels() {
             sentinels.doubted().notify_one();
         }
     }
 
-    /// How long a request and its reply took lately. Zero if not known.
+    /// Returns the smoothed round-trip time. Zero if not known.
     pub(crate) fn round_trip(&self) -> Duration {
         let nanos = self.round_trip.load(Ordering::Relaxed);
         Duration::from_nanos(nanos)
     }
 
-    /// How long a reply may take.
+    /// Returns how long a reply may take.
     pub(crate) fn reply_within(&self) -> Duration {
         self.timing().reply_within(self.round_trip())
     }
 
-    /// How long the reply to an acquire may take.
+    /// Returns how long the reply to an acquire may take.
     pub(crate) fn acquire_within(&self, ttl: Duration) -> Duration {
         self.timing().acquire_within(self.round_trip(), ttl)
     }

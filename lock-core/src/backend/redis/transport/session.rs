@@ -1,26 +1,29 @@
-//! A session: one socket, and the task that owns it. Whatever thread queues a request, it leaves and is answered first in, first out.
+//! A session: one socket, and the task that owns it. Requests are sent and answered first in, first out, whichever thread
+//! queues them.
 //!
 //! A request goes into the *inbox*. With few requests in flight, the thread that queued the request also sends it, so that no other task
-//! has to run first. In a crowd, that thread only wakes the session's task, which runs once after all tasks that are ready, and then sends what they queued
-//! in shared messages. The task alone reads, and gives each request its replies.
+//! has to run first. With many in flight, that thread only wakes the session's task, which lets all ready tasks run once, and
+//! then sends the requests that they queued in shared messages. Only the task reads, and gives each request its replies.
 //!
-//! The task runs on the runtime of those who use the session, its *home*: then no other thread stands between a task and its reply. A
-//! runtime may end, or exist without anyone polling it, or be blocked by a handler. So the watch on the manager's thread looks
-//! whether the task is polled while there is work for it. If not, the session moves to the manager's thread, and back with the next
-//! request from a runtime. Nothing is lost or sent twice, since the socket, the bytes and the requests move together.
+//! The task runs on the runtime of those who use the session, its *home*, so that no other thread is involved between a task
+//! and its reply. A runtime may end, or not be driven by any thread, or be blocked by a handler. The watch on the manager's
+//! thread therefore checks whether the task is polled while there is work for it. If not, the session moves to the manager's
+//! thread, and back with the next request from a runtime. Nothing is lost or sent twice, since the socket, the bytes and the
+//! requests move together.
 //!
-//! What holds, whichever threads run:
+//! These invariants hold, whichever threads run:
 //!
-//! 1. Bytes are composed and written under the mutex of `Io` only, in the order of the inbox. So no request overtakes another one.
-//! 2. A thread that finds that mutex locked wakes the task instead. A task registers its waker with the inbox before it looks there.
-//!    So a task always takes a queued request from the inbox, with one exception: work that no task waits for.
-//! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker from which no other worker can
-//!    steal it. So a release that no task waits for wakes nothing. The next request takes it along, or the manager's thread sends it
-//!    within 2 ms.
-//! 4. Wakers of users run while no mutex of this file is locked, and each of their panics is caught.
+//! 1. Bytes are composed and written only under the mutex of `Io`, in the order of the inbox, so no request overtakes another
+//!    one.
+//! 2. A thread that finds that mutex locked wakes the task instead. A task registers its waker with the inbox before it checks
+//!    the inbox. So a queued request is always picked up by a task, except for work that no task waits for.
+//! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker from which no other worker
+//!    can steal it. Therefore a release that no task waits for wakes nothing: it is sent together with the next request, or by the
+//!    manager's thread within 2 ms.
+//! 4. Wakers of users run while no mutex of this file is locked, and their panics are caught.
 //!
-//! Rejected: tokio's `yield_now` to run after the other tasks. A worker keeps a task that yields, and first runs others, one of which
-//! may block the thread.
+//! Rejected: tokio's `yield_now` to run after the other tasks. A worker keeps a task that yields while it runs others, one of
+//! which may block the thread.
 
 use std::{
     fmt,
@@ -56,11 +59,11 @@ use crate::{
     },
 };
 
-/// How many values are read before there is a turn for writing. A server that sends without end would otherwise keep renewals from
-/// leaving.
+/// The number of values that are read before writing gets a turn. A server that sends without end would otherwise prevent
+/// renewals from being sent.
 const MOST_AT_A_TIME: usize = 256;
 
-/// A handle of a session. The session ends when it is told to, or with its socket.
+/// A handle of a session. The session ends on request, or with its socket.
 #[derive(Clone)]
 pub(crate) struct Session(Arc<Shared>);
 
@@ -70,39 +73,39 @@ struct Shared {
     io: Mutex<Option<Io>>,
     /// The number of its home. The task of an earlier home ends. Changes under the mutex of `io`.
     home: AtomicU64,
-    /// Whether its home is a runtime of its users. Otherwise it is the manager's thread.
+    /// `true` if its home is a runtime of its users. Otherwise it is the manager's thread.
     has_home: AtomicBool,
-    /// Whether that runtime has ended.
+    /// `true` if that runtime has ended.
     is_lost: AtomicBool,
-    /// Whether the watch is to check soon that the home polls the session.
+    /// `true` if the watch is to check soon that the home polls the session.
     is_urgent: AtomicBool,
     traffic: Arc<Traffic>,
     events: Arc<dyn ConnectionEvents>,
 }
 
-/// What has been queued, and who is to look.
+/// The queued requests, and the task that takes them.
 #[derive(Default)]
 struct Inbox {
     requests: Vec<Request>,
     /// The task at the session's home, once it was polled.
     task: Option<Waker>,
-    /// Whether it was woken since it last looked.
+    /// `true` if it was woken since it last took requests.
     is_woken: bool,
     has_ended: bool,
 }
 
-/// What moves from home to home.
+/// The state that moves from home to home.
 struct Io {
     stream: Stream,
     incoming: Incoming,
     exchange: Exchange,
-    /// How often the task at its home was polled.
+    /// The number of times that the task at its home was polled.
     polls: u64,
-    /// Whether the task lets others run first.
+    /// `true` if the task is letting others run first.
     is_letting_others: bool,
-    /// Why a thread that sent a request could not write.
+    /// The reason why a thread that sent a request could not write.
     failed: Option<NoReply>,
-    /// Whether more may have been read already than was used.
+    /// `true` if more bytes may have been read than were processed.
     has_more: bool,
 }
 
@@ -113,7 +116,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Begins on the manager's thread, which is the calling one.
+    /// Starts a session on the manager's thread, which is the calling thread.
     pub(super) fn start(
         stream: Stream,
         traffic: Arc<Traffic>,
@@ -148,7 +151,7 @@ impl Session {
         }))
     }
 
-    /// Sends commands in a message of their own. `None`: the session has ended. See [`reply`](Self::reply).
+    /// Sends commands in a separate message. `None` means that the session has ended. See [`reply`](Self::reply).
     pub(super) fn alone(
         &self,
         commands: Commands,
@@ -158,7 +161,8 @@ impl Session {
         self.reply(Request::Alone { commands, answer }, reply, in_flight)
     }
 
-    /// Sends a request that may share a message with others. `None`: the session has ended. See [`reply`](Self::reply).
+    /// Sends a request that may share a message with others. `None` means that the session has ended. See
+    /// [`reply`](Self::reply).
     pub(super) fn part(
         &self,
         part: MessagePart,
@@ -169,12 +173,13 @@ impl Session {
         self.reply(Request::Part(part, composer), reply, in_flight)
     }
 
-    /// Queues a request with the first poll, and waits for its reply. `in_flight`: how many requests there are, this one included.
+    /// Queues a request at the first poll, and waits for its reply. `in_flight` is the number of requests in flight, including
+    /// this one.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the request leaves all the same, and
-    /// what is queued afterwards arrives after it.
+    /// If the future is dropped before its first poll, nothing is sent. If it is dropped later, the request is sent
+    /// nevertheless, and requests queued afterwards arrive after it.
     fn reply<T: Send + 'static>(
         &self,
         request: Request,
@@ -187,7 +192,7 @@ impl Session {
             let is_new = request.is_some();
             if let Some(request) = request.take() {
                 shared.queue(request);
-                // A task of a runtime may be followed by one that blocks its worker. Another thread has no worker.
+                // A task of a runtime may be followed by one that blocks its worker. Other threads have no worker.
                 is_left = io_thread::is_polled_for_another() && tokio::task::try_id().is_some();
                 if !is_left {
                     shared.send(in_flight);
@@ -213,7 +218,7 @@ impl Session {
         self.0.inbox.lock().has_ended = true;
         let io = self.0.io.try_lock().map(|mut io| io.take());
         match io {
-            // A task polls it, and will look again.
+            // A task is polling it, and will check again.
             None => self.0.wake_task(),
             Some(io) => {
                 self.0.end(io);
@@ -222,7 +227,7 @@ impl Session {
         }
     }
 
-    /// Whether the session runs on a runtime of its users.
+    /// Returns `true` if the session runs on a runtime of its users.
     pub(crate) fn has_home(&self) -> bool {
         self.0.has_home.load(SeqCst)
     }
@@ -231,7 +236,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// If the runtime has no reactor, which can only be tried.
+    /// Fails if the runtime has no reactor, which can only be found out by trying.
     pub(crate) fn move_to(&self, home: &Handle) -> Result<(), NoReactor> {
         self.move_home(home, false)
     }
@@ -252,8 +257,8 @@ impl Session {
         has_reactor.then_some(()).ok_or(NoReactor)
     }
 
-    /// Moves the session to the manager's thread, which is the calling one, if its home has ended, or has not polled it since the count
-    /// of polls was `polls`, although there is work. Returns the count.
+    /// Moves the session to the manager's thread, which is the calling thread, if its home has ended, or has not polled it
+    /// since the count of polls was `polls` although there is work. Returns the count.
     pub(super) fn take_over(&self, polls: Option<u64>) -> Option<u64> {
         let is_lost = self.0.is_lost.load(SeqCst);
         if !is_lost && !self.has_home() {
@@ -272,7 +277,7 @@ impl Session {
         now
     }
 
-    /// Whether the watch is to look soon.
+    /// Returns `true` if the watch is to check soon.
     pub(super) fn is_urgent(&self) -> bool {
         self.0.is_urgent.swap(false, SeqCst)
     }
@@ -283,7 +288,8 @@ impl Session {
 pub(crate) struct NoReactor;
 
 impl Shared {
-    /// Returns the task for the next home. `None`: another thread uses the session right now, or it cannot move.
+    /// Returns the task for the next home. `None` means that another thread is using the session right now, or that it cannot
+    /// move.
     fn rehome(
         self: &Arc<Self>,
         is_manager: bool,
@@ -320,18 +326,18 @@ impl Shared {
             None
         };
         drop(inbox);
-        // Drops a sender of a channel, of which the receiver is not polled yet.
+        // This drops the sender of a channel whose receiver has not been polled yet.
         drop(refused);
     }
 
-    /// Sends what is queued, or has the session's task do so.
+    /// Sends all queued requests, or makes the session's task do so.
     fn send(&self, in_flight: usize) {
         if in_flight > CROWD || !self.send_here() {
             self.wake();
         }
     }
 
-    /// Sends all that is queued on this thread. Returns `false` if the session's task has to.
+    /// Sends all queued requests on this thread. Returns `false` if the session's task has to.
     fn send_here(&self) -> bool {
         may_switch();
         let Some(mut slot) = self.io.try_lock() else {
@@ -362,7 +368,7 @@ impl Shared {
         true
     }
 
-    /// Wakes the session's task for what is queued.
+    /// Wakes the session's task for the queued requests.
     fn wake(&self) {
         let mut inbox = self.inbox.lock();
         if mem::replace(&mut inbox.is_woken, true) {
@@ -382,7 +388,7 @@ impl Shared {
         }
     }
 
-    /// Has the watch look soon whether the session's task is polled.
+    /// Makes the watch check soon whether the session's task is polled.
     fn hurry(&self) {
         if self.has_home.load(SeqCst) {
             self.is_urgent.store(true, SeqCst);
@@ -390,7 +396,7 @@ impl Shared {
         }
     }
 
-    /// Drops what was left. Called without a mutex.
+    /// Drops the remaining state. Called without a mutex locked.
     fn end(&self, io: Option<Io>) {
         let mut inbox = self.inbox.lock();
         inbox.has_ended = true;
@@ -415,7 +421,7 @@ impl Inbox {
 }
 
 impl Io {
-    /// Whether the task at its home has something to do.
+    /// Returns `true` if the task at its home has work to do.
     fn has_work(&self) -> bool {
         self.failed.is_some()
             || self.has_more
@@ -423,7 +429,7 @@ impl Io {
             || self.stream.is_readable()
     }
 
-    /// Writes all that there is room for.
+    /// Writes as many bytes as the stream accepts.
     fn write(&mut self, context: &mut Context<'_>) -> Result<(), NoReply> {
         loop {
             let output = self.exchange.output(CLOCK.now());
@@ -444,7 +450,7 @@ impl Io {
         }
     }
 
-    /// Sends, and reads what has arrived. Returns whether there may be more.
+    /// Sends, and reads the values that have arrived. Returns whether there may be more.
     fn poll(
         &mut self,
         shared: &Shared,
@@ -480,7 +486,7 @@ impl Io {
         Ok(true)
     }
 
-    /// Takes what is queued. In a crowd, other tasks run first, and queue their requests, too.
+    /// Takes the queued requests. With many in flight, other tasks run first, so that they queue their requests, too.
     fn accept(&mut self, shared: &Shared, context: &Context<'_>) -> Result<(), NoReply> {
         let mut inbox = shared.inbox.lock();
         if inbox.has_ended {
@@ -552,13 +558,14 @@ impl Home {
 }
 
 impl Drop for Home {
-    /// The session has ended or moved, or the runtime has ended: then what is queued is sent at once, since the process may end, too.
+    /// Handles the end of the task: the session has ended or moved, or the runtime has ended. If the runtime has ended, queued
+    /// requests are sent at once, since the process may be about to end, too.
     fn drop(&mut self) {
         if !self.is_current() {
             return;
         }
         let mut slot = self.shared.io.try_lock();
-        // It may have moved meanwhile.
+        // The session may have moved in the meantime.
         if !self.is_current() {
             return;
         }
@@ -568,7 +575,7 @@ impl Drop for Home {
             drop(slot);
             return self.shared.end(io);
         }
-        // Without the mutex, another thread is sending right now.
+        // If the mutex is locked, another thread is sending right now.
         if let Some(io) = io {
             let mut inbox = self.shared.inbox.lock();
             inbox.task = None;

@@ -1,8 +1,8 @@
 //! The socket of a session, which can move from the reactor of one runtime to that of another.
 //!
-//! A server that ends a connection says why, as by an alert of TLS, and closes it. If a request leaves between the two, its write fails
-//! with no more than "broken pipe", while the reason is there to be read. So a write never fails here: its error is kept, nothing more
-//! is written, and the reader gets the error after all that has arrived.
+//! A server that ends a connection may first say why, for example by a TLS alert, and then close it. If a request is sent after
+//! that, its write fails with nothing more than "broken pipe", while the reason is still waiting to be read. So a write never
+//! fails here: its error is stored, nothing more is written, and the reader gets the error after all bytes that have arrived.
 
 use std::{
     io,
@@ -21,17 +21,17 @@ use tokio::{
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-/// `MSG_NOSIGNAL`: a program that does not ignore `SIGPIPE` is not to end with its connection.
+/// `MSG_NOSIGNAL`, so that a program that does not ignore `SIGPIPE` is not killed when its connection ends.
 #[cfg(any(target_os = "android", target_os = "linux"))]
 const NO_SIGNAL: std::ffi::c_int = 0x4000;
 #[cfg(not(any(target_os = "android", target_os = "linux")))]
 const NO_SIGNAL: std::ffi::c_int = 0;
 
-/// A socket that is registered with the reactor of one runtime. Whoever writes does so with the waker of the task that reads.
+/// A socket that is registered with the reactor of one runtime. Every writer uses the waker of the task that reads.
 #[derive(Debug)]
 pub(crate) struct Socket {
     kind: Kind,
-    /// Why a write failed. Nothing is written afterwards.
+    /// The reason why a write failed. Nothing is written afterwards.
     failed: Option<io::Error>,
 }
 
@@ -56,8 +56,8 @@ impl From<UnixStream> for Socket {
 }
 
 impl Socket {
-    /// Connects. A host name is resolved each time. The kernel notices a dead peer: on an idle connection by keepalive, with bytes in
-    /// flight by the user time-out.
+    /// Connects. A host name is resolved each time. The kernel detects a dead peer by keepalive on an idle connection, and by
+    /// the user time-out with bytes in flight.
     pub(super) async fn connect(
         host: &str,
         port: u16,
@@ -75,13 +75,13 @@ impl Socket {
         Ok(Kind::Tcp(stream).into())
     }
 
-    /// Registers the socket with the reactor of the runtime that this thread is inside of.
+    /// Registers the socket with the reactor of the runtime that this thread has entered.
     ///
     /// # Panics
     ///
-    /// If that runtime has no reactor. The socket is still registered where it was.
+    /// Panics if that runtime has no reactor. The socket is then still registered where it was.
     pub(super) fn register_here(&mut self) -> io::Result<()> {
-        // A descriptor can leave a reactor that is shutting down only by being closed, so this registers a duplicate.
+        // A descriptor can be removed from a reactor that is shutting down only by closing it, so this registers a duplicate.
         let duplicate = self.all().try_clone()?;
         self.kind = match self.kind {
             Kind::Tcp(_) => Kind::Tcp(TcpStream::from_std(duplicate.into())?),
@@ -91,18 +91,18 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether there is something to read, or the socket has ended.
+    /// Returns `true` if there are bytes to read, or the socket has ended.
     pub(super) fn is_readable(&self) -> bool {
         self.failed.is_some() || self.has_arrived()
     }
 
-    /// Whether the kernel has something to read, or the end. Tokio may not know yet: it asks its reactor.
+    /// Returns `true` if the kernel has bytes to read, or the end of the stream. Tokio may not know yet, since it relies on its reactor.
     fn has_arrived(&self) -> bool {
         let peeked = self.all().peek(&mut [MaybeUninit::uninit()]);
         !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// What sockets of all kinds can do.
+    /// Returns the operations that sockets of all kinds have.
     fn all(&self) -> SockRef<'_> {
         match &self.kind {
             Kind::Tcp(stream) => SockRef::from(stream),
@@ -112,8 +112,8 @@ impl Socket {
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        // Tokio considers a socket that was just registered not ready before its reactor has run, which may never happen. So the
-        // reactor is asked only if the kernel has no room.
+        // Tokio considers a newly registered socket not ready until its reactor has run, which may never happen. So the reactor
+        // is asked only if the kernel's buffer is full.
         match self.all().send_with_flags(bytes, NO_SIGNAL) {
             Err(error)
                 if matches!(
@@ -162,7 +162,7 @@ impl AsyncWrite for Socket {
                 Poll::Ready(Err(why)) => socket.failed = Some(why),
                 sent => return sent,
             }
-            // The reader may be idle, and is to return the error.
+            // The reader may be idle, and has to return the error.
             context.waker().wake_by_ref();
         }
         Poll::Ready(Ok(bytes.len()))
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_arrived_before_a_write_failed_is_read_first() {
+    async fn bytes_that_arrived_before_a_write_failed_are_read_first() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
         let mut ours = Socket::from(ours);
         let said = theirs.write_all(b"-ERR go away\r\n").await;
@@ -211,12 +211,19 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
         let mut ours = Socket::from(ours);
         theirs.write_all(b"+").await.expect("we have room");
-        // It accepts nothing, and does not close either.
+        // The peer accepts nothing, but does not close the socket either.
         let deaf = SockRef::from(&theirs).shutdown(Shutdown::Read);
-        deaf.expect("it is open");
-        ours.write_all(b"PING").await.expect("told to the reader");
+        deaf.expect("the socket is open");
+        ours.write_all(b"PING")
+            .await
+            .expect("the error goes to the reader");
         assert!(ours.is_readable());
-        assert_eq!(ours.read_u8().await.expect("it came before"), b'+');
+        assert_eq!(
+            ours.read_u8()
+                .await
+                .expect("the byte arrived before the error"),
+            b'+'
+        );
         let why = ours.read_u8().await.expect_err("the write failed");
         assert_eq!(why.kind(), io::ErrorKind::BrokenPipe);
     }

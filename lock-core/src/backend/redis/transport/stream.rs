@@ -1,4 +1,4 @@
-//! The bytes to a server and back, whatever carries them.
+//! The stream of bytes to a server and back, whatever the transport.
 
 use std::{io, pin::Pin, time::Duration};
 
@@ -14,12 +14,12 @@ use crate::backend::redis::transport::{address::Address, socket::Socket};
 #[cfg(feature = "tls")]
 use crate::backend::redis::transport::{address::security::Transport, tls};
 
-/// A connected stream. No read or write waits for more than the peer.
+/// A connected stream. A read or write waits only for the peer.
 pub(super) enum Stream {
     Plain(Socket),
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream<Socket>>),
-    /// Of a simulation or a test: it stays where it is.
+    /// A stream of a simulation or a test, which cannot be moved.
     #[cfg(any(test, feature = "simulation"))]
     Fixed(Box<dyn ReadWrite>),
 }
@@ -38,7 +38,7 @@ pub(super) async fn connect(address: &Address, command_timeout: Duration) -> io:
     if let ConnectionAddr::Unix(path) = address.addr() {
         return Ok(Stream::Plain(UnixStream::connect(path).await?.into()));
     }
-    let no_place = "there are no unix sockets on this system";
+    let no_place = "this system does not support unix sockets";
     let (host, port) =
         (address.place()).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, no_place))?;
     #[cfg(feature = "simulation")]
@@ -58,8 +58,7 @@ impl Stream {
     /// Registers the socket with the reactor of the runtime that this thread is inside of. Returns whether that is possible.
     ///
     /// # Panics
-    ///
-    /// If that runtime has no reactor.
+    /// Panics if that runtime has no reactor.
     pub(super) fn register_here(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(socket) => socket.register_here()?,
@@ -71,7 +70,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// What carries the bytes.
+    /// Returns the stream that carries the bytes.
     pub(super) fn pinned(&mut self) -> Pin<&mut dyn ReadWrite> {
         match self {
             Self::Plain(socket) => Pin::new(socket),
@@ -82,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// Whether there is something to read that nobody has read.
+    /// Returns `true` if there are bytes that have arrived and were not read.
     pub(super) fn is_readable(&self) -> bool {
         match self {
             Self::Plain(socket) => socket.is_readable(),

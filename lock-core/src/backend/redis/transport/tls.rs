@@ -1,7 +1,8 @@
-//! TLS on a new stream, and what its errors mean.
+//! TLS on a new stream, and the meaning of its errors.
 //!
-//! The TLS of the crate `redis` is not used: it accepts no expected server name and no configuration of ours. Any crate of the
-//! program can also switch its verification off by a feature. Here no setting does, and nothing falls back to a plain connection.
+//! The TLS of the crate `redis` is not used: it accepts neither an expected server name nor a configuration of ours, and any
+//! crate of the program can switch off its verification by a feature. Here, no setting switches verification off, and nothing
+//! falls back to a plain connection.
 
 use std::io;
 
@@ -13,11 +14,12 @@ use crate::{
     tls::{Trust, name_of},
 };
 
-/// Does the TLS handshake on a new stream. Its caller bounds the time.
+/// Performs the TLS handshake on a new stream. The caller bounds the time.
 ///
 /// # Errors
 ///
-/// Of the kind `InvalidData` if a retry cannot succeed: the two ends do not accept each other, or the peer does not speak TLS.
+/// The error has the kind `InvalidData` if a retry cannot succeed: the two ends do not accept each other, or the peer does not
+/// speak TLS.
 ///
 /// # Cancel safety
 ///
@@ -34,14 +36,14 @@ pub(crate) async fn shake_hands(
     agreed.map_err(|error| match error.kind() {
         end @ io::ErrorKind::UnexpectedEof => {
             let why =
-                "the server closed the connection while TLS was agreed on: is it a port for TLS?";
+                "the server closed the connection during the TLS handshake: is it a port for TLS?";
             io::Error::new(end, why)
         }
         _ => explained(error),
     })
 }
 
-/// An error of a stream, with the fix in it if TLS is the cause.
+/// Adds the fix to an error of a stream, if TLS is the cause.
 pub(super) fn explained(error: io::Error) -> io::Error {
     let cause = error.get_ref();
     let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<Error>()) else {
@@ -49,19 +51,19 @@ pub(super) fn explained(error: io::Error) -> io::Error {
     };
     let mut kind = io::ErrorKind::InvalidData;
     let why = match cause {
-        // `BadSignature` occurs if another authority has the same name: for example, after the authority was made anew.
+        // `BadSignature` occurs if another authority has the same name: for example, after the authority was recreated.
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => {
-            "its certificate is not signed by a trusted authority: if it is from a private one, give that by `Tls::authority`"
+            "its certificate is not signed by a trusted authority: if the authority is private, add it with `Tls::authority`"
                 .to_owned()
         }
         Error::InvalidCertificate(why) => format!("its certificate is refused: {why}"),
         Error::AlertReceived(alert) if is_about_us(*alert) => {
-            format!("it refuses the client's certificate, or that there is none (see `Tls::client_certificate`): {alert:?}")
+            format!("it refuses the client's certificate, or requires one (see `Tls::client_certificate`): {alert:?}")
         }
         Error::InvalidMessage(_) => {
-            "what it sends is not TLS: is it a port for TLS? One without has a `redis://` url".to_owned()
+            "it sends bytes that are not TLS: is it a port for TLS? A port without TLS has a `redis://` url".to_owned()
         }
         other => {
             use AlertDescription::{InternalError, UserCanceled};
@@ -75,9 +77,9 @@ pub(super) fn explained(error: io::Error) -> io::Error {
     io::Error::new(kind, why)
 }
 
-/// Whether a server sends this alert if it does not accept the client's certificate. By their numbers in RFC 8446 and 5246:
-/// `handshake_failure` (the client has none, in TLS 1.2), six from `no_certificate` to `certificate_unknown`, `unknown_ca`,
-/// `access_denied`, `decrypt_error` (it is from another authority of the same name), and `certificate_required`.
+/// Returns `true` if a server sends this alert when it does not accept the client's certificate. In the order of their numbers in RFC 8446
+/// and 5246: `handshake_failure` (the client has none, in TLS 1.2), six from `no_certificate` to `certificate_unknown`,
+/// `unknown_ca`, `access_denied`, `decrypt_error` (it is from another authority of the same name), and `certificate_required`.
 fn is_about_us(alert: AlertDescription) -> bool {
     matches!(u8::from(alert), 40 | 41..=46 | 48 | 49 | 51 | 116)
 }
@@ -99,7 +101,8 @@ mod tests {
     use super::*;
     use crate::{backend::redis::transport::traffic::NoReply, tls::Tls};
 
-    /// In TLS 1.3, our handshake has ended when the server looks at our certificate, and its alert may find us writing.
+    /// In TLS 1.3, our handshake has ended before the server checks our certificate, so its alert may arrive while we are
+    /// writing.
     #[tokio::test]
     async fn the_alert_is_the_reason_although_a_write_after_it_failed() {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
@@ -113,7 +116,7 @@ mod tests {
             .expect("the defaults")
             .with_client_cert_verifier(asks.build().expect("one authority"))
             .with_single_cert(vec![own.cert.der().clone()], key)
-            .expect("they belong together");
+            .expect("the key belongs to the certificate");
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
         let trust = Tls::new()
             .authority(own.cert.pem())
@@ -124,7 +127,7 @@ mod tests {
             TlsAcceptor::from(Arc::new(server)).accept(theirs)
         );
         theirs.expect_err("there is no certificate");
-        let mut ours = ours.expect("not yet known");
+        let mut ours = ours.expect("the refusal is not known yet");
         let written = ours.write_all(b"PING\r\n").await;
         written.expect("the reason is read first");
         let why = NoReply::of(ours.read_u8().await.expect_err("an alert came"));

@@ -1,4 +1,4 @@
-//! What is known of a connection while it is used: what is in flight, when replies arrived, and why it ended.
+//! The state of a connection in use: how many requests are in flight, when replies arrived, and why it ended.
 
 use std::{
     io,
@@ -15,18 +15,18 @@ use tokio::sync::Notify;
 use crate::backend::redis::transport::tls;
 use crate::moment::Moment;
 
-/// How many requests may be in flight on one connection. With this many, the server evidently does not reply, so further requests
-/// are refused.
+/// The largest number of requests in flight on one connection. A server with this many is evidently not replying, so further
+/// requests are refused.
 const MOST_IN_FLIGHT: usize = 1 << 17;
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum NoReply {
-    /// The connection has ended, and why.
+    /// The connection has ended for this reason.
     Broken(Arc<str>),
-    /// It has ended in the middle of a reply, and why.
+    /// The connection has ended in the middle of a reply, for this reason.
     Cut(Arc<str>),
-    /// It has ended because the two ends do not accept each other.
+    /// The connection has ended because the two ends do not accept each other.
     Unacceptable(Arc<str>),
     /// The bytes that arrived are not the Redis protocol.
     Nonsense,
@@ -37,8 +37,8 @@ pub(crate) enum NoReply {
 }
 
 impl NoReply {
-    /// The reason after reading or writing failed. Only TLS has errors of the kind `InvalidData`, and all its permanent errors are
-    /// of that kind.
+    /// Returns the reason for a failed read or write. Only TLS has errors of the kind `InvalidData`, and all its permanent
+    /// errors are of that kind.
     pub(super) fn of(error: io::Error) -> Self {
         #[cfg(feature = "tls")]
         let error = tls::explained(error);
@@ -49,27 +49,27 @@ impl NoReply {
         }
     }
 
-    /// Replies were lost on the way, so that later ones are taken for those of other requests.
+    /// Returns the reason for lost replies, after which later ones are attributed to the wrong requests.
     pub(crate) fn misplaced() -> Self {
         Self::Broken("a reply has the wrong form, so replies were lost on the way".into())
     }
 }
 
-/// What is known of one connection.
+/// The state of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// When a reply last arrived, in nanoseconds of the clock. Zero before the first one.
+    /// The time of the last reply, in nanoseconds of the clock. Zero before the first one.
     replied: AtomicU64,
-    /// How many requests have been sent, or are about to be, and have no reply.
+    /// The number of requests that have been sent, or are about to be, and have no reply.
     in_flight: AtomicUsize,
     /// Set once nothing more is to be sent.
     is_retired: AtomicBool,
     end: OnceLock<NoReply>,
-    /// Wakes the connection's watch: the connection is retired or has ended, or its session needs another runtime.
+    /// Wakes the connection's watch when the connection is retired or has ended, or its session needs another runtime.
     pub(crate) changed: Notify,
     /// Wakes the requests in flight, so that each checks whether it is late.
     pub(crate) tick: Notify,
-    /// How long a request and its reply took lately, in nanoseconds, on all connections to the server. Zero if not known.
+    /// The smoothed round-trip time of all connections to the server, in nanoseconds. Zero if not known.
     round_trip: Arc<AtomicU64>,
 }
 
@@ -81,10 +81,11 @@ impl Traffic {
         }
     }
 
-    /// Counts a request that is about to be sent. Returns how many are in flight. `None`: too many are, or the connection is retired.
+    /// Counts a request that is about to be sent. Returns how many are in flight. `None` means that too many are, or that the
+    /// connection is retired.
     ///
-    /// A request is counted before it looks, and the watch looks at the count after the connection was retired. So either the request
-    /// is not sent, or the watch waits for it.
+    /// A request is counted before it checks whether the connection is retired, and the watch reads the count after retiring
+    /// the connection. So either the request is not sent, or the watch waits for it.
     pub(crate) fn begin(&self) -> Option<usize> {
         let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         if before < MOST_IN_FLIGHT && !self.is_retired.load(Ordering::SeqCst) {
@@ -94,7 +95,7 @@ impl Traffic {
         None
     }
 
-    /// Notes that so many requests are no longer in flight.
+    /// Notes that this many requests are no longer in flight.
     pub(crate) fn note_answered(&self, count: usize) {
         let before = self.in_flight.fetch_sub(count, Ordering::SeqCst);
         if before == count && self.is_retired.load(Ordering::SeqCst) {
@@ -112,12 +113,12 @@ impl Traffic {
         self.is_retired.load(Ordering::SeqCst)
     }
 
-    /// Whether a request may be sent: the connection has neither ended nor been retired.
+    /// Returns `true` if a request may be sent: the connection has neither ended nor been retired.
     pub(crate) fn is_usable(&self) -> bool {
         !self.is_retired() && self.end.get().is_none()
     }
 
-    /// How many requests are in flight.
+    /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::SeqCst)
     }
@@ -127,12 +128,12 @@ impl Traffic {
         self.replied.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
-    /// When a reply last arrived.
+    /// Returns the time of the last reply.
     pub(crate) fn last_reply(&self) -> Moment {
         Moment::from_nanos(self.replied.load(Ordering::Acquire))
     }
 
-    /// Notes a reply in time. Each new measurement counts for an eighth, as in TCP.
+    /// Notes the round trip of a reply that was in time. Each new measurement has a weight of one eighth, as in TCP.
     pub(crate) fn note_round_trip(&self, took: Duration) {
         let took = nanos(took);
         let after = match self.round_trip.load(Ordering::Relaxed) {
@@ -142,13 +143,13 @@ impl Traffic {
         self.round_trip.store(after, Ordering::Relaxed);
     }
 
-    /// Notes that replies take at least this long, although their callers do not wait for them any more. The whole measurement counts
-    /// at once, so that the next callers wait long enough.
+    /// Notes that replies take at least this long, although their callers no longer wait for them. The measurement replaces the
+    /// average at once, so that the next callers wait long enough.
     pub(crate) fn note_late_round_trip(&self, took: Duration) {
         self.round_trip.fetch_max(nanos(took), Ordering::Relaxed);
     }
 
-    /// Notes why the connection ended; the first reason counts.
+    /// Notes why the connection ended. The first reason counts.
     pub(crate) fn end(&self, why: NoReply) {
         self.end.get_or_init(|| why);
         self.changed.notify_one();
@@ -158,7 +159,7 @@ impl Traffic {
         self.end.get().is_some()
     }
 
-    /// Why the connection ended, if it has.
+    /// Returns the reason why the connection ended, if it has.
     pub(crate) fn ended(&self) -> Option<NoReply> {
         self.end.get().cloned()
     }

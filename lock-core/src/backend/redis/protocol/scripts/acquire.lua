@@ -1,72 +1,71 @@
--- Takes a lock in any mode, if the request may enter now or has entered already. Otherwise takes a place in the queue, or checks on
--- that place.
+-- Acquires a lock in any mode, if the request may enter now or has entered already. Otherwise joins the queue, or checks its place there.
 --
--- The keys are those of queue.lua. An exclusive request may be sent with the first four, see there. Then the lock has a holder: the request
--- takes its place or checks on it, and lets nothing in.
+-- The keys are those of queue.lua. An exclusive request may be sent with only the first four, see there. The lock then has a
+-- holder: the request joins the queue or checks its place, and admits nothing.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
 -- ARGV[3]  the largest fencing token that the asking process knows.
--- ARGV[4]  how many fencing tokens it would like. Only an exclusive holder gets more than one.
--- ARGV[5]  'try': do not wait; 'wait': take a place, for the first time; a number: the same, at any later time.
---          The number is the place in the last reply; 0: none yet.
+-- ARGV[4]  the number of fencing tokens wanted. Only an exclusive holder gets more than one.
+-- ARGV[5]  'try': do not wait; 'wait': join the queue, for the first time; a number: wait, at any later time.
+--          The number is the place from the last reply; 0: none yet.
 -- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and the kind.
--- ARGV[7]  if there: the process waits, but polls, since grants cannot reach it. For so many milliseconds a mark says so.
+-- ARGV[7]  if present: the process waits by polling, since grants cannot reach it. A mark says so for this many milliseconds.
 --
--- Each word that is sent costs the server as much as a comparison, so there are few.
+-- Each argument costs the server as much as a comparison, so there are few.
 --
--- Returns {1, first fencing token, how many} if taken alone.
--- Returns {2, result} if a body is to run once, and has run: KEYS[7] holds its result.
--- Returns {1, fencing token, contended, permit, more} if taken beside others.
--- Contended 1: an exclusive entry is queued, or, for permits, any entry. The permit is 0 if shared.
--- More 1: the next part of a batch waits for any call of release.lua, renew.lua, or this one.
+-- Returns {1, first fencing token, how many} if acquired alone.
+-- Returns {2, result} if a body is to run once, and has run: its result is in KEYS[7].
+-- Returns {1, fencing token, contended, permit, more} if acquired beside others.
+-- Contended 1: an exclusive entry is queued, or for permits, any entry. The permit is 0 if shared.
+-- More 1: the rest of a batch waits for the next call of release.lua, renew.lua, or this program.
 -- Returns {0, remaining milliseconds, place, ours} if busy.
--- Remaining -1: without an expiry; -2: not known. Of permits: until the first of the leases ends. Place 0: not known yet.
--- Ours 1: the holder is a process like this one, and its release sends a grant, 0: it is not.
--- The replies to 'try' and to a number have three more values: next, a stamp and the label. Without a stamp they have none of them.
--- Next 1: the entry is the first of its band of the queue, 0: it is not.
--- The stamp: a grant message that was sent before this reply has a smaller one, and is out of date. 0 if there is no entry.
+-- Remaining -1: without an expiry; -2: not known. For permits: until the first lease ends. Place 0: not known yet.
+-- Ours 1: the holder is a process like this one, and its release sends a grant; 0: it is not.
+-- The replies to 'try' and to a number have three more values: next, a stamp and the label. Without a stamp, they have none of these.
+-- Next 1: the entry is the first of its band of the queue; 0: it is not.
+-- The stamp: a grant message that was sent before this reply has a smaller one, and is stale. 0 if there is no entry.
 -- The label is the holder's; empty if it has none.
 -- Returns an error LOCKMODE if the lock or its queue is in another mode: permits and the other two modes exclude each other.
 --
--- Changes any of the keys but the result: it lets in whoever may enter, see phases.lua.
+-- Changes any of the keys except the result: it admits every entry that may enter, see phases.lua.
 --
--- A script is not rolled back, so what can fail comes before the lock is written. The clock is moved before: that can fail, and does
--- no harm.
+-- A script is not rolled back, so steps that can fail precede the write of the lock. Advancing the clock is one of them, and
+-- harmless if the rest fails.
 --
--- This file is for exclusive requests that meet an exclusive holder, or a free lock without a queue. All others go on to
+-- This file is for exclusive requests that meet an exclusive holder, or a free lock without a queue. All others continue in
 -- acquire_beside.lua.
 
 local TOKEN, MODE = ARGV[1], ARGV[5]
 local KIND = string.match(ARGV[6], ' (%w+)$')
--- Kind 'o' is to run a body once, and is exclusive like 'x'.
+-- Kind 'o' runs a body once, and is exclusive like 'x'.
 local IS_ALONE = KIND == 'x' or KIND == 'o'
--- The band of the queue: it is added to the place for the score of the entry.
+-- The band of the queue, which is added to the place to get the score of the entry.
 local OWN_BAND = KIND == 's' and 0 or BAND
 
 local function label_of(token)
   return string.match(token, '^lc[01]:(.*):') or ''
 end
 
--- Takes the lock for the asking process alone. It may have it already. Returns the reply.
+-- Acquires the lock for the asking process alone, which may have it already. Returns the reply.
 local function take_alone(q)
   local lock, asked = KEYS[1], KEYS[8]
   local first, taken = take_tokens(q, tonumber(ARGV[4]))
   if not first then
     return redis.error_reply(q.refused)
   end
-  -- A lock that is ours already may have a longer ttl: never shorten it.
+  -- If the lock is ours already, it may have a longer ttl: never shorten it.
   if not q.holder or redis.call('PTTL', lock) < tonumber(ARGV[2]) then
     redis.call('SET', lock, TOKEN, 'PX', ARGV[2])
   end
   if ARGV[7] and asked then
-    -- Its own mark must not end its own batch. Another process that polls soon sets the mark again.
+    -- The process's own mark must not end its batch. Another polling process soon sets the mark again.
     redis.pcall('DEL', asked)
   end
   return {1, first, taken}
 end
 
--- Puts the entry into the queue, or back at its place. Returns how many were added; nothing if there can be no queue.
+-- Adds the entry to the queue, or restores it at its place. Returns the number of added entries; nothing if there can be no queue.
 local function join(q)
   local queue = KEYS[3]
   local added
@@ -78,15 +77,15 @@ local function join(q)
     added = redis.pcall('ZADD', queue, q.place + OWN_BAND, q.own)
   end
   if type(added) == 'table' then
-    -- A key of another type under the queue's name is no queue: the waiters poll until it is deleted.
+    -- A key of another type under the queue's name is not a queue: waiters poll until it is deleted.
     return nil
   end
   redis.call('PEXPIRE', queue, '30000')
   return added
 end
 
--- Notes that the process is alive. Entries that were not checked for too long are taken out of the beats, which would outgrow the queue
--- otherwise.
+-- Notes that the process is alive. Entries that were not checked for too long are removed from the beats, which would otherwise
+-- outgrow the queue.
 local function beat(q)
   local beats = KEYS[4]
   local now = microseconds(q)
@@ -96,7 +95,7 @@ local function beat(q)
   end
 end
 
--- Returns the reply of a request that does not get the lock. `added`: of join(), if it waits.
+-- Returns the reply to a request that does not get the lock. `added`: the result of join(), if it waits.
 local function busy(q, added, ours, remaining, label)
   local queue, asked = KEYS[3], KEYS[8]
   if MODE == 'wait' then
@@ -115,7 +114,7 @@ local function busy(q, added, ours, remaining, label)
   local first = redis.call('ZRANGEBYSCORE', queue, KIND == 's' and '0' or OTHERS, '+inf', 'LIMIT', '0', '1')[1]
   local stamp = next_token(q)
   if not stamp then
-    -- The clock cannot be moved. Then no grant is sent, either.
+    -- The clock cannot be advanced, so no grants are sent, either.
     return {0, remaining, q.place, ours}
   end
   return {0, remaining, q.place, ours, first == q.own and 1 or 0, stamp, label}
@@ -135,7 +134,7 @@ local STORED = KIND == 'o' and redis.call('GET', result)
 
 if IS_ALONE and not STORED then
   if q.holder == TOKEN then
-    -- Granted meanwhile, or by an earlier request of which the reply was lost.
+    -- Granted in the meantime, or by an earlier request whose reply was lost.
     leave(q.own)
     return take_alone(q)
   end

@@ -1,29 +1,29 @@
--- The rest of acquire.lua: requests beside others, and exclusive ones that meet holders beside each other, a queue of a free lock, a
--- holder of another library, or a result.
+-- The rest of acquire.lua: requests beside others, and exclusive ones that meet holders beside each other, a queue at a free lock,
+-- a holder of another library, or a result.
 
--- Of how many permits the request wants one; nothing in the other modes.
+-- The number of permits of which the request wants one; nothing in other modes.
 local N = tonumber(KIND)
 
 local beats, holders = KEYS[4], KEYS[5]
 
--- Replies with the result of the body that has run, and gives up the request.
+-- Replies with the result of the body that has run, and abandons the request.
 local function give_up_with_result(q)
   local lock = KEYS[1]
-  -- Granted nevertheless, by a script that did not find the result while the slot was being moved.
+  -- Granted anyway, by a script that did not find the result while the slot was being moved.
   if q.holder == TOKEN then
     redis.call('DEL', lock)
     q.holder = nil
   end
   leave(q.own)
-  -- The entries behind it may enter then, or have the same result.
+  -- The entries after it may now enter, or get the result.
   if not q.holder then
     advance(q)
   end
   return {2, STORED}
 end
 
--- A request beside others was granted meanwhile, or by an earlier request of which the reply was lost: returns the reply. Returns nothing
--- if it is no holder.
+-- Returns the reply if a request beside others was granted in the meantime, or by an earlier request whose reply was lost. Returns
+-- nothing if it is not a holder.
 local function granted_before(q)
   local holders, permits = KEYS[5], KEYS[6]
   local text, n = q.own, N
@@ -33,7 +33,7 @@ local function granted_before(q)
   end
   local permit = n and redis.call('ZSCORE', permits, text) or not n and 0
   if not permit then
-    -- The permits were evicted: no server knows any more which one this is. It enters anew, when there is room.
+    -- The permits were evicted, so it is unknown which one this is. The request enters anew, when a permit is free.
     redis.call('ZREM', holders, text)
     settle(q)
     return nil
@@ -52,11 +52,11 @@ local function granted_before(q)
   return {1, tonumber(fencing), is_contended(q), tonumber(permit), 0}
 end
 
--- Lets the waiters in that may enter, and then this request. Returns the reply if it has entered beside others, or if no fencing token
--- could be given.
+-- Admits the waiters that may enter, and then this request. Returns the reply if it has entered beside others, or if no fencing
+-- token could be given.
 --
--- The waiters come first: no newcomer overtakes the queue, and no request of which the entry was taken out as silent. A holder that
--- crashed may have left the lock to them.
+-- The waiters come first, so that neither a newcomer nor a request whose entry was removed as silent overtakes the queue. A crashed
+-- holder may have left the lock to them.
 local function serve(q)
   local queue = KEYS[3]
   if is_marker(q.holder) and (KIND ~= 's' or redis.call('EXISTS', queue) == 1) then
@@ -78,7 +78,7 @@ if reply then
   return reply
 end
 if MODE ~= 'try' and (KIND == 's' and not q.holder or not N and is_marker(q.holder)) then
-  -- If the clock was set back, a cut ahead of it would let later shared requests overtake the exclusive one that waits.
+  -- If the clock was set back, a cut ahead of it would let later shared requests overtake the waiting exclusive one.
   redis.pcall('ZADD', beats, 'XX', 'LT', microseconds(q) + BAND, '#')
 end
 if holders and (not q.holder or is_marker(q.holder)) then
@@ -101,21 +101,21 @@ local function is_other_mode(q, ours)
   if ours and not is_marker(q.holder) then
     return false
   end
-  -- A key of another type is no queue: then nothing is found.
+  -- A key of another type is not a queue: nothing is found.
   local first = redis.pcall('ZRANGEBYSCORE', queue, n and '0' or OTHERS, '+inf', 'LIMIT', '0', '1')[1]
   local entry = first and parse(first)
   return entry and (tonumber(entry.kind) == nil) == (n ~= nil)
 end
 
--- The first exclusive entry ends a shared phase for requests that come behind it. Returns whether this entry is the first, or would be
--- asked for by a request that does not wait.
+-- The first exclusive entry ends a shared phase for requests that come after it. Returns whether this entry is the first, or the
+-- request does not wait.
 local function set_cut(q, added)
   local queue, beats = KEYS[3], KEYS[4]
   if MODE == 'try' then
     return true
   end
-  -- If the entry was in the queue already, the cut was lost with the beats, since all waiters were silent. Then the place of this entry is
-  -- the cut, unless the clock was set back.
+  -- If the entry was in the queue already, the cut was lost with the beats, since all waiters were silent. The place of this entry
+  -- is then the cut, unless the clock was set back.
   local latest = microseconds(q) + BAND
   local cut = added == 1 and latest or math.min(redis.call('ZSCORE', queue, q.own), latest)
   redis.pcall('ZADD', beats, 'NX', cut, '#')
@@ -123,8 +123,8 @@ local function set_cut(q, added)
   return redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == q.own
 end
 
--- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint: each process learns the
--- same from its next renewal. So asking some of them is enough: those with the latest end, which renew last.
+-- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint, since each process learns
+-- this from its next renewal. So it is enough to ask some of them: those whose leases end last, which also renew last.
 local function ask_to_yield(q)
   local holders = KEYS[5]
   local stamp = next_token(q)
@@ -137,8 +137,8 @@ local function ask_to_yield(q)
   end
 end
 
--- The remaining milliseconds and the label of holders beside each other: with permits, of the lease that ends first; the label is that
--- of the last one.
+-- Returns the remaining milliseconds and the label of holders beside each other. With permits, the time is that of the lease that
+-- ends first; the label is that of the last one.
 local function look_at_holders(q)
   local lock, holders = KEYS[1], KEYS[5]
   local remaining = redis.call('PTTL', lock)
@@ -158,7 +158,7 @@ local function wait(q)
   local ours = has_marker or q.holder and string.sub(q.holder, 1, 4) == 'lc1:'
   if is_other_mode(q, ours) then
     leave(q.own)
-    -- The entries behind it may enter then.
+    -- The entries after it may now enter.
     if holders then
       advance(q)
     end
@@ -169,7 +169,7 @@ local function wait(q)
     return {0, redis.call('PTTL', lock), 0, 0}
   end
   if KIND == 's' and q.holder and not has_marker then
-    -- The phase is an exclusive one, also if its holder took the lock without the queue.
+    -- The phase is exclusive, even if its holder took the lock without the queue.
     drop_cut()
   elseif IS_ALONE and is_shared(q.holder) and set_cut(q, added) and holders then
     ask_to_yield(q)

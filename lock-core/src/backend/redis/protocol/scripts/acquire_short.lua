@@ -1,14 +1,14 @@
--- The short paths of acquire.lua, which follows. Nothing is defined for them.
+-- The short paths of acquire.lua, which follows. They need no definitions.
 --
 local kind_word = string.sub(ARGV[6], -1)
 -- A body is to run once, and this request has no entry in the queue yet.
 if kind_word == 'o' and not tonumber(ARGV[5]) then
-  -- It has run: its result is the reply, whatever the lock holds.
+  -- It has run: its result is the reply, whoever holds the lock.
   local result = redis.call('GET', KEYS[7])
   if result then
     return {2, result}
   end
-  -- The lock is free, and none waits. An id of the clock that is no token, or too small, is left to the long path.
+  -- The lock is free, and none waits. An id of the clock that is not a token, or is too small, is left to the long path.
   if redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
     local id = redis.pcall('XADD', KEYS[2], 'MAXLEN', '0', '*', '', '')
     local millis, sequence = string.match(type(id) == 'string' and id or '', '^(%d+)-(%d+)$')
@@ -26,7 +26,7 @@ if ARGV[5] == 'wait' and (kind_word == 'x' or kind_word == 'o') then
   if holder and holder ~= ARGV[1] and string.sub(holder, 1, 4) == 'lc1:' then
     local time = redis.call('TIME')
     local place = time[1] * 1000000 + time[2]
-    -- In the band of the queue that is not for shared requests.
+    -- In the band of the queue for all but shared requests.
     if redis.pcall('ZADD', KEYS[3], 'NX', place + 4500000000000000, ARGV[6] .. ' ' .. ARGV[1]) == 1 then
       redis.call('PEXPIRE', KEYS[3], '30000')
       return {0, redis.call('PTTL', KEYS[1]), place, 1}

@@ -1,12 +1,12 @@
--- The fencing counter of one of several servers. It comes before propose.lua and mark.lua.
+-- The fencing counter of one of several servers. It precedes propose.lua and mark.lua.
 --
 -- Numbers are fencing tokens, which are times: 2048 for each millisecond. They are doubles here, exact up to 2^53, but are printed with
 -- 14 digits by default.
 --
--- A server without a counter is new, or has lost its data, perhaps without a restart that clients notice. It may have accepted
--- any number up to the bound for its time. So that bound is its counter from then on.
+-- A server without a counter is new, or has lost its data, perhaps without a restart that clients notice. It may have accepted any
+-- number up to the bound for its time, so that bound becomes its counter.
 local PER_MILLI = 2048
--- A second: how far from the server's time a number may be.
+-- The largest distance of a number from the server's time: a second.
 local WINDOW = 1000 * PER_MILLI
 
 local function time_in_tokens()

@@ -1,5 +1,5 @@
--- Takes a lock from its holders, in any mode, and grants it to the waiters. A key of another type than a string is no lock:
--- reading it fails, and it stays.
+-- Takes a lock from its holders, in any mode, and grants it to the waiters. A key of another type than a string is not a lock:
+-- reading it fails, and it is not changed.
 --
 -- The keys are the first seven of queue.lua.
 --
@@ -7,14 +7,14 @@
 --
 -- Returns 1 if it was held, 0 if not.
 --
--- Changes any of the keys but the result: it lets in whoever may enter, see phases.lua.
+-- Changes any of the keys except the result: it admits every entry that may enter, see phases.lua.
 local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
 local q = {known = tonumber(ARGV[1])}
 local holder = redis.call('GET', lock)
 if is_marker(holder) then
   redis.call('DEL', holders, permits)
 elseif holder then
-  -- An exclusive phase ends.
+  -- The exclusive phase ends.
   drop_cut()
 end
 advance(q)

@@ -1,10 +1,11 @@
--- A grant of the lock: the words of an entry, the fencing tokens, and the messages that tell a process of its grant.
+-- Granting the lock: the words of an entry, the fencing tokens, and the messages that notify a process of its grant.
 --
 -- The words of an entry, the keys, and the state `q` are described in queue.lua.
 
 local CHANNEL = '__lock_core__:grants:'
 
--- Reads an entry: its text, and its words, which are texts, too. Returns nothing if this is none: no process of ours has written it.
+-- Reads an entry: its text, and its words, which are also texts. Returns nothing if it is not an entry, and was not written by a
+-- process of ours.
 local function parse(text)
   local channel, number, ttl, kind, token = string.match(text, '^(%S+) (%d+) (%d+) (%w+) (.+)$')
   if channel then
@@ -12,28 +13,28 @@ local function parse(text)
   end
 end
 
--- The lock holds a marker while it has holders beside each other. The owner token of an exclusive holder is none.
+-- The lock contains a marker while it has holders beside each other. An owner token is not a marker.
 local function is_marker(holder)
   return holder and string.sub(holder, 1, 4) == 'lc1+'
 end
 
 local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
--- A fencing token is an id of the fencing clock: milliseconds and a sequence number, of which each millisecond has so many.
+-- A fencing token is an id of the fencing clock: milliseconds and a sequence number, of which each millisecond has this many.
 local PER_MILLI = 2048
--- How far a token may lie ahead of the clock: an hour.
+-- The largest lead of a token over the clock: an hour.
 local LARGEST_LEAD = 3600000 * PER_MILLI
 
--- Moves the fencing clock to an id. Returns the id; nothing if the server refuses, and then q.refused is the error. It is not raised: it
--- must not stop a script after its first write, since an entry may have been taken out by then.
+-- Advances the fencing clock to an id. Returns the id; nothing if the server refuses, and q.refused is then the error. It is not
+-- raised, because it must not stop a script after its first write, by which an entry may have been removed.
 local function move_clock(q, id)
   local clock = KEYS[2]
   local moved = redis.pcall('XADD', clock, 'MAXLEN', '0', id, '', '')
   if type(moved) == 'string' then
     return moved
   end
-  -- The second error means that the clock is at the largest id of all.
+  -- The second error means that the clock is at the largest possible id.
   if string.find(moved.err, 'WRONGTYPE', 1, true) or string.find(moved.err, 'exhausted', 1, true) then
-    q.refused = string.format(OUT_OF_BOUNDS .. '%s is no fencing clock, so another client must have written it. Run: DEL %s', clock,
+    q.refused = string.format(OUT_OF_BOUNDS .. '%s is not a fencing clock, so another client must have written it. Run: DEL %s', clock,
       clock)
   else
     -- Redis 6 puts the line of the script before some errors.
@@ -41,11 +42,11 @@ local function move_clock(q, id)
   end
 end
 
--- Takes the next fencing tokens, `count` at the most; returns the first and how many. If none can be given: returns nothing, and q.refused
--- is an error that says how to correct the clock.
+-- Takes the next fencing tokens, at most `count`. Returns the first and how many. If none can be given, returns nothing, and
+-- q.refused is an error that says how to correct the clock.
 --
 -- The first token is the next id of the clock, unless the asking process knows a larger token, or the sequence number is too large.
--- Then the clock is moved on. The tokens are of one millisecond. So the clock never overtakes the server's time.
+-- In both cases, the clock is advanced. All tokens are of one millisecond, so the clock never overtakes the server's time.
 local function take_tokens(q, count)
   local clock = KEYS[2]
   local id = move_clock(q, '*')
@@ -56,7 +57,7 @@ local function take_tokens(q, count)
   local millis, sequence = string.match(id, '^(%d+)-(%d+)$')
   millis, sequence = tonumber(millis), tonumber(sequence)
   local first = millis * PER_MILLI + math.min(sequence, PER_MILLI)
-  -- A token that lies more than an hour ahead is wrong, and must not drag the clock along.
+  -- A token more than an hour ahead is wrong, and must not drag the clock along.
   if known > first + LARGEST_LEAD then
     q.refused = string.format(OUT_OF_BOUNDS .. 'this process knows the token %.0f, and the fencing clock of this server is more than ' ..
       'an hour behind it. If the server\'s clock was set back over a loss of data, set it right, or run: ' ..
@@ -66,7 +67,7 @@ local function take_tokens(q, count)
   first = math.max(first, known + 1)
   count = math.min(count, PER_MILLI - first % PER_MILLI)
   local last = first + count - 1
-  -- Beyond 2^53 one more is the same number.
+  -- Beyond 2^53, adding one gives the same number.
   if last >= 9007199254740992 then
     q.refused = string.format(OUT_OF_BOUNDS .. 'the fencing clock %s is at %s, which no token can exceed. Run: DEL %s', clock, id,
       clock)
@@ -81,18 +82,18 @@ local function take_tokens(q, count)
   return first, count
 end
 
--- Takes one token; returns it, or nothing.
+-- Takes and returns one token, or nothing.
 local function next_token(q)
   return (take_tokens(q, 1))
 end
 
--- Publishes a message to the process of an entry. Returns whether the process was there; after an error it counts as gone.
+-- Publishes a message to the process of an entry. Returns whether the process received it; after an error, it counts as gone.
 --
--- Any user with the right to publish could write a message. So each ends with a proof: a hash of its text and of the owner token,
+-- Any user with the right to publish could send a message. So each ends with a proof: a hash of its text and of the owner token,
 -- which only the process and the server know.
 local function notify(entry, body)
   local message = entry.number .. ' ' .. body .. ' ' .. redis.sha1hex(entry.token .. ' ' .. body)
-  -- In a cluster only SPUBLISH tells how many processes it reached: PUBLISH reaches the other nodes, too.
+  -- In a cluster, only SPUBLISH returns how many processes it reached, since PUBLISH also reaches the other nodes.
   local publish = string.sub(entry.channel, 1, 1) == '{' and 'SPUBLISH' or 'PUBLISH'
   local reached = redis.pcall(publish, CHANNEL .. entry.channel, message)
   return type(reached) == 'number' and reached > 0

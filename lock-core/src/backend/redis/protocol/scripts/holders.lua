@@ -1,7 +1,8 @@
 -- Holders beside each other, in shared or permits mode: their marker and their leases.
 --
--- A holder is an entry in the set of holders with the end of its lease; with a permit, it is in the set of permits, too. It comes into both
--- by one call, see phases.lua and permits.lua, and leaves both by one call: by its release, or by settle() after its lease has ended.
+-- A holder is an entry in the set of holders with the end of its lease; with a permit, it is also in the set of permits. One call
+-- adds it to both, see phases.lua and permits.lua, and one call removes it from both: its release, or settle() after its lease has
+-- ended.
 
 local function milliseconds(q)
   return math.floor(microseconds(q) / 1000)
@@ -15,8 +16,8 @@ local function is_permits(holder)
   return holder and string.sub(holder, 1, 5) == 'lc1+p'
 end
 
--- Sets the marker's expiry after the set of holders was evicted. Holders that are not in it may count on the marker, so its expiry is never
--- shortened any more. `ends`: the last end of a lease in the set, if it was made anew.
+-- Sets the marker's expiry after the set of holders was evicted. Holders that are not in it may rely on the marker, so its expiry
+-- is no longer shortened. `ends`: the last end of a lease in the set, if it was recreated.
 local function keep_marker(q, ends)
   local lock, holders = KEYS[1], KEYS[5]
   local left = redis.call('PTTL', lock)
@@ -24,16 +25,16 @@ local function keep_marker(q, ends)
     if left < tonumber(ends) - milliseconds(q) then
       redis.call('PEXPIREAT', lock, ends)
     end
-    -- The first one to enter since then has made the set, without an expiry.
+    -- The first holder to enter since then has created the set, without an expiry.
     redis.call('PEXPIREAT', holders, ends)
   elseif left == -1 and q.own_ttl then
-    -- Another client removed the expiry, and no renewal has set it again since then: the holders have gone, and their set has
-    -- expired. If it was evicted, they have gone after their ttl at the latest, which is usually the ttl of this request, too.
+    -- Another client removed the expiry, and no renewal has set it again: the holders are gone, and their set has expired. If it
+    -- was evicted, they are gone after at most their ttl, which is usually also the ttl of this request.
     redis.call('PEXPIRE', lock, q.own_ttl)
   end
 end
 
--- Takes out holders with a lease that has ended, and sets the marker's expiry to the latest end of the others. If no holder is left, the
+-- Removes holders whose lease has ended, and sets the marker's expiry to the latest end of the others. If no holder is left, the
 -- lock is free.
 local function settle(q)
   local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
@@ -62,8 +63,8 @@ local function settle(q)
   end
 end
 
--- Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit.
--- A key of another type is no queue.
+-- Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit. A key
+-- of another type is not a queue.
 local function is_contended(q)
   local queue = KEYS[3]
   local waiting

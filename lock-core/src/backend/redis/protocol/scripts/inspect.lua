@@ -1,30 +1,30 @@
--- Looks at a lock and its queue.
+-- Inspects a lock and its queue.
 --
 -- The keys are the first seven of queue.lua.
 --
--- ARGV[1]  how many holders and how many waiting requests are named, at most
+-- ARGV[1]  the largest number of holders, and of waiting requests, that are named
 --
 -- Returns {holder, remaining milliseconds, waiting requests, holders, leases, queue, result}; nothing if the lock is free, and no
--- result of a run is kept.
+-- result of a run is stored.
 -- Holder: the owner token of an exclusive holder, or the marker of holders beside each other; empty if the lock is free.
 -- Remaining: of the longest lease; -1: without an expiry.
--- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the permit,
--- - without one, and the label, empty if it has none. The longest lease comes first.
+-- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the
+-- permit, - without one, and the label, empty if it has none. The longest lease comes first.
 -- Queue: the kind and the label of each waiting request, in the order of joining.
--- Result: for how many milliseconds the result of a run is kept; negative if there is none.
+-- Result: for how many milliseconds the result of a run is stored; negative if there is none.
 --
 -- Changes nothing.
 local MOST = tonumber(ARGV[1])
 
--- The kind and the label of an entry; both are empty if it is none.
+-- The kind and the label of an entry; both are empty if it is not one.
 local function process_of(text)
   local entry = parse(text)
   return entry and entry.kind or '', entry and string.match(entry.token, '^lc[01]:(.*):') or ''
 end
 
--- Adds the first entries of a band of the queue, with their places. `band`: the lowest score, the highest, and what is added to places.
+-- Adds the first entries of a band of the queue, with their places. `band`: the lowest score, the highest, and the number added to places.
 local function add_waiters(found, band)
-  -- There is none in what is no queue.
+  -- A key of another type has none.
   local entries = redis.pcall('ZRANGEBYSCORE', KEYS[3], band[1], band[2], 'WITHSCORES', 'LIMIT', 0, MOST)
   for i = 1, entries.err and 0 or #entries, 2 do
     found[#found + 1] = {entries[i], tonumber(entries[i + 1]) - band[3]}
@@ -44,7 +44,7 @@ local function first_waiters()
   return queue
 end
 
--- The leases of the holders beside each other. One at least: a list shows it.
+-- The leases of the holders beside each other. At least one, for lists.
 local function leases_of(now_ms)
   local holders, permits, most = KEYS[5], KEYS[6], math.max(1, MOST)
   local found, leases = redis.call('ZREVRANGE', holders, 0, most, 'WITHSCORES'), {}
@@ -64,7 +64,7 @@ local result = redis.call('PTTL', KEYS[7])
 if not holder then
   return result > 0 and {'', -2, 0, 0, {}, {}, result} or {}
 end
--- A key of another type is no queue: then nothing waits.
+-- A key of another type is not a queue: nothing waits.
 local waiting = redis.pcall('ZCARD', KEYS[3])
 waiting = type(waiting) == 'number' and waiting or 0
 local remaining = redis.call('PTTL', KEYS[1])

@@ -1,15 +1,15 @@
--- Updates the marker of one of several servers. The marker says for how long clients have watched the server with its data.
+-- Updates the marker of one of several servers. The marker says how long clients have watched the server with its data.
 --
 -- KEYS[1]  the marker: the server's run id, a random name, and milliseconds, with colons between them; without an expiry.
--- KEYS[2]  the fencing counter. It is made here, so that its second is over before the first vote.
+-- KEYS[2]  the fencing counter. It is created here, so that its second is over before the first vote.
 -- ARGV[1]  the run id of this server.
--- ARGV[2]  the random name of a marker that is made anew.
--- ARGV[3]  what the marker that the client has watched begins with; empty: it has not seen one.
+-- ARGV[2]  the random name for a new marker.
+-- ARGV[3]  the beginning of the marker that the client has watched; empty: it has not seen one.
 -- ARGV[4]  for how many milliseconds it has been watched.
 --
 -- Returns the marker; empty if none can be written.
 --
--- A marker of another run came from a file, which may lack the last locks. The watched time counts only if the marker has been
+-- A marker of another run was read from a file, which may lack the last locks. The watched time counts only if the marker has been
 -- here all the time.
 pcall(read_counter, KEYS[2], time_in_tokens())
 local run = ARGV[1] .. ':'

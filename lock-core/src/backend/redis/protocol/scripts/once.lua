@@ -1,8 +1,8 @@
--- Bodies that are to run once. Their requests have the kind o, and are exclusive. The release of one that has run its body stores the
--- result, and while there is a result, it is the reply to every such request: none of them gets the lock.
+-- Bodies that are to run once. Their requests have the kind o, and are exclusive. The release of one that has run its body stores
+-- the result, and while it is stored, it is the reply to every such request: none of them gets the lock.
 
--- Answers an entry that was taken out of the queue, if there is a result: the message tells its process to ask for it. Returns whether
--- it did. A part of such entries is answered by one call, and each of their requests calls for the next part.
+-- Answers an entry that was removed from the queue, if there is a result: the message tells its process to ask for it. Returns
+-- whether it did. One call answers a part of such entries, and the requests of each part cause the answers to the next.
 local function answer_with_result(q, entry)
   local result = KEYS[7]
   if redis.call('EXISTS', result) == 0 then

@@ -1,27 +1,27 @@
--- Permits: a lock that up to n requests hold at the same time, with a number below n each.
+-- Permits: a lock that up to n requests hold at the same time, each with a number below n.
 --
 -- The holders of permits are in two sets, under their entries: the holders, with the end of the lease, and the permits, with the number.
--- An entry comes into both, and leaves both, in one call: it comes by enter_permits(), and leaves by its release (release_beside.lua), or,
--- whatever became of its process, by settle() (holders.lua) once its lease has ended. The number of permits that are held is the size of the
--- set. No count is kept beside it, so no permit can leak.
+-- One call adds an entry to both, and one call removes it from both: enter_permits() adds it; its release (release_beside.lua)
+-- removes it, or, whatever became of its process, settle() (holders.lua) once its lease has ended. The number of held permits is
+-- the size of the set. There is no separate count, so no permit can leak.
 
--- Whether a request for one of `n` permits may enter: fewer than n are held. Then one of the first n permits is free, even if
--- others have another n. If the permits or the holders were evicted, their numbers differ, and nothing enters until the marker
--- has ended.
+-- Whether a request for one of `n` permits may enter: fewer than n are held. One of the first n permits is then free, even if
+-- others use another n. If the permits or the holders were evicted, the sizes of the sets differ, and nothing enters until the
+-- marker has expired.
 local function has_room(n)
   local holders, permits = KEYS[5], KEYS[6]
   local counted = redis.call('ZCARD', permits)
   return counted < n and redis.call('ZCARD', holders) == counted + 1
 end
 
--- The lowest permit that is free.
+-- The lowest free permit.
 local function lowest_permit()
   local permits = KEYS[6]
   local low, high = 0, redis.call('ZCARD', permits)
   if high == 0 or redis.call('ZCOUNT', permits, 0, high - 1) == high then
     return high
   end
-  -- A permit below the number of taken permits is free.
+  -- A permit below the number of held permits is free.
   high = high - 1
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -34,7 +34,7 @@ local function lowest_permit()
   return low
 end
 
--- Lets an entry in that was taken out of the queue. Returns whether a fencing token could be given.
+-- Admits an entry that was removed from the queue. Returns whether a fencing token could be given.
 local function enter_permits(q, entry)
   local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
   local fencing = next_token(q)

@@ -1,19 +1,19 @@
--- Phases: who has the lock, and who enters next. advance() at the end is what lets requests in, in all modes. Only release.lua has the most
--- frequent case itself, an exclusive holder that hands the lock to an exclusive entry.
+-- Phases: who has the lock, and who enters next. advance(), at the end, admits requests in all modes. Only the most frequent case
+-- is in release.lua: an exclusive holder that hands the lock over to an exclusive entry.
 --
 -- Phases are fair. Exclusive phases alternate with shared ones while both kinds wait. A shared phase has a cut, which is the time
 -- of its beginning, or that of the first exclusive entry that came later. Shared entries placed before the cut belong to the phase,
--- also if all its first holders have left before they were granted. Behind them an exclusive entry comes first. The cut is
--- in the beats and not in the marker, since it has to outlive the marker. The cut expires with the beats, when no entry was checked
--- for so long that all of them are silent. So if a writer leaves three readers and a writer behind, the readers enter together, whatever
--- their order was, and the writer after them, ahead of readers that come later.
+-- even if all its first holders leave before they are granted. After them, an exclusive entry is next. The cut is stored in the
+-- beats rather than in the marker, since it has to outlive the marker. It expires with the beats, when no entry was checked for so
+-- long that all of them are silent. So if three readers and a writer wait when a writer releases the lock, the readers enter
+-- together, whatever their order was, and then the writer, ahead of readers that arrive later.
 --
--- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
+-- Removing an entry is the first write. A server that is out of memory permits it, and then the other writes of the call.
 
--- How many are granted by one call. More of them would stop the server for milliseconds.
+-- The largest number of grants in one call. More would stop the server for milliseconds.
 local PART = 64
 
--- Returns the first entry of those that are not shared. Takes out the silent ones before it, and what was not written by us.
+-- Returns the first entry that is not shared. Removes silent entries before it, and members not written by us.
 local function first_other(q)
   local queue = KEYS[3]
   while true do
@@ -31,8 +31,8 @@ local function first_other(q)
   end
 end
 
--- Lets shared entries in that were taken out of the queue. Returns whether a fencing token could be given. `more`: others wait
--- behind the last of them.
+-- Admits shared entries that were removed from the queue. Returns whether a fencing token could be given. `more`: others wait after
+-- the last of them.
 local function enter_shared(q, entries, contended, more)
   local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
   local fencing, stamp = q.holder and string.match(q.holder, '(%d+):$'), nil
@@ -58,7 +58,7 @@ local function enter_shared(q, entries, contended, more)
       q.left = q.left - 1
     end
   end
-  -- Those who got in by now are holders, also if the clock gave no stamp for the rest.
+  -- The entries so far are holders, even if the clock gave no stamp for the rest.
   if adds[1] and q.holder then
     -- A copy of the acquire may have entered already: never shorten its lease.
     redis.call('ZADD', holders, 'GT', unpack(adds))
@@ -73,7 +73,7 @@ local function enter_shared(q, entries, contended, more)
   return not q.refused
 end
 
--- Takes shared entries out of the queue, and lets those in that are not silent. `found`: the entries and their places.
+-- Removes shared entries from the queue, and admits those that are not silent. `found`: the entries and their places.
 local function admit(q, found, contended)
   local queue = KEYS[3]
   local count = #found / 2
@@ -83,7 +83,7 @@ local function admit(q, found, contended)
     local text = found[2 * i - 1]
     all[i] = text
     local entry = parse(text)
-    -- A member that is no shared entry was not written by us, and is passed over.
+    -- A member that is not a shared entry was not written by us, and is skipped.
     if entry and (text == q.own or entry.kind == 's' and not is_silent(q, text, tonumber(found[2 * i]))) then
       alive[#alive + 1] = entry
     end
@@ -93,8 +93,8 @@ local function admit(q, found, contended)
   return enter_shared(q, alive, contended, more)
 end
 
--- Grants the free lock to an exclusive entry that was taken out of the queue. Returns whether the next entry is to be tried: the process
--- of this one is gone, or it was answered. For an entry of the asking process, the lock is left free.
+-- Grants the free lock to an exclusive entry that was removed from the queue. Returns whether to try the next entry: the process of
+-- this one is gone, or it was answered. For an entry of the asking process, the lock is left free.
 local function enter_exclusive(q, entry)
   local lock = KEYS[1]
   if entry.text ~= q.own then
@@ -115,8 +115,8 @@ local function enter_exclusive(q, entry)
   return false
 end
 
--- Lets in the shared entries that belong to the phase, or that begin one on a free lock. Returns nothing if there are none; else
--- whether there may be more. `other`: the first entry that is not shared.
+-- Admits the shared entries that belong to the phase, or that begin one on a free lock. Returns nothing if there are none;
+-- otherwise whether there may be more. `other`: the first entry that is not shared.
 local function admit_before_cut(q, other)
   local queue, beats = KEYS[3], KEYS[4]
   local cut = redis.pcall('ZSCORE', beats, '#')
@@ -125,7 +125,7 @@ local function admit_before_cut(q, other)
     drop_cut()
   end
   if other and not cut and q.holder then
-    -- The cut was evicted with the beats: then nothing more enters the phase.
+    -- The cut was evicted with the beats, so nothing more enters the phase.
     return false
   end
   local limit = string.format('(%.0f', other and cut or BAND)
@@ -136,14 +136,14 @@ local function admit_before_cut(q, other)
   local was_free = not q.holder
   local is_given = admit(q, found, other and 1 or 0)
   if is_given and other and not cut and was_free and q.holder then
-    -- The cut is now: the rest of a batch that is larger than a part is placed before it.
+    -- The cut is now, so the rest of a batch larger than a part is placed before it.
     redis.pcall('ZADD', beats, BAND + microseconds(q), '#')
     redis.pcall('PEXPIRE', beats, '2200')
   end
   return is_given
 end
 
--- Lets the next entries of the queue in that may enter now. Returns whether there may be more.
+-- Admits the next entries of the queue that may enter now. Returns whether there may be more.
 local function let_next_in(q)
   local queue = KEYS[3]
   local other = first_other(q)
@@ -166,30 +166,30 @@ local function let_next_in(q)
   return enter_exclusive(q, other)
 end
 
--- Lets the entries of the queue in that may enter now, in any mode. q.holder is what the lock holds before and afterwards. A marker was
--- settled before, unless the queue is empty. An exclusive entry of the asking process is only taken out, and the lock is left free
--- for it.
+-- Admits the entries of the queue that may enter now, in any mode. q.holder is the value of the lock before and afterwards. A
+-- marker was settled before, unless the queue is empty. An exclusive entry of the asking process is only removed, and the lock is
+-- left free for it.
 --
--- `kind`  if there: q.own has this kind, and may enter beside others without having been in the queue.
+-- `kind`  if present: q.own has this kind, and may enter beside others without having been in the queue.
 local function advance(q, kind)
   local queue = KEYS[3]
   local waiting = redis.pcall('ZCARD', queue)
   if type(waiting) ~= 'number' then
-    -- A key of another type under the queue's name is no queue, and must not prevent a release. Any other error is raised.
+    -- A key of another type under the queue's name is not a queue, and must not prevent a release. Other errors are raised.
     waiting = string.find(waiting.err, 'WRONGTYPE', 1, true) and 0 or redis.call('ZCARD', queue)
   end
   q.waiting, q.left = waiting, PART
   if q.holder and not is_marker(q.holder) then
     return
   end
-  -- Bounded by the queue: each round but the last takes an entry out.
+  -- Bounded by the queue: each round but the last removes an entry.
   while q.waiting > 0 and q.left > 0 and let_next_in(q) do
     q.waiting = redis.call('ZCARD', queue)
   end
   if q.waiting == 0 then
     -- Without waiters, no cut is needed.
     drop_cut()
-    -- A newcomer enters directly only if none waits.
+    -- A newcomer enters directly only if nothing waits.
     local may_enter = kind and not q.mine and not q.refused
     if may_enter and kind == 's' and (not q.holder or is_shared(q.holder)) then
       enter_shared(q, {{text = q.own}}, 0, false)

@@ -1,6 +1,6 @@
--- Proposes a fencing token for a lock to one of several servers. The client has the lock if a majority accepts the same one.
+-- Proposes a fencing token for a lock to one of several servers. The client has the lock if a majority accepts the token.
 --
--- KEYS[1]  the lock: a string that holds the owner token, with an expiry.
+-- KEYS[1]  the lock: a string with the owner token, and an expiry.
 -- KEYS[2]  the fencing counter: the largest fencing token accepted or given out, without an expiry.
 -- KEYS[3]  the mark of processes that ask while another holder has the lock: the name of the last one, with an expiry.
 -- KEYS[4]  the marker, which is lost with the server's data; see mark.lua.
@@ -10,16 +10,16 @@
 -- ARGV[4]  how many fencing tokens, one after the other.
 -- ARGV[5]  the name of the asking process.
 -- ARGV[6]  for how many milliseconds its mark lasts; 0: it does not wait.
--- ARGV[7]  what the marker has to begin with.
+-- ARGV[7]  the beginning that the marker has to have.
 --
--- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock, 0: none does.
+-- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock; 0: none does.
 -- Returns {0, the larger of the counter and the server's time, server's time} if refused for its number.
 -- Returns {-1, the larger of them, remaining milliseconds} if the lock is another's.
 -- Remaining -1: without an expiry.
 -- Returns {-2} if the marker is another one: the server may have forgotten locks.
 --
--- A number far from the server's time is refused. Far above, it would drag the counter along. Far below, it may be smaller than
--- one that was accepted before a loss of data.
+-- A number far from the server's time is refused. Far above, it would drag the counter along; far below, it may be smaller than one
+-- that was accepted before a loss of data.
 local lock, fence, mark = KEYS[1], KEYS[2], KEYS[3]
 local token, ttl, last, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -27,7 +27,7 @@ if string.sub(redis.call('GET', KEYS[4]) or '', 1, #ARGV[7]) ~= ARGV[7] then
   return {-2}
 end
 
--- A script is not rolled back, so all that can fail comes before the first write. The counter is written before the lock:
+-- A script is not rolled back, so every step that can fail precedes the first write. The counter is written before the lock:
 -- a lock without a larger counter would be a lock without a fencing token.
 local holder = redis.call('GET', lock)
 local now = time_in_tokens()
@@ -41,15 +41,15 @@ if holder and holder ~= token then
   return {-1, least, redis.call('PTTL', lock)}
 end
 
--- Beyond 2^53 one more is the same number.
+-- Beyond 2^53, adding one gives the same number.
 if last - count < counter or math.abs(last - now) > WINDOW or last >= 9007199254740992 then
   return {0, least, now}
 end
 write_counter(fence, last)
--- A lock that is ours already may have a longer ttl: never shorten it.
+-- If the lock is ours already, it may have a longer ttl: never shorten it.
 if holder ~= token or redis.call('PTTL', lock) < ttl then
   redis.call('SET', lock, token, 'PX', ttl)
 end
--- The lock is taken, so nothing may fail any more.
+-- The lock is taken, so nothing may fail from here on.
 local asks = redis.pcall('GET', mark)
 return {1, now, type(asks) == 'string' and asks ~= ARGV[5] and 1 or 0}

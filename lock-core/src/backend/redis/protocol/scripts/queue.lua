@@ -5,68 +5,68 @@
 -- KEYS[1]  the lock: a string with an expiry: the owner token of an exclusive holder, or a marker, see below.
 -- KEYS[2]  the fencing clock: an empty stream, without an expiry. The ids of its entries are the fencing tokens, and the stamps.
 -- KEYS[3]  the queue: a sorted set with an entry for each request that waits.
--- KEYS[4]  the beats: a sorted set of the entries that were checked lately.
+-- KEYS[4]  the beats: a sorted set of the entries that were checked recently.
 -- KEYS[5]  the holders beside each other, in shared or permits mode: a sorted set of their entries.
 -- KEYS[6]  the permits: a sorted set of the same entries, with the numbers of the permits that they hold.
--- KEYS[7]  the result of the body that ran once: a string that expires when it is to be kept no longer.
--- KEYS[8]  the mark of processes that poll: the channel of the last one, with an expiry. Only a request that polls, and a renewal that
+-- KEYS[7]  the result of the body that ran once: a string with an expiry.
+-- KEYS[8]  the mark of polling processes: the channel of the last one, with an expiry. Only a polling request, and a renewal that
 --          takes tokens, declare it.
 --
--- No program makes the name of a key: some servers refuse a key that the call does not declare. While a slot of a cluster moves, its nodes
--- refuse a call that declares a missing key beside others. Such a call is sent once more with the few keys that exist then, and leaves out
--- what needs the others: see each program.
+-- No program composes the name of a key, since some servers refuse a key that the call does not declare. While a slot of a cluster
+-- moves, its nodes refuse a call that declares existing and missing keys. Such a call is sent again with the few keys that exist
+-- then, and skips the steps that need the others: see each program.
 --
--- An entry is "channel number ttl kind token". It does not change while its request lives.
+-- An entry is "channel number ttl kind token". It does not change while its request exists.
 --
--- `channel`  of the process, where the grant is published; with the number, the name of the entry. In a cluster it begins with
+-- `channel`  of the process, where the grant is published; with the number, it names the entry. In a cluster it begins with
 --            a tag between braces that has the slot of the lock.
--- `ttl`      in milliseconds, for the lease that it is to get.
+-- `ttl`      in milliseconds, for the lease to be granted.
 -- `kind`     x: exclusive; o: exclusive, for a body that runs once; s: shared; a number n: permits, one of n.
--- `token`    the owner token that the lock, or the entry among the holders, is to hold.
+-- `token`    the owner token to be put into the lock, or into the entry among the holders.
 --
 -- Scores:
 --
--- `queue`    the place, which is the time of joining; BAND more for all but shared requests. So there are two queues in one:
---            the shared requests stand first, and then all others.
--- `beats`    the time of the last check. The member # is there if the last phase was a shared one, and an exclusive entry is
---            queued. Its score is BAND plus the cut, see phases.lua.
--- `holders`  the end of the lease, in milliseconds. The member # is there from the beginning: without it the set was evicted.
+-- `queue`    the place, which is the time of joining; BAND more for all but shared requests. So there are two queues in one: first
+--            the shared requests, and then all others.
+-- `beats`    the time of the last check. The member # exists if the last phase was shared, and an exclusive entry is queued. Its
+--            score is BAND plus the cut, see phases.lua.
+-- `holders`  the end of the lease, in milliseconds. The member # exists from the beginning: without it, the set was evicted.
 -- `permits`  the number of the permit.
 --
 -- Times are in microseconds of the server unless the line says otherwise. They are never compared with tokens and stamps.
 --
 -- A stamp orders a grant message and a reply to the same entry. Each takes an id of the clock, so the later one has the larger stamp.
 --
--- The marker is "lc1+s:" with the fencing token of the phase and a colon, or "lc1+p:". It is no owner token, and any other
+-- The marker is "lc1+s:" with the fencing token of the phase and a colon, or "lc1+p:". It is not an owner token, and any other
 -- client finds the lock busy. Its expiry is set to the latest end of a holder's lease with each change, up or down. Holders count
--- only while the marker exists. So a script that makes one deletes what is left of earlier holders.
+-- only while the marker exists. So a script that creates one deletes what is left of earlier holders.
 --
--- An entry that neither came nor was checked for two beats is passed over. A process that comes back puts it back at its place.
+-- An entry that neither joined nor was checked for two beats is skipped. A process that returns restores it at its place.
 
--- The state of a call is one table, `q`. A program makes it, and each function gets it as its first argument. Its fields:
+-- The state of a call is one table, `q`. Each program creates it, and passes it to each function as the first argument. Its fields:
 --
 -- `known`      the largest fencing token that the asking process knows.
 -- `own`        the entry of the asking process if it may enter in this call: then it gets a reply instead of a message.
 -- `own_ttl`    how long its lease lasts, in milliseconds. The entry has the ttl of the request with which it joined the queue.
 -- `place`      its place in the queue, 0 if it is not known.
--- `holder`     what the lock holds; nothing if it is free.
+-- `holder`     the value of the lock; nothing if it is free.
 -- `now`        the time of this call, once microseconds() was called.
--- `waiting`    how many entries are queued.
--- `left`       how many more entries this call may let in or answer.
--- `unsettled`  whether holders came, so that settle() is to be called.
--- `mine`       what the asking process got, if it entered beside others: {fencing token, contended, permit, more}.
+-- `waiting`    the number of queued entries.
+-- `left`       the number of entries that this call may still admit or answer.
+-- `unsettled`  whether holders were added, so that settle() must be called.
+-- `mine`       the grant of the asking process, if it entered beside others: {fencing token, contended, permit, more}.
 -- `released`   1 if the asking process was a holder, and has left.
 -- `refused`    the error, if no fencing token could be given.
 --
--- The keys are no fields of it, nor variables of the whole program: a table of twice the size costs the server a microsecond at each call,
--- and a function as much for each ten variables outside of it. So a function names the keys that it uses. For the same reason a program
--- defines what its frequent cases need, ends there, and defines the rest behind them.
+-- The keys are neither fields of it nor variables of the whole program: a table of twice the size costs the server a microsecond at
+-- each call, and a function as much for every ten variables outside of it. So a function names the keys that it uses. For this
+-- reason, a program also defines only what its frequent cases need, ends there for them, and defines the rest after that.
 
 -- Two beats with their jitter.
 local SILENT = 2200000
--- More than any time, and twice as much is still exact in a double.
+-- Larger than any time; twice as much is still exact in a double.
 local BAND = 4500000000000000
--- The same for commands. A number costs more, since it is written out at each call.
+-- BAND for commands. A number costs more, since it is formatted at each call.
 local OTHERS = '4500000000000000'
 
 local function microseconds(q)
@@ -77,13 +77,13 @@ local function microseconds(q)
   return q.now
 end
 
--- Takes an entry out, wherever it stands. A key of another type is no queue, and has no entry.
+-- Removes an entry, whatever its place. A key of another type is not a queue, and has no entry.
 local function leave(text)
   local queue = KEYS[3]
   redis.pcall('ZREM', queue, text)
 end
 
--- Whether an entry neither came nor was checked for too long.
+-- Whether an entry neither joined nor was checked for too long.
 local function is_silent(q, text, place)
   local beats = KEYS[4]
   local limit = microseconds(q) - SILENT

@@ -1,20 +1,21 @@
--- Releases a lock in any mode, if the owner token still holds it, and lets waiters in. Takes an entry out of the queue, too.
+-- Releases a lock in any mode, if the owner token still holds it, and admits waiters. Also removes an entry from the queue.
 --
--- The keys are the first seven of queue.lua. The release of an exclusive request may be sent with the first four, see there. Then it frees
--- the lock, or grants it to an exclusive entry that is the first of the queue. Other waiters are let in by their next checks.
+-- The keys are the first seven of queue.lua. The release of an exclusive request may be sent with only the first four, see there.
+-- It then frees the lock, or grants it to an exclusive entry that is the first of the queue. Other waiters are admitted by their
+-- next checks.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
 -- ARGV[3]  for how many milliseconds to keep the lock, or the holder and its permit; 0 or missing: release now.
 -- ARGV[4]  the entry of this token, without the token. An exclusive request that cannot be queued leaves it out.
--- ARGV[5]  if there: the result of a run, to be stored under KEYS[7].
--- ARGV[6]  for how many milliseconds the result is kept.
+-- ARGV[5]  if present: the result of a run, to be stored in KEYS[7].
+-- ARGV[6]  for how many milliseconds the result is stored.
 --
--- Returns 1 if released, 0 if it was no holder, 2 if the server has no memory for the result: then nothing has changed.
+-- Returns 1 if released, 0 if it was not a holder, 2 if the server has no memory for the result, and nothing has changed.
 --
--- Changes any of the keys: it lets in whoever may enter, see phases.lua. It never fails for want of memory, but for that of the result.
+-- Changes any of the keys: it admits every entry that may enter, see phases.lua. It never fails for lack of memory, except for the result.
 --
--- This file is for a lock that was held alone, and hands it to an exclusive entry. All else goes on to release_beside.lua.
+-- This file is for a lock that was held alone, and hands it over to an exclusive entry. Everything else continues in release_beside.lua.
 
 local TOKEN = ARGV[1]
 -- For how many milliseconds the lock is kept.
@@ -22,9 +23,9 @@ local KEEP = tonumber(ARGV[3] or 0)
 -- The entry of the asking process, which leaves.
 local LEAVING = ARGV[4] and ARGV[4] .. ' ' .. TOKEN
 
--- Stores the result of a run. Returns nothing if that succeeded; else the reply of the release.
+-- Stores the result of a run. Returns nothing if that succeeded; otherwise the reply of the release.
 --
--- It is the first write of the call: a server that is out of memory would permit it after another one, and results are large.
+-- It is the first write of the call, because a server that is out of memory would permit it after another one, and results are large.
 local function store_result(value, keep)
   local result = KEYS[7]
   local stored = redis.pcall('SET', result, value, 'PX', keep)
@@ -36,20 +37,20 @@ end
 -- Grants the lock to the first entry of the queue, or frees it if there is none. Returns whether that was possible: the first entry may
 -- be of another kind.
 --
--- Mostly the next one is exclusive, too, and takes fewer commands than advance() needs. Shared ones would stand first.
--- Taking an entry out is the first write. A server that is out of memory permits it, and then the other writes of the same call.
--- Bounded by the queue: each round takes an entry out.
+-- Usually the next entry is exclusive, too, and needs fewer commands than advance(). Shared ones would be first.
+-- Removing an entry is the first write. A server that is out of memory permits it, and then the other writes of the call.
+-- Bounded by the queue: each round removes an entry.
 local function hand_over(q)
   local lock, queue = KEYS[1], KEYS[3]
   local first = redis.pcall('ZPOPMIN', queue)
   while first[1] do
     local entry = parse(first[1])
     if entry and entry.kind ~= 'x' then
-      -- If it cannot be put back, its next check does that.
+      -- If it cannot be restored, its next check does that.
       redis.pcall('ZADD', queue, first[2], first[1])
       return false
     end
-    -- A member that is no entry was not written by us, and is passed over, too.
+    -- A member that is not an entry was not written by us, and is skipped, too.
     if entry and not is_silent(q, first[1], first[2] - BAND) then
       local fencing = next_token(q)
       if not fencing then
@@ -83,7 +84,7 @@ end
 if LEAVING then
   leave(LEAVING)
 end
--- A key of another type is another's. Any other error is returned.
+-- A key of another type is another's. Other errors are returned.
 if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end
@@ -91,8 +92,8 @@ local q = {known = tonumber(ARGV[2]), holder = holder or nil, now = nil, refused
 if holder == TOKEN then
   if KEEP > 0 then
     redis.call('PEXPIRE', lock, ARGV[3])
-    -- The key no longer holds the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it. A server that is
-    -- out of memory leaves the value as it is: a release must succeed there, too.
+    -- The key no longer holds the owner token, so that a later renewal, or a copy of the acquire, cannot extend it. A server that
+    -- is out of memory leaves the value unchanged: a release must succeed there, too.
     redis.pcall('SET', lock, TOKEN .. '.', 'KEEPTTL')
     return 1
   end
@@ -101,7 +102,7 @@ if holder == TOKEN then
   end
 elseif q.holder and not is_marker(q.holder) then
   if LEAVING then
-    -- The phase is an exclusive one, also if its holder took the lock without the queue.
+    -- The phase is exclusive, even if its holder took the lock without the queue.
     drop_cut()
   end
   return 0

@@ -1,6 +1,6 @@
 -- The second part of release.lua: a lock that was held beside others.
 
--- Takes the asking process out of the holders, and its permit out of the permits, or keeps both for a while. Returns 1 if it was a holder.
+-- Removes the asking process from the holders, and its permit from the permits, or keeps both for a while. Returns 1 if it was a holder.
 local function leave_holders(q)
   local holders, permits = KEYS[5], KEYS[6]
   local ends = redis.call('ZSCORE', holders, LEAVING)
@@ -15,7 +15,7 @@ local function leave_holders(q)
     redis.call('ZREM', permits, LEAVING)
   end
   if released == 1 and KEEP > 0 then
-    -- The entry no longer has the owner token, so that a later renewal, or a copy of the acquire, cannot prolong it.
+    -- The entry no longer has the owner token, so that a later renewal, or a copy of the acquire, cannot extend it.
     redis.call('ZADD', holders, now_ms + KEEP, LEAVING .. '.')
     if permit then
       redis.call('ZADD', permits, permit, LEAVING .. '.')

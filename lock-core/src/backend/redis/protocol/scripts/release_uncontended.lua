@@ -1,10 +1,10 @@
--- Releases locks that are held alone: each one that no request waits for. Another lock stays as it is, and release.lua is to do it.
+-- Releases locks that are held alone: each one that no request waits for. Other locks are left to release.lua.
 --
 -- KEYS[1], …      n locks.
 -- KEYS[n + 1], …  their queues.
 -- ARGV[1], …      their owner tokens.
 --
--- Returns n if all are released. Else a list: for each lock 1 if it is released, or 0.
+-- Returns n if all are released. Otherwise a list: for each lock 1 if it is released, or 0.
 local count = #ARGV
 local held = redis.call('MGET', unpack(KEYS, 1, count))
 local all = redis.call('EXISTS', unpack(KEYS, count + 1)) == 0

@@ -1,4 +1,4 @@
--- The last part of release.lua: lets waiters in, of all kinds.
+-- The last part of release.lua: admits waiters of all kinds.
 local lock = KEYS[1]
 if q.holder == TOKEN then
   -- The exclusive phase ends.
@@ -10,6 +10,6 @@ if q.holder == TOKEN then
   end
   return 1
 end
--- Also after the release of an exclusive request: the shared entries behind it may have waited for it only.
+-- Even after the release of an exclusive request: the shared entries after it may have waited only for it.
 advance(q)
 return q.released or 0

@@ -1,7 +1,7 @@
 -- The short path of renew.lua: an exclusive lease. The call ends here, unless it asks for fencing tokens, and declares their clock.
 if not ARGV[5] then
   local holder = redis.pcall('GET', KEYS[1])
-  -- A key of another type is another's, too. Any other error is returned.
+  -- A key of another type is another's, too. Other errors are returned.
   if type(holder) == 'table' and not string.find(holder.err, 'WRONGTYPE', 1, true) then
     return holder
   end

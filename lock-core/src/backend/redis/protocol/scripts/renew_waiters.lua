@@ -1,6 +1,6 @@
--- The last part of renew.lua: lets waiters in.
+-- The last part of renew.lua: admits waiters.
 --
--- The lease is renewed, and nothing that comes now may make the reply an error. An entry that is taken out before an error comes back
--- with its next check.
+-- The lease is renewed, so nothing after this may make the reply an error. An entry that is removed before an error is restored by
+-- its next check.
 pcall(advance, q)
 return {1, is_contended(q)}

@@ -1,7 +1,7 @@
 //! The text of each program: its files, joined.
 //!
-//! The first file has the short paths of the program: most calls end there, and never define the functions that come after. What fewer
-//! calls need comes later.
+//! The first file has the short paths of the program: most calls end there, and never define the functions in the later files.
+//! The fewer calls need a file, the later it comes.
 
 /// Joins files.
 macro_rules! joined {
@@ -27,10 +27,10 @@ pub(crate) const RENEW: &str = joined!(
     "renew_waiters.lua"
 );
 pub(crate) const INSPECT: &str = joined!("grant.lua" "queue.lua" "holders.lua" "inspect.lua");
-/// Of a lock that is only tried.
+/// The program of a trial lock.
 pub(crate) const TRIAL: &str = joined!("trial.lua");
 /// Deletes the second key, at the server of the first one.
 pub(crate) const FORGET: &str = "return redis.call('DEL', KEYS[2])";
-/// Of one of several servers.
+/// A program for one of several servers.
 pub(crate) const PROPOSE: &str = joined!("counter.lua" "propose.lua");
 pub(crate) const MARK: &str = joined!("counter.lua" "mark.lua");

@@ -1,10 +1,10 @@
--- Calls each command that the other scripts call, once, and finds the first one that the server refuses to this user, or does not have.
+-- Calls each command of the other scripts once, and finds the first one that the server refuses to this user, or does not have.
 --
 -- KEYS[1]  an unused key of the reserved name space, in a slot of this server.
--- ARGV[1]  a channel of the asking process, to which it does not listen. In a cluster it has a tag between braces. A server without
---          such channels refuses nothing.
+-- ARGV[1]  a channel of the asking process, which it does not subscribe to. In a cluster it has a tag between braces. A server
+-- without such channels refuses nothing.
 --
--- Returns that command and the server's words, or nothing. Only SET makes the key, which expires at once if it is not deleted.
+-- Returns that command and the server's words, or nothing. Only SET creates the key, which expires soon if it is not deleted.
 local key = KEYS[1]
 local publish = string.find(ARGV[1], '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
 
@@ -17,8 +17,7 @@ for _, call in ipairs({
 }) do
   local reply = redis.pcall(unpack(call))
   local refusal = type(reply) == 'table' and reply.err or ''
-  -- As servers before Redis 7.2 say it, as later ones do, and as commands outside a script are refused; then as a server without
-  -- the command says it.
+  -- The words of servers before Redis 7.2, those of later ones, and those outside of scripts; then those of a server without the command.
   for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM', 'nknown'}) do
     if string.find(refusal, words, 1, true) and not (words == 'nknown' and call[1] == 'SPUBLISH') then
       return {call[1], refusal}

@@ -1,4 +1,4 @@
-//! From a url to the data that a connection needs, and to a form of the url that may be shown.
+//! The address of a server: the data of a url that a connection needs, and the form of the url that may be shown.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -27,24 +27,24 @@ pub(crate) enum Named {
     Client(Box<OwnClient>),
 }
 
-/// A server's address. What is shown of it has no user, password or query.
+/// A server's address. Its shown form has no user, password or query.
 #[derive(Clone)]
 pub(crate) struct Address {
-    /// Where the server is, the database, and the version of the protocol to begin with. Its user and
-    /// password are in `credentials`.
+    /// The host and port, the database, and the version of the protocol to begin with. The user and password are in
+    /// `credentials`.
     info: ConnectionInfo,
     pub(crate) transport: Transport,
     credentials: Option<Arc<dyn CredentialsProvider>>,
     /// The label of the manager that connects, if it was given one.
     label: Option<Arc<str>>,
     shown: String,
-    /// The servers that have spoken the Redis protocol, by their addresses as they are shown, and whether each closed connections at commands
-    /// that it does not know when it was last asked. All addresses that were made of one share it.
+    /// The servers that have spoken the Redis protocol, by the shown form of their addresses, and whether each closed
+    /// connections at unknown commands when it was last asked. Shared by all addresses that were derived from one.
     met: Arc<Mutex<HashMap<String, bool>>>,
 }
 
 impl Address {
-    /// The address of the first server of a url.
+    /// Returns the address of the first server of a url.
     pub(crate) fn of(url: &ServerUrl, security: &Security) -> Result<Self, LockError> {
         let (info, transport) = security.transport(url)?;
         let settings = info.redis_settings().clone().set_protocol(url.protocol);
@@ -63,7 +63,7 @@ impl Address {
         })
     }
 
-    /// The address to which a user's own client connects.
+    /// Returns the address to which a user's own client connects.
     pub(crate) fn of_client(client: OwnClient) -> Self {
         let OwnClient { info, config } = client;
         let shown = match info.addr() {
@@ -86,7 +86,7 @@ impl Address {
         }
     }
 
-    /// The same settings for another server.
+    /// Returns an address with these settings for another server.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         // The scheme without the part after its `+`.
         let scheme = self.shown.split(['+', ':']).next().unwrap_or_default();
@@ -107,7 +107,7 @@ impl Address {
         self
     }
 
-    /// The same for a manager: with its label, and with credentials, if it has its own.
+    /// Returns this address for a manager: with its label, and with its own credentials, if it has any.
     pub(crate) fn for_manager(
         mut self,
         credentials: Option<&Arc<dyn CredentialsProvider>>,
@@ -118,7 +118,7 @@ impl Address {
         self
     }
 
-    /// The same for a sentinel, which has users of its own, and no databases.
+    /// Returns this address for a sentinel, which has its own users, and no databases.
     pub(crate) fn of_sentinel(self, credentials: Option<Arc<dyn CredentialsProvider>>) -> Self {
         Self {
             credentials,
@@ -126,7 +126,7 @@ impl Address {
         }
     }
 
-    /// The same in the database 0.
+    /// Returns this address with the database 0.
     pub(crate) fn in_first_database(mut self) -> Self {
         let settings = self.info.redis_settings().clone().set_db(0);
         self.info = self.info.set_redis_settings(settings);
@@ -138,7 +138,7 @@ impl Address {
         self.info.addr()
     }
 
-    /// As [`place_of`].
+    /// Returns the host and the port, like [`place_of`].
     pub(crate) fn place(&self) -> Option<(&str, u16)> {
         place_of(self.info.addr())
     }
@@ -155,12 +155,12 @@ impl Address {
         self.info.redis_settings().db()
     }
 
-    /// Whether the server may send messages on the connection of the commands. It may, unless the url asks for RESP2.
+    /// Returns `true` if the server may send messages on the connection of the commands. It may, unless the url asks for RESP2.
     pub(crate) fn pushes(&self) -> bool {
         self.info.redis_settings().protocol() == ProtocolVersion::RESP3
     }
 
-    /// The settings of the user's own client, if that opens the connections, and logs in.
+    /// Returns the settings of the user's own client, if that opens the connections and logs in.
     pub(crate) fn client(&self) -> Option<&AsyncConnectionConfig> {
         match &self.transport {
             Transport::Client(config) => Some(config),
@@ -170,8 +170,8 @@ impl Address {
         }
     }
 
-    /// Opens a connection as the user's own client does. Its driver runs on the caller's runtime, and ends when the last handle is
-    /// dropped.
+    /// Opens a connection in the way of the user's own client. Its driver runs on the caller's runtime, and ends when the last
+    /// handle is dropped.
     pub(crate) async fn open(
         &self,
         credentials: Option<&Credentials>,
@@ -180,7 +180,7 @@ impl Address {
     ) -> RedisResult<MultiplexedConnection> {
         let mut settings = self.info.redis_settings().clone().set_protocol(protocol);
         if let Some(Credentials { user, password, .. }) = credentials {
-            // Without a name, the default user logs in, and not the one that a client may have.
+            // Without a name, the default user logs in, rather than a user of the client.
             let user = user.as_deref().unwrap_or("default");
             settings = settings.set_password(password).set_username(user);
         }
@@ -201,12 +201,12 @@ impl Address {
         self.met.lock().insert(self.shown.clone(), closes);
     }
 
-    /// Whether a server here closed connections at commands that it does not know when it was last asked.
+    /// Returns `true` if a server here closed connections at commands that it does not know when it was last asked.
     pub(crate) fn closes_at_unknown(&self) -> bool {
         self.met.lock().get(&self.shown) == Some(&true)
     }
 
-    /// Whether a server here ever spoke the Redis protocol.
+    /// Returns `true` if a server here ever spoke the Redis protocol.
     pub(crate) fn has_spoken(&self) -> bool {
         self.met.lock().contains_key(&self.shown)
     }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_of_a_url_has_no_secret() {
+    fn the_shown_form_of_a_url_has_no_secret() {
         let secrets = [
             (
                 "redis://user:hunter2@db.internal:6380/3",

@@ -1,9 +1,9 @@
-//! How bytes travel to a server: as they are, through TLS, or over a connection of a user's client.
+//! The transport to a server: plain, TLS, or a connection of a user's client.
 //!
-//! A client of the crate `redis` that the user hands over opens the connections, with its own TLS, certificates and DNS. Where a url, a
-//! sentinel or a cluster node names the server, its host and port replace those of the client. The rest stays, so this crate need not
-//! read the TLS parameters, to which it has no access. User, password and database are those of the url, since sentinels have others.
-//! So a client that has them too is refused.
+//! A client of the crate `redis` that the user hands over opens the connections, with its own TLS, certificates and DNS. If a
+//! url, a sentinel or a cluster node names the server, its host and port replace those of the client. The rest is unchanged, so
+//! this crate need not read the TLS parameters, to which it has no access. User, password and database are those of the url,
+//! since sentinels have different ones. Therefore a client that sets them, too, is refused.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub(crate) struct Security {
     pub(crate) client: Option<OwnClient>,
 }
 
-/// How the bytes to one server travel.
+/// The transport to one server.
 #[derive(Clone)]
 pub(crate) enum Transport {
     Plain,
@@ -38,7 +38,7 @@ pub(crate) enum Transport {
 }
 
 impl Security {
-    /// The transport for a url, and the settings that do not depend on its host.
+    /// Returns the transport for a url, and the settings that do not depend on its host.
     pub(super) fn transport(
         &self,
         url: &ServerUrl,
@@ -65,7 +65,7 @@ impl Security {
         #[cfg(not(feature = "tls"))]
         if url.is_over_tls {
             return refused(
-                "asks for TLS, which this build of lock-core does not speak: switch its feature `tls` on",
+                "asks for TLS, which this build of lock-core does not support: enable its feature `tls`",
             );
         }
         #[cfg(feature = "tls")]
@@ -75,14 +75,14 @@ impl Security {
         } else if self.given.is_some() {
             // A configured trust must not be ignored silently: the traffic would be unencrypted.
             return refused(
-                "is a url without TLS, and the builder was given `tls`: write `rediss://`, or `valkeys://`",
+                "is a url without TLS, but the builder was given `tls`: write `rediss://` or `valkeys://`",
             );
         }
         Ok((info, Transport::Plain))
     }
 }
 
-/// Where the client connects, and the settings of each connection that it opens.
+/// The address to which the client connects, and the settings of each connection that it opens.
 #[derive(Clone)]
 pub(crate) struct OwnClient {
     pub(super) info: ConnectionInfo,
@@ -101,7 +101,7 @@ impl OwnClient {
         Self { info, config }
     }
 
-    /// Whether the client can open the connections of a url. The servers, user, password and database are those of the url.
+    /// Returns `true` if the client can open the connections of a url. The servers, user, password and database are those of the url.
     fn fits(&self, over_tls: bool) -> bool {
         let settings = self.info.redis_settings();
         let is_as_wanted = match self.info.addr() {

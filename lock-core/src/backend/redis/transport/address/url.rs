@@ -1,8 +1,8 @@
-//! The meaning of a server's url. The crate `redis` reads users, passwords, hosts and paths; this file has the schemes, lists of hosts
-//! and the parameters, of which that crate ignores those that it does not know.
+//! The meaning of a server's url. The crate `redis` parses users, passwords, hosts and paths. This file parses the schemes, the
+//! lists of hosts, and the parameters, because that crate ignores those that it does not know.
 //!
-//! No part of a url is ignored: two services that read one url differently would not exclude each other. An error never quotes what
-//! may be a part of a password.
+//! No part of a url is ignored: two services that read one url differently would not exclude each other. An error never quotes
+//! text that may be a part of a password.
 
 use percent_encoding::percent_decode_str;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, RedisError};
@@ -34,7 +34,7 @@ pub(crate) struct ServerUrl {
     pub(super) is_over_tls: bool,
     /// The servers in it, at least one.
     pub(crate) servers: Vec<ConnectionAddr>,
-    /// Whether the server is an endpoint in front of several shards.
+    /// `true` if the server is an endpoint in front of several shards.
     pub(crate) is_sharded: bool,
     /// The name by which sentinels know their primary.
     pub(crate) name: String,
@@ -48,7 +48,7 @@ pub(crate) struct ServerUrl {
     pub(super) shown: String,
 }
 
-/// What a scheme leads to.
+/// The kind of server that a scheme names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Server,
@@ -114,7 +114,7 @@ impl ServerUrl {
         };
         let is_space = |c: char| c.is_whitespace() || c.is_control();
         let forbid = |is_there, rule| if is_there { Err(rule) } else { Ok(()) };
-        // The first, since what is shown of a url must not be a part of a password.
+        // Checked first, since the shown form of a url must not contain a part of a password.
         forbid(tail.contains('@'), AT_AFTER_THE_HOST)?;
         forbid(rest.contains(is_space), SPACE)?;
         forbid(tail.contains('#'), FRAGMENT)?;
@@ -161,7 +161,7 @@ impl ServerUrl {
     }
 }
 
-/// A server as a url shows it.
+/// Returns a server in the form of a url.
 pub(super) fn place(scheme: &str, host: &str, port: u16) -> String {
     if host.contains(':') {
         format!("{scheme}://[{host}]:{port}")
@@ -170,7 +170,7 @@ pub(super) fn place(scheme: &str, host: &str, port: u16) -> String {
     }
 }
 
-/// The host and the port; none of a socket.
+/// Returns the host and the port; `None` for a socket.
 pub(crate) fn place_of(addr: &ConnectionAddr) -> Option<(&str, u16)> {
     match addr {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -180,7 +180,7 @@ pub(crate) fn place_of(addr: &ConnectionAddr) -> Option<(&str, u16)> {
     }
 }
 
-/// The names and values of a query, each of them known and given once.
+/// Returns the names and values of a query, each of them known and given once.
 fn parameters(kind: Kind, query: &str) -> Result<Vec<(String, String)>, String> {
     let url = redis::parse_redis_url(&format!("unix:///?{query}")).ok_or(MALFORMED)?;
     let parameters: Vec<(String, String)> = url.query_pairs().into_owned().collect();
@@ -189,10 +189,10 @@ fn parameters(kind: Kind, query: &str) -> Result<Vec<(String, String)>, String> 
         if !known.contains(&&**name) {
             let known = known.join("`, `");
             return Err(format!(
-                "the parameter {name:?} is not known here; known are `{known}`"
+                "the parameter {name:?} is not known here; the known ones are `{known}`"
             ));
         }
-        // Both are the password of a socket.
+        // Both names stand for the password of a socket.
         let is_password = |name: &str| matches!(name, "pass" | "password");
         let mut before = parameters[..index].iter();
         if before.any(|(other, _)| other == name || is_password(other) && is_password(name)) {
@@ -208,12 +208,12 @@ fn server(url: &str, default_port: u16) -> Result<ConnectionInfo, String> {
     if url.port().is_none() && url.has_host() {
         url.set_port(Some(default_port)).map_err(|()| MALFORMED)?;
     }
-    // Without the details at its end, which may quote the url.
+    // Without the details at the end, which may quote the url.
     let reason = |error: RedisError| error.to_string().split(" - ").take(1).collect();
     url.into_connection_info().map_err(reason)
 }
 
-/// The number of the database: the one in the path, or `db`.
+/// Returns the number of the database, from the path or from `db`.
 fn database_of(kind: Kind, in_path: &str, by_name: Option<&str>) -> Result<u32, String> {
     let number = match (in_path, by_name) {
         ("", None) => "0",
@@ -222,7 +222,7 @@ fn database_of(kind: Kind, in_path: &str, by_name: Option<&str>) -> Result<u32, 
         _ => return Err("it names two databases, one in the path and one by `db`".to_owned()),
     };
     match number.parse() {
-        Ok(1..) if kind == Kind::Cluster => Err("a cluster has the database 0 only".to_owned()),
+        Ok(1..) if kind == Kind::Cluster => Err("a cluster has only the database 0".to_owned()),
         number => number.map_err(|_| "the database is not a number".to_owned()),
     }
 }
@@ -235,17 +235,20 @@ fn credentials(user: Option<&str>, password: Option<&str>) -> Result<Option<Cred
     }
 }
 
-/// Why a text does not begin with a known scheme. Only a scheme before `://` is shown, since the text may begin with a password.
+/// Returns the reason why a text does not begin with a known scheme. Only a scheme before `://` is shown, since the text may
+/// begin with a password.
 fn no_scheme(text: &str) -> String {
     let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
     match (text.chars().next(), text.split_once("://")) {
         (None, _) => "the url is empty: is the variable set?".to_owned(),
         (Some(first), _) if first.is_whitespace() || "\"'`".contains(first) => format!(
-            "the url begins with the character {first:?}: take away the spaces and quotation marks that some tools keep of a variable"
+            "the url begins with the character {first:?}: remove the spaces and quotation marks, which some tools leave in the value of a variable"
         ),
-        (_, Some(("memory", _))) => "`memory://` stands alone, without a host or a path".to_owned(),
+        (_, Some(("memory", _))) => {
+            "`memory://` is written alone, without a host or a path".to_owned()
+        }
         (_, Some((scheme, _))) if scheme.chars().all(is_scheme) => {
-            format!("`{scheme}://` is no scheme that lock-core knows: use {SCHEMES}")
+            format!("`{scheme}://` is not a scheme that lock-core knows: use {SCHEMES}")
         }
         _ => format!("the url has no scheme: it begins with {SCHEMES}"),
     }
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheme_leads_where_its_name_says() {
+    fn every_scheme_has_the_kind_that_it_names() {
         for (url, kind, is_over_tls) in [
             ("redis://h", Kind::Server, false),
             ("valkey://h", Kind::Server, false),
@@ -300,9 +303,9 @@ mod tests {
             ("redis//:hunter2@host", "no scheme"),
             ("redis:hunter2@host", "no scheme"),
             (":hunter2@redis://host", "no scheme"),
-            ("http://:hunter2@host", "`http://` is no scheme"),
-            ("rediss+unix:///hunter2", "`rediss+unix://` is no scheme"),
-            ("redis+://hunter2", "`redis+://` is no scheme"),
+            ("http://:hunter2@host", "`http://` is not a scheme"),
+            ("rediss+unix:///hunter2", "`rediss+unix://` is not a scheme"),
+            ("redis+://hunter2", "`redis+://` is not a scheme"),
             ("memory://x", "alone"),
             ("redis://", "Missing hostname"),
             ("redis://:6379", "malformed"),
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_that_is_not_known_is_named_beside_those_that_are() {
+    fn an_unknown_parameter_is_named_together_with_the_known_ones() {
         all_are_refused(&[
             (
                 "redis://h?DB=3",
@@ -379,7 +382,7 @@ mod tests {
             ),
             (
                 "redis+cluster://h?read_from_replicas=true",
-                "known are `db`, `protocol`",
+                "the known ones are `db`, `protocol`",
             ),
             ("redis://h?%0Ax=1", "\"\\nx\" is not known"),
         ]);

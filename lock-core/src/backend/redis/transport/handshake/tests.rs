@@ -1,4 +1,4 @@
-//! A handshake against servers of every behaviour.
+//! The handshake, tested against servers of every behaviour.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 use Deed::{Answers, Babbles, Closes, Cuts, Hangs, Refuses, Shouts};
 use Purpose::{Locks, LocksOnly, OtherCommands, Pushes, Requests};
 
-/// What a server does with a command, or with each of a message.
+/// The reaction of a server to a command, or to each command of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Answers,
@@ -29,7 +29,7 @@ enum Deed {
     Closes,
     /// It closes the connection within a reply.
     Cuts,
-    /// What it sends is not the protocol.
+    /// It sends bytes that are not the protocol.
     Shouts,
     /// It does not reply in time.
     Hangs,
@@ -59,7 +59,7 @@ fn terms(address: &Address, purpose: Purpose) -> Terms<'_> {
     }
 }
 
-/// The reply of a server of its own on which all works.
+/// Returns the reply of a standalone server on which everything works.
 fn answer(words: &[String]) -> Value {
     let text = |text: &str| Value::BulkString(text.into());
     match &*words[0] {
@@ -90,10 +90,10 @@ fn reply(deed: Deed, words: &[String]) -> Result<Value, NoReply> {
     }
 }
 
-/// The messages of each connection.
+/// The messages sent on each connection.
 type Sent = Vec<Vec<Vec<Vec<String>>>>;
 
-/// Connects until the handshake is over. `server` replies to a message.
+/// Runs the handshake to its end. `server` replies to a message.
 fn shake_hands(
     terms: Terms<'_>,
     credentials: Option<&Credentials>,
@@ -108,7 +108,7 @@ fn shake_hands(
             Ok(Step::Ready(found)) => return (Ok(found), sent),
             Ok(Step::Reconnect(_)) => {
                 sent.push(Vec::new());
-                assert!(sent.len() < 10, "it has an end");
+                assert!(sent.len() < 10, "the handshake ends");
                 handshake.connected(credentials.cloned(), false)
             }
             Ok(Step::Ask(message, _)) => {
@@ -124,7 +124,7 @@ fn shake_hands(
     }
 }
 
-/// A server that always does the same with these commands, and answers all others.
+/// Replies like a server that always reacts in this way to these commands, and answers all others.
 fn serve(deeds: &[(&str, Deed)], message: &[Vec<String>]) -> Result<Vec<Value>, NoReply> {
     let reply = |words: &Vec<String>| {
         let found = deeds.iter().find(|(name, _)| *name == words[0]);
@@ -133,7 +133,7 @@ fn serve(deeds: &[(&str, Deed)], message: &[Vec<String>]) -> Result<Vec<Value>, 
     message.iter().map(reply).collect()
 }
 
-/// What is concluded, and by how many connections.
+/// Returns the conclusion, and how many connections it took.
 fn concluded(
     address: &Address,
     deeds: &[(&str, Deed)],
@@ -141,7 +141,7 @@ fn concluded(
     let (found, sent) = shake_hands(terms(address, Locks), None, |message| serve(deeds, message));
     let concluded = found.map_err(|failure| failure.text()).map(|found| {
         let protocol = if found.speaks_resp3 { 3 } else { 2 };
-        let known = found.capabilities.expect("it keeps locks");
+        let known = found.capabilities.expect("a server for locks");
         let commands = match (known.scripts, known.forwards_all) {
             (true, true) => "all",
             (true, false) => "scripts",
@@ -156,7 +156,7 @@ fn concluded(
 }
 
 #[test]
-fn what_a_server_can_do_is_concluded_from_what_it_does() {
+fn the_capabilities_of_a_server_are_concluded_from_its_replies() {
     let after = Refuses("ERR Can't execute it: only (P)SUBSCRIBE allowed in this context");
     let envoy = Refuses("unsupported command");
     let other_slot = Refuses("MOVED 1 127.0.0.1:6379");
@@ -223,7 +223,7 @@ fn what_a_server_can_do_is_concluded_from_what_it_does() {
         let concluded = concluded(&address("redis://host"), deeds);
         assert_eq!(concluded, (Ok(expected), connections), "{deeds:?}");
     }
-    // Some servers take no other command after a subscription.
+    // Some servers accept no other command after a subscription.
     let address = address("redis://host");
     let (found, sent) = shake_hands(terms(&address, Locks), None, |message| {
         let is_subscribing = message.iter().any(|words| words[0] == "SUBSCRIBE");
@@ -239,7 +239,7 @@ fn what_a_server_can_do_is_concluded_from_what_it_does() {
 }
 
 #[test]
-fn what_cannot_keep_locks_is_refused_and_what_passes_is_not_asked_again() {
+fn an_unsuitable_server_is_refused_and_an_unavailable_one_is_not_asked_again() {
     let both = [("EVAL", UNKNOWN), ("XADD", UNKNOWN), ("HELLO", UNKNOWN)];
     let rows: [(&[(&str, Deed)], &str); 8] = [
         (&both, "has no streams"),
@@ -259,14 +259,14 @@ fn what_cannot_keep_locks_is_refused_and_what_passes_is_not_asked_again() {
     ];
     for (deeds, words) in rows {
         let (refused, connections) = concluded(&address("redis://host"), deeds);
-        let why = refused.expect_err("it is refused");
+        let why = refused.expect_err("the server is refused");
         assert!(why.contains(words), "{deeds:?}: {why}");
         assert_eq!(connections, 1, "{deeds:?}");
     }
 }
 
 #[test]
-fn a_proxy_that_spreads_keys_over_servers_is_found_where_it_shows_no_error() {
+fn a_proxy_that_silently_spreads_keys_over_servers_is_detected() {
     let address = address("redis://host?protocol=2");
     let (found, _) = shake_hands(terms(&address, Requests), None, |message| {
         let mut replies = serve(&[], message)?;
@@ -281,7 +281,7 @@ fn a_proxy_that_spreads_keys_over_servers_is_found_where_it_shows_no_error() {
     assert!(known.is_some_and(|known| known.scripts && !known.forwards_all));
 }
 
-/// What was learned of a proxy lasts as long as the proxy.
+/// What was learned about a proxy is forgotten once the proxy is replaced.
 #[test]
 fn each_connection_asks_again_and_believes_a_known_proxy_at_once() {
     let (address, closes) = (
@@ -295,14 +295,14 @@ fn each_connection_asks_again_and_believes_a_known_proxy_at_once() {
     for _ in 0..2 {
         assert_eq!(concluded(&address, &[]), (Ok((3, "all", true)), 1));
     }
-    // A server that has answered everything is only away.
+    // A server that has answered everything is only unavailable.
     let (refused, connections) = concluded(&address, &[("HELLO", Closes)]);
     assert!(refused.is_err_and(|why| why.contains("closed")));
     assert_eq!(connections, 1);
 }
 
 #[test]
-fn a_node_of_a_cluster_and_a_replica_are_told_apart_from_a_primary() {
+fn a_node_of_a_cluster_and_a_replica_are_distinguished_from_a_primary() {
     let (address, text) = (address("redis://host"), |text: &str| {
         Value::BulkString(text.into())
     });
@@ -334,9 +334,9 @@ fn a_node_of_a_cluster_and_a_replica_are_told_apart_from_a_primary() {
     }
 }
 
-/// Enumerates all servers that do something else than answer with up to so many messages.
+/// Enumerates all servers that react with something other than an answer to up to this many messages.
 struct Servers {
-    /// What is done with each message of this server, by its place in `DEEDS`.
+    /// The reaction of this server to each message, as an index into `DEEDS`.
     deeds: Vec<usize>,
     at: usize,
     faults: usize,
@@ -371,7 +371,7 @@ impl Servers {
         DEEDS[self.deeds[self.at - 1]]
     }
 
-    /// Returns whether there is another server.
+    /// Returns `true` if there is another server.
     fn advance(&mut self) -> bool {
         self.at = 0;
         while let Some(last) = self.deeds.pop() {
@@ -418,7 +418,7 @@ fn any_server(
     let context = || format!("{address:?} {purpose:?} {deeds:?}: {sent:?} {result:?}");
     let mut last = deeds.len();
     for messages in sent.iter().rev() {
-        // The greeting, the password if that did not take it, and the questions.
+        // The greeting, the password if the greeting did not carry it, and the questions.
         let names: Vec<&str> = messages.iter().map(|message| &*message[0][0]).collect();
         let deeds = &deeds[last - messages.len()..last];
         last -= messages.len();
@@ -434,7 +434,7 @@ fn any_server(
         assert!(logged_in, "{}", context());
         assert!(names.len() <= 4, "{}", context());
     }
-    // What the server did with the first such command on the last connection.
+    // The server's reaction to the first such command on the last connection.
     let messages = sent.last().into_iter().flatten();
     let first = deeds.len() - messages.clone().count();
     let did = |name: &str| {
@@ -461,7 +461,7 @@ fn any_server(
             assert!(is_refused, "{}", context());
         }
     }
-    // What passes is not tried again at once, and what may be chance is.
+    // A temporary refusal is not retried at once, but an end that may be accidental is.
     let passes = deeds.iter().position(|deed| *deed == LOADING);
     assert!(
         passes.is_none_or(|at| at + 1 == deeds.len()),
@@ -471,7 +471,7 @@ fn any_server(
     let faults = deeds.iter().filter(|deed| **deed != Answers).count();
     let closed = deeds.iter().position(|deed| *deed == Closes);
     if let (1, Some(at), Locks) = (faults, closed, purpose) {
-        let message = sent.iter().flatten().nth(at).expect("it was sent");
+        let message = sent.iter().flatten().nth(at).expect("the command was sent");
         assert_eq!(result.is_ok(), message[0][0] != "AUTH", "{}", context());
     }
 }

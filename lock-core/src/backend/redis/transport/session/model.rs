@@ -1,7 +1,8 @@
-//! A session under the interleavings of threads: those that queue requests, the tasks at its homes, and one that moves it.
+//! A model of a session under the interleavings of its threads: those that queue requests, the tasks at its homes, and one that
+//! moves it.
 //!
-//! A request is a line with a number, and the server replies with that number at once. A request that is left in the inbox without
-//! somebody who looks is a deadlock, which the explorer reports.
+//! A request is a line with a number, and the server replies with that number at once. A request that is left in the inbox with
+//! no task to take it is a deadlock, which the explorer reports.
 
 use std::{
     collections::VecDeque,
@@ -29,12 +30,13 @@ use crate::{
     runtime::mutex::{Mutex, interleaved::explore},
 };
 
-const SCHEDULES: usize = 2000;
+/// The number of random schedules for each test: a sample in a build without optimisations, which is slow.
+const SCHEDULES: usize = if cfg!(debug_assertions) { 500 } else { 2000 };
 
 /// The server's end of a stream.
 #[derive(Default)]
 struct Server {
-    /// What has been sent and not been read as a request.
+    /// The bytes that were sent and not yet read as a request.
     unread: Vec<u8>,
     requests: Vec<u64>,
     replies: VecDeque<u8>,
@@ -95,7 +97,7 @@ impl AsyncWrite for Pipe {
 }
 
 impl Server {
-    /// A request is one command of one word of three digits.
+    /// Returns the next request, which is one command of one word of three digits.
     fn next_request(&mut self) -> Option<u64> {
         const LENGTH: usize = "*1\r\n$3\r\n000\r\n".len();
         let words: Vec<u8> = self.unread.get(..LENGTH)?.to_vec();
@@ -113,7 +115,8 @@ fn close(pipe: &Pipe) {
     reader.into_iter().for_each(Waker::wake);
 }
 
-/// Wakes a thread that polls a task. A task of the explorer would not do: it is also polled after each switch of threads.
+/// Wakes a thread that polls a task. A task of the explorer would be unsuitable, because it is also polled after each switch of
+/// threads.
 #[derive(Default)]
 struct Woken {
     is_woken: shuttle::sync::Mutex<bool>,
@@ -127,7 +130,7 @@ impl Wake for Woken {
     }
 }
 
-/// Polls the task whenever it is woken, to its end.
+/// Polls the task whenever it is woken, until it completes.
 fn run(home: Home) {
     let woken = Arc::<Woken>::default();
     let waker = Waker::from(woken.clone());
@@ -145,7 +148,7 @@ fn run(home: Home) {
     }
 }
 
-/// A session, and what its requests share.
+/// A session, and the state that its requests share.
 #[derive(Clone)]
 struct Explored {
     session: Session,
@@ -173,14 +176,14 @@ impl Explored {
         &self.session.0
     }
 
-    /// Gives the session another home.
+    /// Moves the session to another home.
     fn move_on(&self) {
         if let Some(home) = self.shared().rehome(false, |_| true) {
             drop(shuttle::thread::spawn(move || run(home)));
         }
     }
 
-    /// A request of its own, or one that may share a message.
+    /// Sends a request in a separate message, or one that may share a message.
     async fn send(&self, number: u64, is_part: bool) -> Option<Value> {
         let in_flight = self.traffic.begin().expect("room");
         if is_part {
@@ -193,7 +196,7 @@ impl Explored {
         replies.pop()
     }
 
-    /// Sends requests one after the other, each with a reply of its own.
+    /// Sends requests one after the other, and expects the reply to each.
     fn expect_replies(&self, from: u64, count: u64) {
         shuttle::future::block_on(async {
             for number in from..from + count {
@@ -214,7 +217,7 @@ impl Explored {
     }
 }
 
-/// Runs each on a thread of its own, and waits for all.
+/// Runs each closure on a separate thread, and waits for all.
 fn on_threads(works: Vec<Box<dyn FnOnce() + Send>>) {
     let threads = works.into_iter().map(shuttle::thread::spawn);
     for thread in threads.collect::<Vec<_>>() {
@@ -238,7 +241,7 @@ fn interleaved_requests_have_their_own_replies_wherever_the_session_moves() {
 }
 
 #[test]
-fn interleaved_requests_that_are_dropped_leave_in_their_order_before_what_follows() {
+fn interleaved_requests_that_are_dropped_leave_in_order_before_later_ones() {
     explore(SCHEDULES, || {
         let explored = Explored::new();
         let [one, other] = [(); 2].map(|()| explored.clone());
@@ -294,7 +297,7 @@ struct Panics;
 
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
-        panic!("as this executor does");
+        panic!("a panic of the executor");
     }
 }
 
