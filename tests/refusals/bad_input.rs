@@ -45,7 +45,7 @@ async fn a_malformed_url_says_how_to_write_it() {
         ("'redis://:hunter2@host'", "begins with the character '\\''"),
         (
             "http://user:hunter2@host/",
-            "no scheme that lock-core knows",
+            "not a scheme that lock-core knows",
         ),
         ("redis://:hunter2@", "malformed"),
         ("redis://:hunter2@host:65536", "malformed"),
@@ -102,7 +102,7 @@ async fn what_a_url_says_is_obeyed_or_refused_by_name() {
     for (url, says) in [
         ("redis://host/1?db=2", "two databases"),
         ("redis://host?password=hunter2", "\"password\" is not known"),
-        ("redis+cluster://a,b?db=3", "database 0 only"),
+        ("redis+cluster://a,b?db=3", "only the database 0"),
         ("redis+sentinel://a,b/service/1?db=2", "two databases"),
         ("redis+sentinel://a,b/service?dbb=2", "`sentinel_user`"),
         ("redis://a,redis://b?dbb=1,redis://c", "url 2 of the list"),

@@ -7,7 +7,8 @@ use lock_core::{
     redis::{AsyncConnectionConfig, Client, TlsCertificates},
 };
 use lock_tests::{
-    AcquireFree as _, Certificates, Cluster, HANG, ReleaseHeld as _, Sentinels, eventually, patient,
+    AcquireFree as _, Certificates, Cluster, HANG, ReleaseHeld as _, SECOND, Sentinels, eventually,
+    patient,
 };
 
 /// A client that trusts these certificates. There is no server at its own address.
@@ -20,7 +21,11 @@ fn trusting(certificates: &Certificates) -> Client {
 }
 
 async fn connect_through(client: Client, url: &str) -> Result<LockManager, LockError> {
-    let builder = LockManager::builder().through(client, AsyncConnectionConfig::new());
+    let builder = LockManager::builder()
+        .through(client, AsyncConnectionConfig::new())
+        // Several handshakes with TLS in a build without optimisations, on a busy machine.
+        .command_timeout(SECOND * 20)
+        .connect_timeout(HANG);
     builder.connect(url).await
 }
 

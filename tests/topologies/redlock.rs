@@ -572,7 +572,7 @@ async fn lists_that_make_no_majority_are_refused() {
     assert!(
         reason(&[one, two, "http://x"])
             .await
-            .contains("no scheme that")
+            .contains("not a scheme that")
     );
 }
 

@@ -135,7 +135,8 @@ impl KeyLocation {
         // The number of open calls that send the text. A node that is about to get a slot usually does not know the scripts
         // yet.
         let mut by_text = usize::from(self.node_role != NodeRole::ServesSlot);
-        // At most four rounds: each but the last sends a text for the first time, or more texts, or fewer keys.
+        let mut last = None;
+        // At most five rounds: each but the last sends a text for the first time, or more texts, or fewer keys.
         loop {
             let commands = open.iter().enumerate().map(|(number, call)| {
                 if number < by_text {
@@ -144,7 +145,13 @@ impl KeyLocation {
                     script.call(calls[*call])
                 }
             });
-            let (id, sent) = self.send(connection, commands, left, in_flight).await?;
+            let (id, sent) = match (self.send(connection, commands, left, in_flight).await, last) {
+                (Ok(sent), _) => sent,
+                // What the first rounds have achieved counts. The refusals of the others are temporary.
+                (Err(_), Some(id)) if in_flight.is_none() => return Ok((id, replies)),
+                (Err(failure), _) => return Err(failure),
+            };
+            last = Some(id);
             for (call, reply) in open.iter().zip(sent) {
                 replies[*call] = reply;
             }

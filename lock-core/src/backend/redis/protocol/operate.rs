@@ -109,7 +109,7 @@ impl RedisStore {
                 }
                 let keys = LockKeys::new(&location, &full_key);
                 let known = [Number(known_fencing)];
-                let call = Call::of(keys.but_the_mark(), &known);
+                let call = Call::of(keys.but_the_mark(), &known).with_few(keys.lock());
                 match location.run(&FORCE_RELEASE, call).await? {
                     Value::Int(_) => Ok(()),
                     _ => Err(errors::nonsense("a forced release")),

@@ -49,6 +49,10 @@ impl<'a> LockKeys<'a> {
         &self.all[..BUT_THE_MARK]
     }
 
+    pub(super) fn lock(&self) -> &[Arg<'a>] {
+        &self.all[..1]
+    }
+
     /// Returns the keys that exist for as long as a request waits for an exclusive holder: the lock, the fencing clock, the
     /// queue and the beats. Empty if the mode needs more.
     fn of_a_place(&self, mode: Mode) -> &[Arg<'a>] {

@@ -293,8 +293,8 @@ mod tests {
     #[test]
     fn a_cluster_has_one_database_and_no_path() {
         all_are_refused(&[
-            ("redis+cluster://:hunter2@a:1/2", "database 0 only"),
-            ("redis+cluster://:hunter2@a:1?db=2", "database 0 only"),
+            ("redis+cluster://:hunter2@a:1/2", "only the database 0"),
+            ("redis+cluster://:hunter2@a:1?db=2", "only the database 0"),
             ("redis+cluster://:hunter2@a:1/0/0", "not a number"),
         ]);
     }

@@ -125,8 +125,8 @@ pub(super) struct Handshake<'a> {
     refusals: usize,
     /// `true` if the server has answered everything on an earlier connection.
     has_answered_all: bool,
-    /// `true` if the next end of a connection may be accidental.
-    may_be_chance: bool,
+    /// `true` if the next end of a connection at the greeting may be accidental, and at any later command.
+    may_be_chance: Chance,
     /// `true` if all questions are asked, rather than only those that old proxies know.
     asks_all: bool,
     /// The reason why subscribing is no longer tried.
@@ -135,6 +135,13 @@ pub(super) struct Handshake<'a> {
     credentials: Option<Credentials>,
     asked: Vec<&'static str>,
     known: Known,
+}
+
+/// Which ends of a connection may still be accidental: one of each kind at most, so that the attempts are bounded.
+#[derive(Clone, Copy, Debug)]
+struct Chance {
+    at_greeting: bool,
+    later: bool,
 }
 
 /// The name of a command, and its arguments.
@@ -146,7 +153,10 @@ impl<'a> Handshake<'a> {
         Self {
             refusals: 0,
             has_answered_all: terms.address.has_spoken() && !closes_at_unknown,
-            may_be_chance: !closes_at_unknown,
+            may_be_chance: Chance {
+                at_greeting: !closes_at_unknown,
+                later: !closes_at_unknown,
+            },
             asks_all: true,
             no_subscription: None,
             credentials: None,
@@ -415,7 +425,11 @@ impl<'a> Handshake<'a> {
         if matches!(failure, Failure::NotNow(_)) || !is_chosen_by_us {
             return Err(failure);
         }
-        if has_ended && mem::take(&mut self.may_be_chance) {
+        let may_be_chance = match asked {
+            ["HELLO"] => &mut self.may_be_chance.at_greeting,
+            _ => &mut self.may_be_chance.later,
+        };
+        if has_ended && mem::take(may_be_chance) {
             // Nothing is left out: the same questions are asked again.
         } else if asked.contains(&"SUBSCRIBE") {
             self.no_subscription = Some(failure.text());

@@ -1,7 +1,7 @@
 -- Acquires a lock in any mode, if the request may enter now or has entered already. Otherwise joins the queue, or checks its place there.
 --
--- The keys are those of queue.lua. An exclusive request may be sent with only the first four, see there. The lock then has a
--- holder: the request joins the queue or checks its place, and admits nothing.
+-- The keys are those of queue.lua. An exclusive request may be sent with only the first four, while its slot is being moved. The
+-- lock then has a holder: the request joins the queue or checks its place, and admits nothing.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.

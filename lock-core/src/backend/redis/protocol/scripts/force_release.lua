@@ -1,7 +1,8 @@
 -- Takes a lock from its holders, in any mode, and grants it to the waiters. A key of another type than a string is not a lock:
 -- reading it fails, and it is not changed.
 --
--- The keys are the first seven of queue.lua.
+-- The keys are the first seven of queue.lua. While its slot is being moved, it may be sent with the lock alone. Then it deletes the
+-- lock, and holders beside each other with it: they count only while their marker exists. Waiters enter by their next checks.
 --
 -- ARGV[1]  the largest fencing token that the asking process knows.
 --
@@ -11,6 +12,9 @@
 local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
 local q = {known = tonumber(ARGV[1])}
 local holder = redis.call('GET', lock)
+if not holders then
+  return redis.call('DEL', lock)
+end
 if is_marker(holder) then
   redis.call('DEL', holders, permits)
 elseif holder then
@@ -18,7 +22,6 @@ elseif holder then
   drop_cut()
 end
 advance(q)
--- The key is deleted last: while its slot is being moved, a node refuses to create a missing key.
 if not q.holder then
   redis.call('DEL', lock)
 end

@@ -16,10 +16,7 @@ use std::sync::LazyLock;
 
 use redis::{ServerErrorKind, Value};
 
-use crate::backend::redis::transport::{
-    command::{Arg, Commands, command},
-    errors,
-};
+use crate::backend::redis::transport::command::{Arg, Commands, command};
 
 macro_rules! programs {
     ($($name:ident)+) => {
@@ -38,9 +35,10 @@ pub(crate) struct Lua {
 /// The keys and arguments of a script call.
 ///
 /// A call declares every key that its script may use, since some servers refuse all others. But while a slot moves between two
-/// nodes of a cluster, both refuse a call that declares existing and missing keys (`TRYAGAIN`). Such a call was not executed.
-/// It is sent again with the few keys that exist for as long as its lease, or its place in the queue, and the script skips the
-/// steps that need the others.
+/// nodes of a cluster, both refuse a call that declares existing and missing keys, with `TRYAGAIN`, or with `ASK` at the source
+/// before Redis 7. Such a call was not executed. It is sent again, to the same node, with the few keys that exist for as long as
+/// its lease, or its place in the queue, and the script skips the steps that need the others. Only a node that refuses these, too,
+/// has given the lock away: the target answers that a lock which is still at the source does not exist.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     keys: &'a [Arg<'a>],
@@ -69,8 +67,10 @@ impl<'a> Call<'a> {
         let Value::ServerError(error) = reply else {
             return None;
         };
-        (!self.few.is_empty() && errors::code_of(error) == "TRYAGAIN")
-            .then_some(Self::of(self.few, self.arguments))
+        let has_fewer = !self.few.is_empty() && self.few.len() < self.keys.len();
+        // Only the server itself answers with these codes, before it executes anything: an error inside a script has another.
+        let is_refused = matches!(error.code(), "TRYAGAIN" | "ASK");
+        (has_fewer && is_refused).then_some(Self::of(self.few, self.arguments))
     }
 }
 

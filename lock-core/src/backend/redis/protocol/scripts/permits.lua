@@ -3,7 +3,8 @@
 -- The holders of permits are in two sets, under their entries: the holders, with the end of the lease, and the permits, with the number.
 -- One call adds an entry to both, and one call removes it from both: enter_permits() adds it; its release (release_beside.lua)
 -- removes it, or, whatever became of its process, settle() (holders.lua) once its lease has ended. The number of held permits is
--- the size of the set. There is no separate count, so no permit can leak.
+-- the size of the set. There is no separate count, so no permit can leak. Whatever else removes entries removes them all, with the
+-- marker, or makes the sizes of the two sets differ: see has_room().
 
 -- Whether a request for one of `n` permits may enter: fewer than n are held. One of the first n permits is then free, even if
 -- others use another n. If the permits or the holders were evicted, the sizes of the sets differ, and nothing enters until the

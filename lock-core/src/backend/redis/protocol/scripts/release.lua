@@ -1,7 +1,7 @@
 -- Releases a lock in any mode, if the owner token still holds it, and admits waiters. Also removes an entry from the queue.
 --
--- The keys are the first seven of queue.lua. The release of an exclusive request may be sent with only the first four, see there.
--- It then frees the lock, or grants it to an exclusive entry that is the first of the queue. Other waiters are admitted by their
+-- The keys are the first seven of queue.lua. The release of an exclusive request may be sent with only the first four, while its
+-- slot is being moved. It then frees the lock, or grants it to an exclusive entry that is the first of the queue. Other waiters are admitted by their
 -- next checks.
 --
 -- ARGV[1]  the owner token.
@@ -110,3 +110,4 @@ end
 if not holders then
   return q.holder == TOKEN and redis.call('DEL', lock) or 0
 end
+-- The lock is held beside others, or free, or its next entry is not exclusive: release_beside.lua and release_waiters.lua follow.

@@ -1,7 +1,7 @@
 -- The last part of release.lua: admits waiters of all kinds.
 local lock = KEYS[1]
 if q.holder == TOKEN then
-  -- The exclusive phase ends.
+  -- The exclusive phase ends. Without a cut, all shared entries belong to the next phase, whatever their order.
   drop_cut()
   q.holder = nil
   advance(q)

@@ -369,7 +369,7 @@ mod tests {
         all_are_refused(&[
             (
                 "redis://h?DB=3",
-                "\"DB\" is not known here; known are `db`, `protocol`",
+                "\"DB\" is not known here; the known ones are `db`, `protocol`",
             ),
             ("redis://h?password=hunter2", "\"password\" is not known"),
             (
