@@ -200,7 +200,7 @@ fn a_shop_that_cannot_start_says_why_and_keeps_the_password_to_itself() {
             "redis://me:s3cret@127.0.0.1:1",
             "Connection refused",
         ),
-        ("LOCK_URL", "http://127.0.0.1", "no scheme"),
+        ("LOCK_URL", "http://127.0.0.1", "not a scheme"),
         ("PORT", "70000", "PORT is not a fitting number: `70000`"),
         (
             "DATABASE_URL",

@@ -29,7 +29,7 @@ fn refused<T>(result: Result<T, LockError>) -> String {
 
 /// Compares all rows, each of which has a situation, the text that it provoked, and the text that is wanted.
 #[track_caller]
-fn compare<const N: usize>(rows: [(&str, String, &str); N]) {
+fn compare(rows: &[(&str, String, &str)]) {
     let wrong: Vec<_> = rows
         .iter()
         .filter(|(_, provoked, wanted)| provoked != wanted)
@@ -50,7 +50,7 @@ async fn keys_and_options() {
     let key = async |key: &str| refused(locks.acquire(key, options()).await);
     let with = async |options: LockOptions| refused(locks.acquire("k", options).await);
     let day = SECOND * 86_400;
-    compare([
+    compare(&[
         (
             "an empty key",
             key("").await,
@@ -127,7 +127,7 @@ async fn settings_of_a_manager() {
     let redlock = async |urls: &[&str]| refused(LockManager::redlock(urls).await);
     let builder = LockManager::builder;
     let (a, b, c, d) = ("redis://a", "redis://b", "redis://c", "redis://d");
-    compare([
+    compare(&[
         (
             "a key prefix of 257 bytes",
             with(builder().key_prefix("x".repeat(257))).await,
@@ -235,7 +235,7 @@ async fn busy_locks() {
         };
         tokio::join!(inner(), inner()).1
     };
-    compare([
+    compare(&[
         (
             "held by the same task",
             tried("held").await,
@@ -302,7 +302,7 @@ async fn lost_leases() {
     let unsure = refused(unsure.lease().ensure(SECOND * 8));
     let last = hold("last", options()).await;
     locks.shutdown(Duration::ZERO).await;
-    compare([
+    compare(&[
         (
             "not renewed in time",
             refused(expired.release().await),
@@ -386,7 +386,7 @@ async fn unavailable_backends() {
         slow.acquire("short", LockOptions::new(SECOND).wait_forever())
             .await,
     );
-    compare([
+    compare(&[
         (
             "at max_leases",
             at_cap,
@@ -465,7 +465,7 @@ async fn several_keys_and_locks_inside_locks() {
     });
     let permits = locks.acquire_free("permits", options().permits(2)).await;
     let _held = permits;
-    compare([
+    compare(&[
         (
             "an empty list",
             all(Vec::new()).await,
@@ -533,7 +533,7 @@ fn calls_outside_a_runtime() {
     let locks = LockManager::in_memory();
     let call = |call| refused(futures_executor::block_on(call));
     let finishing = with_locks(locks.clone(), finish("k"));
-    compare([
+    compare(&[
         (
             "locks in memory",
             call(
@@ -573,7 +573,7 @@ async fn results_of_bodies_that_ran_once() {
         .await
         .expect("free")
         .expect("runs");
-    compare([
+    compare(&[
         (
             "a different request",
             text_of("k", once().fingerprint(&"another request")).await,
@@ -632,7 +632,7 @@ async fn responses_of_a_web_service() {
     faults.lose("lost");
     let lost = lost.release().await.expect_err("lost");
     let held = locks.acquire_free("held", options()).await;
-    compare([
+    compare(&[
         (
             "busy",
             detail(error("held", tries()).await).await,

@@ -107,7 +107,13 @@ async fn an_outage_has_a_line_at_each_end_and_a_lost_lease_names_its_cause() {
     // Without a request of any task.
     server.restart();
     let line = says(log, "reached again").await;
-    for part in ["INFO", &server.url(), "away=", "was restarted", "forgotten"] {
+    for part in [
+        "INFO",
+        &server.url(),
+        "away=",
+        "was restarted",
+        "locks included",
+    ] {
         assert!(line.contains(part), "{part} in {line}");
     }
     // One line at each end for each manager that is left, and none in between.
