@@ -39,6 +39,10 @@ pub(crate) enum NoReply {
 impl NoReply {
     /// Returns the reason for a failed read or write. Only TLS has errors of the kind `InvalidData`, and all its permanent
     /// errors are of that kind.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(clippy::needless_pass_by_value, reason = "with TLS it is consumed")
+    )]
     pub(super) fn of(error: io::Error) -> Self {
         #[cfg(feature = "tls")]
         let error = tls::explained(error);
