@@ -314,6 +314,7 @@ fn together_they_lose_no_increment(neighbour: Neighbour) {
 }
 
 #[test]
+#[ignore = "fetched by `tests/run --all`"]
 fn without_locks_they_lose_some() {
     let server = RedisServer::start();
     let end = count(&server, Neighbour::recipe("no-lock"), "unlocked");
@@ -321,6 +322,7 @@ fn without_locks_they_lose_some() {
 }
 
 #[tokio::test]
+#[ignore = "fetched by `tests/run --all`"]
 async fn a_lock_without_expiry_outlives_its_process_until_it_is_forced() {
     let server = RedisServer::start();
     let neighbour = Neighbour::recipe("setnx-without-expiry");
@@ -359,6 +361,7 @@ mod time_stamps {
     }
 
     #[test]
+    #[ignore = "fetched by `tests/run --all`"]
     fn two_clocks_make_two_holders_and_lose_an_increment() {
         let server = RedisServer::start();
         let (mut one, mut other) = two_clients(&server);
@@ -374,6 +377,7 @@ mod time_stamps {
     }
 
     #[test]
+    #[ignore = "fetched by `tests/run --all`"]
     fn a_release_deletes_the_key_of_another() {
         let server = RedisServer::start();
         let (mut one, mut other) = two_clients(&server);
@@ -384,6 +388,7 @@ mod time_stamps {
     }
 
     #[tokio::test]
+    #[ignore = "fetched by `tests/run --all`"]
     async fn it_takes_a_lock_of_ours_whatever_the_clock() {
         let server = RedisServer::start();
         let locks = NEIGHBOUR.manager(&server).await;
@@ -395,6 +400,7 @@ mod time_stamps {
     }
 
     #[tokio::test]
+    #[ignore = "fetched by `tests/run --all`"]
     async fn ours_never_takes_its_key() {
         let server = RedisServer::start();
         let locks = NEIGHBOUR.manager(&server).await;
