@@ -64,6 +64,7 @@ mod server;
 mod slot;
 mod stall;
 mod stand_in;
+pub mod texts;
 mod tools;
 mod wait;
 
@@ -105,30 +106,24 @@ pub use wait::{HANG, SECOND, eventually, eventually_blocking};
 #[macro_export]
 macro_rules! on_every_kind {
     ($start:ident: $($claim:ident)*) => {
-        $crate::on_every_kind! { @kind distribution Distribution $start: $($claim)* }
+        $crate::on_every_kind! { @kind [] distribution Distribution $start: $($claim)* }
         $crate::on_every_kind! { @fetched redis_6_2 Redis62 $start: $($claim)* }
         $crate::on_every_kind! { @fetched redis_8_6 Redis86 $start: $($claim)* }
         $crate::on_every_kind! { @fetched valkey_9 Valkey9 $start: $($claim)* }
     };
-    (@kind $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
+    (@fetched $($kind_and_claims:tt)*) => {
+        $crate::on_every_kind! { @kind [#[ignore = "fetched by `tests/run --all`"]] $($kind_and_claims)* }
+    };
+    (@kind $attributes:tt $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
         mod $module {
-            $(
-                #[tokio::test]
-                async fn $claim() {
-                    super::$claim(&super::$start($crate::Kind::$kind)).await;
-                }
-            )*
+            $($crate::on_every_kind! { @test $attributes $kind $start $claim })*
         }
     };
-    (@fetched $module:ident $kind:ident $start:ident: $($claim:ident)*) => {
-        mod $module {
-            $(
-                #[tokio::test]
-                #[ignore = "fetched by `tests/run --all`"]
-                async fn $claim() {
-                    super::$claim(&super::$start($crate::Kind::$kind)).await;
-                }
-            )*
+    (@test [$($attribute:tt)*] $kind:ident $start:ident $claim:ident) => {
+        #[tokio::test]
+        $($attribute)*
+        async fn $claim() {
+            super::$claim(&super::$start($crate::Kind::$kind)).await;
         }
     };
 }

@@ -121,7 +121,9 @@ fn programs() -> PathBuf {
     let newest = folders
         .filter(|folder| folder.join("initdb").is_file())
         .max_by_key(version);
-    newest.expect("PostgreSQL is not installed: run tests/run, or install the package postgresql")
+    newest.expect(
+        "PostgreSQL is not installed: run `tests/run --all`, or install the package postgresql",
+    )
 }
 
 fn read(log: &Path) -> String {

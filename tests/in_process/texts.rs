@@ -3,42 +3,17 @@
 //! People search for these texts and alert on them, so a change of one should be seen next to all others. The texts that need a
 //! server, and those of the log, are in `refusals/texts.rs`; the diagnostics of the attribute are in `ui/`.
 
-use std::{collections::BTreeMap, error::Error, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use http_body_util::BodyExt as _;
 use lock_core::{
     LockError, LockManager, LockOptions, OnceOptions, Tls, distributed_lock, with_locks,
 };
-use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, options, patient};
+use lock_tests::{
+    AcquireFree as _, ReleaseHeld as _, SECOND, options, patient,
+    texts::{compare, refused, text},
+};
 use tokio::{task::yield_now, time::sleep};
-
-/// An error with its sources, as a program prints it.
-fn text(error: &dyn Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", text(source)),
-        None => error.to_string(),
-    }
-}
-
-fn refused<T>(result: Result<T, LockError>) -> String {
-    match result {
-        Ok(_) => "(no error)".to_owned(),
-        Err(error) => text(&error),
-    }
-}
-
-/// Compares all rows, each of which has a situation, the text that it provoked, and the text that is wanted.
-#[track_caller]
-fn compare(rows: &[(&str, String, &str)]) {
-    let wrong: Vec<_> = rows
-        .iter()
-        .filter(|(_, provoked, wanted)| provoked != wanted)
-        .map(|(situation, provoked, wanted)| {
-            format!("{situation}\n  provoked: {provoked}\n  wanted:   {wanted}")
-        })
-        .collect();
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
-}
 
 fn tries() -> LockOptions {
     options().no_wait()

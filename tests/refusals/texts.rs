@@ -2,28 +2,14 @@
 //!
 //! All other error texts are in `in_process/texts.rs`, where it is said what these tables are for.
 
-use std::{collections::BTreeMap, error::Error, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use lock_core::{LockError, LockManager, OnceOptions};
+use lock_core::{LockManager, OnceOptions};
 use lock_tests::{
     AcquireFree as _, HANG, Log, RedisServer, ReleaseHeld as _, SECOND, connect, eventually,
     options,
+    texts::{compare, refused},
 };
-
-/// An error with its sources, as a program prints it.
-fn text(error: &dyn Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", text(source)),
-        None => error.to_string(),
-    }
-}
-
-fn refused<T>(result: Result<T, LockError>) -> String {
-    match result {
-        Ok(_) => "(no error)".to_owned(),
-        Err(error) => text(&error),
-    }
-}
 
 #[tokio::test]
 async fn errors_with_a_server() {
@@ -77,15 +63,9 @@ async fn errors_with_a_server() {
             "redis://PLACE is not a node of a cluster: use a `redis://` url",
         ),
     ];
-    let wrong: Vec<_> = rows
-        .iter()
-        .map(|(situation, provoked, wanted)| (situation, provoked, wanted.replace("PLACE", &place)))
-        .filter(|(_, provoked, wanted)| *provoked != wanted)
-        .map(|(situation, provoked, wanted)| {
-            format!("{situation}\n  provoked: {provoked}\n  wanted:   {wanted}")
-        })
-        .collect();
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    compare(&rows.map(|(situation, provoked, wanted)| {
+        (situation, provoked.replace(&place, "PLACE"), wanted)
+    }));
 }
 
 /// Each line of the log, with the situation that provokes it. The keys tell them from the lines of other tests.
