@@ -1,4 +1,4 @@
-//! The advice in errors: a manager that was shut down, and locks inside locks.
+//! The advice in errors: that the manager was shut down, and that two keys belong into one list. `texts.rs` has the whole texts.
 
 use lock_core::{LockError, LockKey, LockManager, LockOptions};
 use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, options};
@@ -8,7 +8,7 @@ fn tries() -> LockOptions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_that_was_shut_down_says_so_before_anything_else() {
+async fn a_manager_that_was_shut_down_says_so_whatever_is_wrong_with_the_request() {
     let locks = LockManager::in_memory();
     locks.shutdown(SECOND).await;
     let shut_down = |error: LockError| {
@@ -39,28 +39,7 @@ async fn a_manager_that_was_shut_down_says_so_before_anything_else() {
 const ONE_LIST: &str = "this task already holds `a`: acquire both in one call";
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_lock_inside_a_body_proposes_one_list() {
-    let locks = LockManager::in_memory();
-    let _other = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.acquire_free("b", options()).await }
-    })
-    .await
-    .expect("no panic");
-    let busy = locks.run("a", options(), async |_| locks.acquire("b", tries()).await);
-    let busy = busy.await.expect("free").expect_err("busy").to_string();
-    assert!(busy.contains(ONE_LIST), "{busy}");
-    assert!(
-        busy.contains("`acquire_all`") && busy.contains("`key = ["),
-        "{busy}"
-    );
-    assert!(busy.contains("another task of this process"), "{busy}");
-    let busy = locks.acquire("b", tries()).await.expect_err("busy");
-    assert!(!busy.to_string().contains("in one call"), "{busy}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_busy_lock_beside_a_guard_proposes_one_list() {
+async fn a_busy_lock_proposes_one_list_to_a_task_that_holds_another_key() {
     let locks = LockManager::in_memory();
     let hold = |key: &'static str| {
         let locks = locks.clone();
@@ -74,7 +53,7 @@ async fn a_busy_lock_beside_a_guard_proposes_one_list() {
     let busy = listed.expect_err("busy").to_string();
     assert!(busy.contains(ONE_LIST), "{busy}");
     first.release_held().await;
-    // The keys of one list are no reason to write one.
+    // A task that holds nothing else is not told to write the list that it wrote.
     let listed = locks.acquire_all(["a", "b"], tries()).await;
     let busy = listed.expect_err("busy").to_string();
     assert!(
@@ -82,15 +61,4 @@ async fn a_busy_lock_beside_a_guard_proposes_one_list() {
         "{busy}"
     );
     other.release_held().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_key_that_the_task_holds_itself_is_no_other_key() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire_free("a", options()).await;
-    let busy = locks.acquire("a", tries()).await.expect_err("busy");
-    let text = busy.to_string();
-    assert!(text.contains("this task has held it"), "{text}");
-    assert!(!text.contains("in one call"), "{text}");
-    guard.release_held().await;
 }

@@ -1,4 +1,4 @@
-//! Bodies that go on when their caller is dropped: `on_drop = finish`.
+//! Bodies that outlive their dropped caller: `on_drop = finish`.
 
 use std::{
     future::Future,
@@ -24,7 +24,7 @@ use tokio::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How far a body came.
+/// The progress of a body.
 #[derive(Clone, Default)]
 struct Progress {
     begun: Arc<AtomicUsize>,
@@ -66,15 +66,7 @@ async fn dropped(locks: &LockManager, call: impl Future) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_stays_gets_the_value() {
-    let (locks, progress) = (LockManager::in_memory(), Progress::default());
-    let value = with_locks(locks.clone(), work(progress.clone())).await;
-    assert_eq!(value.expect("a free lock"), 1);
-    assert!(!is_held(&locks, "k").await, "released before it returned");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_body_goes_on_without_its_caller_and_then_the_lock_is_released() {
+async fn a_body_outlives_its_caller_and_then_releases_the_lock() {
     let (locks, progress) = (LockManager::in_memory(), Progress::default());
     dropped(&locks, work(progress.clone())).await;
     assert_eq!(progress.seen(), (1, 0));
@@ -85,7 +77,7 @@ async fn a_body_goes_on_without_its_caller_and_then_the_lock_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_keys_is_held_to_the_end() {
+async fn a_list_of_keys_is_held_until_the_body_ends() {
     let (locks, progress) = (LockManager::in_memory(), Progress::default());
     dropped(&locks, work_with_two(progress.clone())).await;
     for key in ["k", "other"] {
@@ -145,11 +137,14 @@ async fn a_lost_lease_drops_the_body() {
         ),
         "{reason}"
     );
-    assert!(dropped_flag.is_true(), "before the caller gets the error");
+    assert!(
+        dropped_flag.is_true(),
+        "it is dropped before the caller gets the error"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_has_the_manager_of_its_caller_and_its_own_lease() {
+async fn a_body_uses_the_manager_of_its_caller_and_has_its_own_lease() {
     #[distributed_lock(key = "inner")]
     async fn inner() -> Result<(), LockError> {
         Ok(())
@@ -167,7 +162,7 @@ async fn a_body_has_the_manager_of_its_caller_and_its_own_lease() {
     assert!(lease.expect("a free lock").is_lost());
 }
 
-/// Runs a call in the body of another key or the same, and returns how it was refused.
+/// Makes a call inside a body that holds `key`, and returns the text of its refusal.
 async fn refused_in_a_body_of(
     key: &str,
     call: impl Future<Output = Result<(), LockError>>,
@@ -181,7 +176,7 @@ async fn refused_in_a_body_of(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_the_caller_holds_is_refused() {
+async fn a_call_for_a_key_that_the_caller_holds_is_refused() {
     let progress = Progress::default();
     let one = async { work(progress.clone()).await.map(drop) };
     let refused = refused_in_a_body_of("k", one).await;
@@ -198,7 +193,7 @@ async fn take(key: &str) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Has a key of its own, and asks for another in its body.
+/// Holds a key of its own, and requests another in its body.
 #[distributed_lock(key = "between", on_drop = finish)]
 async fn ask_for(key: &'static str) -> Result<(), LockError> {
     take(key).await
@@ -220,7 +215,7 @@ async fn a_body_is_refused_the_key_that_its_caller_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_does_not_count_as_one_that_has_its_callers_leases() {
+async fn a_body_does_not_hold_the_leases_of_its_caller() {
     #[distributed_lock(key = "between", on_drop = finish)]
     async fn looks() -> Result<bool, LockError> {
         let own = current_lease().expect("a body").key().to_string();
@@ -235,7 +230,7 @@ async fn a_body_does_not_count_as_one_that_has_its_callers_leases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_takes_the_key_of_a_caller_that_has_gone() {
+async fn a_body_takes_the_key_of_a_caller_that_was_dropped() {
     #[distributed_lock(key = "between", on_drop = finish)]
     async fn asks_later(gone: Arc<Notify>, taken: Arc<Notify>) -> Result<(), LockError> {
         gone.notified().await;
@@ -276,21 +271,6 @@ async fn a_shutdown_ends_a_body_at_its_deadline() {
 }
 
 #[test]
-fn without_a_runtime_nothing_is_sent() {
-    let (locks, progress) = (LockManager::in_memory(), Progress::default());
-    let call = with_locks(locks, work(progress.clone()));
-    let error = futures_executor::block_on(call).expect_err("no runtime");
-    assert!(matches!(error, LockError::Invalid { .. }), "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains("as a task of the caller's tokio runtime"),
-        "{error}"
-    );
-    assert_eq!(progress.seen(), (0, 0));
-}
-
-#[test]
 fn a_body_ends_with_its_runtime() {
     #[distributed_lock(key = "k", on_drop = finish)]
     async fn hangs(begun: Arc<Notify>) -> Result<(), LockError> {
@@ -318,7 +298,6 @@ fn a_body_ends_with_its_runtime() {
     assert!(matches!(error, LockError::Unavailable { .. }), "{error}");
 }
 
-/// A value that is dropped notes it.
 #[tokio::test(start_paused = true)]
 async fn the_value_of_a_body_without_a_caller_is_dropped() {
     #[distributed_lock(key = "k", on_drop = finish)]

@@ -1,6 +1,6 @@
-//! A lock inside one process, most of it in virtual time. No server is needed.
+//! Locks inside one process, mostly in virtual time. These tests need no server.
 //!
-//! A test of `attribute` sets the manager of the process. Tests of a program without one are in `applications`.
+//! `attribute` sets the global manager of this process; tests of a program without one are in `applications`.
 
 mod advice;
 mod attribute;

@@ -1,5 +1,4 @@
-//! Shared locks and permits as a caller sees them, in calls and in branches. A body that holds a key asks for it in another
-//! mode. In other tests, the keys of a list have options of their own.
+//! The modes of a lock in nested calls, in branches of a body, in lists of keys, and in the attribute.
 
 use std::{
     pin::Pin,
@@ -13,7 +12,7 @@ use lock_core::{
     FencingToken, LockError, LockKey, LockManager, LockOptions, OnLost, current_lease,
     distributed_lock,
 };
-use lock_tests::{SECOND, assert_fails, options};
+use lock_tests::{SECOND, options};
 use tokio::time::Instant;
 
 fn shared() -> LockOptions {
@@ -24,7 +23,7 @@ fn permits(n: usize) -> LockOptions {
     options().permits(n)
 }
 
-/// The largest number of bodies that ran at a time.
+/// Counts the bodies that run at a time.
 #[derive(Default)]
 struct Inside {
     now: AtomicUsize,
@@ -40,7 +39,7 @@ impl Inside {
     }
 }
 
-/// A call that stays inside for a second, from within a body of the key. It is boxed, since several calls contain its future.
+/// Calls for the key from within a body of it, and stays inside for a second. Boxed, since several calls contain the future.
 fn call<'a>(
     locks: &'a LockManager,
     options: LockOptions,
@@ -49,7 +48,7 @@ fn call<'a>(
     Box::pin(async move { locks.run("k", options, async |_| inside.stay().await).await })
 }
 
-/// The key and the reason of an error about a wrong call.
+/// Returns the key and the reason of an `Invalid` error.
 fn invalid<T: std::fmt::Debug>(result: Result<T, LockError>) -> (Option<LockKey>, Arc<str>) {
     match result.expect_err("must be refused") {
         LockError::Invalid { key, reason, .. } => (key, reason),
@@ -88,7 +87,7 @@ async fn a_body_that_holds_the_key_shared_cannot_have_it_exclusively() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_asks_for_no_more_than_its_body_has_gets_the_same_lease_at_once() {
+async fn a_call_for_no_more_than_its_body_holds_gets_the_lease_of_the_body() {
     let locks = LockManager::in_memory();
     for (held, asked) in [
         (options(), shared()),
@@ -110,7 +109,7 @@ async fn a_call_that_asks_for_no_more_than_its_body_has_gets_the_same_lease_at_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_held_with_permits_has_no_other_mode_inside_the_body_and_the_reverse() {
+async fn a_body_cannot_mix_permits_with_another_mode_of_its_key() {
     let locks = LockManager::in_memory();
     for (held, asked, said) in [
         (
@@ -147,7 +146,7 @@ async fn a_key_that_is_held_with_permits_has_no_other_mode_inside_the_body_and_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn shared_branches_of_a_body_run_together_whatever_the_body_holds() {
+async fn shared_branches_of_an_exclusive_or_shared_body_run_together() {
     for held in [options(), shared()] {
         let (locks, inside) = (LockManager::in_memory(), Inside::default());
         let start = Instant::now();
@@ -164,7 +163,7 @@ async fn shared_branches_of_a_body_run_together_whatever_the_body_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exclusive_branch_excludes_the_shared_ones_and_none_overtakes_it() {
+async fn an_exclusive_branch_excludes_shared_ones_and_is_not_overtaken() {
     let locks = LockManager::in_memory();
     let (readers, writer) = (Inside::default(), Inside::default());
     let start = Instant::now();
@@ -182,7 +181,7 @@ async fn an_exclusive_branch_excludes_the_shared_ones_and_none_overtakes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn branches_of_a_body_that_holds_a_permit_have_it_in_turn() {
+async fn branches_of_a_body_with_a_permit_take_turns() {
     let (locks, inside) = (LockManager::in_memory(), Inside::default());
     let start = Instant::now();
     locks
@@ -196,9 +195,9 @@ async fn branches_of_a_body_that_holds_a_permit_have_it_in_turn() {
     assert_eq!(start.elapsed().as_secs(), 2);
 }
 
-/// Other branches run beside this one. If they did the same, each would wait for the other.
+/// If two shared branches requested the key exclusively, each would wait for the other.
 #[tokio::test(start_paused = true)]
-async fn inside_a_shared_call_there_is_no_exclusive_one_though_the_lease_is_exclusive() {
+async fn a_shared_call_cannot_become_exclusive_even_under_an_exclusive_lease() {
     let locks = LockManager::in_memory();
     let exclusive = async || locks.run("k", options(), async |_| ()).await;
     let inside_shared = async || {
@@ -217,13 +216,15 @@ async fn inside_a_shared_call_there_is_no_exclusive_one_though_the_lease_is_excl
             let (_, reason) = invalid(refused);
             assert!(reason.contains("holds the key shared"), "{reason}");
         }
-        Box::pin(exclusive()).await.expect("not inside of it");
+        Box::pin(exclusive())
+            .await
+            .expect("outside the shared calls");
     });
     body.await.expect("free");
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_list_the_mode_of_a_key_counts_and_not_that_of_the_list() {
+async fn the_mode_of_a_key_takes_precedence_over_that_of_its_list() {
     let locks = LockManager::in_memory();
     let may_write = async |key: &str| locks.acquire(key, options()).await.is_ok();
     let keys = || {
@@ -245,7 +246,7 @@ async fn in_a_list_the_mode_of_a_key_counts_and_not_that_of_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_a_list_the_options_of_a_key_differ_in_the_mode_only() {
+async fn the_options_of_a_key_in_a_list_may_differ_in_the_mode_only() {
     let locks = LockManager::in_memory();
     let of_the_list = options().wait(SECOND).max_hold(SECOND * 60);
     for (own, option) in [
@@ -272,7 +273,7 @@ async fn in_a_list_the_options_of_a_key_differ_in_the_mode_only() {
     }
     let taken = locks.inspect("first").await.expect("works");
     assert!(taken.is_none());
-    // What a key leaves out is as in the list.
+    // Options that a key does not set are those of the list.
     let keys = [
         ("first", LockOptions::default()),
         ("k", LockOptions::default().shared()),
@@ -283,80 +284,7 @@ async fn in_a_list_the_options_of_a_key_differ_in_the_mode_only() {
     assert_eq!(guard.lease().fencing_tokens().len(), 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_key_in_two_modes_in_one_list_is_refused_before_anything_is_taken() {
-    let locks = LockManager::in_memory();
-    for (modes, said) in [
-        ([shared(), options()], "once shared and once exclusively"),
-        (
-            [permits(2), permits(3)],
-            "once with 2 permits and once with 3 permits",
-        ),
-    ] {
-        let keys = modes.map(|own| ("k", own));
-        let keys = [("first", options())].into_iter().chain(keys);
-        let (key, reason) = invalid(locks.acquire_all(keys, options()).await);
-        assert_eq!(key, Some(LockKey::new("k")));
-        assert!(reason.contains(said), "{reason}");
-    }
-    let taken = locks.inspect("first").await.expect("works");
-    assert!(taken.is_none());
-    let twice = [("k", shared()), ("k", shared())];
-    let guard = locks.acquire_all(twice, options()).await.expect("one mode");
-    assert_eq!(guard.lease().fencing_tokens().len(), 1);
-}
-
-#[distributed_lock(key = "k", permits = n, locks = locks)]
-async fn has_one_of(locks: &LockManager, n: i128) -> Result<(), LockError> {
-    Ok(())
-}
-
-#[tokio::test]
-async fn permits_out_of_range_are_refused_with_their_key() {
-    let locks = LockManager::in_memory();
-    let listed = |of_k| [("a", shared()), ("k", of_k)];
-    let refused = [
-        invalid(locks.acquire("k", permits(0)).await),
-        invalid(locks.run("k", permits(1_001), async |_| ()).await),
-        invalid(locks.acquire_all(["k"], permits(usize::MAX)).await),
-        invalid(locks.acquire_all(listed(permits(0)), options()).await),
-        invalid(has_one_of(&locks, -1).await),
-        invalid(has_one_of(&locks, i128::MIN).await),
-        invalid(has_one_of(&locks, i128::MAX).await),
-    ];
-    for (key, reason) in refused {
-        assert_eq!(key, Some(LockKey::new("k")));
-        assert!(reason.starts_with("permits is"), "{reason}");
-    }
-    has_one_of(&locks, 1_000).await.expect("in range");
-}
-
-/// None of the servers exists, so every request that is sent is unavailable.
-#[tokio::test]
-async fn several_independent_servers_refuse_what_is_not_exclusive_before_anything_is_sent() {
-    let urls = [1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}"));
-    let builder = LockManager::builder().connect_lazily();
-    let locks = builder.redlock(urls).await.expect("lazily");
-    let refused = [
-        invalid(locks.acquire("k", shared()).await),
-        invalid(locks.try_acquire("k", permits(2)).await),
-        invalid(locks.run("k", shared(), async |_| ()).await),
-        invalid(
-            locks
-                .acquire_all([("a", options()), ("k", shared())], options())
-                .await,
-        ),
-    ];
-    for (key, reason) in refused {
-        assert_eq!(key, Some(LockKey::new("k")));
-        assert!(reason.contains("acquire it exclusively"), "{reason}");
-    }
-    let exclusive = [("k", options())];
-    let exclusive = locks.acquire_all(exclusive, shared().no_wait()).await;
-    assert_fails!(exclusive, LockError::Unavailable { .. });
-}
-
-/// The modes in which the key can be taken inside an annotated function, which show the mode that it holds.
+/// Tries the key in each mode inside an annotated function. The outcome shows the mode that the function holds.
 async fn allowed(locks: &LockManager, key: &str) -> [bool; 3] {
     let asks = |options| async { locks.acquire(key, options).await.is_ok() };
     [
@@ -391,7 +319,7 @@ async fn has_several(locks: &LockManager, n: u8) -> Result<[[bool; 3]; 3], LockE
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_attribute_takes_the_mode_that_it_names() {
+async fn the_attribute_acquires_in_the_mode_that_it_names() {
     const SHARED: [bool; 3] = [false, true, false];
     const EXCLUSIVE: [bool; 3] = [true, true, false];
     let locks = LockManager::in_memory();

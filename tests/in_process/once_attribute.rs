@@ -1,7 +1,6 @@
-//! Functions that run once, by their attribute.
+//! Functions with the attribute `run_once`.
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -64,20 +63,7 @@ async fn charge(user: u64, key: String, cents: u64, bodies: Bodies) -> Result<St
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_request_with_the_key_is_refused() {
-    let bodies = Bodies::default();
-    with_locks(LockManager::in_memory(), async {
-        let first = charge(7, "a".to_owned(), 100, bodies.clone()).await;
-        assert!(first.is_ok());
-        let other = charge(7, "a".to_owned(), 200, bodies.clone()).await;
-        assert_eq!(other, Err(Failed::OtherRequest));
-    })
-    .await;
-    assert_eq!(bodies.count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_body_goes_on_without_its_caller_and_a_repeat_gets_its_value() {
+async fn a_body_outlives_its_caller_and_a_repeat_gets_its_value() {
     let bodies = Bodies::default();
     with_locks(LockManager::in_memory(), async {
         let call = || charge(7, "a".to_owned(), 100, bodies.clone());
@@ -92,7 +78,7 @@ async fn a_body_goes_on_without_its_caller_and_a_repeat_gets_its_value() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_to_be_dropped_with_its_caller_is() {
+async fn a_body_ends_with_its_caller_if_on_drop_is_cancel() {
     #[run_once(key = "k", keep = "1h", on_drop = cancel)]
     async fn number(bodies: &Bodies) -> Result<usize, Failed> {
         Ok(bodies.run().await)
@@ -142,7 +128,7 @@ async fn every_option_has_its_effect() {
     assert!(hung.contains("max_hold"), "{hung}");
 }
 
-/// As the response of a web framework: remembered if it is no failure, and not by serde.
+/// Like the response of a web framework, remembered without serde, and only if it is not a failure.
 #[derive(Debug, PartialEq)]
 struct Response(u8);
 
@@ -161,7 +147,7 @@ impl Remember for Response {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_in_a_result_is_remembered_as_a_response() {
+async fn a_result_is_remembered_by_the_type_inside_it() {
     #[run_once(key = "k", keep = "1h")]
     async fn respond(bodies: Bodies) -> Result<Response, Failed> {
         match bodies.run().await {
@@ -227,24 +213,4 @@ async fn the_value_of_a_frameworks_json_is_remembered() {
     let failed = with_locks(other, actix(bodies)).await;
     assert!(failed.is_err_and(|error| error.contains("actix")));
     held.release_held().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_set_is_the_same_request_in_any_order() {
-    #[run_once(key = "k", keep = "1h", fingerprint = tags)]
-    async fn tag(tags: HashSet<String>, bodies: Bodies) -> Result<usize, Failed> {
-        Ok(bodies.run().await)
-    }
-    let tags = |names: [&str; 4]| names.map(str::to_owned).into_iter().collect::<HashSet<_>>();
-    let bodies = Bodies::default();
-    with_locks(LockManager::in_memory(), async {
-        for _ in 0..20 {
-            let same = tag(tags(["a", "b", "c", "d"]), bodies.clone()).await;
-            assert_eq!(same, Ok(1));
-        }
-        let other = tag(tags(["a", "b", "c", "e"]), bodies.clone()).await;
-        assert_eq!(other, Err(Failed::OtherRequest));
-    })
-    .await;
-    assert_eq!(bodies.count(), 1);
 }

@@ -1,4 +1,4 @@
-//! The recipes of `docs/recipes.md`, as they are printed there, and what that page says of them.
+//! The recipes of `docs/recipes.md` as printed there, and the claims of that page.
 
 use std::{
     io::Write as _,
@@ -34,7 +34,7 @@ fn the_page_prints_the_recipes_that_are_tested_here() {
     }
 }
 
-/// Runs the same call on three replicas at a time.
+/// Makes the same call on three replicas at a time.
 async fn on_three_replicas<F>(locks: &LockManager, call: impl Fn() -> F)
 where
     F: Future<Output = Result<(), LockError>> + Send + 'static,
@@ -55,7 +55,7 @@ mod daily {
 
     static STARTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    /// A day that fails does so once.
+    /// The day `fails` fails at its first start.
     async fn send_report(day: &str) -> Result<(), LockError> {
         STARTED.lock().expect("no panic").push(day.to_owned());
         sleep(SECOND).await;
@@ -71,18 +71,18 @@ mod daily {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_replica_sends_the_report_and_the_others_do_nothing() {
+    async fn one_replica_sends_the_report() {
         let locks = LockManager::in_memory();
         let day = || daily_report("2026-11-25".to_owned());
         on_three_replicas(&locks, day).await;
-        // A clock that is an hour late.
+        // A replica whose clock is an hour late.
         sleep(SECOND * 3_600).await;
         with_locks(locks, day()).await.expect("sent already");
         assert_eq!(starts("2026-11-25"), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_replica_sends_the_report_after_one_has_failed() {
+    async fn another_replica_sends_the_report_after_a_failure() {
         let locks = LockManager::in_memory();
         let day = || daily_report("fails".to_owned());
         let failed = with_locks(locks.clone(), day()).await;
@@ -178,7 +178,7 @@ mod redelivery {
     include!("recipes/redelivery.rs");
 
     static SHIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    /// Closed as soon as a handler may end.
+    /// Closed when the handlers may end.
     static MAY_END: Semaphore = Semaphore::const_new(0);
     static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
@@ -199,8 +199,7 @@ mod redelivery {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_is_delivered_again_is_returned_while_it_is_handled_and_then_acknowledged()
-     {
+    async fn a_second_delivery_is_returned_during_the_first_and_acknowledged_after_it() {
         let deliveries = async {
             let first = async { deliver("m1", "slow").await };
             let second = async {
@@ -219,7 +218,7 @@ mod redelivery {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_that_could_not_be_handled_is_handled_when_it_is_delivered_again() {
+    async fn a_message_whose_handler_failed_is_handled_by_its_next_delivery() {
         let deliveries = async {
             let failed = deliver("m2", "fails once").await;
             assert!(matches!(failed, Delivery::Return));
@@ -231,7 +230,7 @@ mod redelivery {
     }
 }
 
-/// A store on another thread, which replies when it is told to, however long that takes.
+/// Connects to a store on another thread, which replies when the returned sender is used.
 async fn connect() -> (TcpStream, mpsc::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -246,9 +245,9 @@ async fn connect() -> (TcpStream, mpsc::Sender<()>) {
     (connection.expect("a listener"), reply)
 }
 
-/// The clock jumps while the runtime has nothing to do but to wait for the socket.
+/// A paused clock jumps ahead while the runtime only waits for the socket.
 #[tokio::test(start_paused = true)]
-async fn on_a_paused_clock_a_waiter_is_refused_while_a_body_waits_for_a_real_store() {
+async fn on_a_paused_clock_a_wait_ends_while_a_body_waits_for_a_real_store() {
     let locks = LockManager::in_memory();
     let (mut connection, reply) = connect().await;
     let body = async |_lease| connection.read_u8().await.expect("a reply");
@@ -261,9 +260,9 @@ async fn on_a_paused_clock_a_waiter_is_refused_while_a_body_waits_for_a_real_sto
     ran.expect("renewed, since the lease follows the same clock");
 }
 
-/// One caller takes the connection first, the other one the lock.
+/// One caller takes the connection first, the other the lock.
 #[tokio::test(start_paused = true)]
-async fn a_lock_inside_a_connection_of_a_pool_and_the_reverse_wait_for_each_other() {
+async fn locks_and_pooled_connections_in_two_orders_wait_for_each_other() {
     let (locks, pool) = (LockManager::in_memory(), Semaphore::new(1));
     let connection_first = async {
         let _connection = pool.acquire().await.expect("open");
@@ -275,5 +274,5 @@ async fn a_lock_inside_a_connection_of_a_pool_and_the_reverse_wait_for_each_othe
     });
     let (refused, ran) = tokio::join!(connection_first, lock_first);
     assert!(refused.is_err_and(|error| error.is_busy()));
-    ran.expect("goes on when the other one has given up");
+    ran.expect("it continues after the other has given up");
 }

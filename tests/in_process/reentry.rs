@@ -1,4 +1,4 @@
-//! The result when a body that holds a key takes the key again: in a call, in branches, in tasks of its own.
+//! A body that takes its own key again: in a call, in branches, in spawned tasks. `texts.rs` has the errors for busy keys.
 
 use std::{
     cell::Cell,
@@ -11,11 +11,11 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use lock_core::{LockError, LockManager, LockOptions, distributed_lock, inspect::HeldBy};
+use lock_core::{LockError, LockManager, distributed_lock, inspect::HeldBy};
 use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, options};
 use tokio::{task, time::Instant};
 
-/// The largest number of bodies that were inside at a time.
+/// Counts the bodies that are inside at a time.
 #[derive(Clone, Default)]
 struct Inside(Arc<(AtomicUsize, AtomicUsize)>);
 
@@ -53,9 +53,9 @@ async fn transfer(
 #[tokio::test(start_paused = true)]
 #[expect(
     clippy::async_yields_async,
-    reason = "another task goes on with the future"
+    reason = "another task continues the future"
 )]
-async fn a_body_that_goes_on_in_another_task_takes_its_key_again() {
+async fn a_body_that_moves_to_another_task_takes_its_key_again() {
     let locks = LockManager::in_memory();
     let run = async move {
         let body = async |_| {
@@ -78,7 +78,7 @@ async fn a_body_that_goes_on_in_another_task_takes_its_key_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn branches_of_a_body_that_call_for_its_key_have_it_in_turn() {
+async fn branches_of_a_body_take_turns_with_its_key() {
     let (locks, inside) = (LockManager::in_memory(), Inside::default());
     let start = Instant::now();
     let body = locks.run("account:7", options(), async |_| {
@@ -94,7 +94,7 @@ async fn branches_of_a_body_that_call_for_its_key_have_it_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_branches_are_served_in_the_order_in_which_they_came() {
+async fn branches_are_served_first_come_first_served() {
     let locks = LockManager::in_memory();
     let served = std::cell::RefCell::new(Vec::new());
     locks
@@ -114,7 +114,7 @@ async fn many_branches_are_served_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_inside_a_call_goes_on_at_once_also_in_branches() {
+async fn a_call_inside_a_call_does_not_wait_even_in_branches() {
     let locks = LockManager::in_memory();
     let inner = Inside::default();
     let outer = async || {
@@ -135,7 +135,7 @@ async fn a_call_inside_a_call_goes_on_at_once_also_in_branches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn branches_with_several_keys_do_not_wait_for_each_other_in_a_circle() {
+async fn branches_with_lists_of_keys_do_not_deadlock() {
     let (locks, inside) = (LockManager::in_memory(), Inside::default());
     let start = Instant::now();
     locks
@@ -153,7 +153,7 @@ async fn branches_with_several_keys_do_not_wait_for_each_other_in_a_circle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn branches_with_different_keys_of_a_body_run_together() {
+async fn branches_with_different_keys_run_together() {
     let (locks, inside) = (LockManager::in_memory(), Inside::default());
     let start = Instant::now();
     locks
@@ -171,7 +171,7 @@ async fn branches_with_different_keys_of_a_body_run_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_branch_waits_for_its_time_and_the_error_names_the_branch_that_has_the_key() {
+async fn a_branch_is_refused_after_its_wait_and_told_that_another_one_has_the_key() {
     let locks = LockManager::in_memory();
     let start = Instant::now();
     let branch = async |wait: Duration| {
@@ -207,7 +207,7 @@ async fn a_branch_waits_for_its_time_and_the_error_names_the_branch_that_has_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_branch_that_is_dropped_lets_the_next_one_in() {
+async fn a_dropped_branch_lets_the_next_one_in() {
     let locks = LockManager::in_memory();
     let run = async || {
         locks
@@ -217,7 +217,7 @@ async fn a_branch_that_is_dropped_lets_the_next_one_in() {
     let body = locks.run("k", options(), async |_| {
         let hangs = locks.run("k", options(), |_| std::future::pending::<()>());
         let hangs = tokio::time::timeout(SECOND, hangs);
-        // A branch that waits is dropped, too.
+        // A waiting branch is dropped, too.
         let waits = tokio::time::timeout(SECOND / 2, run());
         let (hung, waited, next) = tokio::join!(hangs, waits, run());
         assert!(hung.is_err() && waited.is_err());
@@ -227,7 +227,7 @@ async fn a_branch_that_is_dropped_lets_the_next_one_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guards_of_one_body_share_its_lease_also_in_branches() {
+async fn guards_share_the_lease_of_their_body_even_in_branches() {
     let locks = LockManager::in_memory();
     locks
         .run("account:7", options(), async |_| {
@@ -243,7 +243,7 @@ async fn guards_of_one_body_share_its_lease_also_in_branches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_of_a_local_set_inside_a_body_is_another_task() {
+async fn a_task_of_a_local_set_does_not_hold_the_key_of_the_body() {
     let locks = LockManager::in_memory();
     let inside = Inside::default();
     // The future is driven in a task, which has an id, and on a thread that blocks, which has none.
@@ -278,41 +278,4 @@ async fn a_task_of_a_local_set_inside_a_body_is_another_task() {
         .run_until(async move { task::spawn_local(drives()).await })
         .await
         .expect("no panic");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_that_waits_for_itself_gets_an_error_that_says_so() {
-    let locks = LockManager::in_memory();
-    let guard = locks.acquire_free("account:7", options()).await;
-    tokio::time::sleep(SECOND * 3).await;
-    let call = locks.run("account:7", options().wait(SECOND), async |_| ());
-    let busy = call.await.expect_err("its own guard has it");
-    assert_eq!(busy.held_by(), Some(HeldBy::ThisTask(SECOND * 4)));
-    let text = busy.to_string();
-    assert!(text.contains("this task has held it for 4.0s"), "{text}");
-    guard.release_held().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_task_that_waits_for_another_learns_how_long_that_has_held_the_key() {
-    let locks = LockManager::in_memory();
-    let spawned = locks.clone();
-    let busy = locks
-        .run("account:7", options(), async |_| {
-            tokio::time::sleep(SECOND * 2).await;
-            let call = async move {
-                let options = LockOptions::default().wait(SECOND);
-                spawned.run("account:7", options, async |_| ()).await
-            };
-            tokio::spawn(call).await.expect("no panic")
-        })
-        .await
-        .expect("free")
-        .expect_err("the body has it");
-    assert_eq!(busy.held_by(), Some(HeldBy::ThisProcess(SECOND * 3)));
-    let text = busy.to_string();
-    assert!(
-        text.contains("another task of this process has held it for 3.0s"),
-        "{text}"
-    );
 }

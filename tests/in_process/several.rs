@@ -1,21 +1,14 @@
 //! Several keys at once, on the backend inside the process and in virtual time.
 
-use std::{
-    future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::pending, time::Duration};
 
 use lock_core::{
     FencingToken, LeaseLost, LockError, LockGuard, LockManager, LockOptions, OnLost, assert_held,
     current_lease,
 };
-use lock_tests::{AcquireFree as _, DropFlag, ReleaseHeld as _, SECOND, assert_fails, options};
+use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, assert_fails, options};
 use tokio::{
-    task::{JoinHandle, JoinSet, yield_now},
+    task::{JoinHandle, yield_now},
     time::{Instant, advance, sleep, timeout},
 };
 
@@ -24,13 +17,13 @@ async fn in_time<T>(ends: impl Future<Output = T>) -> T {
     timeout(SECOND * 3600, ends).await.expect("ends")
 }
 
-/// Whether the key is free, once all requests in flight have arrived.
+/// Returns `true` if the key is free after all requests in flight have arrived.
 async fn is_free(locks: &LockManager, key: &str) -> bool {
     yield_now().await;
     locks.inspect(key).await.expect("works").is_none()
 }
 
-/// Lets another task hold a key for this time.
+/// Lets another task hold a key for some time.
 async fn hold(locks: &LockManager, key: &'static str, time: Duration) -> JoinHandle<()> {
     let guard = locks.acquire_free(key, options()).await;
     tokio::spawn(async move {
@@ -39,7 +32,7 @@ async fn hold(locks: &LockManager, key: &'static str, time: Duration) -> JoinHan
     })
 }
 
-/// Lets another task wait for keys without end.
+/// Lets another task wait for keys indefinitely.
 fn wait_for(
     locks: &LockManager,
     keys: &'static [&'static str],
@@ -61,51 +54,8 @@ fn is_lost(result: &Result<(), LockError>, of: &str, how: LeaseLost) -> bool {
     matches!(result, Err(LockError::Lost { key, reason, .. }) if key.as_str() == of && *reason == how)
 }
 
-mod taking {
+mod acquiring {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn no_order_of_keys_makes_tasks_wait_in_a_circle() {
-        let locks = LockManager::in_memory();
-        let inside = Arc::new([const { AtomicU32::new(0) }; 3]);
-        let mut tasks = JoinSet::new();
-        for keys in [
-            [0, 1, 2],
-            [2, 1, 0],
-            [1, 2, 0],
-            [0, 2, 1],
-            [2, 2, 0],
-            [1, 0, 0],
-        ] {
-            let (locks, inside) = (locks.clone(), inside.clone());
-            tasks.spawn(async move {
-                for _ in 0..50 {
-                    let names = keys.map(|key| format!("k{key}"));
-                    let guard = locks.acquire_all(names, options().wait_forever()).await;
-                    let guard = guard.expect("waits its turn");
-                    let held: Vec<_> = guard.lease().fencing_tokens();
-                    let mut written = keys.to_vec();
-                    written.sort_unstable();
-                    written.dedup();
-                    assert_eq!(held.len(), written.len());
-                    for &key in &written {
-                        assert_eq!(inside[key].fetch_add(1, Ordering::SeqCst), 0);
-                    }
-                    yield_now().await;
-                    for &key in &written {
-                        inside[key].fetch_sub(1, Ordering::SeqCst);
-                    }
-                    guard.release().await.expect("still held");
-                }
-            });
-        }
-        let all = async {
-            while let Some(ended) = tasks.join_next().await {
-                ended.expect("no assertion failed");
-            }
-        };
-        in_time(all).await;
-    }
 
     #[tokio::test(start_paused = true)]
     async fn all_keys_are_held_by_one_guard_and_released_with_it() {
@@ -125,10 +75,10 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_key_written_is_the_key() {
+    async fn the_first_key_of_a_list_is_the_key_of_its_lease() {
         let locks = LockManager::in_memory();
         let guard = locks.acquire_all(["b", "a", "b"], options()).await;
-        let guard = guard.expect("free, and not taken twice");
+        let guard = guard.expect("free, and taken once");
         let tokens = tokens(&guard);
         let keys: Vec<_> = tokens.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["b", "a"]);
@@ -139,21 +89,7 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_of_one_key_is_that_key() {
-        let locks = LockManager::in_memory();
-        let guard = locks
-            .acquire_all(["k", "k"], options())
-            .await
-            .expect("free");
-        assert_eq!(guard.lease().fencing_tokens().len(), 1);
-        let again = locks.acquire("k", options().no_wait()).await;
-        assert!(again.expect_err("held").is_busy());
-        guard.release_held().await;
-        assert!(is_free(&locks, "k").await);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_is_all_or_nothing() {
+    async fn a_busy_key_leaves_the_others_free() {
         let locks = LockManager::in_memory();
         let _other = locks.acquire_free("b", options()).await;
         let refused = in_time(locks.acquire_all(["c", "b", "a"], options().no_wait())).await;
@@ -164,7 +100,7 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_wait_is_for_all_keys_together() {
+    async fn the_wait_covers_all_keys_together() {
         let locks = LockManager::in_memory();
         let _a = hold(&locks, "a", SECOND * 3).await;
         let _b = hold(&locks, "b", SECOND * 6).await;
@@ -185,7 +121,7 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_ends_between_two_keys_still_tries_the_next() {
+    async fn a_wait_that_ends_between_two_keys_tries_the_second_once() {
         let locks = LockManager::in_memory();
         let a = hold(&locks, "a", SECOND).await;
         let mut waiting = Box::pin(locks.acquire_all(["a", "b"], options().wait(SECOND * 2)));
@@ -197,7 +133,7 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn dropped_half_way_it_lets_go_of_what_it_had() {
+    async fn an_acquire_that_is_dropped_between_two_keys_releases_the_first() {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND * 60).await;
         let mut waiting = Box::pin(locks.acquire_all(["a", "b", "c"], options().wait_forever()));
@@ -217,7 +153,7 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_is_renewed_while_the_rest_is_waited_for() {
+    async fn keys_are_renewed_while_the_task_waits_for_the_others() {
         for renewed in [options(), options().without_renewal()] {
             let locks = LockManager::in_memory();
             let _b = hold(&locks, "b", SECOND * 60).await;
@@ -227,14 +163,14 @@ mod taking {
                 assert!(!is_free(&locks, "a").await);
                 sleep(SECOND).await;
             }
-            let guard = waiting.await.expect("no panic").expect("free at last");
+            let guard = waiting.await.expect("no panic").expect("free in the end");
             guard.lease().verify().await.expect("all of them");
             assert!(guard.lease().remaining() > SECOND * 5);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_is_lost_while_the_rest_is_waited_for_is_taken_again() {
+    async fn a_key_that_is_lost_while_the_task_waits_for_another_is_taken_again() {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND * 60).await;
         let waiting = wait_for(&locks, &["a", "b"], options());
@@ -242,13 +178,13 @@ mod taking {
         locks.force_release("a").await.expect("works");
         let _a = hold(&locks, "a", SECOND * 70).await;
         let start = Instant::now();
-        let guard = waiting.await.expect("no panic").expect("free at last");
+        let guard = waiting.await.expect("no panic").expect("free in the end");
         assert_eq!(start.elapsed().as_secs(), 70);
         guard.lease().verify().await.expect("all of them");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_that_cannot_be_taken_are_refused_before_any_is() {
+    async fn an_invalid_list_is_refused_before_a_key_is_taken() {
         let locks = LockManager::in_memory();
         let too_long = "z".repeat(513);
         let many = |count: u32| (0..count).map(|number| format!("k{number}"));
@@ -270,7 +206,7 @@ mod taking {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_key_counts_for_the_caps_of_a_manager() {
+    async fn each_key_counts_towards_the_caps_of_a_manager() {
         let locks = LockManager::builder().max_leases(2).in_memory();
         let refused = locks.acquire_all(["a", "b", "c"], options()).await;
         assert_fails!(refused, LockError::Unavailable { .. });
@@ -282,32 +218,6 @@ mod taking {
 
 mod losing {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_loss_of_one_key_drops_the_body_and_releases_the_others() {
-        for lost in ["a", "b", "c"] {
-            let locks = LockManager::in_memory();
-            let (flag, dropped) = DropFlag::new();
-            let running = tokio::spawn({
-                let locks = locks.clone();
-                async move {
-                    let body = |_| async move {
-                        let _flag = flag;
-                        pending::<()>().await;
-                    };
-                    locks.run_all(["b", "a", "c"], options(), body).await
-                }
-            });
-            yield_now().await;
-            locks.force_release(lost).await.expect("works");
-            let result = running.await.expect("no panic");
-            assert!(is_lost(&result, lost, LeaseLost::TakenAway), "{result:?}");
-            assert!(dropped.is_true());
-            for key in ["a", "b", "c"] {
-                assert!(is_free(&locks, key).await, "{key}");
-            }
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_reports_the_loss_of_any_key() {
@@ -328,19 +238,19 @@ mod losing {
         assert!(is_free(&locks, "a").await);
     }
 
-    /// As with one key, the guard of a lost lease keeps no other task waiting.
+    /// As with one key, the guard of a lost lease blocks no other task.
     #[tokio::test(start_paused = true)]
-    async fn a_guard_that_lost_one_key_lets_the_others_run_out() {
+    async fn the_other_keys_of_a_lost_lease_are_not_renewed() {
         let locks = LockManager::in_memory();
         let guard = locks
             .acquire_all(["a", "b"], options())
             .await
             .expect("free");
         locks.force_release("b").await.expect("works");
-        // No task watches the lease: its renewal finds the loss.
+        // No task watches the lease, so its renewal finds the loss.
         sleep(SECOND * 15).await;
         let next = locks.acquire("a", options().no_wait()).await;
-        let next = next.expect("not renewed any more");
+        let next = next.expect("no longer renewed");
         drop(guard);
         yield_now().await;
         next.lease()
@@ -357,7 +267,7 @@ mod losing {
             let lease = guard.as_ref().expect("free").lease();
             lease.verify().await.expect("held");
             locks.force_release(taken_away).await.expect("works");
-            assert!(!lease.is_lost(), "no reply has said so yet");
+            assert!(!lease.is_lost(), "no reply has reported the loss yet");
             let verified = lease.verify().await;
             assert!(
                 is_lost(&verified, taken_away, LeaseLost::TakenAway),
@@ -381,38 +291,13 @@ mod losing {
         );
         assert!(is_free(&locks, "a").await && is_free(&locks, "c").await);
     }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_shutdown_drops_the_body_and_frees_every_key() {
-        let locks = LockManager::in_memory();
-        let running = tokio::spawn({
-            let locks = locks.clone();
-            async move {
-                locks
-                    .run_all(["a", "b"], options(), |_| pending::<()>())
-                    .await
-            }
-        });
-        yield_now().await;
-        locks.shutdown(SECOND).await;
-        let result = running.await.expect("ends");
-        let Err(LockError::Lost { reason, .. }) = &result else {
-            panic!("not lost: {result:?}");
-        };
-        assert_eq!(*reason, LeaseLost::Shutdown);
-        let refused: Result<(), _> = locks.run_all(["a", "b"], options(), |_| pending()).await;
-        assert_fails!(refused, LockError::Unavailable { .. });
-        for key in ["a", "b"] {
-            assert!(locks.inspect(key).await.expect("works").is_none());
-        }
-    }
 }
 
 mod times {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_least_is_what_remains() {
+    async fn the_shortest_remaining_time_of_a_key_is_that_of_the_lease() {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND).await;
         let guard = locks
@@ -428,7 +313,7 @@ mod times {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_renewal_each_key_has_its_ttl_from_when_the_last_one_was_taken() {
+    async fn without_renewal_the_ttl_of_each_key_starts_when_the_last_one_is_taken() {
         let locks = LockManager::in_memory();
         let start = Instant::now();
         let _b = hold(&locks, "b", SECOND * 3).await;
@@ -444,9 +329,9 @@ mod times {
         assert_eq!(start.elapsed().as_millis(), 12_898);
     }
 
-    /// Another task of the process has one of the shares, and keeps it.
+    /// Another task of the process holds one of the shares throughout.
     #[tokio::test(start_paused = true)]
-    async fn without_renewal_shared_keys_have_their_ttl_though_other_tasks_keep_them() {
+    async fn without_renewal_shared_keys_end_with_their_ttl_while_another_task_holds_one() {
         let locks = LockManager::in_memory();
         let start = Instant::now();
         let shared = options().shared();
@@ -465,21 +350,7 @@ mod times {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_renewal_the_lease_and_the_body_end_with_the_ttl() {
-        let locks = LockManager::in_memory();
-        let start = Instant::now();
-        let running = locks.run_all(["a", "b"], options().without_renewal(), |_| pending());
-        let result = in_time(running).await;
-        let Err(LockError::Lost { reason, .. }) = &result as &Result<(), _> else {
-            panic!("not lost: {result:?}");
-        };
-        assert_eq!(*reason, LeaseLost::Expired);
-        let took = start.elapsed();
-        assert!(took > SECOND * 9 && took < SECOND * 10, "{took:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn max_hold_counts_from_when_all_keys_are_held() {
+    async fn max_hold_starts_when_all_keys_are_held() {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND * 8).await;
         let start = Instant::now();
@@ -496,7 +367,7 @@ mod times {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn min_hold_keeps_every_key_from_when_all_are_held() {
+    async fn min_hold_starts_for_each_key_when_all_are_held() {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND * 8).await;
         let body = |_| async {};
@@ -510,7 +381,7 @@ mod times {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn min_hold_keeps_no_key_of_a_list_that_was_not_taken() {
+    async fn min_hold_keeps_no_key_of_a_list_that_was_refused() {
         let locks = LockManager::in_memory();
         let _b = hold(&locks, "b", SECOND * 60).await;
         let options = options().min_hold(SECOND * 3600).wait(SECOND);
@@ -520,11 +391,11 @@ mod times {
     }
 }
 
-mod again {
+mod reentry {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_holds_them_takes_any_of_them_again() {
+    async fn a_body_takes_any_of_its_keys_again() {
         let locks = LockManager::in_memory();
         let inner = locks.clone();
         let body = |lease: lock_core::Lease| async move {
@@ -539,7 +410,10 @@ mod again {
                 for (key, token) in again.lease().fencing_tokens() {
                     assert_eq!(token, outer[&key]);
                 }
-                again.release().await.expect("only its own share");
+                again
+                    .release()
+                    .await
+                    .expect("it releases its own share alone");
                 assert!(!lease.is_lost());
             }
             let again = inner.acquire("b", options().no_wait()).await;
@@ -562,7 +436,7 @@ mod again {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_of_several_bodies_are_taken_again_at_once() {
+    async fn keys_of_two_nested_bodies_are_taken_again_together() {
         let locks = LockManager::in_memory();
         let (middle, inner) = (locks.clone(), locks.clone());
         let body = |_| async move {
@@ -589,11 +463,11 @@ mod again {
         let options = options().on_lost(OnLost::Continue);
         Box::pin(locks.run("b", options, body))
             .await
-            .expect("ran to its end");
+            .expect("the body ran to its end");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_share_of_each_key_lets_it_go() {
+    async fn the_last_share_of_each_key_releases_it() {
         let locks = LockManager::in_memory();
         let inner = locks.clone();
         let body = |_| async move { inner.acquire("b", options()).await };
@@ -609,7 +483,7 @@ mod again {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn adding_to_what_a_body_holds_is_refused() {
+    async fn a_list_of_which_a_body_holds_a_part_is_refused() {
         let locks = LockManager::in_memory();
         let inner = locks.clone();
         let body = |lease: lock_core::Lease| async move {
@@ -626,7 +500,10 @@ mod again {
             }
             assert!(is_free(&inner, "a").await && is_free(&inner, "c").await);
             let others = inner.acquire_all(["a", "c"], options()).await;
-            others.expect("as another single key").release_held().await;
+            others
+                .expect("like a single other key")
+                .release_held()
+                .await;
             assert!(!lease.is_lost());
         };
         locks.run("b", options(), body).await.expect("free");

@@ -1,7 +1,7 @@
 //! Every error text that needs no server, with the situation that provokes it.
 //!
-//! People search for these texts and alert on them, so a change of one should be seen next to all others. The texts that need a
-//! server, and those of the log, are in `refusals/texts.rs`; the diagnostics of the attribute are in `ui/`.
+//! Users search for these texts and alert on them, so a change of one should be reviewed next to the others. The texts that
+//! need a server, and the lines of the log, are in `refusals/texts.rs`; the diagnostics of the attribute are in `ui/`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,7 +20,7 @@ fn tries() -> LockOptions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_and_options() {
+async fn keys_and_options_have_these_texts() {
     let locks = LockManager::in_memory();
     let key = async |key: &str| refused(locks.acquire(key, options()).await);
     let with = async |options: LockOptions| refused(locks.acquire("k", options).await);
@@ -87,7 +87,7 @@ async fn keys_and_options() {
 }
 
 #[tokio::test]
-async fn settings_of_a_manager() {
+async fn settings_of_a_manager_have_these_texts() {
     let with = |builder: lock_core::LockManagerBuilder| async move {
         refused(builder.connect("memory://").await)
     };
@@ -190,7 +190,7 @@ async fn settings_of_a_manager() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_locks() {
+async fn busy_locks_have_these_texts() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let tried = async |key: &str| refused(locks.acquire(key, tries()).await);
     let held = locks.acquire_free("held", options()).await;
@@ -250,7 +250,7 @@ async fn busy_locks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_leases() {
+async fn lost_leases_have_these_texts() {
     let (locks, faults) = LockManager::in_memory_with_faults();
     let hold = async |key: &str, options| locks.acquire_free(key, options).await;
     let expired = hold("expired", options()).await;
@@ -330,7 +330,7 @@ async fn lost_leases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unavailable_backends() {
+async fn unavailable_backends_have_these_texts() {
     let builder = LockManager::builder;
     let caps = builder().max_leases(1).in_memory();
     let _held = caps.acquire_free("k", options()).await;
@@ -420,7 +420,7 @@ async fn annotated(key: &'static str) -> Result<(), LockError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_keys_and_locks_inside_locks() {
+async fn lists_of_keys_and_nested_locks_have_these_texts() {
     let locks = &LockManager::in_memory();
     let all =
         async |keys: Vec<(String, LockOptions)>| refused(locks.acquire_all(keys, options()).await);
@@ -504,7 +504,7 @@ async fn several_keys_and_locks_inside_locks() {
 }
 
 #[test]
-fn calls_outside_a_runtime() {
+fn calls_outside_a_runtime_have_these_texts() {
     let locks = LockManager::in_memory();
     let call = |call| refused(futures_executor::block_on(call));
     let finishing = with_locks(locks.clone(), finish("k"));
@@ -527,7 +527,7 @@ fn calls_outside_a_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn results_of_bodies_that_ran_once() {
+async fn stored_results_have_these_texts() {
     let locks = &LockManager::in_memory();
     let once = || OnceOptions::keep(SECOND * 60);
     let text_of = async |key: &str, options: OnceOptions| {
@@ -579,9 +579,9 @@ async fn results_of_bodies_that_ran_once() {
     ]);
 }
 
-/// The texts for a client, which name neither the key nor the backend.
+/// These texts name neither the key nor the backend.
 #[tokio::test(start_paused = true)]
-async fn responses_of_a_web_service() {
+async fn responses_to_clients_have_these_texts() {
     let detail = async |error: LockError| {
         let response: axum::response::Response = axum::response::IntoResponse::into_response(error);
         let body = response.into_body().collect().await.expect("a body");
