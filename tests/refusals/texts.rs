@@ -1,6 +1,6 @@
 //! The error texts that need a server, and the lines of the log, with the situations that provoke them.
 //!
-//! All other error texts are in `in_process/texts.rs`, where it is said what these tables are for.
+//! All other error texts are in `in_process/texts.rs`, whose header has the reason for these tables.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use lock_tests::{
 };
 
 #[tokio::test]
-async fn errors_with_a_server() {
+async fn errors_of_servers_have_these_texts() {
     let server = RedisServer::start();
     let place = format!("127.0.0.1:{}", server.port());
     let (url, labelled) = (server.url(), LockManager::builder().label("web-1"));
@@ -68,7 +68,7 @@ async fn errors_with_a_server() {
     }));
 }
 
-/// Each line of the log, with the situation that provokes it. The keys tell them from the lines of other tests.
+/// Each line of the log, with the situation that provokes it. The keys distinguish them from the lines of other tests.
 const LINES: [(&str, &str); 8] = [
     (
         "a manager for a url of memory",
@@ -103,7 +103,7 @@ const LINES: [(&str, &str); 8] = [
 ];
 
 #[tokio::test]
-async fn lines_of_the_log() {
+async fn the_log_has_these_lines() {
     let log = Log::of_the_process();
     let locks = LockManager::connect("memory://").await.expect("in memory");
     let lost = locks.acquire_free("texts:lost", options()).await;

@@ -1,4 +1,4 @@
-//! Through TLS a lock is the same lock. A server or a client with a wrong certificate causes a clear error, never a connection.
+//! Locks over TLS. A server or a client with a wrong certificate causes a clear error, never a connection.
 
 use std::{
     io::{Read, Write},
@@ -18,10 +18,12 @@ use lock_tests::{
 };
 use tokio::{sync::Barrier, time::timeout};
 
+use crate::bad_input::full_text;
+
 const CONNECT: Duration = Duration::from_secs(4);
 const SECRET: &str = "hunter2";
 
-// Only the distribution's server was built with TLS.
+// Only the server of the distribution was built with TLS.
 fn start(certificates: &Arc<Certificates>) -> RedisServer {
     RedisServer::builder()
         .tls(certificates, AskClients::Never)
@@ -50,21 +52,10 @@ async fn connect(tls: Tls, url: &str) -> LockManager {
 
 async fn refused(tls: Tls, url: &str) -> LockError {
     let result = timeout(HANG, builder(tls).connect(url)).await;
-    let error = result.expect("no hang").expect_err("must be refused");
+    let error = result.expect("no hang").expect_err("refused");
     let text = full_text(&error);
     assert!(!text.contains(SECRET), "{text}");
     error
-}
-
-/// Everything that a program could print of an error.
-fn full_text(error: &LockError) -> String {
-    let mut text = format!("{error} {error:?}");
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = format!("{text} {inner} {inner:?}");
-        source = inner.source();
-    }
-    text
 }
 
 async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {
@@ -74,7 +65,7 @@ async fn acquire(locks: &LockManager, options: LockOptions) -> LockGuard {
         .expect("free, or soon")
 }
 
-/// The number of clients that are connected to the port for TLS.
+/// Returns the number of clients that are connected to the port for TLS.
 fn clients_over_tls(server: &RedisServer) -> usize {
     let list: String =
         redis::from_redis_value(server.cli(&["CLIENT", "LIST"])).expect("lines of text");
@@ -83,7 +74,7 @@ fn clients_over_tls(server: &RedisServer) -> usize {
 }
 
 #[tokio::test]
-async fn a_majority_of_servers_is_asked_through_tls() {
+async fn independent_servers_are_reached_over_tls() {
     let certificates = Arc::new(Certificates::new());
     let servers: Vec<_> = (0..3).map(|_| start(&certificates)).collect();
     let locks = builder(trusting(&certificates))
@@ -101,19 +92,19 @@ async fn a_majority_of_servers_is_asked_through_tls() {
 }
 
 #[tokio::test]
-async fn a_server_is_trusted_only_with_a_certificate_for_its_name_from_our_authority() {
+async fn a_server_needs_a_valid_certificate_for_its_name_from_a_trusted_authority() {
     let (good, certificates) = server();
     let stranger = Certificates::new();
     invalid(
         &refused(trusting(&stranger), &good.tls_url()).await,
         "not signed by a trusted authority",
     );
-    // The system does not know the authority of a test either.
+    // The system does not trust the authority of a test either.
     invalid(
         &refused(Tls::new(), &good.tls_url()).await,
         "not signed by a trusted authority",
     );
-    // Several authorities can be trusted, in one PEM or in two.
+    // Two authorities can be trusted, in one PEM or in two.
     let both = [stranger.authority(), certificates.authority()];
     connect(Tls::new().authority(both.concat()), &good.tls_url()).await;
     let [first, second] = both;
@@ -131,13 +122,13 @@ async fn a_server_is_trusted_only_with_a_certificate_for_its_name_from_our_autho
         let error = refused(trusting(&certificates), &bad.tls_url()).await;
         invalid(&error, says);
         invalid(&error, &bad.tls_url());
-        assert_eq!(bad.calls("hello"), 0, "nothing was said");
+        assert_eq!(bad.calls("hello"), 0, "nothing was sent");
     }
 }
 
 #[tokio::test]
-async fn the_systems_authorities_are_trusted_until_others_are_given() {
-    // The same test runs in a process with a system that trusts the authority of a test.
+async fn the_systems_authorities_are_trusted_unless_others_are_given() {
+    // This test starts itself again, in a process whose system trusts the authority of a test or does not.
     const URL: &str = "LOCK_TESTS_URL";
     if let Ok(url) = std::env::var(URL) {
         connect(Tls::new(), &url).await;
@@ -156,7 +147,7 @@ async fn the_systems_authorities_are_trusted_until_others_are_given() {
         let output = std::process::Command::new(std::env::current_exe().expect("a test"))
             .args([
                 "--exact",
-                "tls::the_systems_authorities_are_trusted_until_others_are_given",
+                "tls::the_systems_authorities_are_trusted_unless_others_are_given",
             ])
             .env(URL, server.tls_url())
             .env("SSL_CERT_FILE", &system)
@@ -167,7 +158,7 @@ async fn the_systems_authorities_are_trusted_until_others_are_given() {
 }
 
 #[tokio::test]
-async fn a_server_may_be_known_by_another_name_than_its_host() {
+async fn a_certificate_may_be_issued_for_another_name_than_the_host() {
     let by_address = |server: &RedisServer| format!("rediss://127.0.0.1:{}", server.tls_port());
     let (good, certificates) = server();
     connect(trusting(&certificates), &by_address(&good)).await;
@@ -179,7 +170,7 @@ async fn a_server_may_be_known_by_another_name_than_its_host() {
     );
     let named = |name| trusting(&certificates).server_name(name);
     connect(named("elsewhere.internal"), &by_address(&elsewhere)).await;
-    // Then the server is trusted by that name alone.
+    // Then the certificate must be for that name.
     invalid(
         &refused(named("localhost"), &by_address(&elsewhere)).await,
         "not valid for name \"localhost\"",
@@ -191,7 +182,7 @@ async fn a_server_may_be_known_by_another_name_than_its_host() {
 }
 
 #[tokio::test]
-async fn a_server_that_requires_a_certificate_gets_ours() {
+async fn a_server_that_requires_a_certificate_receives_the_clients() {
     for version in ["TLSv1.2", "TLSv1.3"] {
         let certificates = Arc::new(Certificates::new());
         let server = RedisServer::builder()
@@ -204,7 +195,7 @@ async fn a_server_that_requires_a_certificate_gets_ours() {
         };
         let locks = connect(with(certificates.client()), &url).await;
         acquire(&locks, patient()).await.release_held().await;
-        // The version of TLS decides whether the refusal comes before or after the end of the handshake; the error is the same.
+        // The refusal arrives within the handshake, or after it, depending on the version of TLS. The error is the same.
         let without = refused(trusting(&certificates), &url).await;
         invalid(
             &without,
@@ -218,15 +209,15 @@ async fn a_server_that_requires_a_certificate_gets_ours() {
     }
 }
 
-/// The port of a server that sends these bytes to its first client after any request, and closes the connection.
-fn says_once(words: &'static [u8]) -> u16 {
+/// Starts a server that replies to its first client with these bytes and closes the connection. Returns its port.
+fn replies_once(words: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it listens").port();
     thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("a client");
         let mut text = [0; 4_096];
-        // The whole request is read: a socket that is closed with unread bytes resets the connection.
-        assert!(client.read(&mut text).expect("the client says something") > 0);
+        // The whole request is read, since closing a socket with unread bytes would reset the connection.
+        assert!(client.read(&mut text).expect("a request") > 0);
         client.write_all(words).expect("the client listens");
     });
     port
@@ -243,14 +234,14 @@ async fn a_port_without_tls_is_refused_in_bounded_time_and_gets_no_secret() {
     let text = full_text(&error);
     assert!(text.contains("a port for TLS?"), "{text}");
     assert_eq!(server.calls("hello") + server.calls("auth"), 0);
-    // One server answers bytes that it does not understand, and the other closes the connection.
+    // One server replies with bytes that are not TLS, the next closes the connection, and the last never replies.
     let url = |port: u16| format!("rediss://localhost:{port}");
     invalid(
-        &refused(Tls::new(), &url(says_once(b"-ERR unknown command\r\n"))).await,
+        &refused(Tls::new(), &url(replies_once(b"-ERR unknown command\r\n"))).await,
         "it sends bytes that are not TLS",
     );
     unavailable(
-        &refused(Tls::new(), &url(says_once(b""))).await,
+        &refused(Tls::new(), &url(replies_once(b""))).await,
         "a port for TLS?",
     );
     unavailable(
@@ -260,12 +251,10 @@ async fn a_port_without_tls_is_refused_in_bounded_time_and_gets_no_secret() {
 }
 
 #[tokio::test]
-async fn a_port_for_tls_is_named_in_the_error_of_a_client_without_tls() {
+async fn a_client_without_tls_at_a_port_for_tls_is_told_so() {
     let (server, _) = server();
     let url = format!("redis://:{SECRET}@localhost:{}", server.tls_port());
-    let error = LockManager::connect(&url)
-        .await
-        .expect_err("must be refused");
+    let error = LockManager::connect(&url).await.expect_err("refused");
     let text = full_text(&error);
     assert!(
         text.contains("`rediss://`") && !text.contains(SECRET),
@@ -274,7 +263,7 @@ async fn a_port_for_tls_is_named_in_the_error_of_a_client_without_tls() {
 }
 
 #[tokio::test]
-async fn what_is_given_for_tls_is_not_ignored_by_a_url_without() {
+async fn tls_settings_with_a_url_without_tls_are_refused() {
     let (server, certificates) = server();
     for url in [server.url(), server.url().replace("redis", "valkey")] {
         invalid(
@@ -282,37 +271,14 @@ async fn what_is_given_for_tls_is_not_ignored_by_a_url_without() {
             "a url without TLS",
         );
     }
-    // A unix socket never leaves the machine, so TLS does not matter.
+    // A unix socket never leaves the machine, so it needs no TLS.
     let socket = format!("redis+unix://{}", server.unix_socket().display());
     connect(trusting(&certificates), &socket).await;
     connect(trusting(&certificates), "memory://").await;
 }
 
-#[tokio::test]
-async fn a_user_and_a_password_are_sent_through_tls() {
-    let certificates = Arc::new(Certificates::new());
-    let server = RedisServer::builder()
-        .tls(&certificates, AskClients::Never)
-        .acl("user default off")
-        .acl("user alice on >right ~* &* +@all")
-        .start();
-    let url = |user: &str, password: &str| {
-        format!("rediss://{user}:{password}@localhost:{}", server.tls_port())
-    };
-    let locks = connect(trusting(&certificates), &url("alice", "right")).await;
-    let guard = acquire(&locks, patient()).await;
-    assert!(server.get("lock:k").is_some());
-    guard.release_held().await;
-    for (user, password) in [("alice", SECRET), ("nobody", SECRET), ("", SECRET)] {
-        invalid(
-            &refused(trusting(&certificates), &url(user, password)).await,
-            "refuses the user or password",
-        );
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
+async fn thousands_of_requests_pass_a_connection_that_was_blocked() {
     const TASKS: usize = 5_000;
     let (server, certificates) = server();
     let proxy = Proxy::start(server.tls_port());
@@ -323,7 +289,7 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
         .await
         .expect("they trust each other");
     let before = proxy.connections();
-    // Six megabytes are more than the system buffers for a client that does not read.
+    // Six megabytes are more than the buffers of the system hold.
     let key = |number: usize| format!("{number}:{:0500}", 0);
     let options = || LockOptions::new(HANG).wait(HANG).without_renewal();
     let (begun, acquired) = (
@@ -337,7 +303,7 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
             tokio::spawn(async move {
                 begun.fetch_add(1, Ordering::SeqCst);
                 let guard = locks.acquire_free(key(number), options()).await;
-                // The tasks meet twice: once for the test's checks, and once to go on.
+                // The tasks meet before the checks of the test, and after them.
                 acquired.wait().await;
                 acquired.wait().await;
                 guard.release_held().await;
@@ -358,30 +324,7 @@ async fn thousands_of_locks_at_once_get_through_a_way_that_was_blocked() {
 }
 
 #[tokio::test]
-async fn a_half_open_connection_is_noticed_and_replaced() {
-    let (server, certificates) = server();
-    let proxy = Proxy::start(server.tls_port());
-    let url = format!("rediss://localhost:{}", proxy.port());
-    let locks = builder(trusting(&certificates))
-        .command_timeout(SECOND)
-        .connect(&url)
-        .await
-        .expect("they trust each other");
-    let guard = acquire(&locks, LockOptions::new(SECOND * 12)).await;
-    let before = proxy.connections();
-    proxy.black_hole(Scope::Existing);
-    eventually(HANG, "renewed by a new connection", async || {
-        assert!(!guard.lease().is_lost());
-        // The first renewal, at this remaining time, is lost. Before the second connection is open, less time remains.
-        proxy.connections() > before && guard.lease().remaining() > SECOND * 8
-    })
-    .await;
-    guard.release().await.expect("held all the time");
-    assert_eq!(server.get("lock:k"), None);
-}
-
-#[tokio::test]
-async fn what_is_no_certificate_or_no_key_is_named_so() {
+async fn a_malformed_certificate_or_key_is_refused_and_never_shown() {
     let certificates = Certificates::new();
     let client = certificates.client();
     let other = certificates.client();
@@ -438,9 +381,9 @@ async fn what_is_no_certificate_or_no_key_is_named_so() {
     }
 }
 
-/// The test reads the log of the whole process, since the I/O thread logs, too.
+/// Reads the log of the whole process, since the manager's thread logs, too.
 #[tokio::test]
-async fn no_log_line_has_a_password_or_a_key() {
+async fn no_log_line_has_a_password_or_a_private_key() {
     let log = Log::of_the_process();
     let certificates = Arc::new(Certificates::new());
     let server = RedisServer::builder()
