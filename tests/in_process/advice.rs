@@ -1,4 +1,4 @@
-//! The advice in errors: that the manager was shut down, and that two keys belong into one list. `texts.rs` has the whole texts.
+//! The advice in errors: that the manager was shut down, and that two keys belong in one list. `texts.rs` has the whole texts.
 
 use lock_core::{LockError, LockKey, LockManager, LockOptions};
 use lock_tests::{AcquireFree as _, ReleaseHeld as _, SECOND, options};

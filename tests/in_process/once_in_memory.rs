@@ -36,7 +36,7 @@ async fn a_body_may_take_its_lock_again_but_not_run_itself() {
         .await
         .expect("free")
         .expect("it succeeds");
-    // Nor inside the body of a plain lock.
+    // It may not run inside the body of a plain lock either.
     let plain = async |_| {
         let nested = run(&locks, 1).await;
         assert_fails!(nested, LockError::Invalid { .. });

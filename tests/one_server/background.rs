@@ -1,4 +1,4 @@
-//! Releases in the background: the call returns when the release is queued for sending, and nothing else changes.
+//! Releases in the background: the call returns as soon as the release is queued for sending.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::{LockError, LockManager, LockManagerBuilder, LockOptions, distributed_lock};
+use lock_core::{LockError, LockManager, LockManagerBuilder, LockOptions};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Proxy, RedisServer, Scope, Which, eventually,
     run_in_a_row,
@@ -19,25 +19,25 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 /// The longest time that the drop of the last manager may block.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
-/// Options with a ttl so long that no lock expires while a test runs.
+/// Options with a ttl so long that no lock expires during a test.
 fn options() -> LockOptions {
     LockOptions::new(HANG * 10).wait(HANG)
 }
 
-/// A builder with a time-out so long that no call gives up its wait for a reply while a test runs.
+/// A builder with a time-out so long that no call stops waiting for a reply during a test.
 fn patient() -> LockManagerBuilder {
     LockManager::builder().command_timeout(HANG)
 }
 
 /// A server behind a proxy.
-struct Way {
+struct Proxied {
     server: RedisServer,
     proxy: Proxy,
     loses_replies: AtomicBool,
 }
 
-impl Way {
-    /// Returns a way, and a manager that releases in the background.
+impl Proxied {
+    /// Starts a server, a proxy, and a manager that releases in the background.
     async fn in_the_background() -> (Self, LockManager) {
         Self::of(patient().release_in_background()).await
     }
@@ -46,12 +46,12 @@ impl Way {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.port());
         let locks = builder.connect(&proxy.url()).await.expect("it is up");
-        let way = Self {
+        let proxied = Self {
             server,
             proxy,
             loses_replies: AtomicBool::new(false),
         };
-        (way, locks)
+        (proxied, locks)
     }
 
     fn held(&self) -> usize {
@@ -62,12 +62,12 @@ impl Way {
         eventually(HANG, "the lock is free", async || self.held() == 0).await;
     }
 
-    /// Keeps everything from the server from now on.
+    /// Swallows all requests and replies from now on.
     fn swallow(&self) {
         self.proxy.black_hole(Scope::Existing);
     }
 
-    /// Loses all replies from now on; the server still gets the requests.
+    /// Loses all replies from now on, but no requests.
     fn lose_replies(&self) {
         self.proxy
             .lose(Direction::Replies, Which::every(), After::Silence);
@@ -79,22 +79,19 @@ impl Way {
         self.loses_replies.store(false, Ordering::SeqCst);
     }
 
-    /// Checks that a call returns although its body has all later requests or replies lost. A call that waits for a reply
-    /// would give up later.
-    async fn does_not_hold_up<T>(&self, call: impl Future<Output = Result<T, LockError>>) {
+    /// Checks that a call returns although its body swallows everything sent after it. A call that waits for a reply would
+    /// fail later.
+    async fn does_not_wait<T>(&self, call: impl Future<Output = Result<T, LockError>>) {
         let ended = timeout(HANG / 2, call).await;
-        assert!(
-            ended.expect("it waits for no answer").is_ok(),
-            "it was free"
-        );
+        assert!(ended.expect("it waits for no reply").is_ok(), "it was free");
     }
 
-    /// Checks that a call with a body that has the replies lost does not return before its release was answered.
-    async fn holds_up<T: fmt::Debug>(&self, call: impl Future<Output = Result<T, LockError>>) {
+    /// Checks that a call whose body loses the replies does not return before the reply to its release.
+    async fn waits<T: fmt::Debug>(&self, call: impl Future<Output = Result<T, LockError>>) {
         let mut call = pin!(call);
         tokio::select! {
             biased;
-            ended = &mut call => panic!("no reply has come: {ended:?}"),
+            ended = &mut call => panic!("it returned without a reply: {ended:?}"),
             () = eventually(HANG, "the server has released", async || {
                 self.loses_replies.load(Ordering::SeqCst) && self.held() == 0
             }) => {}
@@ -104,151 +101,125 @@ impl Way {
     }
 }
 
-/// The test blocks the only thread of its runtime, so nothing there can send.
+/// The test blocks the only thread of its runtime, so no task there can send.
 #[tokio::test]
-async fn a_release_leaves_though_its_runtime_is_blocked_at_once() {
-    let (way, locks) = Way::in_the_background().await;
+async fn a_release_is_sent_even_if_its_runtime_is_blocked_at_once() {
+    let (proxied, locks) = Proxied::in_the_background().await;
     drop(locks.acquire_free("a", options()).await);
-    way.becomes_free().await;
+    proxied.becomes_free().await;
     for _ in 0..10 {
         locks
             .run("a", options(), async |_| {})
             .await
             .expect("it is free");
         let since = Instant::now();
-        while way.held() > 0 {
-            assert!(since.elapsed() < HANG, "the release has not left");
+        while proxied.held() > 0 {
+            assert!(since.elapsed() < HANG, "the release was not sent");
         }
     }
 }
 
 #[tokio::test]
 async fn a_call_returns_before_the_server_has_its_release() {
-    let (way, locks) = Way::in_the_background().await;
-    let swallow = async |_| way.swallow();
-    way.does_not_hold_up(locks.run("k", options(), swallow))
+    let (proxied, locks) = Proxied::in_the_background().await;
+    let swallow = async |_| proxied.swallow();
+    proxied
+        .does_not_wait(locks.run("k", options(), swallow))
         .await;
-    assert!(way.held() > 0, "no release came through");
-    way.pass();
-    way.becomes_free().await;
+    assert!(proxied.held() > 0, "no release arrived");
+    proxied.pass();
+    proxied.becomes_free().await;
 }
 
 #[tokio::test]
 async fn a_call_for_several_keys_returns_before_the_server_has_their_releases() {
-    let (way, locks) = Way::in_the_background().await;
-    let swallow = async |_| way.swallow();
-    way.does_not_hold_up(locks.run_all(KEYS, options(), swallow))
+    let (proxied, locks) = Proxied::in_the_background().await;
+    let swallow = async |_| proxied.swallow();
+    proxied
+        .does_not_wait(locks.run_all(KEYS, options(), swallow))
         .await;
-    assert_eq!(way.held(), KEYS.len());
-    way.pass();
-    way.becomes_free().await;
+    assert_eq!(proxied.held(), KEYS.len());
+    proxied.pass();
+    proxied.becomes_free().await;
     for _ in 0..20 {
         let again = locks.run_all(KEYS, options().no_wait(), async |_| {});
-        again.await.expect("each is sent behind its release");
+        again
+            .await
+            .expect("each is sent after the release of its key");
     }
-    way.becomes_free().await;
+    proxied.becomes_free().await;
 }
 
 #[tokio::test]
 async fn by_default_a_call_waits_for_the_reply() {
-    let (way, locks) = Way::of(patient()).await;
-    let lose = async |_| way.lose_replies();
-    way.holds_up(locks.run("k", options(), lose)).await;
-    let lose = async |_| way.lose_replies();
-    way.holds_up(locks.run_all(KEYS, options(), lose)).await;
+    let (proxied, locks) = Proxied::of(patient()).await;
+    let lose = async |_| proxied.lose_replies();
+    proxied.waits(locks.run("k", options(), lose)).await;
+    let lose = async |_| proxied.lose_replies();
+    proxied.waits(locks.run_all(KEYS, options(), lose)).await;
 }
 
 #[tokio::test]
-async fn the_options_of_a_lock_go_before_the_managers_default() {
-    let (way, locks) = Way::of(patient()).await;
-    let swallow = async |_| way.swallow();
-    let behind = options().release_in_background();
-    way.does_not_hold_up(locks.run("k", behind, swallow)).await;
-    assert!(way.held() > 0, "no release came through");
-}
-
-#[distributed_lock(key = "k", ttl = "10m", release = background, locks = locks)]
-async fn behind(locks: &LockManager, body: impl FnOnce()) -> Result<(), LockError> {
-    body();
-    Ok(())
-}
-
-#[distributed_lock(key = "k", ttl = "10m", release = awaited, locks = locks)]
-async fn awaited(locks: &LockManager, body: impl FnOnce()) -> Result<(), LockError> {
-    body();
-    Ok(())
-}
-
-#[distributed_lock(key = ["a", "b"], ttl = "10m", locks = locks)]
-async fn as_the_manager_does(locks: &LockManager, body: impl FnOnce()) -> Result<(), LockError> {
-    body();
-    Ok(())
+async fn the_options_of_a_lock_precede_the_managers_default() {
+    let (proxied, locks) = Proxied::of(patient()).await;
+    let swallow = async |_| proxied.swallow();
+    let background = options().release_in_background();
+    proxied
+        .does_not_wait(locks.run("k", background, swallow))
+        .await;
+    assert!(proxied.held() > 0, "no release arrived");
 }
 
 #[tokio::test]
-async fn the_attribute_says_which_or_does_as_the_manager() {
-    let (way, locks) = Way::of(patient()).await;
-    let swallow = || way.swallow();
-    way.does_not_hold_up(behind(&locks, swallow)).await;
-    assert!(way.held() > 0, "no release came through");
-
-    let (way, locks) = Way::in_the_background().await;
-    let call = as_the_manager_does(&locks, || way.swallow());
-    way.does_not_hold_up(call).await;
-    assert_eq!(way.held(), 2, "the manager's default is the background");
-    way.pass();
-    way.becomes_free().await;
-    let call = awaited(&locks, || way.lose_replies());
-    way.holds_up(call).await;
-}
-
-#[tokio::test]
-async fn a_guard_that_is_released_waits_for_the_reply() {
-    let (way, locks) = Way::in_the_background().await;
+async fn releasing_a_guard_waits_for_the_reply() {
+    let (proxied, locks) = Proxied::in_the_background().await;
     let guard = locks
         .acquire_free("k", options().release_in_background())
         .await;
-    way.lose_replies();
-    way.holds_up(guard.release()).await;
+    proxied.lose_replies();
+    proxied.waits(guard.release()).await;
 }
 
-/// The releases take long, so that each try is sent while the release before it is in flight.
+/// Releases take long, so each try is sent while the release before it is in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_try_of_the_process_finds_the_lock_free_and_has_a_larger_token() {
-    let (way, locks) = Way::in_the_background().await;
-    way.proxy
+    let (proxied, locks) = Proxied::in_the_background().await;
+    proxied
+        .proxy
         .delay(Direction::Requests, Duration::from_millis(10));
     for _ in 0..3 {
         run_in_a_row(&locks, "k", 10).await;
-        // From now on the server does not know the hashes of the scripts.
-        way.server.cli(&["SCRIPT", "FLUSH"]);
+        // Now the server does not know the hashes of the scripts.
+        proxied.server.cli(&["SCRIPT", "FLUSH"]);
     }
-    // A connection breaks with a release in it.
+    // A connection breaks with a release in flight.
     let reset = async |_| {
-        way.proxy.clear_log();
-        way.proxy
+        proxied.proxy.clear_log();
+        proxied
+            .proxy
             .lose(Direction::Requests, Which::nth(1), After::Reset);
     };
     locks.run("k", options(), reset).await.expect("free");
-    eventually!(HANG, "the release is lost" => !way.proxy.log().is_empty());
+    eventually!(HANG, "the release is lost" => !proxied.proxy.log().is_empty());
     run_in_a_row(&locks, "k", 3).await;
 }
 
 #[tokio::test]
 async fn a_shutdown_waits_for_the_releases_in_the_background() {
-    let (way, locks) = Way::in_the_background().await;
-    let swallow = async |_| way.swallow();
-    way.does_not_hold_up(locks.run_all(KEYS, options(), swallow))
+    let (proxied, locks) = Proxied::in_the_background().await;
+    let swallow = async |_| proxied.swallow();
+    proxied
+        .does_not_wait(locks.run_all(KEYS, options(), swallow))
         .await;
     let mut shutdown = pin!(locks.shutdown(HANG));
     tokio::select! {
         biased;
-        () = &mut shutdown => panic!("no release came through"),
-        () = eventually(HANG, "all are held", async || way.held() == KEYS.len()) => {}
+        () = &mut shutdown => panic!("no release arrived"),
+        () = eventually(HANG, "all are held", async || proxied.held() == KEYS.len()) => {}
     }
-    way.pass();
+    proxied.pass();
     shutdown.await;
-    assert_eq!(way.held(), 0, "released before the shutdown returns");
+    assert_eq!(proxied.held(), 0, "released before the shutdown returns");
 }
 
 /// Without a runtime around it, as at the end of `main`.
@@ -258,11 +229,12 @@ fn the_drop_of_the_last_manager_waits_for_the_releases_in_the_background() {
         .enable_all()
         .build()
         .expect("a runtime");
-    // Several rounds, so that a stall of the machine does not disturb one of them.
+    // Several rounds, since a stall of the machine may delay a release beyond the wait.
     for _ in 0..20 {
-        let (way, locks) = runtime.block_on(Way::in_the_background());
+        let (proxied, locks) = runtime.block_on(Proxied::in_the_background());
         let slow = async |_| {
-            way.proxy
+            proxied
+                .proxy
                 .delay(Direction::Requests, Duration::from_millis(20));
         };
         let run = locks.run("k", options(), slow);
@@ -272,25 +244,26 @@ fn the_drop_of_the_last_manager_waits_for_the_releases_in_the_background() {
         let started = Instant::now();
         drop(another);
         let took = started.elapsed();
-        if way.held() == 0 {
+        if proxied.held() == 0 {
             return;
         }
         assert!(took >= LAST_WAIT, "it did not wait: {took:?}");
     }
-    panic!("never in time");
+    panic!("no release arrived in time");
 }
 
 #[tokio::test]
-async fn the_drop_of_the_last_manager_does_not_wait_for_a_server_that_does_not_answer() {
-    let (way, locks) = Way::in_the_background().await;
-    let swallow = async |_| way.swallow();
-    way.does_not_hold_up(locks.run("k", options(), swallow))
+async fn the_drop_of_the_last_manager_does_not_wait_for_a_server_that_never_replies() {
+    let (proxied, locks) = Proxied::in_the_background().await;
+    let swallow = async |_| proxied.swallow();
+    proxied
+        .does_not_wait(locks.run("k", options(), swallow))
         .await;
     let started = Instant::now();
     drop(locks);
     let took = started.elapsed();
     assert!(took >= LAST_WAIT && took < HANG / 2, "{took:?}");
-    // The release goes on after the drop.
-    way.pass();
-    way.becomes_free().await;
+    // The release continues after the drop.
+    proxied.pass();
+    proxied.becomes_free().await;
 }

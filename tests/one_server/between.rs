@@ -1,4 +1,4 @@
-//! A test between two commands of one message.
+//! A server that acts between two commands of one message.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,24 +6,24 @@ use lock_core::LockManager;
 use lock_tests::{FakeServer, HANG, Kind, RedisServer, Reply};
 use redis::Value;
 
-/// A server between a manager and a real one. It does something before one command.
+/// A server in front of a real one. It runs a hook before one command.
 pub(crate) struct Between {
     pub(crate) server: Arc<RedisServer>,
     front: FakeServer,
     hook: Arc<Mutex<Option<Hook>>>,
 }
 
-/// A command, and what happens before it is executed.
+/// A command, and the function to call before it is executed.
 type Hook = (&'static str, Box<dyn FnOnce(&RedisServer) + Send>);
 
 impl Between {
-    /// It speaks the protocol without messages.
+    /// It offers no messages, so managers poll.
     pub(crate) fn start(kind: Kind) -> Self {
         let server = Arc::new(RedisServer::builder().kind(kind).start());
         let hook = Arc::<Mutex<Option<Hook>>>::default();
         let (here, armed) = (server.clone(), hook.clone());
         let front = FakeServer::start(move |words| {
-            // Commands are forwarded on connections of their own, on which no messages come.
+            // Each command is forwarded on a connection of its own, on which no message could arrive.
             match words[0].as_str() {
                 "HELLO" => return Reply::line("-ERR unknown command 'HELLO'"),
                 "SUBSCRIBE" => return Reply::line("-NOPERM no messages"),
@@ -59,7 +59,7 @@ impl Between {
         connected.expect("it is up")
     }
 
-    /// Does this once, before the next command of this name is executed.
+    /// Calls `hook` once, before the next command of this name is executed.
     pub(crate) fn before(
         &self,
         command: &'static str,
@@ -69,7 +69,7 @@ impl Between {
     }
 }
 
-/// The bytes of a reply.
+/// Returns the bytes of a reply.
 fn reply(value: &Value) -> Vec<u8> {
     match value {
         Value::Okay => b"+OK\r\n".to_vec(),

@@ -1,4 +1,4 @@
-//! The keys beside a lock on a full server, and after an eviction, another client's command, or a step of the clock.
+//! The companion keys of a lock on a full server, and after an eviction, a command of another client, or a step of the clock.
 
 use std::{
     mem,
@@ -21,7 +21,7 @@ const PERMITS: &str = "__lock_core__:seats:lock:k";
 
 const TTL: Duration = Duration::from_millis(1500);
 
-/// One lease in each mode, each on a key of its own.
+/// Takes a lease in each mode, each on a key of its own.
 async fn in_each_mode(locks: &LockManager) -> [LockGuard; 3] {
     let options = LockOptions::new(TTL);
     [
@@ -31,7 +31,7 @@ async fn in_each_mode(locks: &LockManager) -> [LockGuard; 3] {
     ]
 }
 
-/// Waits for two ttls. Each lease must have been renewed by then.
+/// Waits for two ttls, and checks that each lease was renewed.
 async fn are_renewed(guards: &[LockGuard]) {
     let end = Instant::now() + TTL * 2;
     eventually(HANG, "two ttls are over", async || Instant::now() > end).await;
@@ -56,13 +56,13 @@ async fn a_full_server_keeps_the_leases_of_each_mode() {
 }
 
 #[tokio::test]
-async fn what_is_no_queue_costs_no_lease_of_any_mode() {
+async fn a_queue_of_another_type_costs_no_lease_in_any_mode() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let guards = in_each_mode(&locks).await;
     for guard in &guards {
         let queue = format!("__lock_core__:waiters:lock:{}", guard.key());
-        server.cli(&["SET", &queue, "no queue"]);
+        server.cli(&["SET", &queue, "not a queue"]);
     }
     are_renewed(&guards).await;
     for guard in guards {
@@ -71,14 +71,14 @@ async fn what_is_no_queue_costs_no_lease_of_any_mode() {
 }
 
 #[tokio::test]
-async fn a_lock_is_released_though_its_fencing_counter_is_none() {
+async fn a_lock_is_released_although_the_fencing_clock_has_another_type() {
     let server = RedisServer::start();
     let (locks, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = locks.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient().wait(HANG)).await });
     eventually!(HANG, "it is in the queue" => !server.queue(QUEUE).is_empty());
     server.cli(&["DEL", CLOCK]);
-    server.cli(&["RPUSH", CLOCK, "no counter"]);
+    server.cli(&["RPUSH", CLOCK, "not a clock"]);
     guard.release_held().await;
     // The ttl is a minute.
     assert_eq!(server.get(LOCK), None, "it is free at once");
@@ -94,18 +94,21 @@ async fn a_lock_is_released_though_its_fencing_counter_is_none() {
 }
 
 #[tokio::test]
-async fn holders_that_enter_after_an_eviction_leave_nothing_for_ever() {
+async fn holders_that_enter_after_an_eviction_leave_keys_that_expire() {
     let server = RedisServer::start();
     let (early, late) = (connect(&server.url()).await, connect(&server.url()).await);
     let first = early.acquire_free("k", options().shared()).await;
     server.cli(&["DEL", HOLDERS]);
     let second = late.acquire_free("k", options().shared()).await;
     let expiry = server.pttl(HOLDERS);
-    assert!(expiry.is_some(), "if that process dies, its entry stays");
+    assert!(
+        expiry.is_some(),
+        "the entry of a process that dies would stay"
+    );
     drop((first, second));
 }
 
-/// A lease that is neither released nor renewed: its process is gone.
+/// Takes a lease that is neither renewed nor released, like that of a process that died.
 async fn abandoned(server: &RedisServer, options: LockOptions) {
     let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", options.without_renewal()).await;
@@ -113,7 +116,7 @@ async fn abandoned(server: &RedisServer, options: LockOptions) {
 }
 
 #[tokio::test]
-async fn a_lock_without_expiry_is_free_after_its_last_holder() {
+async fn a_lock_that_lost_its_expiry_is_free_after_its_last_holder() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let options = LockOptions::new(SECOND).wait(HANG);
@@ -129,44 +132,7 @@ async fn a_lock_without_expiry_is_free_after_its_last_holder() {
     }
 }
 
-/// The reply with the number of the permit was lost, and then the numbers were.
-#[tokio::test]
-async fn no_two_holders_have_one_permit_after_the_permits_were_evicted() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.port());
-    let (locks, behind) = (connect(&server.url()).await, connect(&proxy.url()).await);
-    let permits = options().permits(2);
-    // The scripts and the subscription are there, and the next request is that of the permit.
-    behind
-        .acquire_free("other", permits.clone())
-        .await
-        .release_held()
-        .await;
-    let first = locks.acquire_free("k", permits.clone()).await;
-    assert_eq!(first.lease().permit(), Some(0));
-    proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
-    proxy.clear_log();
-    let mut second = tokio::spawn(async move { behind.acquire("k", permits.wait(HANG)).await });
-    eventually!(HANG, "it has entered" => server.queue(HOLDERS).len() == 3);
-    server.cli(&["DEL", PERMITS]);
-    proxy.pass();
-    // Either the request waits until the first holder has gone, or it has another permit.
-    let entered = tokio::time::timeout(SECOND * 4, &mut second).await;
-    if let Ok(entered) = entered {
-        let entered = entered.expect("no panic").expect("a permit");
-        assert_ne!(
-            entered.lease().permit(),
-            Some(0),
-            "two holders of one permit"
-        );
-        return;
-    }
-    first.release_held().await;
-    let entered = second.await.expect("no panic").expect("a permit");
-    assert_eq!(entered.lease().permit(), Some(0));
-}
-
-/// The server's time in microseconds.
+/// Returns the server's time in microseconds.
 fn now(server: &RedisServer) -> f64 {
     let time: (u64, u64) = redis::from_redis_value(server.cli(&["TIME"])).expect("a time");
     Duration::new(
@@ -178,7 +144,7 @@ fn now(server: &RedisServer) -> f64 {
 }
 
 #[tokio::test]
-async fn after_the_clock_was_set_back_readers_wait_behind_a_writer() {
+async fn after_the_clock_was_set_back_readers_wait_for_an_earlier_writer() {
     const BAND: f64 = 4.5e15;
     let clock = ShiftedClock::new();
     clock.set_ahead(SECOND * 3600);
@@ -192,7 +158,7 @@ async fn after_the_clock_was_set_back_readers_wait_behind_a_writer() {
         tokio::spawn(async move { locks.acquire_free("k", options.wait(HANG)).await })
     };
     let guard = reader.acquire_free("k", patient().shared()).await;
-    // Its body goes on, so that the share stays, and no other task of this process joins it.
+    // The reader holds its share, and no other task of its process joins it.
     let writing = wait(writer, patient());
     queued(1).await;
     clock.set_right();
@@ -206,14 +172,14 @@ async fn after_the_clock_was_set_back_readers_wait_behind_a_writer() {
     assert!(!reading.is_finished(), "it overtook the writer");
     guard.release_held().await;
     let alone = writing.await.expect("its turn");
-    assert!(!reading.is_finished(), "beside a writer");
+    assert!(!reading.is_finished(), "it runs beside the writer");
     alone.release_held().await;
     reading.await.expect("its turn").release_held().await;
 }
 
-/// The renewals of both modes are due at the same time, after a new connection.
+/// A new connection makes the renewals of both modes due at the same time.
 #[tokio::test]
-async fn a_renewal_without_a_reply_keeps_no_renewal_of_another_mode_from_leaving() {
+async fn a_renewal_without_a_reply_does_not_delay_renewals_in_another_mode() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
@@ -223,21 +189,24 @@ async fn a_renewal_without_a_reply_keeps_no_renewal_of_another_mode_from_leaving
     proxy.clear_log();
     proxy.lose(Direction::Replies, Which::of("EVALSHA"), After::Silence);
     proxy.reset();
-    // The locks that were asked for, in their order.
-    let asked = || {
+    // The keys of the requests, in their order.
+    let renewed = || {
         let log = proxy.log().into_iter();
         let calls = log.filter(|request| request.command() == "EVALSHA");
         let keys = calls.filter_map(|request| request.text().get(3).cloned());
         keys.collect::<Vec<_>>()
     };
-    eventually(HANG, "the second try has left", async || {
-        asked().iter().filter(|key| *key == "lock:x").count() >= 2
+    eventually(HANG, "the second try was sent", async || {
+        renewed().iter().filter(|key| *key == "lock:x").count() >= 2
     })
     .await;
-    let asked = asked();
-    let first = asked.iter().position(|key| key == "lock:s");
-    let again = asked.iter().rposition(|key| key == "lock:x");
-    assert!(first.is_some_and(|first| Some(first) < again), "{asked:?}");
+    let renewed = renewed();
+    let first = renewed.iter().position(|key| key == "lock:s");
+    let again = renewed.iter().rposition(|key| key == "lock:x");
+    assert!(
+        first.is_some_and(|first| Some(first) < again),
+        "{renewed:?}"
+    );
     assert_eq!(server.cli(&["EXISTS", "lock:s"]), Value::Int(1));
     proxy.pass();
     drop((exclusive, shared));

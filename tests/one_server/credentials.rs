@@ -1,4 +1,4 @@
-//! Passwords that are replaced while locks are held, and providers that give the next one.
+//! Passwords that are replaced while locks are held, and providers of the next one.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 const VALID: Duration = Duration::from_secs(2);
 
-/// A server with a user `app` that gets a new password when a test asks for it. The old password is no longer valid then.
+/// A server with a user `app` whose password can be replaced.
 struct Rotating {
     server: RedisServer,
     password: Mutex<String>,
@@ -53,7 +53,7 @@ impl Rotating {
         Credentials::new("app", self.password.lock().expect("no panic").clone())
     }
 
-    /// The number of times that a connection was authenticated, as this user or another one.
+    /// Returns how many times connections were authenticated, as this user or another.
     fn logins(&self) -> u64 {
         self.server.calls("auth") + self.server.calls("hello")
     }
@@ -91,7 +91,7 @@ async fn a_password_that_rotates_under_load_costs_no_lease_and_no_error() {
     for _ in 0..3 {
         rotating.rotate();
         let seen = rotating.logins();
-        eventually!(HANG, "it is authenticated anew" => rotating.logins() > seen);
+        eventually!(HANG, "a connection is authenticated again" => rotating.logins() > seen);
     }
     is_over.store(true, Ordering::SeqCst);
     for task in load {
@@ -100,7 +100,7 @@ async fn a_password_that_rotates_under_load_costs_no_lease_and_no_error() {
     }
     assert!(rotating.logins() > before);
     assert!(!held.lease().is_lost());
-    // A connection that is made now needs the new password.
+    // A new connection needs the new password.
     rotating.disconnect();
     eventually!(HANG, "it is held through a new connection" => held.lease().verify().await.is_ok());
     held.lease().verify().await.expect("held");
@@ -108,7 +108,7 @@ async fn a_password_that_rotates_under_load_costs_no_lease_and_no_error() {
 }
 
 #[tokio::test]
-async fn a_provider_that_fails_costs_nothing_while_the_old_connection_works() {
+async fn a_provider_that_fails_does_no_harm_while_the_connection_lasts() {
     let rotating = Rotating::start();
     let (source, fails) = (rotating.clone(), Arc::new(AtomicBool::new(false)));
     let (asked, failing) = (Arc::new(AtomicU32::new(0)), fails.clone());
@@ -127,14 +127,14 @@ async fn a_provider_that_fails_costs_nothing_while_the_old_connection_works() {
     let held = locks.acquire_free("held", options()).await;
     fails.store(true, Ordering::SeqCst);
     let before = asked.load(Ordering::SeqCst);
-    eventually!(HANG, "it is asked again and again" => asked.load(Ordering::SeqCst) >= before + 3);
+    eventually!(HANG, "the provider is called again" => asked.load(Ordering::SeqCst) >= before + 3);
     held.lease().verify().await.expect("held");
     locks
         .acquire_free("k", options())
         .await
         .release_held()
         .await;
-    // Without a connection the manager cannot go on until the provider answers.
+    // Without a connection, the manager needs the provider.
     rotating.disconnect();
     let refused = locks.try_acquire("k", options()).await;
     let refused = refused.expect_err("no credentials");
@@ -148,11 +148,10 @@ async fn a_provider_that_fails_costs_nothing_while_the_old_connection_works() {
 }
 
 #[tokio::test]
-async fn a_provider_that_panics_or_hangs_is_an_error_and_nothing_else() {
+async fn a_provider_that_panics_or_hangs_is_an_error() {
     let server = RedisServer::start();
-    let panicking = || -> std::future::Ready<Result<Credentials, io::Error>> {
-        panic!("as this provider does")
-    };
+    let panicking =
+        || -> std::future::Ready<Result<Credentials, io::Error>> { panic!("on purpose") };
     let builder = LockManager::builder().credentials(panicking);
     let failed = timeout(HANG, builder.connect(&server.url())).await;
     let failed = failed.expect("no hang").expect_err("no credentials");
@@ -208,8 +207,8 @@ async fn a_password_that_was_replaced_is_unavailable_and_not_invalid() {
     assert!(matches!(wrong, LockError::Invalid { .. }), "{wrong:?}");
 }
 
-/// How many times a connection was authenticated anew while it was not in a transaction, and in one. Of connections on which
-/// there were transactions.
+/// Returns how many times connections were authenticated outside of a transaction and inside of one, counting connections on
+/// which there were transactions.
 fn authenticated(log: &[Request]) -> [usize; 2] {
     let mut connections: BTreeMap<u64, (bool, [usize; 2])> = BTreeMap::new();
     for request in log {
@@ -240,10 +239,10 @@ async fn no_connection_is_authenticated_in_the_middle_of_a_transaction() {
     let proxy = Proxy::start(server.port());
     let (is_over, mut load) = (Arc::new(AtomicBool::new(false)), Vec::new());
     for number in 0..4 {
-        // The shortest time after which a connection is authenticated anew: once a second.
+        // The shortest time after which a connection is authenticated again.
         let credentials = Credentials::new("app", "word").valid_for(SECOND);
         let builder = LockManager::builder().credentials(credentials);
-        // A database each: what one manager changes watches no key of another.
+        // A database each, so that no manager changes a key that another one watches.
         let url = format!("{}/{number}", proxy.url());
         let locks = builder.connect(&url).await.expect("up");
         for task in 0..8 {
@@ -258,10 +257,10 @@ async fn no_connection_is_authenticated_in_the_middle_of_a_transaction() {
             }));
         }
     }
-    // Most of the time there is a transaction, which waits for its first replies.
+    // Most of the time, a transaction waits for its first replies.
     proxy.clear_log();
     proxy.delay(Direction::Replies, Duration::from_millis(100));
-    eventually(HANG, "all are authenticated anew a few times", async || {
+    eventually(HANG, "all are authenticated a few more times", async || {
         authenticated(&proxy.log()).iter().sum::<usize>() >= 16
     })
     .await;
@@ -274,7 +273,7 @@ async fn no_connection_is_authenticated_in_the_middle_of_a_transaction() {
     assert_eq!(in_a_transaction, 0);
 }
 
-/// A provider that gives a token that the server no longer accepts, so many times, and then the right one.
+/// Returns a provider of an outdated token, which gives the right one after so many calls, and the number of its calls.
 fn stale(
     times: u32,
 ) -> (
@@ -300,7 +299,10 @@ async fn a_provider_is_called_again_when_the_server_refuses_its_token() {
     ] {
         let (provider, asked) = stale(2);
         let builder = LockManager::builder().credentials(provider);
-        let locks = builder.connect(&url).await.expect("the third token");
+        let locks = builder
+            .connect(&url)
+            .await
+            .expect("the third token is right");
         // Two that are stale, and one for each connection: of the manager's thread, and of this runtime.
         assert_eq!(asked.load(Ordering::SeqCst), 2 + 2);
         let guard = locks.acquire_free("k", options()).await;
@@ -309,7 +311,7 @@ async fn a_provider_is_called_again_when_the_server_refuses_its_token() {
 }
 
 #[tokio::test]
-async fn a_provider_whose_tokens_are_refused_for_long_is_waited_for() {
+async fn a_provider_of_refused_tokens_is_called_again_with_pauses() {
     let rotating = Rotating::start();
     let (provider, asked) = stale(u32::MAX);
     let builder = LockManager::builder().credentials(provider);
@@ -331,10 +333,10 @@ async fn a_provider_whose_tokens_are_refused_for_long_is_waited_for() {
     let builder = LockManager::builder().credentials(provider);
     let builder = builder.connect_lazily();
     let locks = builder.connect(&rotating.server.url()).await;
-    let locks = locks.expect("it need not work yet");
+    let locks = locks.expect("lazily");
     let waiting = locks.acquire("k", options().wait(HANG)).await;
     waiting
-        .expect("the provider was asked again")
+        .expect("the provider was called again")
         .release_held()
         .await;
     assert!(asked.load(Ordering::SeqCst) > 12);

@@ -1,4 +1,4 @@
-//! The stream that fencing tokens come from, on each kind of server: what may become of it, and of a lock that is taken meanwhile.
+//! The fencing clock on each kind of server: its cost, its states, and changes of it between the commands of an acquire.
 
 use std::{
     sync::{Arc, Mutex},
@@ -15,10 +15,10 @@ use crate::between::Between;
 
 const CLOCK: &str = "__lock_core__:clock";
 const HOUR: Duration = Duration::from_secs(3600);
-/// How many tokens a millisecond has.
+/// The number of tokens in a millisecond.
 const PER_MILLI: u64 = 2048;
 
-/// Takes the lock and releases it, and retries until that works.
+/// Takes and releases the lock, and returns its token.
 async fn token(locks: &LockManager) -> u64 {
     let guard = locks.acquire_free("k", patient()).await;
     let token = guard.lease().fencing_token();
@@ -26,7 +26,7 @@ async fn token(locks: &LockManager) -> u64 {
     token.into()
 }
 
-/// A manager of a user with scripts, and one without.
+/// Connects a manager of a user with scripts, and one of a user without.
 async fn both(server: &RedisServer) -> [LockManager; 2] {
     server.add_user_without_scripts();
     let without = connect(&server.url_as("plain", "word")).await;
@@ -54,7 +54,7 @@ async fn a_free_lock_takes_three_plain_commands_and_its_release_one_script() {
             }
             let after = names.map(|name| server.calls(name));
             let calls: Vec<_> = after.iter().zip(before).map(|(a, b)| a - b).collect();
-            // The script looks at the queue, too.
+            // Both the acquire and the script read the queue.
             assert_eq!(calls, [10, 10, 10, 20], "{kind:?}");
         }
         assert_eq!(server.keys("*"), [CLOCK], "{kind:?}");
@@ -96,9 +96,9 @@ async fn tokens_grow_when_the_clock_is_set_back_on_each_kind_of_server() {
     }
 }
 
-/// The server's clock is an hour behind after the restart, so only the file tells what was given out before.
+/// After the restart, the server's clock is an hour late, so only the file tells which tokens were issued.
 #[tokio::test]
-async fn tokens_grow_across_a_restart_from_a_file_though_the_clock_was_set_back() {
+async fn tokens_grow_across_a_restart_from_a_file_with_the_clock_set_back() {
     for kind in Kind::tested() {
         let clock = ShiftedClock::new();
         let server = RedisServer::builder().kind(kind).clock(&clock);
@@ -118,7 +118,7 @@ async fn tokens_grow_across_a_restart_from_a_file_though_the_clock_was_set_back(
 }
 
 #[tokio::test]
-async fn a_manager_that_knows_a_token_gets_a_larger_one_though_the_clock_was_deleted() {
+async fn a_manager_that_knows_a_token_gets_a_larger_one_after_the_clock_was_deleted() {
     for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         for locks in both(&server).await {
@@ -133,37 +133,8 @@ async fn a_manager_that_knows_a_token_gets_a_larger_one_though_the_clock_was_del
     }
 }
 
-/// What the reliability page admits: only a process that knows a token can tell.
 #[tokio::test]
-async fn a_clock_that_is_deleted_and_made_anew_in_the_same_millisecond_may_give_the_same_number() {
-    const TWICE: &str = "local function take()
-          return redis.call('XADD', KEYS[1], 'MAXLEN', '0', '*', '', '')
-        end
-        take()
-        local first = take()
-        redis.call('DEL', KEYS[1])
-        return {first, take()}";
-    for kind in Kind::tested() {
-        let server = RedisServer::builder().kind(kind).start();
-        let mut is_smaller = false;
-        // A millisecond may begin between two commands of a script of an old server.
-        for _ in 0..20 {
-            let ids = server.cli(&["EVAL", TWICE, "1", CLOCK]);
-            let [first, second]: [String; 2] = redis::from_redis_value(ids).expect("two ids");
-            let parts = |id: &str| {
-                let (millis, sequence) = id.split_once('-').expect("an id");
-                let number = |text: &str| text.parse::<u64>().expect("a number");
-                (number(millis), number(sequence))
-            };
-            is_smaller |= parts(&second) < parts(&first);
-            server.cli(&["DEL", CLOCK]);
-        }
-        assert!(is_smaller, "{kind:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_clock_of_another_type_costs_the_lock_and_leaves_none() {
+async fn a_clock_of_another_type_is_an_error_and_leaves_no_lock() {
     for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         for locks in both(&server).await {
@@ -183,9 +154,9 @@ async fn a_clock_of_another_type_costs_the_lock_and_leaves_none() {
     }
 }
 
-/// The clock was moved far ahead by hand.
+/// Someone moved the clock far ahead by hand.
 #[tokio::test]
-async fn a_clock_beyond_all_tokens_costs_the_lock_and_leaves_none() {
+async fn a_clock_beyond_the_largest_token_is_an_error_and_leaves_no_lock() {
     let server = RedisServer::start();
     let largest = u64::MAX.to_string();
     for id in [
@@ -211,42 +182,19 @@ async fn a_clock_beyond_all_tokens_costs_the_lock_and_leaves_none() {
 }
 
 #[tokio::test]
-async fn a_right_to_the_clock_that_is_taken_away_costs_the_lock_and_leaves_none() {
-    for kind in Kind::tested() {
-        let server = RedisServer::builder().kind(kind).start();
-        server.cli(&["ACL", "SETUSER", "u", "on", ">word", "~*", "&*", "+@all"]);
-        let locks = connect(&server.url_as("u", "word")).await;
-        token(&locks).await;
-        server.cli(&["ACL", "SETUSER", "u", "-xadd"]);
-        let refused = locks.acquire("k", patient().wait(Duration::from_millis(300)));
-        let refused = refused.await.expect_err("no token");
-        assert!(
-            matches!(refused, LockError::Unavailable { .. }),
-            "{kind:?}: {refused:?}"
-        );
-        nothing_is_left(&server).await;
-        let refused = LockManager::connect(&server.url_as("u", "word")).await;
-        let refused = refused.expect_err("it lacks a right").to_string();
-        assert!(refused.contains("+xadd"), "{kind:?}: {refused}");
-        server.cli(&["ACL", "SETUSER", "u", "+xadd"]);
-        token(&locks).await;
-    }
-}
-
-#[tokio::test]
-async fn a_millisecond_whose_numbers_are_used_up_is_left_for_the_next_one() {
+async fn a_millisecond_whose_numbers_are_used_up_is_followed_by_the_next() {
     for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         for locks in both(&server).await {
-            // A minute ahead of the server's time, as after a step back of its clock.
+            // A minute ahead of the server's time, as if its clock had been set back.
             let millis = token(&locks).await / PER_MILLI + 60_000;
             let last = millis * PER_MILLI + PER_MILLI - 2;
             server.set_fencing_clock(CLOCK, last);
             assert_eq!(token(&locks).await, last + 1, "{kind:?}");
-            // The next id has the number 2048, which is no token.
+            // The next id has the number 2048, which does not fit into a token.
             assert_eq!(token(&locks).await, last + 2, "{kind:?}");
             assert_eq!((last + 2) % PER_MILLI, 0);
-            // So many were used up that their numbers, added up, would be a minute. The server's time would fall behind them.
+            // So many numbers were used up that carrying them over would advance the clock by a minute.
             let id = format!("{}-{}", millis + 60_000, 60_000 * PER_MILLI);
             server.cli(&["XADD", CLOCK, "MAXLEN", "0", &id, "", ""]);
             let next = (millis + 60_001) * PER_MILLI;
@@ -256,9 +204,9 @@ async fn a_millisecond_whose_numbers_are_used_up_is_left_for_the_next_one() {
     }
 }
 
-/// Tasks of one process have their tokens from a block, which ends with its millisecond.
+/// Tasks of one process take their tokens from a block.
 #[tokio::test]
-async fn a_block_of_tokens_is_cut_where_its_millisecond_ends() {
+async fn a_block_of_tokens_ends_with_its_millisecond() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let millis = token(&locks).await / PER_MILLI + 60_000;
@@ -282,21 +230,24 @@ async fn a_block_of_tokens_is_cut_where_its_millisecond_ends() {
     let largest = *tokens.iter().max().expect("some");
     tokens.sort_unstable();
     tokens.dedup();
-    assert_eq!(tokens.len(), 200, "each token is given once");
+    assert_eq!(tokens.len(), 200, "each token is issued once");
     assert!(server.fencing_clock(CLOCK) >= Some(largest));
-    assert!(largest / PER_MILLI > millis, "the millisecond was left");
+    assert!(
+        largest / PER_MILLI > millis,
+        "the tokens left the millisecond"
+    );
 }
 
-/// Waits on the server's side: the manager waits for its reply meanwhile.
+/// Waits on the side of the server, while the manager waits for its reply.
 fn wait_until_free(server: &RedisServer) {
     let started = Instant::now();
     while server.get("lock:k").is_some() {
-        assert!(started.elapsed() < HANG, "the lease ends by itself");
+        assert!(started.elapsed() < HANG, "the lease expires");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// The lease ends between `SET` and `XADD`, and another client has the lock, with a smaller token than the reply then brings.
+/// The lease expires between `SET` and `XADD`, and another client takes the lock, with a smaller token than that of the reply.
 #[tokio::test]
 async fn a_holder_between_the_two_commands_keeps_the_lock() {
     for kind in Kind::tested() {
@@ -320,17 +271,17 @@ async fn a_holder_between_the_two_commands_keeps_the_lock() {
     }
 }
 
-/// The lock is free by then, so it is taken again, with a token of its own.
+/// The lock is free by then, so it is requested again, and gets another token.
 #[tokio::test]
 async fn a_reply_that_is_later_than_its_lease_grants_nothing() {
     for kind in Kind::tested() {
         let between = Between::start(kind);
         let locks = between.connect().await;
         let late = Arc::<Mutex<Option<u64>>>::default();
-        let given = late.clone();
+        let read = late.clone();
         between.before("EXISTS", move |server| {
             wait_until_free(server);
-            *given.lock().expect("no panic") = server.fencing_clock(CLOCK);
+            *read.lock().expect("no panic") = server.fencing_clock(CLOCK);
         });
         let short = LockOptions::new(Duration::from_millis(500)).wait(HANG);
         let guard = locks.acquire("k", short).await.expect("free again");
@@ -342,7 +293,7 @@ async fn a_reply_that_is_later_than_its_lease_grants_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_after_the_first_command_costs_the_lock_and_leaves_none() {
+async fn a_server_that_is_full_after_the_first_command_leaves_no_lock() {
     for kind in Kind::tested() {
         let between = Between::start(kind);
         let locks = between.connect().await;
@@ -362,9 +313,9 @@ async fn a_server_that_is_full_after_the_first_command_costs_the_lock_and_leaves
     }
 }
 
-/// The queue is looked at last, so no entry is overlooked that came after `SET`.
+/// The queue is read last, so an entry that was added after `SET` is seen.
 #[tokio::test]
-async fn a_waiter_that_comes_between_the_commands_is_served_first() {
+async fn a_waiter_that_arrives_between_the_commands_is_served_first() {
     let between = Between::start(Kind::Distribution);
     let (locks, waiter) = (
         between.connect().await,

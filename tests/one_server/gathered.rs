@@ -1,4 +1,4 @@
-//! Free locks of many tasks, whose requests leave in one message: what happens to one of them is no matter of the others.
+//! Free locks of many tasks, whose requests share messages. No request affects the others in its message.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -13,10 +13,10 @@ use tokio::{
 
 use crate::stopped_waiter::Stopped;
 
-/// The first ones leave alone, and the others in messages.
+/// The first requests are sent alone, and the others in messages.
 const TASKS: Range<usize> = 0..24;
 
-/// No lease is renewed while a test runs.
+/// Options with a ttl so long that no lease is renewed during a test.
 fn options() -> LockOptions {
     LockOptions::new(HANG * 10).wait(HANG)
 }
@@ -64,18 +64,18 @@ impl Crowd {
         tokio::spawn(async move { locks.acquire(key(number), options()).await })
     }
 
-    /// Takes the locks of all tasks at once.
+    /// Acquires the locks of all tasks together.
     async fn all_held(&self) -> Vec<LockGuard> {
         acquired(TASKS.map(|number| self.acquire(number)).collect()).await
     }
 
-    /// How many requests with this command have reached the proxy.
+    /// Returns how many requests with this command have reached the proxy.
     fn count(&self, command: &str) -> usize {
         let log = self.proxy.log();
         log.iter().filter(|one| one.command() == command).count()
     }
 
-    /// Nothing is left but the fencing clock.
+    /// Waits until only the fencing clock is left.
     async fn nothing_is_left(&self) {
         eventually!(HANG, "nothing is left" => self.server.keys("*") == ["__lock_core__:clock"]);
     }
@@ -92,7 +92,7 @@ async fn acquired(tasks: Vec<Acquiring>) -> Vec<LockGuard> {
     guards
 }
 
-/// Releases all locks at once. Returns the results in their order.
+/// Releases all locks together, and returns the results in their order.
 async fn released(guards: Vec<LockGuard>) -> Vec<Result<(), LockError>> {
     let mut tasks = JoinSet::new();
     for (number, guard) in guards.into_iter().enumerate() {
@@ -129,7 +129,7 @@ async fn a_waiter_is_granted_a_lock_that_is_released_with_others() {
 }
 
 #[tokio::test]
-async fn a_lock_of_another_client_stays_where_others_are_released() {
+async fn locks_that_were_lost_do_not_affect_the_release_of_others() {
     let crowd = Crowd::connected().await;
     let guards = crowd.all_held().await;
     crowd.server.cli(&["SET", &lock(7), "another client's"]);
@@ -148,52 +148,26 @@ async fn a_lock_of_another_client_stays_where_others_are_released() {
 }
 
 #[tokio::test]
-async fn keys_of_another_type_cost_the_other_locks_nothing() {
-    let crowd = Crowd::connected().await;
-    let guards = crowd.all_held().await;
-    crowd.server.cli(&["DEL", &lock(5)]);
-    crowd.server.cli(&["RPUSH", &lock(5), "a list"]);
-    for (number, result) in released(guards).await.into_iter().enumerate() {
-        assert_eq!(result.is_ok(), number != 5, "{number}: {result:?}");
-    }
-    assert_eq!(crowd.server.keys("lock:*"), [lock(5)]);
-}
-
-/// A silent waiter, whose lock is free.
-#[tokio::test]
-async fn the_queue_of_one_key_is_served_and_all_keys_are_locked() {
-    let crowd = Crowd::connected().await;
-    let queue = "__lock_core__:waiters:lock:k13";
-    crowd
-        .server
-        .cli(&["ZADD", queue, "1", "gone 1 600000 x lc1:web/1:00"]);
-    let guards = crowd.all_held().await;
-    assert!(crowd.server.queue(queue).is_empty());
-    all_are_released(guards).await;
-    crowd.nothing_is_left().await;
-}
-
-#[tokio::test]
-async fn a_waiter_is_not_overtaken_by_a_lock_that_is_taken_with_others() {
+async fn a_waiter_is_not_overtaken_by_a_request_among_others() {
     let crowd = Crowd::connected().await;
     let _waiter = Stopped::subscribed(&crowd.server);
     Stopped::join(&crowd.server);
     let mut tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
     let locks = crowd.locks.clone();
-    let behind = tokio::spawn(async move { locks.acquire("k", options()).await });
+    let later = tokio::spawn(async move { locks.acquire("k", options()).await });
     tasks.extend((100..104).map(|number| crowd.acquire(number)));
     Stopped::gets_it(&crowd.server).await;
     all_are_released(acquired(tasks).await).await;
-    assert!(!behind.is_finished() && Stopped::has_it(&crowd.server));
-    behind.abort();
+    assert!(!later.is_finished() && Stopped::has_it(&crowd.server));
+    later.abort();
 }
 
 #[tokio::test]
-async fn acquires_that_are_dropped_before_their_message_leaves_lock_nothing() {
+async fn acquires_that_are_dropped_before_their_message_is_sent_leave_no_lock() {
     let crowd = Crowd::connected().await;
     for round in 0..20 {
         let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
-        // Each round ends them at another time.
+        // Each round drops them at another time.
         for _ in 0..round {
             tokio::task::yield_now().await;
         }
@@ -208,29 +182,7 @@ async fn acquires_that_are_dropped_before_their_message_leaves_lock_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_left_of_a_message_has_its_reply() {
-    let crowd = Crowd::connected().await;
-    for left in [4, 12, 23] {
-        let tasks: Vec<_> = TASKS.map(|number| crowd.acquire(number)).collect();
-        tokio::task::yield_now().await;
-        for (number, task) in tasks.iter().enumerate() {
-            if number != left {
-                task.abort();
-            }
-        }
-        for (number, task) in tasks.into_iter().enumerate() {
-            let ended = timeout(HANG, task).await.expect("no hang");
-            if number == left {
-                let guard = ended.expect("no panic").expect("it is free");
-                guard.release_held().await;
-            }
-        }
-        crowd.nothing_is_left().await;
-    }
-}
-
-#[tokio::test]
-async fn a_busy_key_with_a_waiter_costs_the_free_ones_no_script() {
+async fn a_busy_key_with_a_waiter_causes_no_scripts_for_free_keys() {
     let crowd = Crowd::connected().await;
     let url = crowd.server.url();
     let (holder, waiter) = (connect(&url).await, connect(&url).await);
@@ -244,7 +196,7 @@ async fn a_busy_key_with_a_waiter_costs_the_free_ones_no_script() {
     let scripts = crowd.count("EVALSHA");
     assert!(
         scripts < TASKS.len() / 2,
-        "of the busy one alone: {scripts}"
+        "for the busy key alone: {scripts}"
     );
     all_are_released(guards).await;
     held.release_held().await;
@@ -254,7 +206,7 @@ async fn a_busy_key_with_a_waiter_costs_the_free_ones_no_script() {
 }
 
 #[tokio::test]
-async fn a_key_that_the_user_may_not_lock_costs_the_other_locks_nothing() {
+async fn a_key_that_the_user_may_not_lock_does_not_affect_the_others() {
     let rights = "on >password ~lock:k* ~lock:a* ~lock:_* resetchannels +@all &__lock_core__:* ~__lock_core__:*";
     let server = RedisServer::builder()
         .acl(&format!("user locks {rights}"))

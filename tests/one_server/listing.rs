@@ -22,7 +22,7 @@ async fn listed(locks: &LockManager, prefix: &str) -> BTreeMap<String, LockInfo>
 }
 
 #[tokio::test]
-async fn all_locks_that_begin_so_are_listed_and_nothing_else_is() {
+async fn a_list_has_the_locks_with_the_prefix_and_nothing_else() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let alone = locks.acquire_free("a*:alone", options()).await;
@@ -53,9 +53,9 @@ async fn all_locks_that_begin_so_are_listed_and_nothing_else_is() {
     }
 }
 
-/// The pattern of a `SCAN` could also stand for other keys.
+/// As the pattern of a `SCAN`, the prefix could match other keys.
 #[tokio::test]
-async fn a_prefix_with_signs_of_a_pattern_means_itself() {
+async fn a_prefix_with_the_characters_of_a_pattern_matches_itself_alone() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     for (prefix, other) in [
@@ -73,7 +73,7 @@ async fn a_prefix_with_signs_of_a_pattern_means_itself() {
     }
 }
 
-/// A page is bounded: each `SCAN` looks at about a hundred keys.
+/// Each `SCAN` reads about a hundred keys.
 #[tokio::test]
 async fn ten_thousand_locks_are_listed_by_pages() {
     let server = RedisServer::start();
@@ -87,7 +87,7 @@ async fn ten_thousand_locks_are_listed_by_pages() {
 }
 
 #[tokio::test]
-async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
+async fn a_list_continues_after_a_dropped_call_and_after_an_error() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
@@ -95,11 +95,11 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
     let mut list = locks.list("");
     proxy.black_hole(lock_tests::Scope::All);
     let dropped = tokio::time::timeout(lock_tests::SECOND / 10, list.next()).await;
-    assert!(dropped.is_err(), "no reply can come");
+    assert!(dropped.is_err(), "no reply can arrive");
     let failed = list.next().await.expect("it has not ended");
     assert_fails!(failed, LockError::Unavailable { .. });
     proxy.pass();
-    eventually(HANG, "the server answers again", async || {
+    eventually(HANG, "the server replies again", async || {
         let mut again = locks.list("");
         matches!(again.next().await, Some(Ok(_)))
     })
@@ -110,9 +110,9 @@ async fn a_list_goes_on_where_it_was_dropped_and_after_an_error() {
     guard.release_held().await;
 }
 
-/// As after a fail-over, the new server has the same locks, and another order of its keys.
+/// As after a fail-over, the new server has the same locks in another order.
 #[tokio::test]
-async fn a_list_is_whole_although_another_server_takes_over() {
+async fn a_list_is_complete_although_another_server_takes_over() {
     let (first, second) = (RedisServer::start(), RedisServer::start());
     for server in [&first, &second] {
         server.set_all((0..2_000).map(|key| format!("lock:k{key}")));
@@ -127,7 +127,7 @@ async fn a_list_is_whole_although_another_server_takes_over() {
     }
     proxy.lead_to(second.port());
     proxy.reset();
-    // A call on the connection that breaks may fail; the next one goes on.
+    // A call on the connection that breaks may fail; the next one continues.
     let mut failed = 0;
     while let Some(lock) = list.next().await {
         match lock {

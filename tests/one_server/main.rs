@@ -1,6 +1,6 @@
-//! A lock on one server: waiting, fencing, every way out, and faults on the way to the server.
+//! Locks on one server: waiting, fencing, every way out, and faults between a manager and the server.
 //!
-//! Each test starts a server of its own. A manager stands for a process.
+//! Each test starts a server of its own. A manager represents a process.
 
 mod background;
 mod between;

@@ -1,5 +1,5 @@
-//! Checks what docs/migrating.md says about single libraries: against the libraries that can be linked, and otherwise against
-//! the commands that their sources send. `neighbours.rs` runs the libraries of other languages, as processes.
+//! The claims of `docs/migrating.md` about other libraries, tested with the libraries that can be linked, and otherwise with the
+//! commands that they send. `neighbours.rs` runs the libraries of other languages as processes.
 
 use distributed_lock_core::traits::{DistributedLock as _, LockHandle as _, LockProvider as _};
 use lock_core::{LeaseLost, LockManager, LockOptions};
@@ -9,7 +9,7 @@ fn options() -> LockOptions {
     LockOptions::new(SECOND * 60).no_wait()
 }
 
-/// A manager with the prefix that the page says.
+/// Connects a manager with the prefix that the page names.
 async fn beside(server: &RedisServer, library: &str) -> LockManager {
     manager(server, documented_prefix(library)).await
 }
@@ -42,13 +42,13 @@ async fn rslock_and_ours_exclude_each_other() {
         .lease()
         .verify()
         .await
-        .expect("a try takes nothing away");
+        .expect("a try takes no lock away");
     guard.release_held().await;
     theirs.lock("orders", SECOND * 60).await.expect("released");
 }
 
 #[tokio::test]
-async fn a_dropped_guard_of_rslock_keeps_its_lock_and_ours_does_not() {
+async fn a_dropped_guard_of_rslock_leaves_its_lock_and_ours_releases_it() {
     let server = RedisServer::start();
     let mut theirs = rslock::LockManager::new(vec![server.url()]);
     theirs.set_retry(1, SECOND);
@@ -82,12 +82,12 @@ async fn distributed_lock_redis_and_ours_exclude_each_other() {
         .lease()
         .verify()
         .await
-        .expect("a try takes nothing away");
+        .expect("a try takes no lock away");
     guard.release_held().await;
     assert!(theirs.try_acquire().await.expect("a reply").is_some());
 }
 
-/// Redisson counts how often a thread has a lock, in a field of a hash that is named after the thread.
+/// Redisson counts how often a thread holds a lock, in a field of a hash that is named after the thread.
 mod redisson {
     use lock_core::LockError;
     use lock_tests::{AcquireFree as _, ReleaseHeld as _, assert_fails};
@@ -96,8 +96,8 @@ mod redisson {
 
     const THREAD: &str = "a-client-of-redisson:1";
 
-    /// Sends the commands with which Redisson takes a lock, or takes it once more; Redisson has them in a script. `Err`: the
-    /// server's error where the key is no hash.
+    /// Sends the commands by which Redisson acquires a lock, which it has in a script. Returns the server's error if the key is
+    /// not a hash.
     fn take(server: &RedisServer) -> redis::RedisResult<()> {
         server.try_cli(&["HEXISTS", "orders", THREAD])?;
         server.try_cli(&["HINCRBY", "orders", THREAD, "1"])?;
@@ -106,7 +106,7 @@ mod redisson {
     }
 
     #[tokio::test]
-    async fn its_lock_is_no_lock_to_ours_and_is_left_alone() {
+    async fn its_lock_is_invalid_for_ours_and_left_alone() {
         let server = RedisServer::start();
         let ours = manager(&server, "").await;
         take(&server).expect("free");
@@ -119,7 +119,7 @@ mod redisson {
     }
 
     #[tokio::test]
-    async fn our_lock_is_an_error_to_it_and_stays() {
+    async fn our_lock_is_an_error_for_it_and_stays() {
         let server = RedisServer::start();
         let ours = manager(&server, "").await;
         let guard = ours.acquire_free("orders", options()).await;
@@ -160,7 +160,7 @@ mod shedlock {
     }
 
     #[tokio::test]
-    async fn the_late_end_of_its_job_takes_our_lock_away() {
+    async fn a_late_end_of_its_job_takes_our_lock_away() {
         for end in [
             &["DEL", KEY][..],
             &["SET", KEY, VALUE, "XX", "PX", "5000"][..],
@@ -169,7 +169,7 @@ mod shedlock {
             let guard = ours
                 .acquire("nightly", options())
                 .await
-                .expect("theirs has run out");
+                .expect("theirs has expired");
             server.cli(end);
             guard.lease().verify().await.expect_err("taken away");
             assert_eq!(guard.lease().lost().await, LeaseLost::TakenAway, "{end:?}");
@@ -182,7 +182,7 @@ mod shedlock {
         let guard = ours
             .acquire("nightly", options())
             .await
-            .expect("theirs has run out");
+            .expect("theirs has expired");
         let compare = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
         server.cli(&["EVAL", compare, "1", KEY, VALUE]);
         assert!(server.get(KEY).is_some());

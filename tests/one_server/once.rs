@@ -1,4 +1,4 @@
-//! Bodies that run once: results for every caller, waits, failures, and what is left on the server.
+//! Bodies that run once: the results of callers, failures, and the keys that are left on the server.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 use lock_core::{LockError, LockManager, LockOptions, OnceOptions, Repeat};
 use lock_tests::{
     AcquireFree as _, After, Direction, HANG, Kind, Proxy, RedisServer, ReleaseHeld as _, SECOND,
-    Which, assert_fails, connect, eventually, eventually_blocking, invalid, patient,
+    Which, assert_fails, connect, eventually, invalid, patient,
 };
 use tokio::task::JoinSet;
 
@@ -23,7 +23,7 @@ fn once() -> OnceOptions {
     OnceOptions::keep(SECOND * 60).ttl(SECOND * 10).wait(HANG)
 }
 
-/// Counts the bodies that ran. Each returns its number.
+/// Counts the bodies that ran. Each body returns its number.
 #[derive(Clone, Default)]
 struct Bodies(Arc<AtomicUsize>);
 
@@ -40,7 +40,7 @@ impl Bodies {
         self.run_for(locks, options, Duration::ZERO).await
     }
 
-    /// Runs a body that takes so long.
+    /// Runs a body that takes some time.
     async fn run_for(
         &self,
         locks: &LockManager,
@@ -55,7 +55,7 @@ impl Bodies {
     }
 }
 
-/// The value of a run that succeeded.
+/// Returns the value of a run that succeeded.
 fn value(run: Result<Run, LockError>) -> String {
     run.expect("no failed lock").expect("no failed body")
 }
@@ -94,50 +94,6 @@ async fn callers_in_three_processes_get_the_result_of_one_body() {
 }
 
 #[tokio::test]
-async fn hundreds_of_long_results_for_a_busy_runtime_leave_its_connection_alone() {
-    const RESULTS: usize = 400;
-    let server = Arc::new(RedisServer::start());
-    let locks = connect(&server.url()).await;
-    let long = "x".repeat(60_000);
-    let run_each = || -> JoinSet<Result<Run, LockError>> {
-        let run = |number| {
-            let (locks, long) = (locks.clone(), long.clone());
-            async move {
-                let body = async |_| Ok(long);
-                locks.run_once(format!("k{number}"), once(), body).await
-            }
-        };
-        (0..RESULTS).map(run).collect()
-    };
-    run_each().join_all().await;
-    let asked = server.clone();
-    let sent = move || -> usize {
-        let stats = asked.info("stats");
-        let mut fields = stats.lines();
-        let bytes = fields.find_map(|line| line.strip_prefix("total_net_output_bytes:"));
-        bytes.expect("a count").trim().parse().expect("a number")
-    };
-    let connections = || -> Vec<String> {
-        let list = server.cli(&["CLIENT", "LIST"]);
-        let list: String = redis::from_redis_value(list).expect("lines of text");
-        let ours = list.lines().filter(|line| line.contains("name=lock-core:"));
-        let ids = ours.filter_map(|line| line.split(' ').next());
-        ids.map(str::to_owned).collect()
-    };
-    let (before, most) = (connections(), sent() + RESULTS * long.len());
-    let repeats = run_each();
-    // This task is polled after the others, which have sent their requests by then, and before any reply is theirs.
-    let busy = tokio::spawn(async move {
-        eventually_blocking(HANG, "all results have been sent", || sent() > most);
-    });
-    busy.await.expect("all results have been sent");
-    for repeat in repeats.join_all().await {
-        assert_eq!(value(repeat).len(), long.len());
-    }
-    assert_eq!(connections(), before);
-}
-
-#[tokio::test]
 async fn a_repeat_takes_one_command_and_leaves_no_lock() {
     let server = RedisServer::start();
     let (locks, bodies) = (connect(&server.url()).await, Bodies::default());
@@ -146,7 +102,7 @@ async fn a_repeat_takes_one_command_and_leaves_no_lock() {
     for _ in 0..10 {
         assert_eq!(value(bodies.run(&locks, once().no_wait()).await), "1");
     }
-    // A request answers only callers that joined before it was sent, so the second one has a request of its own.
+    // A request answers only callers that joined before it was sent, so the second caller sends a request of its own.
     let repeat = || bodies.run(&locks, once().no_wait());
     let (one, other) = tokio::join!(repeat(), repeat());
     assert_eq!((value(one), value(other)), ("1".to_owned(), "1".to_owned()));
@@ -156,13 +112,13 @@ async fn a_repeat_takes_one_command_and_leaves_no_lock() {
 }
 
 #[tokio::test]
-async fn waiting_processes_get_a_message_at_once() {
+async fn all_waiting_processes_get_the_result_by_message() {
     let server = RedisServer::start();
     let bodies = Bodies::default();
     let holder = connect(&server.url()).await;
     let guard = holder.acquire_free("k", patient()).await;
     let mut waiters = JoinSet::new();
-    // More than get their message by one call of a script.
+    // More than one call of the script notifies.
     for _ in 0..70 {
         let (locks, bodies) = (connect(&server.url()).await, bodies.clone());
         waiters.spawn(async move { bodies.run(&locks, once()).await });
@@ -215,7 +171,7 @@ async fn after_a_failure_or_a_panic_or_a_dropped_caller_the_next_one_runs() {
 }
 
 #[tokio::test]
-async fn another_request_with_the_key_is_refused_and_the_same_one_is_not() {
+async fn another_request_with_the_key_is_refused_and_a_repeat_is_not() {
     let server = RedisServer::start();
     let [locks, other] = [connect(&server.url()).await, connect(&server.url()).await];
     let bodies = Bodies::default();
@@ -223,7 +179,11 @@ async fn another_request_with_the_key_is_refused_and_the_same_one_is_not() {
     assert_eq!(value(bodies.run(&locks, about(5)).await), "1");
     for locks in [&locks, &other] {
         assert_eq!(value(bodies.run(locks, about(5)).await), "1");
-        assert_eq!(value(bodies.run(locks, once()).await), "1", "it names none");
+        assert_eq!(
+            value(bodies.run(locks, once()).await),
+            "1",
+            "it has no fingerprint"
+        );
         let refused = bodies.run(locks, about(6)).await;
         let is_refused = matches!(
             refused,
@@ -241,7 +201,7 @@ async fn another_request_with_the_key_is_refused_and_the_same_one_is_not() {
 async fn a_value_of_64_kib_is_kept_and_a_larger_one_leaves_a_mark() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    // The quotes of the JSON count.
+    // The quotation marks of JSON count.
     for (length, is_kept) in [(65_534, true), (65_535, false)] {
         let key = format!("of {length}");
         let run = async |mark: &str| {
@@ -261,7 +221,7 @@ async fn a_value_of_64_kib_is_kept_and_a_larger_one_leaves_a_mark() {
 }
 
 #[tokio::test]
-async fn when_a_result_is_kept_no_longer_or_forgotten_or_evicted_the_next_caller_runs() {
+async fn after_a_result_has_expired_or_was_forgotten_or_evicted_the_next_caller_runs() {
     let server = RedisServer::start();
     let (locks, bodies) = (connect(&server.url()).await, Bodies::default());
     let briefly = OnceOptions::keep(Duration::from_millis(200));
@@ -301,7 +261,7 @@ async fn a_run_and_a_plain_lock_of_a_key_exclude_each_other() {
         Ok("alone".to_owned())
     };
     assert_eq!(value(locks.run_once("k", once(), excluded).await), "alone");
-    // A result does not keep a plain lock out, and is given while the lock is held.
+    // A result does not block a plain lock, and is returned while the lock is held.
     for holder in [&locks, &other] {
         let guard = holder.acquire_free("k", patient()).await;
         assert_eq!(value(bodies.run(&locks, once()).await), "alone");
@@ -311,7 +271,7 @@ async fn a_run_and_a_plain_lock_of_a_key_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn a_reply_that_is_lost_changes_nothing() {
+async fn a_lost_request_or_reply_changes_nothing() {
     for (nth, message) in ["acquire", "release"].into_iter().enumerate() {
         for direction in [Direction::Requests, Direction::Replies] {
             for after in [After::Reset, After::Silence] {
@@ -340,7 +300,7 @@ async fn a_reply_that_is_lost_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_server_keeps_no_result_and_the_lock_is_free_after_three_tries() {
+async fn a_full_server_stores_no_result_and_the_lock_is_free_after_three_tries() {
     for kind in Kind::tested() {
         let server = RedisServer::builder().kind(kind).start();
         let locks = connect(&server.url()).await;
@@ -363,7 +323,7 @@ async fn a_full_server_keeps_no_result_and_the_lock_is_free_after_three_tries() 
 }
 
 #[tokio::test]
-async fn a_value_of_another_type_is_an_error_and_no_second_run() {
+async fn a_result_of_another_type_is_an_error_and_not_run_again() {
     let server = RedisServer::start();
     let (locks, bodies) = (connect(&server.url()).await, Bodies::default());
     value(bodies.run(&locks, once()).await);
@@ -378,33 +338,6 @@ async fn a_value_of_another_type_is_an_error_and_no_second_run() {
     let refused = bodies.run(&locks, once()).await;
     assert!(refused.is_err(), "{refused:?}");
     assert_eq!(bodies.count(), 1);
-}
-
-#[tokio::test]
-async fn a_caller_waits_as_long_as_its_options_say() {
-    let server = RedisServer::start();
-    let [locks, other] = [connect(&server.url()).await, connect(&server.url()).await];
-    let bodies = Bodies::default();
-    let body = async |_| {
-        for caller in [&locks, &other] {
-            // A task of its own: a call inside the body is refused.
-            let (caller, bodies) = (caller.clone(), bodies.clone());
-            let busy = tokio::spawn(async move {
-                let briefly = once().wait(Duration::from_millis(150));
-                let refused = bodies.run(&caller, briefly).await;
-                assert_fails!(refused, LockError::Busy { .. });
-                let refused = bodies.run(&caller, once().no_wait()).await;
-                assert_fails!(refused, LockError::Busy { .. });
-            });
-            busy.await.expect("they are refused");
-        }
-        let inside = bodies.run(&locks, once()).await;
-        assert_fails!(inside, LockError::Invalid { .. });
-        Ok(bodies.next())
-    };
-    let first: Result<Run, _> = locks.run_once("k", once(), body).await;
-    assert_eq!(value(first), "1");
-    only_the_result_is_left(&server, RESULT).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A server that is out of reach: new requests, requests that wait already, and a program that starts before its server.
+//! A server that is out of reach: new requests, requests that were waiting, and a program that starts before its server.
 
 use std::{error::Error as _, time::Duration};
 
@@ -8,12 +8,12 @@ use tokio::time::{Instant, timeout};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Options with a long wait: a request that used up its wait would make the test hang.
+/// Options with a wait so long that a request which used it up would make the test hang.
 fn options() -> LockOptions {
     LockOptions::default().wait(HANG * 10)
 }
 
-/// Whether a request was refused at once, without being sent.
+/// Returns `true` if a request was refused at once, without being sent.
 fn is_fast(refused: &Result<impl Sized, LockError>) -> bool {
     match refused {
         Err(error @ LockError::Unavailable { .. }) => {
@@ -39,7 +39,7 @@ async fn refused_at_once(locks: &LockManager) -> LockError {
     let start = Instant::now();
     while start.elapsed() < HANG {
         let tried = timeout(HANG, locks.acquire("k", options().wait(MILLISECOND))).await;
-        let tried = tried.expect("it does not outlive its wait for so long");
+        let tried = tried.expect("it ends soon after its wait");
         if is_fast(&tried) {
             return tried.expect_err("refused");
         }
@@ -48,11 +48,11 @@ async fn refused_at_once(locks: &LockManager) -> LockError {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_an_outage_new_requests_fail_at_once_and_those_that_wait_go_on() {
-    for stands_still in [true, false] {
+async fn in_an_outage_new_requests_fail_at_once_and_earlier_ones_wait() {
+    for is_stopped in [true, false] {
         let redis = RedisServer::start();
         let locks = connect(&redis).await;
-        if stands_still {
+        if is_stopped {
             redis.stop();
         } else {
             redis.kill9();
@@ -63,26 +63,26 @@ async fn in_an_outage_new_requests_fail_at_once_and_those_that_wait_go_on() {
         });
         let error = refused_at_once(&locks).await;
         assert_eq!(error.key().map(LockKey::as_str), Some("k"));
-        // A request with a long wait is refused, too. Otherwise it would hang for as long as this server is away.
+        // A request with a long wait is refused, too, instead of hanging for as long as the server is away.
         assert!(is_fast(&locks.acquire("k", options()).await));
-        let for_ever = tokio::spawn({
+        let forever = tokio::spawn({
             let locks = locks.clone();
             async move {
                 locks
-                    .acquire("ever", options().wait_forever())
+                    .acquire("forever", options().wait_forever())
                     .await
                     .map(drop)
             }
         });
         tokio::task::yield_now().await;
-        assert!(!waiting.is_finished() && !for_ever.is_finished());
+        assert!(!waiting.is_finished() && !forever.is_finished());
 
-        if stands_still {
+        if is_stopped {
             redis.cont();
         } else {
             redis.restart();
         }
-        for waits in [waiting, for_ever] {
+        for waits in [waiting, forever] {
             let acquired = timeout(HANG, waits)
                 .await
                 .expect("served")
@@ -95,19 +95,19 @@ async fn in_an_outage_new_requests_fail_at_once_and_those_that_wait_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_ends_without_a_request_that_waits() {
+async fn an_outage_ends_even_if_no_request_waits() {
     let redis = RedisServer::start();
     let locks = connect(&redis).await;
     redis.kill9();
     refused_at_once(&locks).await;
     redis.restart();
-    // Each refused request starts one check of the server in the background.
+    // Each refused request starts a check of the server in the background.
     let is_sent = async || locks.acquire("k", options()).await.is_ok();
     eventually(HANG, "requests are sent again", is_sent).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_may_always_wait_where_the_builder_says_so() {
+async fn requests_wait_in_an_outage_if_fail_fast_after_is_the_maximum() {
     let redis = RedisServer::start();
     let locks = LockManager::builder()
         .command_timeout(MILLISECOND * 100)
@@ -131,7 +131,7 @@ async fn a_program_may_start_before_its_server() {
     assert_fails!(refused, LockError::Unavailable { .. });
 
     let locks = builder().connect_lazily().connect(&redis.url()).await;
-    let locks = locks.expect("it starts anyway");
+    let locks = locks.expect("lazily");
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { locks.acquire("k", options()).await.map(drop) }

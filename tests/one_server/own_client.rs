@@ -25,7 +25,7 @@ fn queue_length(server: &RedisServer) -> usize {
     server.keys("__lock_core__:waiters:*").len()
 }
 
-/// Two tasks of two managers take turns, by messages.
+/// Lets a manager wait for a lock of another one.
 async fn takes_turns(server: &RedisServer, locks: LockManager) {
     let other = connect(&server.url()).await;
     let guard = other.acquire_free("k", patient()).await;
@@ -40,7 +40,7 @@ async fn takes_turns(server: &RedisServer, locks: LockManager) {
 }
 
 #[tokio::test]
-async fn its_user_its_password_and_its_database_are_those_of_the_locks() {
+async fn locks_use_the_user_and_the_database_of_the_client() {
     let server = RedisServer::builder()
         .acl("user me on >word ~* &* +@all")
         .start();
@@ -73,7 +73,7 @@ async fn its_user_its_password_and_its_database_are_those_of_the_locks() {
 }
 
 #[tokio::test]
-async fn grants_come_by_message() {
+async fn grants_arrive_by_message() {
     let server = RedisServer::start();
     takes_turns(&server, through(client(&server.url())).await).await;
     let publish = server.calls("publish");
@@ -81,7 +81,7 @@ async fn grants_come_by_message() {
 }
 
 #[tokio::test]
-async fn what_the_builder_says_of_users_counts_more_than_the_client() {
+async fn credentials_of_the_builder_take_precedence_over_those_of_the_client() {
     let server = RedisServer::builder()
         .acl("user me on >word ~* &* +@all")
         .start();
@@ -96,7 +96,7 @@ async fn what_the_builder_says_of_users_counts_more_than_the_client() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_is_made_anew_by_the_client() {
+async fn a_broken_connection_is_replaced_through_the_client() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = through(client(&proxy.url())).await;
@@ -118,7 +118,7 @@ async fn a_connection_that_breaks_is_made_anew_by_the_client() {
 }
 
 #[tokio::test]
-async fn a_half_open_connection_is_noticed_by_a_ping() {
+async fn a_half_open_connection_of_a_client_is_replaced() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let builder = LockManager::builder().command_timeout(SECOND / 2);
@@ -136,7 +136,7 @@ async fn a_half_open_connection_is_noticed_by_a_ping() {
 }
 
 #[tokio::test]
-async fn its_certificates_count() {
+async fn the_certificates_of_the_client_are_checked() {
     let certificates = Arc::new(Certificates::new());
     let server = RedisServer::builder()
         .tls(&certificates, AskClients::Never)
@@ -166,14 +166,14 @@ async fn its_certificates_count() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_serves_as_well() {
+async fn a_client_of_a_unix_socket_works() {
     let server = RedisServer::start();
     let url = format!("unix://{}", server.unix_socket().display());
     takes_turns(&server, through(client(&url)).await).await;
 }
 
 #[tokio::test]
-async fn several_independent_servers_are_reached_through_a_client() {
+async fn independent_servers_are_reached_through_a_client() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let urls = || servers.iter().map(RedisServer::url);
     let builder = || {

@@ -1,11 +1,7 @@
 //! Permits on one server: the number of holders, the number of each permit, a bound that changes, and a rate.
 
 use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -79,7 +75,7 @@ async fn tasks_that_do_not_wait_get_permits_together() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     for round in 0..20 {
-        // Of four permits, five tasks get four; of one permit, the last ones get none.
+        // Five tasks want one of four permits, and get four. The two that want the only permit get none.
         let numbers = [4, 4, 1, 4, 4, 4, 1];
         let calls = numbers.map(|n| locks.try_acquire("k", permits(n)));
         let tried = futures_util::future::join_all(calls).await;
@@ -92,7 +88,7 @@ async fn tasks_that_do_not_wait_get_permits_together() {
     assert!(server.keys("*waiters*").is_empty(), "no task has queued");
 }
 
-/// The bound differs while one version of a program is replaced by the next.
+/// The bound differs during the deployment of a new version.
 #[tokio::test]
 async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
     let server = RedisServer::start();
@@ -104,7 +100,7 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
     let queued = async |length| {
         eventually!(HANG, "it is in the queue" => server.queue(QUEUE).len() == length);
     };
-    // From 4 to 6: a waiter of the new version waits behind one of the old version.
+    // From 4 to 6: a waiter of the new version waits after one of the old version.
     let mut held = take(&old, 4, 4).await;
     let fifth = wait(&old, 4);
     queued(1).await;
@@ -112,7 +108,7 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
     queued(2).await;
     assert!(!fifth.is_finished() && !sixth.is_finished());
     fifth.abort();
-    let sixth = sixth.await.expect("the head is gone");
+    let sixth = sixth.await.expect("the waiter before it has left");
     assert_eq!(permit(&sixth), 4);
     held.push(sixth);
     held.extend(take(&new, 6, 1).await);
@@ -122,7 +118,7 @@ async fn a_number_of_permits_that_changes_is_safe_and_overtakes_no_waiter() {
     queued(1).await;
     for _ in 0..2 {
         held.remove(0).release_held().await;
-        assert!(is_busy(&new, 6).await, "the head is not overtaken");
+        assert!(is_busy(&new, 6).await, "it overtook the first waiter");
         assert!(!waiting.is_finished());
     }
     held.remove(0).release_held().await;
@@ -149,39 +145,7 @@ async fn a_holder_that_is_gone_blocks_its_own_permit_for_its_own_ttl() {
     eventually!(HANG, "nothing is left" => server.keys("*") == ["__lock_core__:clock"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn never_more_than_the_permits_run_and_every_task_gets_its_turn() {
-    const TASKS: usize = 48;
-    let server = RedisServer::start();
-    let mut tasks = JoinSet::new();
-    let inside = Arc::new(Mutex::new(BTreeSet::new()));
-    let most = Arc::<AtomicUsize>::default();
-    for _ in 0..4 {
-        let locks = connect(&server.url()).await;
-        for _ in 0..TASKS / 4 {
-            let (locks, inside, most) = (locks.clone(), inside.clone(), most.clone());
-            tasks.spawn(async move {
-                for _ in 0..5 {
-                    let guard = locks.acquire_free("k", permits(4).wait(HANG)).await;
-                    let number = permit(&guard);
-                    {
-                        let mut inside = inside.lock().expect("no panic");
-                        assert!(inside.insert(number), "{number} is held twice");
-                        most.fetch_max(inside.len(), SeqCst);
-                    }
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    inside.lock().expect("no panic").remove(&number);
-                    guard.release_held().await;
-                }
-            });
-        }
-    }
-    tasks.join_all().await;
-    assert_eq!(most.load(SeqCst), 4, "all are used");
-    assert_eq!(server.get(LOCK), None);
-}
-
-/// `min_hold` keeps the permit of a body that is over.
+/// `min_hold` keeps the permit of a body that has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_that_are_kept_for_a_second_bound_the_starts_in_a_second() {
     let server = RedisServer::start();
@@ -204,13 +168,13 @@ async fn permits_that_are_kept_for_a_second_bound_the_starts_in_a_second() {
     assert_eq!(starts.len(), 12);
     for six in starts.windows(6) {
         let took = six[5] - six[0];
-        // A body may be polled a little later than its lease began.
+        // A body may be polled a little after its lease began.
         assert!(took > SECOND * 3 / 4, "six bodies began within {took:?}");
     }
 }
 
 #[tokio::test]
-async fn a_key_has_permits_everywhere_or_nowhere() {
+async fn permits_and_other_modes_of_a_key_refuse_each_other() {
     let server = RedisServer::start();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let guard = one.acquire_free("k", permits(2)).await;

@@ -1,4 +1,4 @@
-//! Locks on threads without a runtime, and in a runtime without timers and sockets. Nothing of a request may need those.
+//! Locks on threads without a runtime, and in a runtime without timers and sockets.
 
 use std::{
     cell::RefCell,
@@ -22,7 +22,7 @@ const THREADS: usize = 4;
 const ROUNDS: usize = 25;
 const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits(2)];
 
-/// Much longer than a round trip: a lock that is free sooner was released, and did not expire.
+/// Options with a ttl much longer than a test: a lock that is free was released, and did not expire.
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 60).wait(HANG)
 }
@@ -70,7 +70,7 @@ fn in_threads(threads: impl Iterator<Item = Box<dyn FnOnce() + Send>>) {
     }
 }
 
-/// All threads use one manager, and a second one is a second process.
+/// Lets threads contend: one uses the second manager, which acts as a second process, and the others the first.
 fn contend(first: &LockManager, second: &LockManager, mode: Mode) {
     let inside = Arc::new(AtomicUsize::new(0));
     in_threads((0..THREADS).map(|number| {
@@ -114,7 +114,7 @@ fn plain_threads_get_permits() {
 }
 
 #[test]
-fn plain_threads_lock_on_several_servers() {
+fn plain_threads_lock_on_independent_servers() {
     let servers = [(); 3].map(|()| RedisServer::start());
     let urls = servers.each_ref().map(RedisServer::url);
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -126,7 +126,7 @@ fn plain_threads_lock_on_several_servers() {
     is_free_soon(&locks);
 }
 
-/// As under smol: no call from `connect` to `shutdown` needs a runtime of tokio. That includes waiting and renewals.
+/// As under smol: no call from `connect` to `shutdown` needs a tokio runtime, nor do waits and renewals.
 #[test]
 fn another_executor_suffices_from_connect_to_shutdown() {
     #[distributed_lock(key = "k", wait = "30s", locks = locks)]
@@ -156,9 +156,9 @@ fn another_executor_suffices_from_connect_to_shutdown() {
     assert!(server.keys("lock:*").is_empty(), "released");
 }
 
-/// Thread-local values are dropped when a thread ends, and by then it can enter no runtime.
+/// Thread-local values are dropped when the thread ends, and by then it cannot enter a runtime.
 #[test]
-fn a_guard_that_ends_with_its_thread_is_released() {
+fn a_guard_that_is_dropped_with_its_thread_is_released() {
     thread_local! {
         static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };
     }
@@ -178,13 +178,13 @@ fn a_guard_that_ends_with_its_thread_is_released() {
     }
 }
 
-/// A waiter of the same process gets the lock, and the next tokens are prefetched while the guard is dropped.
+/// While the guard is dropped, a waiter of the same process gets the lock, and the next tokens are prefetched.
 #[test]
-fn a_guard_that_is_dropped_on_a_plain_thread_serves_the_next_waiter() {
+fn a_guard_that_is_dropped_on_a_plain_thread_hands_the_lock_over() {
     for mode in MODES {
         let server = RedisServer::start();
         let locks = connected(&server.url());
-        // A free lock of another key: the scripts are known by then.
+        // The server knows the scripts afterwards.
         drop(acquire(&locks, mode));
         is_free_soon(&locks);
         let guards: Vec<_> = (0..most_at_a_time(mode))

@@ -1,4 +1,4 @@
-//! The queue of a key on the server: its places, its beats and its cost.
+//! The queue of a key on the server: places, beats, and their cost.
 
 use std::{
     collections::BTreeSet,
@@ -22,21 +22,21 @@ const RESULT: &str = "__lock_core__:result:lock:k";
 /// The score of an exclusive entry is its place plus this.
 const BAND: u64 = 4_500_000_000_000_000;
 
-/// The server's time in microseconds.
+/// Returns the server's time in microseconds.
 fn now(server: &RedisServer) -> u64 {
     let (seconds, micros): (u64, u64) =
         redis::from_redis_value(server.cli(&["TIME"])).expect("a time");
     seconds * 1_000_000 + micros
 }
 
-/// Puts an exclusive entry into the queue, at this place.
+/// Adds an exclusive entry to the queue, at this place.
 fn add(server: &RedisServer, place: &str, entry: &str) {
     let place: u64 = place.parse().expect("a place");
     let score = (place + BAND).to_string();
     server.cli(&["ZADD", QUEUE, &score, entry]);
 }
 
-/// Sends a request that waits; returns its place.
+/// Sends a request that waits, and returns its place.
 fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     let reply = server.cli(&[
         "EVAL", ACQUIRE, "7", "lock:k", CLOCK, QUEUE, BEATS, HOLDERS, PERMITS, RESULT, token,
@@ -51,7 +51,7 @@ fn check(server: &RedisServer, entry: &str, token: &str, place: &str) -> u64 {
     u64::try_from(place).expect("a place")
 }
 
-/// The process that wrote the entry was stopped before its first check: it is subscribed, and does not answer.
+/// The process that wrote the entry was stopped before its first check: it is subscribed, and sends nothing.
 #[tokio::test]
 async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
     let server = RedisServer::start();
@@ -62,7 +62,7 @@ async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
     listener
         .subscribe("__lock_core__:grants:stopped")
         .expect("it is up");
-    // Ages in microseconds. The second is in the future, so that the entry is recent on a slow machine, too.
+    // Ages in microseconds. The second is in the future, so that the entry is recent even on a slow machine.
     for (age, is_granted) in [(3_000_000, false), (-60_000_000, true)] {
         let guard = locks.acquire_free("k", patient()).await;
         let place = now(&server).saturating_add_signed(-age).to_string();
@@ -76,16 +76,16 @@ async fn an_entry_that_was_never_checked_is_alive_for_two_beats() {
 
 /// An entry that was checked recently is alive, however old it is.
 #[tokio::test]
-async fn a_check_keeps_an_entry_alive_and_beats_do_not_pile_up() {
+async fn a_check_keeps_an_entry_alive_and_removes_old_beats() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", patient()).await;
     let long_ago = (now(&server) - 60_000_000).to_string();
     server.cli(&["ZADD", BEATS, &long_ago, "gone 7 60000 x lc1:web/7:00"]);
     let place = check(&server, "ch 1 60000 x", "lc1:web/1:00", &long_ago);
-    assert_eq!(place.to_string(), long_ago, "its place of before");
+    assert_eq!(place.to_string(), long_ago, "it keeps its place");
     assert_eq!(server.queue(BEATS), ["ch 1 60000 x lc1:web/1:00"]);
-    let expiry = server.pttl(BEATS).expect("it ends by itself");
+    let expiry = server.pttl(BEATS).expect("it expires");
     assert!(expiry < SECOND * 3, "{expiry:?}");
     let mut listener = redis::Client::open(server.url())
         .and_then(|client| client.get_connection())
@@ -96,9 +96,9 @@ async fn a_check_keeps_an_entry_alive_and_beats_do_not_pile_up() {
     assert_eq!(server.get("lock:k").as_deref(), Some("lc1:web/1:00"));
 }
 
-/// Otherwise all later requests would overtake the earlier ones, until the clock has caught up.
+/// Otherwise all later requests would overtake the earlier ones until the clock has caught up.
 #[tokio::test]
-async fn after_the_clock_was_set_back_a_place_ahead_of_it_is_given_up() {
+async fn after_the_clock_was_set_back_a_place_in_the_future_is_replaced() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let guard = locks.acquire_free("k", patient()).await;
@@ -115,7 +115,7 @@ async fn after_the_clock_was_set_back_a_place_ahead_of_it_is_given_up() {
     guard.release_held().await;
 }
 
-/// The first process in the queue also checks when the holder's lease must have ended, since it is the next.
+/// The first process in the queue also checks when the holder's lease must have ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
     const WAITING: usize = 8;
@@ -156,12 +156,12 @@ async fn a_waiting_process_checks_once_a_second_whatever_the_ttl() {
             .filter(|(other, _)| other == entry)
             .map(|(_, beat)| *beat)
             .collect();
-        // The first check after joining comes sooner.
+        // The first check after joining is sooner.
         for pair in checks[1..].windows(2) {
             let pause = pair[1] - pair[0];
             assert!(
                 pause >= 950_000,
-                "{pause} µs after the last one, in {seconds} s"
+                "a check {pause} µs after the one before, within {seconds} s"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The connection that a task of the user's runtime reads, where a server, a thread or a waker is not as it should be.
+//! The connection that a task of the user's runtime reads: servers that flood it, and threads that stop while they read it.
 
 use std::{
     collections::BTreeSet,
@@ -38,13 +38,13 @@ async fn lock_once(locks: &LockManager, key: &str) {
     guard.release_held().await;
 }
 
-/// A reply may take this long.
+/// Connects a manager for which a reply may take this long.
 async fn with_time_out(command: Duration, url: &str) -> LockManager {
     let locks = LockManager::builder().command_timeout(command);
     locks.connect(url).await.expect("it is up")
 }
 
-/// Takes locks until the managers have this many connections. The last one is that of the calling runtime.
+/// Takes locks until the managers have this many connections, the last of which is that of the calling runtime.
 async fn connected(locks: &LockManager, server: &RedisServer, connections: usize) {
     eventually(HANG, "the runtime has a connection", async || {
         lock_once(locks, "before").await;
@@ -53,7 +53,7 @@ async fn connected(locks: &LockManager, server: &RedisServer, connections: usize
     .await;
 }
 
-/// Runs `work` on a thread, which must end. If it does not, the test fails, and the thread is left.
+/// Runs `work` on a thread, which must end. Otherwise the test fails, and leaves the thread.
 fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(work()));
@@ -61,7 +61,7 @@ fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 #[test]
-fn a_server_that_never_stops_sending_leaves_a_runtime_its_other_tasks() {
+fn a_server_that_sends_without_end_does_not_starve_other_tasks() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let (ticks, rounds) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -85,15 +85,15 @@ fn a_server_that_never_stops_sending_leaves_a_runtime_its_other_tasks() {
                     lock_once(&locks, "k").await;
                     rounds.fetch_add(1, SeqCst);
                 }
-                // The reply to a renewal is behind all messages, and a busy machine may take longer for those than a lease lasts.
+                // The reply to a renewal arrives after all messages, which a busy machine may not read within the ttl.
                 drop(held);
             });
         }
     });
     let renewed = server.expires_at("lock:held");
-    eventually_blocking(HANG, "other tasks go on", || ticks.load(SeqCst) > 50);
+    eventually_blocking(HANG, "other tasks continue", || ticks.load(SeqCst) > 50);
     eventually_blocking(HANG, "a lock is taken", || rounds.load(SeqCst) > 0);
-    eventually_blocking(HANG, "renewals leave", || {
+    eventually_blocking(HANG, "renewals are sent", || {
         server.expires_at("lock:held") > renewed
     });
     is_over.store(true, SeqCst);
@@ -102,7 +102,7 @@ fn a_server_that_never_stops_sending_leaves_a_runtime_its_other_tasks() {
 
 /// On a thread without a runtime, requests use the connection of the manager's thread.
 #[test]
-fn a_server_that_sends_without_end_and_never_replies_is_given_up() {
+fn a_server_that_sends_without_end_and_never_replies_is_unavailable() {
     for has_runtime in [false, true] {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.port());
@@ -123,13 +123,13 @@ fn a_server_that_sends_without_end_and_never_replies_is_given_up() {
     }
 }
 
-/// Stops its thread where that thread wakes a task, once, as if the system did not run the thread any more.
+/// Stops its thread once, when that thread wakes a task, as if the system no longer ran the thread.
 struct Stopping {
     thread: ThreadId,
     is_woken: AtomicBool,
     is_stopped: AtomicBool,
     stopped: mpsc::Sender<()>,
-    go_on: Mutex<mpsc::Receiver<()>>,
+    may_continue: Mutex<mpsc::Receiver<()>>,
 }
 
 impl Wake for Stopping {
@@ -137,35 +137,35 @@ impl Wake for Stopping {
         self.is_woken.store(true, SeqCst);
         if thread::current().id() == self.thread && !self.is_stopped.swap(true, SeqCst) {
             self.stopped.send(()).expect("the test waits");
-            let go_on = self.go_on.lock().expect("no panic");
-            go_on.recv_timeout(HANG * 3).expect("it may go on");
+            let may_continue = self.may_continue.lock().expect("no panic");
+            may_continue.recv_timeout(HANG * 3).expect("it continues");
         }
     }
 }
 
-/// The numbers of the connections that runtimes have to a server.
+/// Returns the numbers of the connections that runtimes have to a server.
 fn numbers(server: &RedisServer) -> BTreeSet<String> {
     let list = server.cli(&["CLIENT", "LIST"]);
     let list: String = redis::from_redis_value(list).expect("lines of text");
-    // That of a manager's thread has a subscription.
+    // The connection of a manager's thread has a subscription.
     let is_meant = |line: &&str| line.contains("name=lock-core:") && line.contains(" sub=0 ");
     let lines = list.lines().filter(is_meant);
     let words = lines.filter_map(|line| line.split(' ').next());
     words.map(str::to_owned).collect()
 }
 
-/// A runtime of which the only thread stands still while it polls the driver of its connection.
+/// A runtime whose only thread is stopped while it polls the task of its connection.
 struct Stopped {
     connection: String,
-    go_on: mpsc::Sender<()>,
+    resume: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Stopped {
-    /// The manager has no connection but that of its thread.
+    /// Requires a manager that has only the connection of its thread.
     fn start(locks: &LockManager, server: &RedisServer) -> Self {
         let (stopped, is_stopped) = mpsc::channel();
-        let (go_on, may_go_on) = mpsc::channel();
+        let (resume, may_continue) = mpsc::channel();
         let here = runtime();
         here.block_on(connected(locks, server, 2));
         let connection = numbers(server).pop_last();
@@ -176,14 +176,14 @@ impl Stopped {
                 is_woken: AtomicBool::new(false),
                 is_stopped: AtomicBool::new(false),
                 stopped,
-                go_on: Mutex::new(may_go_on),
+                may_continue: Mutex::new(may_continue),
             };
             here.block_on(stop(&locks, &Arc::new(waker)));
         });
         is_stopped.recv_timeout(HANG).expect("it is stopped");
         Self {
             connection: connection.expect("one"),
-            go_on,
+            resume,
             thread,
         }
     }
@@ -192,20 +192,20 @@ impl Stopped {
         numbers(server).contains(&self.connection)
     }
 
-    fn go_on(self) {
-        self.go_on.send(()).expect("it is stopped");
-        self.thread.join().expect("it goes on");
+    fn resume(self) {
+        self.resume.send(()).expect("it is stopped");
+        self.thread.join().expect("it continues");
     }
 }
 
-/// Takes locks until this thread has been stopped where it read a reply, and has gone on.
+/// Takes locks until this thread was stopped while it read a reply, and has continued.
 async fn stop(locks: &LockManager, stopping: &Arc<Stopping>) {
     let waker = Waker::from(stopping.clone());
     while !stopping.is_stopped.load(SeqCst) {
         stopping.is_woken.store(false, SeqCst);
         let mut acquire = Box::pin(locks.acquire("stopped", options()));
         let first = acquire.as_mut().poll(&mut Context::from_waker(&waker));
-        // The task that reads runs meanwhile. If the thread is slow, that of the manager reads this reply.
+        // The task that reads runs meanwhile. If this thread is slow, the manager's thread reads the reply.
         while first.is_pending() && !stopping.is_woken.load(SeqCst) {
             yield_now().await;
         }
@@ -217,7 +217,7 @@ async fn stop(locks: &LockManager, stopping: &Arc<Stopping>) {
     }
 }
 
-/// More runtimes than there are connections for, which take this many locks each.
+/// Starts more runtimes than there are connections for, each of which takes this many locks.
 fn others(locks: &LockManager, rounds: usize) -> Vec<JoinHandle<()>> {
     let runtimes = (0..12).map(|number| {
         let locks = locks.clone();
@@ -238,7 +238,7 @@ fn nothing_is_left(server: &RedisServer) {
 }
 
 #[test]
-fn a_thread_that_stands_still_while_it_polls_costs_its_connection_nothing() {
+fn a_thread_that_is_stopped_while_it_polls_keeps_its_connection() {
     let server = RedisServer::start();
     let locks = runtime().block_on(with_time_out(HANG, &server.url()));
     let stopped = Stopped::start(&locks, &server);
@@ -253,7 +253,7 @@ fn a_thread_that_stands_still_while_it_polls_costs_its_connection_nothing() {
     }
     assert!(stopped.is_connected(&server));
     let connection = stopped.connection.clone();
-    stopped.go_on();
+    stopped.resume();
     for other in others {
         other.join().expect("each request has its reply");
     }

@@ -1,18 +1,13 @@
 //! Several runtimes in one process. Each has a connection for its requests, which a task of that runtime reads. A runtime that
-//! ends, blocks its threads, or is not driven, must keep no reply from anyone.
+//! ends, blocks its threads, or is not driven withholds no reply.
 
-use std::{
-    future::poll_fn,
-    sync::{Arc, mpsc},
-    task::Poll,
-    thread,
-};
+use std::{future::poll_fn, sync::mpsc, task::Poll, thread};
 
 use futures_executor::block_on;
 use lock_core::{LockManager, LockOptions};
 use lock_tests::{
-    AcquireFree as _, Certificates, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope,
-    connect, eventually_blocking,
+    AcquireFree as _, HANG, Proxy, RedisServer, ReleaseHeld as _, SECOND, Scope, connect,
+    eventually_blocking,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -32,13 +27,13 @@ fn nothing_is_left(server: &RedisServer) {
     eventually_blocking(HANG, "no lock is left", || server.keys("lock:*").is_empty());
 }
 
-/// Polls a future once in the runtime, and goes on with it on this thread, which has none.
+/// Polls a future once in the runtime. This thread, which has no runtime, continues it.
 fn begun_in<T, F>(runtime: &Runtime, future: F) -> impl Future<Output = T> + use<T, F>
 where
     F: Future<Output = T>,
 {
     let mut future = Box::pin(future);
-    // The reply to the first request may be there at once, if the thread is slow.
+    // If the thread is slow, the reply to the first request may arrive at once.
     let first = poll_fn(|context| Poll::Ready(future.as_mut().poll(context)));
     let first = runtime.block_on(first);
     async move {
@@ -54,23 +49,23 @@ async fn lock_once(locks: &LockManager, key: &str) {
     guard.release_held().await;
 }
 
-/// There are more runtimes than connections for them. So the replies to some are read by a task of another one.
+/// There are more runtimes than connections for them, so a task of one runtime reads the replies to others.
 #[test]
-fn a_runtime_that_stands_still_keeps_no_reply_from_those_that_share_its_connection() {
+fn a_blocked_runtime_withholds_no_reply_from_those_that_share_its_connection() {
     let server = RedisServer::start();
     let locks = runtime().block_on(connect(&server.url()));
     let (stopped, is_stopped) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel();
+    let (resume, may_continue) = mpsc::channel();
     let own = locks.clone();
-    let stands_still = thread::spawn(move || {
+    let blocked = thread::spawn(move || {
         runtime().block_on(async {
             lock_once(&own, "before").await;
             stopped.send(()).expect("the test waits");
-            may_go_on.recv_timeout(HANG * 3).expect("it may go on");
-            lock_once(&own, "behind").await;
+            may_continue.recv_timeout(HANG * 3).expect("it continues");
+            lock_once(&own, "after").await;
         });
     });
-    is_stopped.recv_timeout(HANG).expect("it is stopped");
+    is_stopped.recv_timeout(HANG).expect("it is blocked");
     let others: [_; 10] = std::array::from_fn(|number| {
         let locks = locks.clone();
         thread::spawn(move || {
@@ -82,17 +77,17 @@ fn a_runtime_that_stands_still_keeps_no_reply_from_those_that_share_its_connecti
         })
     });
     for other in others {
-        eventually_blocking(HANG * 2, "it has all of its locks", || other.is_finished());
+        eventually_blocking(HANG * 2, "it had all of its locks", || other.is_finished());
         other.join().expect("no panic");
     }
-    go_on.send(()).expect("it is stopped");
-    stands_still.join().expect("no panic");
+    resume.send(()).expect("it is blocked");
+    blocked.join().expect("no panic");
     nothing_is_left(&server);
 }
 
-/// The request leaves in a runtime that is not driven any more, but lives. The reply is read all the same.
+/// The request is sent by a runtime that is no longer driven, but exists.
 #[test]
-fn a_request_of_a_runtime_that_is_not_driven_has_its_reply() {
+fn a_request_of_a_runtime_that_is_not_driven_gets_its_reply() {
     let server = RedisServer::start();
     let kept = runtime();
     let locks = kept.block_on(connect(&server.url()));
@@ -105,14 +100,14 @@ fn a_request_of_a_runtime_that_is_not_driven_has_its_reply() {
     nothing_is_left(&server);
 }
 
-/// The reply to a request that left in a runtime which has ended is read by the manager's thread.
+/// The manager's thread reads the reply.
 #[test]
-fn a_request_of_a_runtime_that_has_ended_has_its_reply() {
+fn a_request_of_a_runtime_that_has_ended_gets_its_reply() {
     let server = RedisServer::start();
     let locks = runtime().block_on(connect(&server.url()));
     for round in 0..20 {
         let ends = runtime();
-        // The connection of a runtime is made in the background of its first request.
+        // The connection of a runtime is opened in the background of its first request.
         ends.block_on(lock_once(&locks, "before"));
         let acquire = begun_in(&ends, locks.acquire(format!("k{round}"), options()));
         drop(ends);
@@ -123,7 +118,7 @@ fn a_request_of_a_runtime_that_has_ended_has_its_reply() {
 }
 
 #[test]
-fn a_worker_that_blocks_keeps_no_reply_from_the_others() {
+fn a_blocked_worker_withholds_no_reply_from_the_others() {
     let server = RedisServer::start();
     let workers = Builder::new_multi_thread()
         .worker_threads(2)
@@ -131,14 +126,14 @@ fn a_worker_that_blocks_keeps_no_reply_from_the_others() {
         .build();
     let workers = workers.expect("a runtime");
     let locks = workers.block_on(connect(&server.url()));
-    // If requests read replies, too, one of some fifty rounds hangs.
+    // If requests also read replies, one of some fifty rounds hangs.
     for _ in 0..200 {
         let (done, blocked) = mpsc::channel::<()>();
         let blocking = workers.spawn({
             let locks = locks.clone();
             async move {
                 lock_once(&locks, "blocking").await;
-                blocked.recv_timeout(HANG).expect("the others go on");
+                blocked.recv_timeout(HANG).expect("the others continue");
             }
         });
         let tasks = (0..8).map(|number| {
@@ -150,9 +145,9 @@ fn a_worker_that_blocks_keeps_no_reply_from_the_others() {
             })
         });
         let tasks: Vec<_> = tasks.collect();
-        eventually_blocking(HANG, "the others go on", || {
-            // Wakes a worker of tokio that sleeps. It then takes ready tasks out of the queue of the blocked one. Tokio itself wakes none
-            // if the other worker was about to sleep when they became ready: one in 6,000 rounds, with or without locks.
+        eventually_blocking(HANG, "the others continue", || {
+            // Wakes a sleeping worker, which then steals ready tasks from the blocked one. Tokio wakes none if the other worker was
+            // about to sleep when they became ready: in one of 6,000 rounds, with or without locks.
             drop(workers.spawn(async {}));
             tasks.iter().all(JoinHandle::is_finished)
         });
@@ -187,7 +182,7 @@ fn more_runtimes_than_connections_exclude_each_other() {
         thread.join().expect("no panic");
     }
     nothing_is_left(&server);
-    // Eight of runtimes, and that of the manager's thread.
+    // Eight for runtimes, and that of the manager's thread.
     let connections = server.connections_of_managers();
     assert!(connections <= 8 + 1, "{connections}");
 }
@@ -208,7 +203,7 @@ fn a_manager_that_has_ended_leaves_no_task_in_the_runtime() {
     let before = alive();
     for _ in 0..3 {
         let locks = workers.block_on(connect(&server.url()));
-        // The connection of the runtime is made in the background.
+        // The connection of the runtime is opened in the background.
         eventually_blocking(HANG, "a task reads", || {
             workers.block_on(lock_once(&locks, "k"));
             alive() > before
@@ -218,9 +213,9 @@ fn a_manager_that_has_ended_leaves_no_task_in_the_runtime() {
     }
 }
 
-/// Nothing wakes the driver of a dead connection while a request that is not polled has a handle of it.
+/// Nothing wakes the task of a dead connection while a request that is not polled holds a handle of it.
 #[test]
-fn a_connection_that_was_given_up_leaves_no_task_in_the_runtime() {
+fn a_dead_connection_leaves_no_task_in_the_runtime() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let workers = one_worker();
@@ -229,7 +224,7 @@ fn a_connection_that_was_given_up_leaves_no_task_in_the_runtime() {
     let locks = LockManager::builder().command_timeout(SECOND / 10);
     let locks = workers.block_on(locks.connect(&proxy.url()));
     let locks = locks.expect("it is up");
-    // A slow machine may take the first connection for dead, since its replies are late so soon.
+    // The time-out is so short that a slow machine may take the first connection for dead.
     eventually_blocking(HANG, "a task reads", || {
         workers.block_on(lock_once(&locks, "k"));
         alive() > before
@@ -241,9 +236,9 @@ fn a_connection_that_was_given_up_leaves_no_task_in_the_runtime() {
     nothing_is_left(&server);
 }
 
-/// Nothing reads the connection of a runtime that is not driven. So its end is noticed by the next request.
+/// Nothing reads the connection of a runtime that is not driven, so the next request notices its end.
 #[test]
-fn a_connection_that_ended_while_its_runtime_did_not_run_costs_no_error() {
+fn a_connection_that_ended_while_its_runtime_did_not_run_causes_no_error() {
     for is_held in [false, true] {
         let server = RedisServer::start();
         let kill = || server.cli(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
@@ -265,7 +260,7 @@ fn a_connection_that_ended_while_its_runtime_did_not_run_costs_no_error() {
     }
 }
 
-/// As in a program of tests, each of which has a runtime of its own.
+/// As in a test program, where each test has a runtime of its own.
 #[test]
 fn runtimes_that_follow_each_other_use_one_connection() {
     let server = RedisServer::start();
@@ -274,7 +269,7 @@ fn runtimes_that_follow_each_other_use_one_connection() {
         let here = runtime();
         here.block_on(lock_once(&locks, "k"));
         let unfinished = locks.clone();
-        // It is dropped with its runtime, with a request in flight.
+        // It is dropped with its runtime while its request is in flight.
         here.spawn(async move { unfinished.acquire(format!("k{round}"), options()).await });
         here.block_on(tokio::task::yield_now());
     }
@@ -282,30 +277,4 @@ fn runtimes_that_follow_each_other_use_one_connection() {
     nothing_is_left(&server);
     let connections = server.connections_of_managers();
     assert!(connections <= 3, "{connections}");
-}
-
-#[test]
-fn runtimes_share_a_socket_under_tls_and_a_unix_socket() {
-    let certificates = Arc::new(Certificates::new());
-    let server = RedisServer::builder()
-        .tls(&certificates, lock_tests::AskClients::Never)
-        .start();
-    let trust = || lock_core::Tls::new().authority(certificates.authority());
-    let over_tls = runtime().block_on(async {
-        let builder = LockManager::builder().tls(trust());
-        builder.connect(&server.tls_url()).await.expect("it is up")
-    });
-    let over_unix = runtime().block_on(connect(&format!(
-        "unix://{}",
-        server.unix_socket().display()
-    )));
-    for locks in [over_tls, over_unix] {
-        for _ in 0..5 {
-            let here = runtime();
-            here.block_on(lock_once(&locks, "k"));
-            let acquire = begun_in(&here, locks.acquire("one more", options()));
-            drop(block_on(acquire).expect("free"));
-        }
-        nothing_is_left(&server);
-    }
 }

@@ -1,4 +1,4 @@
-//! Shared locks on one server: holders at the same time, turns, kept shared leases, and the events that end them.
+//! Shared locks on one server: turns, shared leases that a process keeps, and the events that end them.
 
 use std::{
     sync::{
@@ -15,7 +15,6 @@ use lock_core::{
 use lock_tests::{
     AcquireFree as _, HANG, RedisServer, ReleaseHeld as _, SECOND, assert_fails, connect,
     eventually, options, patient,
-    scripts::{ACQUIRE, RENEW},
 };
 use redis::Value;
 use tokio::task::{JoinHandle, JoinSet};
@@ -39,14 +38,14 @@ async fn connect_all<const N: usize>(server: &RedisServer) -> [LockManager; N] {
     all.try_into().expect("as many")
 }
 
-/// Tasks that take a key shared again and again, without a pause, until a flag stops them. Each counts its bodies.
-struct Readers {
+/// Tasks that take a key again and again, without a pause, until a flag stops them, and count their bodies.
+struct Crowd {
     stop: Arc<AtomicBool>,
     bodies: Arc<AtomicUsize>,
     tasks: JoinSet<()>,
 }
 
-impl Readers {
+impl Crowd {
     fn start(managers: &[LockManager], each: usize, options: &LockOptions) -> Self {
         let (stop, bodies) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let mut tasks = JoinSet::new();
@@ -68,10 +67,10 @@ impl Readers {
         }
     }
 
-    async fn run_on(&self) {
+    async fn continues(&self) {
         let before = self.bodies.load(SeqCst);
         let more = before + 2 * self.tasks.len();
-        eventually!(HANG, "they go on" => self.bodies.load(SeqCst) >= more);
+        eventually!(HANG, "they continue" => self.bodies.load(SeqCst) >= more);
     }
 
     async fn stop(self) {
@@ -91,7 +90,7 @@ async fn is_busy(locks: &LockManager, options: LockOptions) -> bool {
     }
 }
 
-/// Waits for a key until the server has its entry.
+/// Lets a task wait for the key. It is in the server's queue when this returns.
 async fn in_queue(
     server: &RedisServer,
     locks: &LockManager,
@@ -145,37 +144,7 @@ async fn an_inspection_names_each_holder_and_the_queue_in_its_order() {
 }
 
 #[tokio::test]
-async fn holders_of_several_processes_share_a_key_and_an_exclusive_one_has_it_alone() {
-    let server = RedisServer::start();
-    let [one, other, third] = connect_all(&server).await;
-    let first = one.acquire_free("k", shared()).await;
-    let second = other.acquire_free("k", impatient(shared())).await;
-    assert_eq!(
-        first.lease().fencing_token(),
-        second.lease().fencing_token(),
-        "one phase has one token"
-    );
-    assert!(is_busy(&third, options()).await);
-    let seen = third.inspect("k").await.expect("works").expect("held");
-    assert_eq!((seen.mode, seen.holders), (LockMode::Shared, 2));
-    let token = first.lease().fencing_token();
-    first.release_held().await;
-    // The refused request has ended the shared lease that is kept.
-    let waiting = in_queue(&server, &third, options()).await;
-    assert!(!waiting.is_finished());
-    assert!(is_busy(&one, shared()).await, "none overtakes the queue");
-    second.release_held().await;
-    let alone = waiting.await.expect("granted");
-    assert!(alone.lease().fencing_token() > token);
-    assert!(is_busy(&one, shared()).await && is_busy(&one, options()).await);
-    alone.release_held().await;
-    let later = one.acquire_free("k", patient().shared()).await;
-    assert!(later.lease().fencing_token() > token);
-    later.release_held().await;
-}
-
-#[tokio::test]
-async fn tasks_that_do_not_wait_share_a_key_from_the_first_request_on() {
+async fn tasks_that_do_not_wait_share_a_key_from_the_first_request() {
     let server = RedisServer::start();
     let [locks, writer] = connect_all(&server).await;
     let all = async || {
@@ -185,7 +154,7 @@ async fn tasks_that_do_not_wait_share_a_key_from_the_first_request_on() {
         taken.map(|guard| guard.is_some()).collect::<Vec<_>>()
     };
     assert_eq!(all().await, [true; 4]);
-    // A request that is refused ends the share that is kept.
+    // A refused exclusive request ends the share that the process keeps.
     eventually!(HANG, "it is free" => !is_busy(&writer, options()).await);
     let guard = writer.acquire_free("k", options()).await;
     assert_eq!(all().await, [false; 4]);
@@ -194,15 +163,15 @@ async fn tasks_that_do_not_wait_share_a_key_from_the_first_request_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_of_one_process_share_a_key_without_a_message_after_the_first() {
+async fn tasks_of_one_process_share_a_key_without_further_requests() {
     let server = RedisServer::start();
     let [locks] = connect_all(&server).await;
     let long = LockOptions::new(SECOND * 60).shared();
     let first = locks.acquire_free("k", long.clone()).await;
     let before = server.calls("evalsha");
-    let readers = Readers::start(std::slice::from_ref(&locks), 16, &long);
+    let readers = Crowd::start(std::slice::from_ref(&locks), 16, &long);
     for _ in 0..5 {
-        readers.run_on().await;
+        readers.continues().await;
     }
     assert_eq!(server.calls("evalsha"), before);
     readers.stop().await;
@@ -213,20 +182,20 @@ async fn tasks_of_one_process_share_a_key_without_a_message_after_the_first() {
     .await;
 }
 
-/// None of the readers ever pauses, and each process keeps its shared lease.
+/// No reader ever pauses, and each process keeps its shared lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exclusive_request_and_readers_without_a_pause_get_their_turns() {
     let server = RedisServer::start();
     let managers: [LockManager; 4] = connect_all(&server).await;
-    let readers = Readers::start(&managers[..3], 4, &LockOptions::new(SECOND * 60).shared());
-    readers.run_on().await;
+    let readers = Crowd::start(&managers[..3], 4, &LockOptions::new(SECOND * 60).shared());
+    readers.continues().await;
     for round in 0..5 {
-        // The last two come from a process that has readers itself.
+        // The process of the last two writers has readers itself.
         let writer = &managers[if round < 3 { 3 } else { 0 }];
         let guard = writer.acquire_free("k", patient()).await;
         assert!(is_busy(&managers[1], shared()).await);
         guard.release_held().await;
-        readers.run_on().await;
+        readers.continues().await;
     }
     readers.stop().await;
 }
@@ -235,8 +204,8 @@ async fn an_exclusive_request_and_readers_without_a_pause_get_their_turns() {
 async fn readers_get_their_turn_among_exclusive_holders_without_a_pause() {
     let server = RedisServer::start();
     let managers: [LockManager; 4] = connect_all(&server).await;
-    let writers = Readers::start(&managers[..3], 2, &options());
-    writers.run_on().await;
+    let writers = Crowd::start(&managers[..3], 2, &options());
+    writers.continues().await;
     for _ in 0..5 {
         let reader = managers[3].acquire_free("k", patient().shared()).await;
         assert!(is_busy(&managers[0], options()).await);
@@ -245,26 +214,7 @@ async fn readers_get_their_turn_among_exclusive_holders_without_a_pause() {
     writers.stop().await;
 }
 
-#[tokio::test]
-async fn the_end_of_the_last_exclusive_request_lets_the_queued_readers_in() {
-    let server = RedisServer::start();
-    let [one, writer, reader] = connect_all(&server).await;
-    let first = one.acquire_free("k", shared()).await;
-    let writing = in_queue(&server, &writer, options()).await;
-    let reading = in_queue(&server, &reader, shared()).await;
-    assert!(!reading.is_finished());
-    writing.abort();
-    // The first reader still holds it.
-    let second = reading.await.expect("let in");
-    assert_eq!(
-        first.lease().fencing_token(),
-        second.lease().fencing_token()
-    );
-    first.release_held().await;
-    second.release_held().await;
-}
-
-/// A holder that ended without a release blocks others for its own ttl, and no shared lease blocks them for longer.
+/// The lease of another holder, which ends later, does not prolong that of the one that is gone.
 #[tokio::test]
 async fn a_holder_that_is_gone_blocks_an_exclusive_request_for_its_own_ttl() {
     let server = RedisServer::start();
@@ -326,7 +276,7 @@ async fn a_forced_release_ends_every_share_of_a_key() {
     alone.release_held().await;
 }
 
-/// An eviction removes one key, not all keys of a lock.
+/// An eviction removes one key, and not all keys of a lock.
 #[tokio::test]
 async fn after_the_list_of_holders_was_evicted_no_release_of_a_later_one_frees_the_key() {
     let server = RedisServer::start();
@@ -336,15 +286,15 @@ async fn after_the_list_of_holders_was_evicted_no_release_of_a_later_one_frees_t
     let second = late.acquire_free("k", shared()).await;
     let asked = is_busy(&writer, options()).await;
     assert!(asked);
-    // Its shared lease ends at once, since an exclusive request was refused.
+    // The process does not keep its share, since an exclusive request was refused.
     second.release_held().await;
-    eventually!(HANG, "the later one is gone" => server.queue(HOLDERS).is_empty());
+    eventually!(HANG, "the later one has left" => server.queue(HOLDERS).is_empty());
     assert!(is_busy(&writer, options()).await, "the first one holds it");
     drop(first);
 }
 
 #[tokio::test]
-async fn min_hold_and_max_hold_are_those_of_each_task_that_shares() {
+async fn min_hold_and_max_hold_apply_to_each_task_that_shares() {
     let server = RedisServer::start();
     let [locks, writer] = connect_all(&server).await;
     let brief = shared().max_hold(Duration::from_millis(200));
@@ -360,7 +310,7 @@ async fn min_hold_and_max_hold_are_those_of_each_task_that_shares() {
     long.release_held().await;
     let kept = shared().min_hold(SECOND * 30);
     locks.acquire_free("k", kept).await.release_held().await;
-    // The request ends the kept shared lease, and the server keeps the key.
+    // The request ends the share that the process keeps, but the server keeps the key for `min_hold`.
     assert!(is_busy(&writer, options()).await);
     eventually(HANG, "the share is released", async || {
         let left = server.pttl(LOCK).expect("kept");
@@ -391,83 +341,7 @@ async fn leases_of_a_share_are_renewed_and_lost_with_the_share() {
     again.release_held().await;
 }
 
-/// A server must not stand still while it grants a phase to many waiters.
-#[tokio::test]
-async fn two_thousand_readers_are_let_in_by_parts_of_sixty_four() {
-    const READERS: usize = 2_000;
-    let server = RedisServer::start();
-    let [locks, writer] = connect_all(&server).await;
-    let keys = [
-        LOCK,
-        "__lock_core__:clock",
-        "__lock_core__:waiters:lock:k",
-        "__lock_core__:beats:lock:k",
-        HOLDERS,
-        "__lock_core__:seats:lock:k",
-        "__lock_core__:result:lock:k",
-    ];
-    let mut client = redis::Client::open(server.url())
-        .and_then(|client| client.get_connection())
-        .expect("it is up");
-    let [join, renew] = [ACQUIRE, RENEW].map(redis::Script::new);
-    let mut call = |script: &redis::Script, number: usize, more: &[&str]| {
-        let mut call = script.prepare_invoke();
-        for key in keys {
-            call.key(key);
-        }
-        call.arg(format!("lc1:web/{number}:00")).arg(60_000).arg(0);
-        for word in more {
-            call.arg(word);
-        }
-        call.arg(format!("ch {number} 60000 s"));
-        call.invoke::<Value>(&mut client).expect("a reply");
-    };
-    let mut listener = redis::Client::open(server.url())
-        .and_then(|client| client.get_connection())
-        .expect("it is up");
-    let mut listener = listener.as_pubsub();
-    listener.subscribe("__lock_core__:grants:ch").expect("up");
-
-    let guard = locks.acquire_free("k", patient()).await;
-    for number in 1..=READERS {
-        call(&join, number, &["1", "wait"]);
-        // The ttl keeps the entry alive, however slow this test is.
-        let entry = format!("ch {number} 60000 s lc1:web/{number}:00");
-        server.cli(&["ZADD", keys[3], "4000000000000000", &entry]);
-    }
-    let writing = in_queue(&server, &writer, options()).await;
-    guard.release_held().await;
-    let mut tokens = std::collections::BTreeSet::new();
-    let (mut granted, mut in_part) = (0, 0);
-    while granted < READERS {
-        let message: String = listener
-            .get_message()
-            .and_then(|message| message.get_payload())
-            .expect("a grant");
-        let words: Vec<_> = message.split(' ').collect();
-        let (number, token, contended, more) = match words[..] {
-            [number, token, _, contended, _, more, _] => (number, token, contended, more),
-            // With each of its beats, the writer asks holders to let the share go.
-            [_, "yield", ..] => continue,
-            _ => panic!("{message}"),
-        };
-        granted += 1;
-        tokens.insert(token.to_owned());
-        assert_eq!(contended, "1", "{message}");
-        in_part += 1;
-        assert!(in_part <= 64, "{message}: {granted} are granted");
-        if more == "1" {
-            // This is the renewal that the waiter's process would send. A check of the writer also lets a part in.
-            call(&renew, number.parse().expect("a number"), &["0"]);
-            in_part = 0;
-        }
-    }
-    assert_eq!(tokens.len(), 1, "one phase has one token");
-    assert!(!writing.is_finished());
-    writing.abort();
-}
-
-/// Otherwise a program that ends after its last call would keep others from the key for a ttl.
+/// Otherwise a program that ends after its last call would block others for a ttl.
 #[tokio::test]
 async fn the_last_manager_releases_the_shares_that_it_keeps() {
     let server = RedisServer::start();
@@ -484,9 +358,9 @@ async fn the_last_manager_releases_the_shares_that_it_keeps() {
     assert!(!is_busy(&writer, options()).await);
 }
 
-/// The entry in the queue has the ttl of the task that asked first, and keeps it.
+/// The entry in the queue keeps the ttl of the first task, which has left.
 #[tokio::test]
-async fn a_share_lasts_for_the_ttl_of_the_task_that_gets_it() {
+async fn a_share_lasts_for_the_ttl_of_the_task_that_takes_it() {
     let server = RedisServer::start();
     let [locks] = connect_all(&server).await;
     server.cli(&["SET", LOCK, "mine", "NX", "PX", "60000"]);

@@ -7,10 +7,10 @@ use std::{
 
 use lock_tests::{HANG, RedisServer, eventually};
 
-/// Its queue.
+/// The queue of `k`.
 pub(crate) const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
-/// A waiter that never checks its entry. So only a grant by another client gives it the lock.
+/// A waiter that never checks its entry, so it gets the lock only if another client grants it.
 pub(crate) struct Stopped {
     _listener: TcpStream,
 }
@@ -26,7 +26,7 @@ impl Stopped {
         }
     }
 
-    /// Its place is long in the future, so that the entry is recent on a slow machine, too.
+    /// Adds its entry. Its place is far in the future, so that the entry is recent even on a slow machine.
     pub(crate) fn join(server: &RedisServer) {
         let entry = "stopped 1 600000 x lc1:web/1:00";
         server.cli(&["ZADD", QUEUE, "8500000000000000", entry]);

@@ -1,4 +1,4 @@
-//! Every way out of a critical section leaves the lock free, within one round trip, on a real server.
+//! Every way out of a critical section frees the lock, within one round trip, on a real server.
 
 use std::{
     future::pending,
@@ -47,21 +47,11 @@ async fn a_panic_in_the_body_releases() {
 }
 
 #[tokio::test]
-async fn an_aborted_task_releases() {
-    let server = RedisServer::start();
-    let locks = connect(&server.url()).await;
-    let task = tokio::spawn(async move { locks.run("k", options(), |_| pending::<()>()).await });
-    eventually(SOON, "the lock is held", async || is_held(&server)).await;
-    task.abort();
-    becomes_free(&server).await;
-}
-
-#[tokio::test]
 async fn a_future_dropped_while_its_acquire_is_in_flight_leaves_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
-    // The server knows the scripts.
+    // The server knows the scripts afterwards.
     let guard = locks.acquire_free("k", options()).await;
     guard.release_held().await;
     let before = server.calls("evalsha") + server.calls("set");
@@ -87,21 +77,21 @@ async fn a_dropped_acquire_on_a_connection_that_dies_leaves_no_lock() {
     let proxy = Proxy::start(server.port());
     for _ in 0..5 {
         let locks = connect(&proxy.url()).await;
-        // The server knows the scripts from now on.
+        // The server knows the scripts afterwards.
         locks
             .acquire_free("k", options())
             .await
             .release_held()
             .await;
-        // The server takes the lock, and the connection ends with the reply in it.
+        // The server executes the acquire, and the connection ends with the reply in flight.
         proxy.lose(Direction::Replies, Which::every(), After::Reset);
         let mut acquire = Box::pin(locks.acquire("k", options()));
         let taken = eventually(SOON, "the lock is held", async || is_held(&server));
         tokio::select! {
-            _ = &mut acquire => unreachable!("no reply comes through"),
+            _ = &mut acquire => unreachable!("no reply arrives"),
             () = taken => {}
         }
-        // The clean-up after this drop gets no reply until the proxy is healed.
+        // The clean-up after this drop gets no reply until the proxy passes replies again.
         drop(acquire);
         proxy.pass();
         becomes_free(&server).await;
@@ -130,34 +120,11 @@ fn a_runtime_that_is_dropped_with_its_leases_releases_them() {
     lock_tests::eventually_blocking(SOON, "all are free", || server.keys("lock:*").is_empty());
 }
 
-#[test]
-fn a_manager_works_in_a_second_runtime() {
-    let server = RedisServer::start();
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .build()
-            .expect("a runtime without timers")
-    };
-    let first = runtime();
-    let locks = first.block_on(connect(&server.url()));
-    drop(first);
-    let second = runtime();
-    second.block_on(async {
-        let guard = locks.acquire_free("k", options()).await;
-        let busy = locks
-            .acquire("k", options().wait(Duration::from_millis(500)))
-            .await;
-        assert_fails!(busy, LockError::Busy { .. });
-        guard.release_held().await;
-    });
-    assert!(!is_held(&server));
-}
-
 #[tokio::test]
-async fn a_shutdown_releases_what_its_bodies_held() {
+async fn a_shutdown_releases_the_locks_of_its_bodies() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
-    // The server has the lock before the body begins.
+    // The server holds the lock before the body begins.
     let (entered, inside) = tokio::sync::oneshot::channel();
     let running = tokio::spawn({
         let locks = locks.clone();
@@ -190,7 +157,7 @@ async fn a_guard_dropped_outside_any_runtime_releases() {
 }
 
 #[tokio::test]
-async fn a_dropped_release_goes_on() {
+async fn a_dropped_release_continues() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     for _ in 0..50 {
@@ -227,7 +194,7 @@ async fn a_lease_that_is_lost_drops_the_body() {
     assert_eq!(
         server.get("lock:k").as_deref(),
         Some("another's"),
-        "the other's lock is left alone"
+        "the lock of the other client is left alone"
     );
 }
 
@@ -248,29 +215,33 @@ async fn a_body_that_blocks_its_thread_for_longer_than_the_ttl_keeps_its_lease()
     assert!(!is_held(&server));
 }
 
-/// A renewal may be in flight behind the release, and so may a copy of the acquire.
+/// A renewal may be in flight after the release, and so may a repeated acquire.
 #[tokio::test]
-async fn a_lock_that_min_hold_keeps_is_not_prolonged_by_what_comes_behind_its_release() {
+async fn a_lock_that_min_hold_keeps_is_not_prolonged_by_requests_after_its_release() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let options = options().min_hold(Duration::from_secs(20));
     let body = async |_| server.get("lock:k");
     let held = locks.run("k", options, body).await.expect("free");
     let kept = server.get("lock:k").expect("it is kept");
-    assert_ne!(held.expect("it is held"), kept, "no owner token any more");
+    assert_ne!(
+        held.expect("it is held"),
+        kept,
+        "it is no longer the owner token"
+    );
     let seen = locks
         .inspect("k")
         .await
-        .expect("it answers")
+        .expect("a reply")
         .expect("it is kept");
     assert!(seen.remaining.expect("an expiry") <= Duration::from_secs(20));
     assert!(matches!(seen.holder, Holder::Ours(_)), "{seen:?}");
 }
 
-/// The lease ran out while the server was out of reach. An operator may have freed the lock since, or another process may have
-/// had its turn: the server cannot tell which.
+/// The lease expired while the server was out of reach. An operator may have freed the lock since, or another process may have
+/// had its turn, and the server cannot tell which.
 #[tokio::test]
-async fn what_an_operator_frees_in_an_outage_is_not_taken_again_for_min_hold() {
+async fn a_lock_that_an_operator_frees_in_an_outage_is_not_taken_again_for_min_hold() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let locks = connect(&proxy.url()).await;
@@ -291,7 +262,7 @@ async fn what_an_operator_frees_in_an_outage_is_not_taken_again_for_min_hold() {
     assert!(!is_held(&server));
 }
 
-/// Follows the advice in the documentation of `min_hold` for a time that matters in an outage, too.
+/// This is the advice in the documentation of `min_hold` for outages.
 #[tokio::test]
 async fn a_ttl_longer_than_min_hold_keeps_the_lock_through_an_outage() {
     let server = RedisServer::start();

@@ -540,7 +540,7 @@ async fn a_user_without_scripts_gets_one_warning_about_the_missing_queue() {
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     eventually!(HANG, "it is connected again" => locks.check().await.is_ok());
     assert_eq!(warned(), 1, "not repeated on a new connection");
-    // If a right for locks without scripts is missing, too, the error names both ways to go on.
+    // If a right for locks without scripts is missing, too, the error names the right for each of the two.
     server.cli(&["ACL", "SETUSER", "user", "-watch"]);
     let reported = reported(&url, &[&server]).await;
     assert!(names(&reported, "+evalsha"), "{reported}");
