@@ -17,7 +17,6 @@ const CLOCK: &str = "__lock_core__:clock";
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 const BEATS: &str = "__lock_core__:beats:lock:k";
 const HOLDERS: &str = "__lock_core__:holders:lock:k";
-const PERMITS: &str = "__lock_core__:seats:lock:k";
 
 const TTL: Duration = Duration::from_millis(1500);
 
