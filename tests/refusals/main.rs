@@ -5,5 +5,6 @@
 mod bad_input;
 mod odd_servers;
 mod rights;
+mod server_texts;
 mod texts;
 mod tls;

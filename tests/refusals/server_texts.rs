@@ -1,0 +1,219 @@
+//! The error texts of connections, and of what servers answer, with the situations that provoke them.
+//!
+//! `in_process/texts.rs` says what these tables are for. PLACE stands for the address of the server.
+
+use std::time::Duration;
+
+use lock_core::{LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, Cluster, FakeServer, HANG, RedisServer, Refuses, Reply, StandIn, connect,
+    options,
+    texts::{compare, refused},
+};
+use tokio::time::timeout;
+
+/// Returns the text of the error with which connecting fails.
+async fn connecting(url: &str) -> String {
+    let connecting = LockManager::builder()
+        .connect_timeout(Duration::from_millis(500))
+        .command_timeout(Duration::from_millis(500))
+        .connect(url);
+    let text = refused(timeout(HANG, connecting).await.expect("no hang"));
+    text.replace(place(url), "PLACE")
+}
+
+/// Returns the host and the port of a url.
+fn place(url: &str) -> &str {
+    let (_, rest) = url.split_once("://").expect("a url");
+    let place = rest.split('/').next().expect("a place");
+    place.rsplit('@').next().expect("a place")
+}
+
+/// Returns the text for a server that answers everything with this error.
+async fn refusing(error: &str) -> String {
+    connecting(&FakeServer::error(error).url()).await
+}
+
+/// Returns the text for a server without RESP3 that gives this answer to scripts.
+async fn answering_scripts(answer: &'static str) -> String {
+    let server = FakeServer::start(move |request| match request[0].as_str() {
+        "PING" => Reply::pong(request),
+        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
+        // Each connection tests if scripts can be run.
+        "EVALSHA" if request[3] == "__lock_core__:check" => Reply::line(":1"),
+        "EVALSHA" => Reply::line(answer),
+        _ => Reply::line("+OK"),
+    });
+    connecting(&server.url()).await
+}
+
+#[tokio::test]
+async fn refused_connections() {
+    let gone = RedisServer::start();
+    let nobody = gone.url();
+    drop(gone);
+    let cluster = Cluster::start();
+    let protected = RedisServer::builder().password("correct").start();
+    let replica = RedisServer::start();
+    replica.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    let server = RedisServer::start();
+    let shards = StandIn::start(server.port(), Refuses::OtherSlots);
+    let active = StandIn::start(server.port(), Refuses::Nothing);
+    compare(&[
+        (
+            "a port on which nobody listens",
+            connecting(&nobody).await,
+            "the lock backend is unavailable: cannot connect to redis://PLACE: Connection refused (os error 111)",
+        ),
+        (
+            "a server that never answers",
+            connecting(&FakeServer::silent().url()).await,
+            "the lock backend is unavailable: no connection to redis://PLACE within 500ms",
+        ),
+        (
+            "a server that closes the connection",
+            connecting(&FakeServer::start(|_| Reply::HangUp).url()).await,
+            "the lock backend is unavailable: cannot connect to redis://PLACE: the server closed the connection; a port \
+             for TLS has a `rediss://` url",
+        ),
+        (
+            "a server of another protocol",
+            connecting(&FakeServer::http().url()).await,
+            "redis://PLACE does not speak the Redis protocol: is it the right port?",
+        ),
+        (
+            "a missing password",
+            connecting(&format!("redis://127.0.0.1:{}", protected.port())).await,
+            "redis://PLACE refuses the user or password: put them into the url, as in `redis://user:password@host`, \
+             percent-encoded",
+        ),
+        (
+            "a password for a server without one",
+            refusing("ERR AUTH <password> called without any password configured for the default user").await,
+            "redis://PLACE has no password, but the url gives one: remove it from the url",
+        ),
+        (
+            "a database that does not exist",
+            connecting(&format!("redis://127.0.0.1:{}/99", server.port())).await,
+            "redis://PLACE/99 refuses the connection: ERR DB index is out of range",
+        ),
+        (
+            "a server that loads its data",
+            refusing("LOADING Redis is loading the dataset in memory").await,
+            "the lock backend is unavailable: redis://PLACE refuses connections: LOADING Redis is loading the dataset in \
+             memory",
+        ),
+        (
+            "a user without rights",
+            refusing("NOPERM this user has no permissions to run the 'hello' command").await,
+            "this user of redis://PLACE lacks rights that locks need (without `+eval +evalsha`: redis://PLACE refuses the \
+             connection: NOPERM this user has no permissions to run the 'hello' command): grant it the rights that the \
+             section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)",
+        ),
+        (
+            "a node of a cluster",
+            connecting(&cluster.nodes()[0].url()).await,
+            "redis://PLACE is a node of a cluster: write `redis+cluster://host:port,host2:port`",
+        ),
+        (
+            "a replica",
+            connecting(&replica.url()).await,
+            "the lock backend is unavailable: redis://PLACE is a replica of 127.0.0.1:1: connect to the primary, or to \
+             sentinels by `redis+sentinel://`",
+        ),
+        (
+            "an active replica",
+            connecting(&active.url()).await,
+            "redis://PLACE is an active replica: two servers accept writes, and the last one wins, so two clients can hold \
+             one lock; use a server without `active-replica`",
+        ),
+        (
+            "several shards behind one endpoint",
+            connecting(&shards.url()).await,
+            "this server is an endpoint in front of several shards (CROSSSLOT Keys in request don't hash to the same \
+             slot): add `?sharded=true` to its url, unless it is there already, or switch its database to the OSS cluster \
+             policy and write `redis+cluster://`",
+        ),
+        (
+            "a server without streams",
+            answering_scripts("*2\r\n$4\r\nXADD\r\n+Unknown Redis command called from script").await,
+            "redis://PLACE has no streams (`XADD`), which fencing tokens are taken from: use Redis 6.2 or later, Valkey, \
+             or a server that has streams",
+        ),
+        (
+            "a server without a command of the scripts",
+            answering_scripts("*2\r\n$7\r\nZPOPMIN\r\n+Unknown Redis command called from script").await,
+            "redis://PLACE cannot keep locks: it has no `ZPOPMIN` (Unknown Redis command called from script); use Redis \
+             6.2 or later, or Valkey",
+        ),
+        (
+            "a user without a right of the scripts",
+            answering_scripts(
+                "*2\r\n$7\r\nPUBLISH\r\n+ACL failure in script: User alice has no permissions to run the 'publish' \
+                 command",
+            )
+            .await,
+            "this user of redis://PLACE lacks rights that locks need (scripts need `+publish &__lock_core__:grants:*`: ACL \
+             failure in script: User alice has no permissions to run the 'publish' command): grant it the rights that the \
+             section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)",
+        ),
+    ]);
+}
+
+#[tokio::test]
+async fn refused_requests() {
+    let server = RedisServer::start();
+    server.cli(&["RPUSH", "lock:list", "precious"]);
+    let locks = connect(&server.url()).await;
+    let _permit = locks.acquire_free("permits", options().permits(2)).await;
+    let tried = async |key: &str, options: LockOptions| {
+        refused(locks.acquire(key, options.no_wait()).await)
+    };
+    let list = tried("list", options()).await;
+    let mode = tried("permits", options().shared()).await;
+    server.cli(&["SET", "__lock_core__:clock", "mine"]);
+    let clock = tried("clock", options()).await;
+    server.cli(&["DEL", "__lock_core__:clock"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let full = tried("full", options()).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let odd = FakeServer::start(|request| match request[0].as_str() {
+        "PING" => Reply::pong(request),
+        "HELLO" => Reply::line("-ERR unknown command 'HELLO'"),
+        _ => Reply::line("+nonsense"),
+    });
+    let odd = connect(&odd.url()).await;
+    let odd = refused(odd.acquire("odd", options().no_wait()).await);
+    compare(&[
+        (
+            "a key of another type",
+            list,
+            "the lock `list` cannot be used: the key holds something that is not a lock: choose another key or prefix",
+        ),
+        (
+            "a lock in another mode",
+            mode,
+            "the lock `permits` cannot be used: it is held or waited for in another mode: lock a key with permits \
+             everywhere, or nowhere",
+        ),
+        (
+            "a key of another type in the place of the fencing clock",
+            clock,
+            "the lock `clock` is unavailable: no usable reply from the backend: ERR no fencing token can be given: \
+             __lock_core__:clock is not a fencing clock, so another client must have written it. Run: DEL \
+             __lock_core__:clock",
+        ),
+        (
+            "a full server",
+            full,
+            "the lock `full` is unavailable: no usable reply from the backend: OOM command not allowed when used memory > \
+             'maxmemory'.",
+        ),
+        (
+            "a reply that does not fit the request",
+            odd,
+            "the lock `odd` is unavailable: no usable reply from the backend: the server's reply to an acquire has the \
+             wrong form",
+        ),
+    ]);
+}
