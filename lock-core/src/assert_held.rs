@@ -1,18 +1,20 @@
-//! The macro `assert_held!`, and the way it reads a literal.
+//! The macro `assert_held!`, and how it reads a literal.
 
 use crate::{driver::reentry::holds, key::IntoLockKey};
 
-/// Panics unless the running task is in a body that holds the key. For functions that rely on their caller's lock.
+/// Panics unless the running task is in a body that holds the key. Use it in functions that rely on their caller's lock.
 ///
-/// A string literal is a template, as in the attribute and in `key!`: it may use each variable in scope. Any other expression
-/// is the exact key, as for [`LockManager::acquire`](crate::manager::LockManager::acquire). Neither a guard without a body
-/// counts, nor a lease that is lost.
+/// A string literal is a template, as in the attribute and in `key!`, and may use any variable in scope. Any other
+/// expression is the exact key, as for [`LockManager::acquire`](crate::manager::LockManager::acquire). A guard without a
+/// body does not count, and neither does a lease that is lost.
 ///
 /// Templates need the feature `macros`. Without it, a literal with braces does not compile.
 ///
 /// # Panics
 ///
-/// If the key is not held.
+/// Panics if the key is not held.
+///
+/// # Examples
 ///
 /// ```
 /// # #[cfg(feature = "macros")]
@@ -40,11 +42,11 @@ macro_rules! assert_held {
     };
 }
 
-/// The expansion of the macro.
+/// The function that the macro calls.
 ///
 /// # Panics
 ///
-/// If the key is not held.
+/// Panics if the key is not held.
 #[track_caller]
 pub fn assert_holds(key: impl IntoLockKey) {
     let key = key.into_lock_key();
@@ -54,7 +56,7 @@ pub fn assert_holds(key: impl IntoLockKey) {
 #[doc(hidden)]
 pub use crate::__key_of_literal as key_of_literal;
 
-/// Reads a literal, which is a template everywhere.
+/// Reads a literal as a template.
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 #[macro_export]
@@ -64,13 +66,13 @@ macro_rules! __key_of_literal {
     };
 }
 
-/// Reads a literal. Without the macro that reads templates, it is a text without braces.
+/// Reads a literal as plain text. Without the macro for templates, it must not contain braces.
 #[cfg(not(feature = "macros"))]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __key_of_literal {
     ($text:literal) => {{
-        // The panic is here, so that the compiler points at the user's call.
+        // The assertion is part of the expansion, so that the compiler points at the user's call.
         const _: () = assert!(
             $crate::__private::has_no_braces($text),
             "a literal with braces is a template, which needs the feature `macros` of lock-core"

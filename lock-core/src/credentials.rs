@@ -1,10 +1,10 @@
-//! Users and passwords for servers: fixed, or from a provider that is asked for each connection.
+//! Users and passwords for servers: fixed ones, or those of a provider that is asked for each connection.
 
 use std::{any::Any, error::Error, fmt, future::Future, pin::Pin, time::Duration};
 
 /// A user and a password for a server, and for how long they are valid.
 ///
-/// It is itself a [`CredentialsProvider`], one that always returns the same credentials.
+/// This type is itself a [`CredentialsProvider`], which always returns the same credentials.
 ///
 /// # Examples
 ///
@@ -38,11 +38,12 @@ impl Credentials {
         }
     }
 
-    /// Sets for how long the credentials are valid, counted from when the provider returns them. Defaults to forever.
+    /// Sets how long the credentials are valid, counted from when the provider returns them.
     ///
-    /// When four fifths of this time have passed, an open connection is authenticated anew with the next credentials. If the
-    /// time is too short, the provider and the server are asked more often than necessary, at most once a second. If it is too
-    /// long, a server that enforces the end closes the connection, and the next connection has to be made with new credentials.
+    /// After four fifths of this time, an open connection is authenticated again, with the provider's next credentials. If
+    /// the time is too short, the provider and the server are asked more often than necessary, but at most once a second.
+    /// If it is too long, a server that enforces the expiry closes the connection, and a new one has to be made. Defaults
+    /// to forever.
     pub fn valid_for(mut self, span: Duration) -> Self {
         self.valid_for = Some(span);
         self
@@ -62,24 +63,24 @@ impl fmt::Debug for Credentials {
 pub type CredentialsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 
-/// Provides the credentials for each connection: for passwords that rotate, and for tokens of an identity service.
+/// Provides the credentials for each connection, such as passwords that rotate, or tokens of an identity service.
 ///
-/// Implemented by closures that return a future of them, and by [`Credentials`], which never change.
+/// Implemented by closures that return a future of [`Credentials`], and by `Credentials` themselves, which never change.
 ///
-/// The provider is asked anew for each connection, and again before the credentials of an open connection expire. It runs on
-/// the manager's thread, inside a tokio runtime with timers and sockets, and must not block. Its time-out is that of a
-/// connection (`connect_timeout`). If there is no reply in time, or the reply is an error, the failure is logged, and the
+/// The provider is asked for each connection, and again before the credentials of an open connection expire. It runs on the
+/// manager's thread, inside a tokio runtime with timers and sockets, and must not block. Its time-out is that of a
+/// connection (`connect_timeout`). If it does not reply in time, or replies with an error, the failure is logged, and the
 /// provider is asked again. No lease is lost by this while the old connection works. Without a connection, locks are
-/// [`LockError::Unavailable`](crate::error::LockError::Unavailable) until the provider answers.
+/// [`LockError::Unavailable`](crate::error::LockError::Unavailable) until the provider replies.
 ///
-/// A server may refuse what the provider returned, such as a token that has just expired. The provider is then asked again: up
-/// to three times within a second, and with each later connection. In the meantime, acquires wait or return `Unavailable`. With
-/// fixed [`Credentials`], a refusal while connecting is [`LockError::Invalid`](crate::error::LockError::Invalid).
+/// A server may refuse the credentials, for example a token that has just expired. The provider is then asked again: up to
+/// three times within a second, and with each later connection. In the meantime, acquires wait or return `Unavailable`.
+/// With fixed [`Credentials`], a refusal while connecting is [`LockError::Invalid`](crate::error::LockError::Invalid).
 ///
 /// # Examples
 ///
-/// Tokens of a cloud's identity service, such as AWS IAM or Azure Entra. The service's own crate makes the
-/// token; nothing here depends on it.
+/// A provider of tokens from a cloud's identity service, such as AWS IAM or Azure Entra. The token comes from the service's
+/// own crate, on which `lock-core` does not depend.
 ///
 /// ```no_run
 /// # async fn token_of_the_identity_service() -> Result<String, std::io::Error> { unimplemented!() }
@@ -101,11 +102,12 @@ pub trait CredentialsProvider: Any + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever the provider's source returns. It is logged, and must contain no secret.
+    /// Returns any error of the provider. It is logged, so it must not contain a secret.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped if it takes longer than a connection may take. The provider is then asked again.
+    /// The future is dropped if it takes longer than `connect_timeout`, so it must be safe to cancel. The provider is then
+    /// asked again.
     fn credentials(&self) -> CredentialsFuture<'_>;
 }
 
@@ -127,7 +129,7 @@ where
     }
 }
 
-/// Returns `true` if the provider always returns the same credentials, so that asking again after a refusal is of no use.
+/// Returns `true` if the provider always returns the same credentials, which makes it useless to ask again after a refusal.
 pub(crate) fn is_fixed(provider: &dyn CredentialsProvider) -> bool {
     (provider as &dyn Any).is::<Credentials>()
 }
@@ -138,7 +140,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns the credentials of a provider that answers at once.
+    /// Returns the credentials of a provider that replies at its first poll.
     pub(crate) fn given(provider: &dyn CredentialsProvider) -> Credentials {
         let mut reply = provider.credentials();
         match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -8,7 +8,7 @@ use crate::key::LockKey;
 ///
 /// | variant | means | a caller would |
 /// | --- | --- | --- |
-/// | [`Busy`](Self::Busy) | another holder has it: normal | answer 409, or try again later |
+/// | [`Busy`](Self::Busy) | another holder has it, which is normal | answer 409, or try again later |
 /// | [`Lost`](Self::Lost) | this process held it, but no longer does | stop, and undo or re-check what was done |
 /// | [`Unavailable`](Self::Unavailable) | the backend did not reply or cannot serve; the state is unknown | answer 503 |
 /// | [`Invalid`](Self::Invalid) | the request itself is wrong | fix the program or its configuration |
@@ -16,8 +16,11 @@ use crate::key::LockKey;
 ///
 /// No variant prints an owner token or a password.
 ///
-/// An error type of an application keeps the `LockError`, so that its response has the status and `Retry-After`. [Web
-/// frameworks](crate::guide::web#an-error-type-of-your-own) shows the rest for axum, actix and `anyhow`:
+/// # Examples
+///
+/// An application's own error type should keep the `LockError`, so that its response has the right status and
+/// `Retry-After`. [Web frameworks](crate::guide::web#an-error-type-of-your-own) shows the rest for axum, actix and
+/// `anyhow`.
 ///
 /// ```
 /// # use lock_core::LockError;
@@ -36,14 +39,14 @@ use crate::key::LockKey;
 pub enum LockError {
     /// Another holder has the lock, or other waiters are ahead of this one.
     ///
-    /// If the task already holds another key, the message suggests acquiring both in one list, because tasks that take one lock
-    /// inside another may wait for each other forever.
+    /// If the task already holds another key, the message suggests acquiring both in one list, because tasks that acquire
+    /// one lock inside another may wait for each other forever.
     #[non_exhaustive]
     Busy {
         /// The key that is locked.
         key: LockKey,
-        /// When to try again: see [`LockError::retry_after`]. `None` if the holder's lease never ends by itself, because
-        /// another client took the key without an expiry. Only
+        /// How long to wait before another try: see [`LockError::retry_after`]. `None` if the holder's lease never ends by
+        /// itself, because another client took the key without an expiry. Only
         /// [`LockManager::force_release`](crate::manager::LockManager::force_release) frees such a lock.
         retry_after: Option<Duration>,
         /// The holder, as far as the call knew without an extra request.
@@ -58,19 +61,19 @@ pub enum LockError {
         key: LockKey,
         /// How it ended.
         reason: LeaseLost,
-        /// Why the lease was not renewed: the last failure of a backend that did not reply.
+        /// The last failure of the backend, if it is the reason why the lease was not renewed.
         failure: Option<Arc<str>>,
     },
     /// The backend did not reply, or replied that it cannot serve requests now. It is unknown whether the lock is free.
     Unavailable {
-        /// The key that was to be locked; `None` where no key is involved, as while connecting.
+        /// The key that was to be locked; `None` if no key was involved, as while connecting.
         key: Option<LockKey>,
         /// The error that the backend or the connection reported.
         source: Arc<dyn Error + Send + Sync>,
     },
     /// The request cannot succeed as it is: a value or a url is wrong, or the key holds something that is not a lock.
     Invalid {
-        /// The key that was to be locked; `None` where no key is involved.
+        /// The key that was to be locked; `None` if no key was involved.
         key: Option<LockKey>,
         /// The mistake, and what to write instead.
         reason: Arc<str>,
@@ -79,27 +82,27 @@ pub enum LockError {
     /// [`LockManager::run_once`](crate::manager::LockManager::run_once). The body does not run again.
     #[non_exhaustive]
     Repeated {
-        /// The key of the run.
+        /// The key under which the body has run.
         key: LockKey,
         /// Why there is no result for this caller.
         reason: Repeat,
     },
-    /// There is no manager: neither `locks = …`, nor [`with_locks`](crate::manager::default_manager::with_locks), nor
-    /// [`set_global`](crate::manager::default_manager::set_global).
+    /// There is no manager: none was given by `locks = …`, by [`with_locks`](crate::manager::default_manager::with_locks),
+    /// or by [`set_global`](crate::manager::default_manager::set_global).
     ///
-    /// `with_locks` gives a manager to one task. A task that is spawned inside does not inherit it: wrap the spawned future in
-    /// `with_locks`, too.
+    /// `with_locks` gives a manager to one task. A task that is spawned inside does not inherit it, so wrap the spawned
+    /// future in `with_locks`, too.
     NotConfigured,
 }
 
 /// The shortest and the longest pause before another try.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// The pause after a request failed because of an outage.
+/// The pause after a request has failed because of an outage.
 const PAUSE_IN_AN_OUTAGE: Duration = Duration::from_secs(5);
 
-/// Rounds to whole seconds, since a header has no fraction: up, so that the caller does not try again too early, and never to
-/// zero, which would cause a busy loop.
+/// Rounds to whole seconds, because the header has no fractions. Rounds up, because a caller should not retry too early,
+/// and never to zero, which would cause a busy loop.
 fn pause(expected: Duration) -> Duration {
     let (least, longest) = PAUSES;
     let begun = u64::from(expected.subsec_nanos() > 0);
@@ -129,7 +132,7 @@ impl LockError {
         }
     }
 
-    /// Returns whether another holder has the lock, which is the one failure that is part of normal operation.
+    /// Returns `true` if another holder has the lock, the only failure that is part of normal operation.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. })
@@ -140,11 +143,11 @@ impl LockError {
     ///
     /// | variant | pause | because |
     /// | --- | --- | --- |
-    /// | [`Busy`](Self::Busy) | how long this process recently held keys of the template, else the time that the lease has left; 1 s to 10 s | a renewed lease lasts as long as its holder lives, so the time it has left says little |
-    /// | [`Busy`](Self::Busy) without an expiry | `None` | only an operator frees the lock |
+    /// | [`Busy`](Self::Busy) | how long this process recently held keys of the template, or if it held none, the time that the lease has left; 1 s to 10 s | a renewed lease lasts as long as its holder lives, so the time it has left says little |
+    /// | [`Busy`](Self::Busy) without an expiry | `None` | only an operator can free the lock |
     /// | [`Lost`](Self::Lost) | 1 s | the lock is probably free, and the work may be half done |
-    /// | [`Unavailable`](Self::Unavailable) | 5 s | an outage takes a while, and all callers return at once |
-    /// | [`Invalid`](Self::Invalid), [`NotConfigured`](Self::NotConfigured) | `None` | the same request fails each time |
+    /// | [`Unavailable`](Self::Unavailable) | 5 s | an outage takes a while, and all callers come back at once |
+    /// | [`Invalid`](Self::Invalid), [`Repeated`](Self::Repeated), [`NotConfigured`](Self::NotConfigured) | `None` | the same request fails each time |
     ///
     /// # Examples
     ///
@@ -173,7 +176,7 @@ impl LockError {
         }
     }
 
-    /// `left` is the time that the holder's lease has left; `None` if it has no expiry.
+    /// Creates a busy error. `left` is the time that the holder's lease has left, or `None` if it has no expiry.
     pub(crate) fn busy(key: &LockKey, left: Option<Duration>, known: KnownHolder) -> Self {
         Self::Busy {
             key: key.clone(),
@@ -183,7 +186,7 @@ impl LockError {
         }
     }
 
-    /// Adds to a busy error another key that the task holds.
+    /// Records in a busy error that the task already holds another key.
     pub(crate) fn beside(mut self, held: impl FnOnce(&LockKey) -> Option<LockKey>) -> Self {
         if let Self::Busy { key, beside, .. } = &mut self {
             *beside = held(key);
@@ -191,7 +194,7 @@ impl LockError {
         self
     }
 
-    /// `failure` is the last failure of the backend, if it does not reply.
+    /// Creates a lost error. `failure` is the last failure of a backend that does not reply.
     pub(crate) fn lost(key: &LockKey, reason: LeaseLost, failure: Option<Arc<str>>) -> Self {
         Self::Lost {
             key: key.clone(),
@@ -214,7 +217,7 @@ impl LockError {
         }
     }
 
-    /// Returns whether this error has already been logged or counted.
+    /// Returns `true` if this error has already been logged and counted.
     #[cfg(any(feature = "http", feature = "actix", feature = "tonic"))]
     pub(crate) fn is_logged(&self) -> bool {
         matches!(self, Self::Unavailable { source, .. } if source.is::<LoggedSource>())
@@ -303,7 +306,7 @@ pub(crate) struct KnownHolder {
     pub(crate) typical_hold: Option<Duration>,
 }
 
-/// The source of an error that has already been logged. It formats exactly like the source inside.
+/// The source of an error that has already been logged. It is formatted exactly like the source inside.
 struct LoggedSource(Arc<dyn Error + Send + Sync>);
 
 impl fmt::Debug for LoggedSource {
@@ -328,13 +331,14 @@ impl Error for LoggedSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldBy {
-    /// The task that made the request, for this long. Waiting would mean to wait for itself.
+    /// The task that made the request, which has held the lock for this long. It would wait for itself.
     ThisTask(Duration),
     /// Another branch of the body that made the request: a call with the same key that runs concurrently, as with `join!`.
     ThisBody,
-    /// Another task of this process, for this long.
+    /// Another task of this process, which has held the lock for this long.
     ThisProcess(Duration),
-    /// Another process with this library: its [label](crate::manager::builder::LockManagerBuilder::label), or its host and process id.
+    /// Another process that uses this library: its [label](crate::manager::builder::LockManagerBuilder::label), or its host
+    /// and process id.
     OtherProcess(Arc<str>),
 }
 
@@ -361,7 +365,7 @@ impl fmt::Display for HeldBy {
 pub enum Repeat {
     /// The result belongs to a request with a different fingerprint.
     OtherRequest,
-    /// The result was not stored: it is larger than 64 KiB, or is a response whose body was not complete.
+    /// The result was not stored, because it is larger than 64 KiB, or is a response whose body was incomplete.
     NotKept,
 }
 
@@ -374,7 +378,7 @@ impl fmt::Display for Repeat {
     }
 }
 
-/// For interfaces that accept only I/O errors, such as the body of a response.
+/// Wraps a lock error for interfaces that accept only I/O errors, such as the body of a response.
 impl From<LockError> for io::Error {
     fn from(error: LockError) -> Self {
         Self::other(error)
@@ -392,8 +396,32 @@ impl Error for LockError {
 
 /// Converts a lock failure into the return value of an annotated function.
 ///
-/// Implemented for `Result<T, E>` where `E: From<LockError>`, and, with the feature of a web framework, for its response types.
-/// For a return type of your own, implement it, or give the attribute `on_error = …`.
+/// Implemented for `Result<T, E>` where `E: From<LockError>`, and, with the feature of a web framework, for its response
+/// types. For a return type of your own, implement it, or give the attribute `on_error = …`.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{FromLockError, LockError};
+///
+/// enum Outcome {
+///     Done,
+///     TryAgain,
+/// }
+///
+/// impl FromLockError for Outcome {
+///     fn from_lock_error(_error: LockError) -> Self {
+///         Self::TryAgain
+///     }
+/// }
+/// # #[cfg(feature = "macros")] {
+///
+/// #[lock_core::distributed_lock(key = "report")]
+/// async fn report() -> Outcome {
+///     Outcome::Done
+/// }
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot represent a lock failure",
     label = "this return type cannot report that the lock was not acquired",
@@ -408,8 +436,8 @@ pub trait FromLockError: Sized {
     /// Converts the failure.
     fn from_lock_error(error: LockError) -> Self;
 
-    // Exists for the attribute: clippy warns about a closure with a large error, and the compiler reports a mismatched path
-    // twice.
+    // The attribute's code calls this function, because clippy would warn about a closure that takes a large error, and the
+    // compiler would report a mismatched path twice.
     #[doc(hidden)]
     #[must_use]
     fn __conversion() -> fn(LockError) -> Self {
@@ -424,14 +452,27 @@ impl<T, E: From<LockError>> FromLockError for Result<T, E> {
     }
 }
 
-/// A return type that can express "it did not run", for `on_busy = skip`.
+/// A return type that can express that the body did not run, for `on_busy = skip`.
+///
+/// # Examples
+///
+/// ```
+/// # #[cfg(feature = "macros")] {
+/// use lock_core::{LockError, distributed_lock};
+///
+/// #[distributed_lock(key = "nightly-report", on_busy = skip)]
+/// async fn report() -> Result<Option<usize>, LockError> {
+///     Ok(Some(42)) // `Ok(None)` if another process runs the report
+/// }
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot express that the body was skipped",
     label = "`on_busy = skip` needs `()`, `Option<_>`, or a `Result` of one of them",
     note = "return `Option<_>`, or `Result<Option<_>, _>`, and get `None` when the lock is busy"
 )]
 pub trait Skipped: Sized {
-    /// Returns the value which says that the body did not run.
+    /// Returns the value of a call whose body did not run.
     fn skipped() -> Self;
 }
 
@@ -452,22 +493,22 @@ impl<T: Skipped, E> Skipped for Result<T, E> {
     }
 }
 
-/// The way in which a lease ended.
+/// The reason why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseLost {
     /// It was not renewed in time, because the network or the server failed, this process was stopped, or renewal is off.
     Expired,
-    /// The server said that the key is gone or has another holder. It was deleted, evicted or released by force, or the server lost
-    /// its data.
+    /// The server said that the key is gone or has another holder. The key was deleted, evicted or released by force, or
+    /// the server lost its data.
     TakenAway,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
-    /// [`LockManager::shutdown`](crate::manager::LockManager::shutdown) ended it at its deadline.
+    /// [`LockManager::shutdown`](crate::manager::LockManager::shutdown) reached its deadline, and ended the lease.
     Shutdown,
-    /// Another key that was acquired in the same call was lost, and this one with it.
+    /// Another key that was acquired in the same call was lost, and this key with it.
     OtherKey,
-    /// It was released by its own guard. Only a clone that outlives the guard can see this.
+    /// It was released by its own guard. Only a clone of the lease that outlives the guard can see this.
     Released,
 }
 
@@ -520,14 +561,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_in_whole_seconds_rounded_up_and_1_to_10() {
+    fn a_pause_is_rounded_up_to_whole_seconds_between_1_and_10() {
         let key = LockKey::new("k");
         let after = |left| {
             let error = LockError::busy(&key, left, KnownHolder::default());
             let LockError::Busy { retry_after, .. } = error else {
                 panic!("not busy: {error:?}");
             };
-            assert_eq!(error.retry_after(), retry_after, "one number");
+            assert_eq!(
+                error.retry_after(),
+                retry_after,
+                "the field and the method agree"
+            );
             retry_after.map(|pause| pause.as_millis())
         };
         assert_eq!(after(None), None);
@@ -566,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_pass_by_themselves_have_a_retry_after() {
+    fn only_temporary_failures_have_a_retry_after() {
         let key = LockKey::new("k");
         let lost = LockError::lost(&key, LeaseLost::Expired, None);
         let seconds = |error: LockError| error.retry_after().map(|pause| pause.as_secs());

@@ -1,8 +1,8 @@
-//! The reasons why a request has no reply, or none that can be used.
+//! The failure of a request to a backend.
 
 use std::{error::Error, sync::Arc};
 
-/// The reason why there is no reply, or none that can be used.
+/// The reason why a request has no usable reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// No reply arrived, so it is unknown whether the request was executed.
@@ -18,11 +18,11 @@ pub(crate) enum Failure {
     Invalid(Arc<str>),
 }
 
-/// The cause behind a failure, for the user's log.
+/// The cause of a failure, for the user's log.
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
-    /// There is no connection, or none that accepts more requests.
+    /// Creates the failure of a request that was not sent: no connection exists, or accepts more requests.
     pub(crate) fn not_now(message: impl Into<String>) -> Self {
         Self::NotNow(source(message.into()))
     }
@@ -35,12 +35,12 @@ impl Failure {
         Self::LostVote(source(message.into()))
     }
 
-    /// A retry cannot succeed.
+    /// Creates the failure of a request that would be refused again.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::Refused(source(message.into()))
     }
 
-    /// Converts the failure of a request that was executed in part.
+    /// Converts the failure of one step of a request whose other steps were executed, so that its outcome is unknown.
     pub(crate) fn executed_in_part(self) -> Self {
         Self::NoReply(self.into_source())
     }

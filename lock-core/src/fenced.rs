@@ -1,35 +1,36 @@
 //! The store's side of a fencing token: how to refuse a holder that was paused beyond the end of its lease.
 //!
-//! A store remembers, for each resource, the largest [`Fence`] that it was shown, and refuses smaller ones. Refusing them only
-//! when writing is not enough: a paused holder may read, then the next holder reads, and if the paused holder writes first, its
-//! token is still the largest that wrote. Its change is lost when the next holder writes. So a holder *announces* its fence
-//! before it reads, and its write is refused if another fence has been announced since.
+//! A store remembers the largest [`Fence`] that it has seen for each resource, and refuses smaller ones. It is not enough
+//! to check only writes: if a holder is paused after it has read, the next holder may read too. If the paused holder then
+//! writes first, no larger token has written yet, so its write is accepted, and lost when the next holder writes. Therefore
+//! a holder *announces* its fence before it reads, and its write is refused if another fence has been announced since.
 //!
-//! For SQLite and PostgreSQL, with the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and `fencing_holder BIGINT NOT NULL DEFAULT 0`
-//! in the table `account`, and one row for each resource, which must exist:
+//! For SQLite and PostgreSQL, with the columns `fencing_token BIGINT NOT NULL DEFAULT 0` and
+//! `fencing_holder BIGINT NOT NULL DEFAULT 0` in the table `account`, and one row for each resource, which must exist:
 //!
 //! ```sql
-//! -- Announce. If no row was changed, a later holder was here: stop.
+//! -- Announce. If no row was changed, a later holder has been announced: stop.
 //! UPDATE account SET fencing_token = $2, fencing_holder = $3
 //!     WHERE id = $1 AND (fencing_token < $2 OR fencing_token = $2 AND fencing_holder = $3);
 //! -- Read.
 //! SELECT balance FROM account WHERE id = $1;
-//! -- Write. If no row was changed, a later holder has been announced, and nothing happened.
+//! -- Write. If no row was changed, a later holder has been announced, and nothing was written.
 //! UPDATE account SET balance = $4 WHERE id = $1 AND fencing_token = $2 AND fencing_holder = $3;
 //! ```
 //!
-//! Each statement is a transaction of its own. Two of them in one transaction would hide the announcement from other holders
-//! until the commit. A holder that is refused acquires the lock again, and never raises its token to try again.
+//! Each statement must be a transaction of its own: two of them in one transaction would hide the announcement from other
+//! holders until the commit. A holder that is refused may acquire the lock again, but must not raise its token and retry.
 //!
-//! The token alone is not enough where another server may take the place of the first, as with Sentinel and Cluster: while two
+//! The token alone is not enough where another server may take over from the first, as with Sentinel and Cluster: while two
 //! servers act as the primary, both can give out the same number. So the store also compares the holder.
 //!
-//! - *Shared locks*: the holders of one phase have the same token, and 0 as the holder, and the store accepts each of them. A fence
-//!   keeps out the holders of earlier phases, but cannot tell two holders of one phase apart. Work that writes takes the lock
-//!   exclusively.
+//! - *Shared locks*: the holders of one phase have the same token, and 0 as the holder, and the store accepts each of them.
+//!   A fence keeps out the holders of earlier phases, but cannot tell two holders of one phase apart. Work that writes
+//!   should take the lock exclusively.
 //! - *Permits*: tokens of different permits are not comparable, so a store remembers one fence for each
 //!   [permit](Fence::permit). The resource is then the thing that the permit represents, such as one of several accounts.
-//! - *Several keys*: [`Lease::fences`](crate::Lease::fences) returns a fence for each key, and each resource compares that of its own key.
+//! - *Several keys*: [`Lease::fences`](crate::Lease::fences) returns a fence for each key, and each resource compares the
+//!   fence of its own key.
 
 pub use crate::fencing::Fence;
 
@@ -40,7 +41,7 @@ mod tests {
     use crate::{key::LockKey, manager::LockManager, options::LockOptions};
 
     #[tokio::test]
-    async fn only_exclusive_holders_have_a_number_of_their_own() {
+    async fn only_exclusive_holders_have_a_holder_number() {
         let locks = LockManager::in_memory();
         let keys = ["reads", "writes"].map(LockKey::new);
         let options = LockOptions::new(Duration::from_secs(10));

@@ -1,5 +1,4 @@
-//! Fencing tokens, which grow from one holder of a key to the next and protect a store, and the record of the tokens that a
-//! process knows.
+//! Fencing tokens, which grow from one holder of a key to the next, and the largest of them that a process has seen.
 
 use std::{
     fmt,
@@ -9,17 +8,20 @@ use std::{
 
 /// A number that grows with each exclusive acquisition of a key, to be handed to the store that the lock protects.
 ///
-/// All holders of one shared phase have the same token. It is larger than that of the exclusive holder before them, and smaller
-/// than that of the next one. With permits, the token also grows with each acquisition. Since several holders then have the
-/// lock at a time, a store compares the tokens of each permit separately: see [`Fence::permit`].
+/// All holders of one shared phase have the same token. It is larger than that of the exclusive holder before them, and
+/// smaller than that of the next one. With permits, the token also grows with each acquisition. Since several holders then
+/// have the lock at a time, a store compares the tokens of each permit separately: see [`Fence::permit`].
 ///
-/// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that. A store is safe from it if
-/// it remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try again.
+/// A holder may be paused until its lease has ended, and then write. No lock alone can prevent that, but a store can: it
+/// remembers the largest token it has seen, and refuses smaller ones. A refusal is final: never raise a token and try
+/// again.
 ///
-/// Tokens of different keys are not comparable. Locks that are taken at the same time may have equal ones.
+/// Tokens of different keys are not comparable, and locks that are taken at the same time may have equal ones.
 ///
-/// A token is 2048 for each millisecond since 1970, plus a number below 2048. It fits in 53 bits until the year 2109, so
-/// JavaScript and JSON represent it exactly.
+/// A token is the time in milliseconds since 1970, multiplied by 2048, plus a number below 2048. It fits in 53 bits until
+/// the year 2109, so JavaScript and JSON represent it exactly.
+///
+/// # Examples
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -49,7 +51,7 @@ pub(crate) fn in_tokens(span: Duration) -> u64 {
 }
 
 impl FencingToken {
-    /// Returns the number, for a store. Equals `u64::from(token)`.
+    /// Returns the number to pass to a store, which is also `u64::from(token)`.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -64,17 +66,18 @@ impl FencingToken {
 pub struct Fence {
     /// The number that grows from one holder to the next. Holders of one shared phase have the same number.
     pub token: FencingToken,
-    /// A random number of the manager that has the lease, below 2^53 as a token is; 0 in a shared lease.
+    /// A random number that identifies the manager that holds the lease; 0 in a shared lease. Like a token, it is below
+    /// 2^53.
     ///
-    /// Two servers that both act as the primary can give out one token twice. This number tells the two holders apart.
+    /// Two servers that both act as the primary can give out the same token. This number tells the two holders apart.
     pub holder: u64,
-    /// The permit of a holder that has one of several permits, as [`Lease::permit`](crate::lease::Lease::permit).
+    /// The number of the holder's permit, as returned by [`Lease::permit`](crate::lease::Lease::permit).
     ///
     /// Tokens of different permits are not comparable, so a store remembers one fence for each permit.
     pub permit: Option<u16>,
 }
 
-/// Consecutive fencing tokens, prefetched for tasks to which a lease will be handed.
+/// Consecutive fencing tokens, prefetched for the tasks to which a lease will be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FencingBlock {
     next: u64,
@@ -103,7 +106,7 @@ impl FencingBlock {
         Some(token)
     }
 
-    /// Returns the largest token of the block. Tokens that this process gets later must be larger.
+    /// Returns the largest token of the block. Every token that this process gets later must be larger.
     pub(crate) const fn last(self) -> FencingToken {
         FencingToken((self.next + self.left as u64).saturating_sub(1))
     }
@@ -114,8 +117,8 @@ pub(crate) type ClockIndex = u16;
 
 /// The largest fencing token that a manager knows, for each fencing clock.
 ///
-/// The clocks of several nodes differ. A single number for all of them would be ahead of every token of the slower node, and
-/// each acquire there would have to advance the clock.
+/// The clocks of different nodes differ. A single number for all of them would be ahead of the slower clocks, and each
+/// acquire there would have to advance the clock first.
 #[derive(Debug)]
 pub(crate) struct KnownTokens(Box<[AtomicU64]>);
 

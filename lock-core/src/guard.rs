@@ -4,21 +4,21 @@ use std::fmt;
 
 use crate::{backend::RunResult, driver::hold::Hold, error::LockError, key::LockKey, lease::Lease};
 
-/// Owns a lease: the lock, or the locks of several keys, are held as long as this value lives.
+/// Owns a lease, and holds its lock, or the locks of several keys, for as long as it lives.
 ///
 /// # What dropping does, and what it cannot do
 ///
-/// Dropping the guard releases the lock in the background, within one round trip. This covers an early return, `?`, a panic,
-/// and a dropped future that owns the guard. It works outside a runtime, and while a runtime shuts down, and it never blocks.
-/// Unlike [`release`](Self::release), the drop cannot report how the release went. If the process ends at once, the message may
-/// not be sent. The lock is then free after the rest of its ttl, unless
+/// Dropping the guard releases the lock in the background, within one round trip. This covers an early return, `?`, a
+/// panic, and a dropped future that owns the guard. It works outside a runtime, and while a runtime shuts down, and it
+/// never blocks. Unlike [`release`](Self::release), the drop cannot report how the release went. If the process ends at
+/// once, the message may not be sent. The lock is then free after the rest of its ttl, unless
 /// [`LockManager::shutdown`](crate::manager::LockManager::shutdown) was awaited.
 ///
 /// A guard that is leaked with [`std::mem::forget`] holds its lock for as long as the process lives, or until `max_hold`.
 ///
 /// A guard that is not bound to a name, as with `let _ = …`, is dropped in its own statement, and the code below it runs
-/// without the lock. When a guard is dropped within a millisecond, without having been used, the event `released at once` is
-/// emitted by `tracing` at the level `DEBUG`.
+/// without the lock. If a guard is dropped unused within a millisecond, a `tracing` event at the level `DEBUG` says
+/// `released at once`.
 ///
 /// A bare guard does not stop your code when the lease is lost. Watch [`Lease::lost`], or use
 /// [`LockManager::run`](crate::manager::LockManager::run), which drops its body.
@@ -46,32 +46,32 @@ impl LockGuard {
         Self { hold }
     }
 
-    /// Returns the key that is locked; of several keys, the first in the order in which they were written.
+    /// Returns the key that is locked. With several keys, it is the one that was written first.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         &self.hold().leases().first().key
     }
 
-    /// Returns the lease, to watch it or to pass it on.
+    /// Returns the lease, which can be watched and passed on to other tasks.
     #[must_use]
     pub fn lease(&self) -> Lease {
         Lease::new(self.hold().leases().clone())
     }
 
-    /// Releases the lock and waits until the backend has done it; several keys are released at the same time.
+    /// Releases the lock, and waits until the backend confirms it. Several keys are released at the same time.
     ///
-    /// A guard that re-entered a lease releases its own share only; the last one releases the lock.
+    /// A guard that re-entered a lease gives up only its own share of it. The last such guard releases the lock.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`] if the lease had already ended: another holder may have had the lock in the meantime. Of several
-    ///   keys, the error names the one that was lost;
-    /// - [`LockError::Unavailable`] if the backend did not reply within its time-out. The release continues in the background,
-    ///   at most until the lease has ended by itself.
+    /// - [`LockError::Lost`] if the lease had already ended: another holder may have had the lock in the meantime. With
+    ///   several keys, the error names the one that was lost;
+    /// - [`LockError::Unavailable`] if the backend did not reply within its time-out. The release continues in the
+    ///   background, at most until the lease has ended by itself.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the release in flight, as dropping the guard does.
+    /// Dropping the future leaves the release running in the background, as dropping the guard does.
     pub async fn release(self) -> Result<(), LockError> {
         self.hold.release(None).await
     }

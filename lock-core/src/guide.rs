@@ -1,16 +1,16 @@
-//! The guides: one page for each subject, as of this version.
+//! The guides: one page for each subject, as they were when this version was released.
 //!
 //! - [Overview](overview): the README, with all options and urls.
-//! - [Recipes](recipes): things that are often built with a lock, in twenty lines each.
-//! - [Leader election](leader): one process of several does the work, and another one takes over after it.
-//! - [Web frameworks](web): responses to clients, streams, and requests that are sent again.
-//! - [Reliability](reliability): which promises are made, which are not, and what happens in each failure.
+//! - [Recipes](recipes): things that are often built with a lock, each in twenty lines.
+//! - [Leader election](leader): one of several processes does the work, and if it fails, another one takes over.
+//! - [Web frameworks](web): responses to clients, streams, and repeated requests.
+//! - [Reliability](reliability): the promises, their limits, and what happens in each failure.
 //! - [Operations](operations): servers, sizes, rights, metrics, and what to do when locks fail.
-//! - [Servers](servers): which servers, managed services and proxies can hold locks, and by which url.
+//! - [Servers](servers): which servers, managed services and proxies can hold locks, and the url for each.
 //! - [Migrating](migrating): from another lock to this one, service by service.
 //! - [Performance](performance): what a lock costs.
-//! - [Comparison](comparison): other libraries, and where those are better.
-//! - [Versions](versions): what a version number promises, and which versions run side by side.
+//! - [Comparison](comparison): other libraries, and where they are better.
+//! - [Versions](versions): what a version number promises, and which versions can run side by side.
 //!
 //! The life of one lock:
 //!

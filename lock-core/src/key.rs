@@ -10,10 +10,10 @@ use std::{
 
 use crate::template::Template;
 
-/// The key of a lock: a short text that is spelled the same in every process.
+/// The key of a lock: a short text, which is the same in every process that uses the lock.
 ///
-/// A clone is cheap. Any text can be a `LockKey`, but only one that has 1 to 512 bytes can be locked. The call that uses the
-/// key checks this, and otherwise returns [`LockError::Invalid`](crate::error::LockError::Invalid).
+/// Clones are cheap. Any text can be a `LockKey`, but only one of 1 to 512 bytes can be locked. The call that uses the key
+/// checks this, and otherwise returns [`LockError::Invalid`](crate::error::LockError::Invalid).
 ///
 /// # Examples
 ///
@@ -27,19 +27,21 @@ use crate::template::Template;
 #[derive(Clone)]
 pub struct LockKey(Arc<Made>);
 
-/// Stored behind one thin pointer, because keys are part of errors, and of the futures of thousands of waiters.
+/// The contents of a key. They are behind one thin pointer, because keys are part of errors, and of the futures of
+/// thousands of waiters.
 struct Made {
     text: Box<str>,
     /// The hash of the text, kept because a lock looks up its key several times.
     hash: u64,
-    /// Used by telemetry only, and without meaning for the lock: keys with the same text are the same key.
+    /// Used only by telemetry: keys with the same text are equal, whatever their templates.
     from: Option<&'static Template>,
 }
 
 impl LockKey {
     /// Creates a key from its exact text.
     ///
-    /// To insert values so that no two lists of values make the same key, use [`key!`](crate::key).
+    /// To build a key from values, use [`key!`](crate::key), which encodes them so that different values make different
+    /// keys.
     #[must_use]
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self::made(text.into(), None)
@@ -58,8 +60,8 @@ impl LockKey {
 
     /// Returns the template of a key that was made by the attribute or by [`key!`](crate::key), as in `"order:{order_id}"`.
     ///
-    /// `None` for a key that was made from a plain text. In telemetry the template is the label of the key, since a program has
-    /// only as many templates as are written in it.
+    /// Returns `None` for a key that was made from a plain text. Metrics are labelled with the template instead of the key,
+    /// because a program has few templates and any number of keys.
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.0.from.map(Template::text)
@@ -68,7 +70,7 @@ impl LockKey {
     /// Returns the text, preceded by a manager's prefix.
     pub(crate) fn with_prefix(&self, prefix: &str) -> Arc<str> {
         let (text, mut room) = (&self.0.text, [0; 128]);
-        // A short text is made in a single allocation.
+        // A short text takes a single allocation.
         if let Some((front, rest)) = room.split_at_mut_checked(prefix.len())
             && let Some(back) = rest.get_mut(..text.len())
         {
@@ -171,14 +173,14 @@ impl Display for Shown<'_> {
 
 /// Turns a text into a [`LockKey`], byte for byte.
 ///
-/// Implemented for texts and keys only: a number alone does not say what it identifies.
+/// Implemented only for texts and keys, because a number alone does not say what it identifies.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock key",
     label = "expected a text or a `LockKey`",
     note = "build one with `lock_core::key!(\"order:{{order_id}}\")`, or pass a `&str`, a `String` or a `LockKey`"
 )]
 pub trait IntoLockKey {
-    /// Converts the value.
+    /// Converts the value into a key with exactly this text.
     fn into_lock_key(self) -> LockKey;
 }
 
@@ -233,6 +235,25 @@ impl IntoLockKey for Arc<str> {
 /// A value that may be part of a key template: everything that implements [`Display`].
 ///
 /// The trait exists for its error message, and cannot be implemented by hand.
+///
+/// # Examples
+///
+/// ```
+/// # #[cfg(feature = "macros")] {
+/// use std::fmt;
+///
+/// struct OrderId(u64);
+///
+/// impl fmt::Display for OrderId {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         write!(f, "{:08}", self.0)
+///     }
+/// }
+///
+/// let id = OrderId(42);
+/// assert_eq!(lock_core::key!("order:{id}").as_str(), "order:00000042");
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of a lock key",
     label = "this value has no single text form, because it does not implement `Display`",
@@ -249,10 +270,10 @@ impl<T: Display + ?Sized> KeyPart for T {}
 #[derive(Clone, Copy)]
 #[expect(
     missing_debug_implementations,
-    reason = "lives for one statement of the attribute's output"
+    reason = "lives for one statement of the generated code"
 )]
 pub enum Part<'a> {
-    /// Fixed text of the template, taken as it is.
+    /// Fixed text of the template, which is copied unchanged.
     Text(&'static str),
     /// A value, which is encoded.
     Value(&'a dyn Display),
@@ -260,10 +281,10 @@ pub enum Part<'a> {
 
 /// Joins the parts of a template.
 ///
-/// No two lists of values make the same key. The reason: before each value but the first there is fixed text with at least one
-/// separator, which is a character that is neither a letter nor a digit nor `%`. The attribute refuses templates without one.
-/// [`Encoder`] escapes every separator of the template in values, so the first occurrence of this separator is the end of the
-/// value before it. The encoder's output can be decoded, since it contains `%` in escapes only.
+/// Different lists of values never make the same key. Between two values there is fixed text with at least one separator,
+/// which is a character that is neither a letter nor a digit nor `%`; the attribute refuses templates without one.
+/// [`Encoder`] escapes the template's separators within values, so the first occurrence of a separator marks the end of the
+/// value before it. The encoded value can be decoded, since it contains `%` only in escapes.
 pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     let mut encoder = Encoder {
         parts,
@@ -272,7 +293,7 @@ pub(crate) fn join(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     for part in parts {
         match part {
             Part::Text(text) => encoder.key.push_str(text),
-            // As `ToString` does: a `Display` that fails is a bug in the value's type, and must not become a key.
+            // Panics as `ToString` does: a `Display` that fails is a bug in the value's type, and must not become a key.
             Part::Value(value) => {
                 write!(encoder, "{value}")
                     .expect("a `Display` implementation returned an error unexpectedly");
@@ -328,7 +349,7 @@ mod tests {
 
     static OF_TESTS: Template = Template::new("of tests");
 
-    /// A template with values before, between and after its texts.
+    /// Joins a template's texts, with a value between each two of them.
     fn keyed(texts: &[&'static str], values: &[&str]) -> LockKey {
         let mut parts = vec![Text(texts[0])];
         for (value, text) in values.iter().zip(&texts[1..]) {
@@ -403,13 +424,13 @@ mod tests {
             for x in &values {
                 for y in &values {
                     let clash = seen.insert(keyed(&texts, &[x, y]), (x, y));
-                    assert_eq!(clash, None, "{texts:?} with {:?} too", (x, y));
+                    assert_eq!(clash, None, "the same key as {:?} in {texts:?}", (x, y));
                 }
             }
         }
     }
 
-    /// The reason why the attribute refuses templates with only letters, digits or `%` between two values.
+    /// Shows why the attribute refuses templates with only letters, digits or `%` between two values.
     #[test]
     fn weaker_separators_would_let_keys_collide() {
         assert_eq!(

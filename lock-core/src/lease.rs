@@ -13,12 +13,12 @@ use crate::{
 
 /// The time-limited right to hold a lock, as an observer sees it.
 ///
-/// A clone is cheap, and may be passed around and kept. It does not keep the lock held. The lease is renewed in the background
-/// until its [`LockGuard`](crate::guard::LockGuard) is released or dropped. It is lost when renewing fails for too long or another client
-/// takes the key away.
+/// Clones are cheap, and may be passed around and kept, but they do not keep the lock held. The lease is renewed in the
+/// background until its [`LockGuard`](crate::guard::LockGuard) is released or dropped. It is lost if renewals fail for too
+/// long, or if another client takes the key away.
 ///
-/// Several keys that were acquired [at once](crate::manager::LockManager::acquire_all) have one lease. It is lost as soon as one of the keys
-/// is lost.
+/// Several keys that were acquired [at once](crate::manager::LockManager::acquire_all) have one lease, which is lost as
+/// soon as one of the keys is lost.
 ///
 /// # Examples
 ///
@@ -29,7 +29,7 @@ use crate::{
 ///
 /// let guard = locks.acquire("nightly-report", LockOptions::default()).await?;
 /// let lease = guard.lease();
-/// // Before a side effect: an error if the lease may end within a second.
+/// // Before a side effect: fails if the lease may end within a second.
 /// lease.ensure(Duration::from_secs(1))?;
 /// println!("{} is held under token {}", lease.key(), lease.fencing_token());
 /// # Ok(())
@@ -45,33 +45,33 @@ impl Lease {
         Self { leases }
     }
 
-    /// Returns the key that is locked; of several keys, the first in the order in which they were written.
+    /// Returns the key that is locked. With several keys, it is the one that was written first.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         &self.leases.first().key
     }
 
-    /// Returns the number to hand to the store that the lock protects, so that the store can refuse a holder that was paused.
+    /// Returns the number by which the store that the lock protects can refuse a holder that was paused.
     ///
     /// It is the token of [`key`](Self::key). Data that another key of the lease protects needs that key's own token, from
-    /// [`fencing_tokens`](Self::fencing_tokens). Tokens grow from one holder of a key to the next, and are not comparable with
-    /// the tokens of another key.
+    /// [`fencing_tokens`](Self::fencing_tokens). Tokens grow from one holder of a key to the next, and are not comparable
+    /// with the tokens of another key.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.leases.first().fencing
     }
 
-    /// Returns the values that the store protected by the lock compares: the fencing token, the manager that has it, and the
-    /// permit.
+    /// Returns the values that the store compares: the fencing token, the manager that holds the lease, and the permit.
     ///
-    /// It is the fence of [`key`](Self::key). The module [`fenced`](crate::fenced) has the three statements with which a store refuses
-    /// a holder that was paused.
+    /// It is the fence of [`key`](Self::key). The module [`fenced`](crate::fenced) has the three statements with which a
+    /// store refuses a holder that was paused.
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.leases.first().fence()
     }
 
-    /// Returns each key of the lease once, in the order in which they were written, with its [fence](Self::fence).
+    /// Returns the keys of the lease in the order in which they were written, without duplicates, each with its
+    /// [fence](Self::fence).
     #[must_use]
     pub fn fences(&self) -> Vec<(LockKey, Fence)> {
         let leases = self.leases.all().iter();
@@ -80,12 +80,14 @@ impl Lease {
             .collect()
     }
 
-    /// Returns the number of the permit if the lock was acquired with [`permits`](crate::options::LockOptions::permits); `None` in other
-    /// modes.
+    /// Returns the number of the permit if the lock was acquired with [`permits`](crate::options::LockOptions::permits);
+    /// `None` in other modes.
     ///
-    /// Permits are numbered from 0 up to, and not including, the number of permits. No other holder has the same permit of the key at
-    /// the same time, and a new holder gets the lowest free permit. So the permit can select one of several connections, accounts or
-    /// ports. Of several keys, it is the permit of [`key`](Self::key).
+    /// Permits are numbered from 0. No two holders have the same permit of a key at the same time, and a new holder gets
+    /// the lowest free permit, so the permit can select one of several connections, accounts or ports. With several keys,
+    /// it is the permit of [`key`](Self::key).
+    ///
+    /// # Examples
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -106,7 +108,24 @@ impl Lease {
         self.leases.first().permit
     }
 
-    /// Returns each key of the lease once, in the order in which they were written, with its fencing token.
+    /// Returns the keys of the lease in the order in which they were written, without duplicates, each with its fencing
+    /// token.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let locks = lock_core::LockManager::in_memory();
+    /// use lock_core::LockOptions;
+    ///
+    /// let guard = locks.acquire_all(["account:4", "account:7"], LockOptions::default()).await?;
+    /// for (key, token) in guard.lease().fencing_tokens() {
+    ///     println!("{key} is held under token {token}");
+    /// }
+    /// # guard.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockKey, FencingToken)> {
         let leases = self.leases.all().iter();
@@ -115,19 +134,19 @@ impl Lease {
             .collect()
     }
 
-    /// Returns for how long the lease is certain to last without another renewal; zero once it has ended.
+    /// Returns how much longer the lease is certain to last without another renewal; zero once it has ended.
     ///
-    /// The value is a lower bound. It counts from before the request was sent, minus an allowance for clocks that run at different
-    /// rates: 1 % of the ttl and 2 ms. Of several keys, it is the shortest time.
+    /// The value is a lower bound. It counts from before the request was sent, minus an allowance for clocks that run at
+    /// different rates: 1 % of the ttl and 2 ms. With several keys, it is the shortest of their times.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.leases.remaining()
     }
 
-    /// Returns `true` if the lease has ended. Once it has, it stays so.
+    /// Returns `true` if the lease has ended. An ended lease never becomes valid again.
     ///
-    /// This is a local check without a message. It cannot know what the server has not reported yet; [`verify`](Self::verify)
-    /// asks the server.
+    /// This is a local check, which sends no message and cannot know what the server has not reported yet.
+    /// [`verify`](Self::verify) asks the server.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.leases.ended().is_some()
@@ -138,6 +157,27 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// Stops the work of a guard when its lease is lost, as [`run`](crate::manager::LockManager::run) does by itself:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let locks = lock_core::LockManager::in_memory();
+    /// # async fn work() {}
+    /// use lock_core::LockOptions;
+    ///
+    /// let guard = locks.acquire("nightly-report", LockOptions::default()).await?;
+    /// let lease = guard.lease();
+    /// tokio::select! {
+    ///     reason = lease.lost() => eprintln!("stopped: {reason}"),
+    ///     () = work() => {}
+    /// }
+    /// # guard.release().await
+    /// # }
+    /// ```
     pub async fn lost(&self) -> LeaseLost {
         match self.leases.ended() {
             Some((_, reason)) => reason,
@@ -145,14 +185,14 @@ impl Lease {
         }
     }
 
-    /// Checks that the lease lasts for `at_least` longer. Call it right before a side effect.
+    /// Checks that the lease is certain to last for at least this much longer. Call it right before a side effect.
     ///
     /// # Errors
     ///
     /// - [`LockError::Lost`] if the lease has ended;
     /// - [`LockError::Unavailable`] if the lease is not certain to last that long, because renewals are failing;
-    /// - [`LockError::Invalid`] if `at_least` is more than half of the ttl: a renewed lease cannot always be certain to last that
-    ///   long.
+    /// - [`LockError::Invalid`] if `at_least` is more than half of the ttl: even a lease that is renewed on time cannot
+    ///   always be certain to last that long.
     pub fn ensure(&self, at_least: Duration) -> Result<(), LockError> {
         let each = || self.leases.all().iter();
         each().try_for_each(|lease| check_length(lease, at_least))?;
@@ -160,15 +200,15 @@ impl Lease {
         each().try_for_each(|lease| check_remaining(lease, at_least))
     }
 
-    /// Asks the server whether the lease still holds, for each of its keys. Takes one round trip.
+    /// Asks the server whether each key of the lease is still held, in one round trip.
     ///
-    /// For a process that may have been paused by its hypervisor, which no local clock can show. The call does not renew the
-    /// lease.
+    /// This is useful where a hypervisor may have paused the process, which no local clock can detect. The call does not
+    /// renew the lease.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`] if it has ended, or the server says that the key is gone or has another holder;
-    /// - [`LockError::Unavailable`] if the server did not reply, so that it is unknown whether the lease holds.
+    /// - [`LockError::Lost`] if the lease has ended, or the server says that a key is gone or has another holder;
+    /// - [`LockError::Unavailable`] if the server did not reply, which leaves it unknown whether the lease is held.
     ///
     /// # Cancel safety
     ///
@@ -176,8 +216,8 @@ impl Lease {
     pub async fn verify(&self) -> Result<(), LockError> {
         let context = &self.leases.first().context;
         self.leases.check()?;
-        // A renewal never shortens a lease, so a renewal by the remaining time only compares the token. It also restores the
-        // expiry of a key from which another client removed it.
+        // A renewal never shortens a lease, so a renewal by the remaining time does no more than compare the token, except
+        // that it restores the expiry of a key if another client removed it.
         let now = context.clock.now();
         let compare = |lease: &Arc<LeaseState>| {
             let left = lease.valid_until().since(now);
@@ -194,14 +234,14 @@ impl Lease {
             let result = note_renewal(lease, replies.next());
             known = known.and(result);
         }
-        // A lost key takes precedence over a key whose state is unknown. The lease may also have run out while the reply was in
-        // flight.
+        // A lost key takes precedence over a key whose state is unknown. The lease may also have run out while the reply
+        // was in flight.
         self.leases.check()?;
         known
     }
 }
 
-/// Fails unless the lease can always be expected to last for `at_least` longer.
+/// Refuses a time that a renewed lease does not always have left, even if all renewals succeed.
 fn check_length(lease: &LeaseState, at_least: Duration) -> Result<(), LockError> {
     let ttl = lease.ttl;
     if lease.is_renewed() && at_least > ttl / 2 {
@@ -225,7 +265,7 @@ fn check_remaining(lease: &LeaseState, at_least: Duration) -> Result<(), LockErr
     Ok(())
 }
 
-/// Evaluates the server's reply to the question whether the key is still held.
+/// Evaluates the server's reply for one key, and ends its lease if the server says that another client has it.
 fn note_renewal(
     lease: &LeaseState,
     result: Option<Result<Renewed, Failure>>,
@@ -261,7 +301,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Returns for how long a lease is certain to last. Does not record the end of the lease: an observer changes nothing.
+/// Returns how much longer a lease is certain to last, without recording that it has ended: an observer changes nothing.
 #[cfg(feature = "simulation")]
 #[must_use]
 pub fn certain_for(lease: &Lease) -> Duration {

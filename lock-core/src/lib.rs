@@ -19,10 +19,11 @@
 //! # }
 //! ```
 //!
-//! The `ttl` is how long a crash blocks others. While the body runs, a thread of the manager renews the lease, so the work may take
-//! longer. If the lease is lost, the body is dropped, and the caller gets [`LockError::Lost`].
+//! The `ttl` is how long a crash blocks others. While the body runs, a thread of the manager renews the lease, so the work
+//! may take longer. If the lease is lost, the body is dropped, and the caller gets [`LockError::Lost`].
 //!
-//! Without the attribute, [`LockManager::run`] runs a body under a lock, and [`LockManager::acquire`] returns a [`LockGuard`]:
+//! Without the attribute, [`LockManager::run`] runs a body under a lock, and [`LockManager::acquire`] returns a
+//! [`LockGuard`]:
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -35,7 +36,7 @@
 //! # }
 //! ```
 //!
-//! # Where to find what
+//! # Where to look
 //!
 //! | you want | see |
 //! | --- | --- |
@@ -53,29 +54,30 @@
 //!
 //! # What happens if …
 //!
-//! - **… Redis dies?** Leases last until their ttl, and are renewed if Redis comes back in time. If it does not, each lease is lost
-//!   shortly before it expires on the server. New acquires are retried until their wait is over, and then return
-//!   [`LockError::Unavailable`].
-//! - **… a future is dropped?** The lock is released in the background within one round trip, even if its acquire was still in flight.
-//!   If the connection is gone too, the lock ends with its ttl.
-//! - **… the process forks?** A manager works only in the process that made it: make one [after the fork](LockManager#forking).
-//! - **… the process is paused in the middle of a step until its lease has ended, and then continues?** No lock can stop it. The store
-//!   that it writes to can, by comparing the [`FencingToken`].
-//! - **… a server loses its data?** It has forgotten its locks, but fencing tokens still grow. With several servers
-//!   ([`LockManager::redlock`]), only the loss of a majority's data loses locks.
+//! - **… Redis dies?** Leases stay valid for the rest of their ttl, and are renewed if Redis comes back in time. If it does
+//!   not, each lease is lost shortly before it would expire on the server. New acquires are retried until their wait is
+//!   over, and then return [`LockError::Unavailable`].
+//! - **… a future is dropped?** The lock is released in the background within one round trip, even if its acquire was still
+//!   in flight. If the connection is gone too, the lock ends with its ttl.
+//! - **… the process forks?** A manager works only in the process that made it: make one [after the
+//!   fork](LockManager#forking).
+//! - **… the process is paused in the middle of a step until its lease has ended, and then continues?** No lock can stop
+//!   it. The store that it writes to can refuse it, by comparing the [`FencingToken`].
+//! - **… a server loses its data?** Its locks are gone, but fencing tokens still grow. With several servers
+//!   ([`LockManager::redlock`]), locks are lost only if a majority of them loses its data.
 //!
 //! # Telemetry
 //!
 //! Events that need attention, such as a lost lease, are `tracing` warnings. At the level `DEBUG` there are the spans
 //! `lock_wait` and, around the body, `lock_hold`, with the `key`, its `template` and the `fencing_token`. The feature
-//! `metrics` adds counters, gauges and histograms through the crate `metrics`: [operations](guide::operations) lists them. Their
-//! label `key` is the template, never a value.
+//! `metrics` adds counters, gauges and histograms through the crate `metrics`: [operations](guide::operations) lists them.
+//! Their label `key` is the template, never a value.
 //!
 //! # Features
 //!
 //! - `macros` (default): the attribute [`macro@distributed_lock`] and the macro [`macro@key`].
-//! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers. Without
-//!   it, locks only exclude inside the process.
+//! - `redis` (default): Redis and Valkey, on one server, behind sentinels, in a cluster, or on several independent servers.
+//!   Without it, locks exclude only the tasks of one process.
 //! - `tls`: `rediss://` and `valkeys://` urls, through rustls. Its build needs a C compiler.
 //! - `once`: [`LockManager::run_once`] and its attribute. With `axum` or `poem`, the result can be a response; with `axum`,
 //!   `IdempotencyKey` extracts the client's key.
@@ -83,7 +85,7 @@
 //!   `impl Responder`.
 //! - `http` (part of `axum` and `poem`): a [`LockError`] as a status code or a response of the crate `http`.
 //! - `stream` (part of each web framework): `LockGuard::hold_during`, for a lock that is held until a stream ends.
-//! - `metrics`: figures; see [telemetry](#telemetry).
+//! - `metrics`: counters, gauges and histograms; see [telemetry](#telemetry).
 //! - `testing`: `LockManager::in_memory_with_faults`, for `[dev-dependencies]`.
 //! - `cli`: the program `lockctl`: `cargo install lock-core --features cli`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -91,7 +93,7 @@
     not(feature = "redis"),
     expect(
         dead_code,
-        reason = "the waist and the runtime have more than locks in memory use"
+        reason = "locks in memory use only a part of the waist and of the runtime"
     )
 )]
 
@@ -125,7 +127,8 @@ mod lease;
 mod manager;
 mod private;
 
-// After `manager`: the documentation shows methods in the order of the modules, and `run_once` is not the first to look for.
+// Declared after `manager`, because rustdoc lists methods in the order of the modules, and `run_once` should not come
+// first.
 #[cfg(feature = "once")]
 mod once;
 
@@ -136,7 +139,7 @@ pub mod testing;
 #[cfg(all(doc, not(doctest), feature = "macros"))]
 pub mod guide;
 
-/// The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
+/// The items that the attributes' generated code calls. Not covered by any promise of stability.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::assert_held::*;
@@ -145,7 +148,7 @@ pub mod __private {
     pub use crate::private::*;
 }
 
-/// For lock-core's own tests. Not covered by any promise of stability.
+/// The hooks of lock-core's own simulation tests. Not covered by any promise of stability.
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod __simulation {
@@ -168,7 +171,7 @@ pub use key::{IntoLockKey, KeyPart, LockKey};
 pub use lease::Lease;
 #[cfg(all(feature = "macros", feature = "once"))]
 pub use lock_macros::run_once;
-// So that the compiler's message names the feature, however the attribute is imported.
+// Without the feature, this stand-in makes the compiler's message name the feature, however the attribute is imported.
 #[cfg(all(feature = "macros", not(feature = "once")))]
 #[doc(hidden)]
 pub use lock_macros::__without_once as run_once;
@@ -197,6 +200,6 @@ pub mod redis {
 
     /// Hides the enum `ValueType` of the crate `redis`, which has a variant `String`. With two public names `String`, the
     /// compiler's errors about every program that uses this crate would say `std::string::String`.
-    #[expect(dead_code, hidden_glob_reexports, reason = "it is there for its name")]
+    #[expect(dead_code, hidden_glob_reexports, reason = "only its name matters")]
     enum ValueType {}
 }

@@ -10,7 +10,7 @@ pub enum LockMode {
     Exclusive,
     /// Any number of holders that share it: see [`LockOptions::shared`](crate::options::LockOptions::shared).
     Shared,
-    /// As many holders as it has permits: see [`LockOptions::permits`](crate::options::LockOptions::permits).
+    /// As many holders as there are permits: see [`LockOptions::permits`](crate::options::LockOptions::permits).
     Permits,
 }
 
@@ -31,22 +31,24 @@ impl LockMode {
     }
 }
 
-/// The other holders that a holder admits at the same time, and the purpose of a request.
+/// The mode of a request, which determines the other holders that it admits beside itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mode {
-    /// None.
+    /// No other holder.
     #[default]
     Exclusive,
     /// Other shared holders.
     Shared,
     /// Other holders of permits, up to this many in all.
     Permits(u16),
-    /// None: to run a body once. Such a request is answered with the result of an earlier run, if there is one.
+    /// No other holder, for a body that runs once. If an earlier run has stored its result, the request is answered with
+    /// it.
     Once,
 }
 
 impl Mode {
-    /// Converts a number. One that does not fit becomes a number that is refused when options are checked.
+    /// Converts a number of permits. If it is too large for `u16`, it becomes a number that the check of the options
+    /// refuses.
     pub(crate) fn permits(n: usize) -> Self {
         Self::Permits(u16::try_from(n).unwrap_or(u16::MAX))
     }
@@ -65,7 +67,7 @@ impl Mode {
     }
 }
 
-/// The modes whose requests for a key are combined within a process.
+/// The kinds of requests. Within a process, requests of one kind for a key are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RequestKind {
     Exclusive,
@@ -78,7 +80,7 @@ pub(crate) enum RequestKind {
 impl RequestKind {
     pub(crate) const ALL: [Self; 4] = [Self::Exclusive, Self::Shared, Self::Permits, Self::Once];
 
-    /// Returns `true` if a holder has the lock alone.
+    /// Returns `true` if the holder has the lock alone.
     pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Exclusive | Self::Once)
     }
@@ -93,7 +95,7 @@ impl RequestKind {
     }
 }
 
-/// Formats how a key is held or requested.
+/// Formats the mode as part of a sentence, as in "held exclusively" or "requested with 3 permits".
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! A point in time, comparable everywhere in the crate.
+//! A point in time on a manager's clock, which all rooms of the crate use.
 
 use std::time::Duration;
 
@@ -23,17 +23,17 @@ impl Moment {
         self.0
     }
 
-    /// Saturates at the largest moment, which no clock reaches.
+    /// Returns the moment that is `span` later. Saturates at [`NEVER`](Self::NEVER).
     pub(crate) fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(nanos(span)))
     }
 
-    /// Saturates at the clock's origin.
+    /// Returns the moment that is `span` earlier. Saturates at the clock's origin.
     pub(crate) fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(span)))
     }
 
-    /// The time from `earlier` to this moment; zero if `earlier` is the later one.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is in fact later.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

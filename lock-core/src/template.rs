@@ -6,17 +6,17 @@ use metrics::Label;
 #[cfg(feature = "metrics")]
 use crate::mode::LockMode;
 
-/// The template of a key: a text in the program, with names in the places of values.
+/// The template of a key: a literal of the program, with names in place of values.
 #[derive(Debug)]
 pub struct Template {
     text: &'static str,
-    /// The labels by mode, made at compile time so that recording a metric does not have to make them.
+    /// The labels for each mode, built at compile time so that recording a metric does not allocate.
     #[cfg(feature = "metrics")]
     pub(crate) labels: [[Label; 2]; 3],
 }
 
 impl Template {
-    /// Creates a template, with the labels of its metrics by mode.
+    /// Creates a template and its labels.
     #[must_use]
     pub const fn new(text: &'static str) -> Self {
         Self {

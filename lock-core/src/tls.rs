@@ -16,15 +16,16 @@ const NO_AUTHORITIES: &str = "this system has no trusted certificate authorities
 const NO_PEM: &str =
     "it is not a PEM certificate, or an unencrypted PEM private key in PKCS #8, PKCS #1 or SEC 1";
 
-/// Configures which servers are trusted over TLS, and the certificate of this process, for `rediss://` and `valkeys://` urls.
+/// Configures which servers are trusted over TLS, and the certificate of this process, for `rediss://` and `valkeys://`
+/// urls.
 ///
-/// Those urls need it only if the defaults do not fit. By default, the system's authorities are trusted, the server must be the
-/// host in the url, and this process has no certificate. The protocol is TLS 1.2 or 1.3, with certificates that are verified.
-/// The verification cannot be switched off, and there is no fallback to a connection without TLS. Everything is passed as PEM
-/// in memory, wherever it is stored.
+/// These urls need it only if the defaults do not fit. By default, the system's authorities are trusted, the server's
+/// certificate must be for the host in the url, and this process has no certificate. The protocol is TLS 1.2 or 1.3.
+/// Verification cannot be switched off, and there is no fallback to a connection without TLS. Certificates and keys are
+/// passed as PEM in memory, so they can be stored anywhere.
 ///
-/// Certificates are read when the manager connects, and not again: after they have been replaced, create another manager. If
-/// the server or this process does not accept the other's certificate, the error is [`LockError::Invalid`], with the reason.
+/// Certificates are read once, when the manager connects: after they have been replaced, create another manager. If either
+/// side rejects the other's certificate, the error is [`LockError::Invalid`], with the reason.
 ///
 /// # Examples
 ///
@@ -43,7 +44,7 @@ const NO_PEM: &str =
 #[derive(Clone, Default)]
 #[must_use = "it does nothing until it is given to `LockManagerBuilder::tls`"]
 pub struct Tls {
-    /// The authorities as PEM. If empty, those of the system.
+    /// The authorities as PEM. If there are none, those of the system are trusted.
     authorities: Vec<Vec<u8>>,
     /// The chain and the key of this process's certificate.
     client: Option<(Vec<u8>, Vec<u8>)>,
@@ -51,25 +52,26 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Starts with the defaults.
+    /// Creates a configuration with the defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Trusts the authorities in this PEM, one or more, instead of those of the system. May be called several times.
     ///
-    /// Defaults to the system's authorities. A private authority admits only servers with a certificate that you signed. A new
-    /// authority has to reach every process, so pass both the old and the new one during the change.
+    /// With a private authority, only servers with a certificate that you signed are accepted. When the authority changes,
+    /// the new one has to reach every process, so pass both the old and the new one during the change. Defaults to the
+    /// system's authorities.
     pub fn authority(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities.push(pem.into());
         self
     }
 
-    /// Sends this certificate to servers that ask for one. Defaults to none.
+    /// Sends this certificate to servers that ask for one.
     ///
-    /// It takes the PEM of the chain, with the certificate of this process first, and the PEM of its private key. The key must
-    /// not be encrypted, and is PKCS #8, PKCS #1 or SEC 1. With a certificate, a stolen password alone gives no access, but
-    /// when the certificate expires, no connection can be made.
+    /// The arguments are the PEM of the chain, beginning with the certificate of this process, and the PEM of its private
+    /// key, which must be unencrypted PKCS #8, PKCS #1 or SEC 1. With a certificate, a stolen password alone gives no
+    /// access, but no connection can be made after the certificate has expired. Defaults to no certificate.
     pub fn client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,
@@ -79,21 +81,22 @@ impl Tls {
         self
     }
 
-    /// Expects every server's certificate to be for this name or IP address, whatever address the server is reached by.
+    /// Expects every server's certificate to be for this name or IP address, by whatever address the server is reached.
     ///
-    /// Defaults to the host in the url. It is for servers that are reached by an address that is not in their certificate, or
-    /// through a tunnel. With it, a certificate for this name is accepted from every server.
+    /// Use it for servers behind a tunnel, or behind an address that is not in their certificate. A certificate for this
+    /// name is then accepted from every server, so a server with such a certificate can pose as any other. Defaults to the
+    /// host in the url.
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
     }
 
-    /// Reads the certificates, the key and the name. Error messages quote only the name, because a key may have been passed in
-    /// the place of a certificate.
+    /// Reads the certificates, the key and the name. Error messages quote only the name, because a key may have been passed
+    /// by mistake instead of a certificate.
     pub(crate) fn read(&self) -> Result<Trust, LockError> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("ring has what TLS 1.2 and 1.3 need")
+            .expect("ring supports TLS 1.2 and 1.3")
             .with_root_certificates(self.roots()?);
         let config = match &self.client {
             None => builder.with_no_client_auth(),
@@ -121,7 +124,7 @@ impl Tls {
             }
         }
         if self.authorities.is_empty() {
-            // A certificate that cannot be read does not affect the others.
+            // A certificate that cannot be read must not keep the others from being used.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         if roots.is_empty() {
@@ -149,7 +152,7 @@ pub(crate) struct Trust {
     pub(crate) server_name: Option<ServerName<'static>>,
 }
 
-/// Parses the name of a host for which a certificate can be valid.
+/// Parses a host name or an IP address for which a certificate can be issued.
 pub(crate) fn name_of(host: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned()).map_err(|_| {
         let host = host.escape_debug();
