@@ -1,9 +1,9 @@
-//! A request for a key while it is in flight. The task that caused it polls it, so that a lock costs no second task.
+//! An acquire request in flight. The task that caused it also polls it, which saves a second task.
 //!
-//! If that task is dropped, or does not poll for a second, the manager's executor continues with the request
-//! (`finish_on_executor` in `driver/effects.rs`). Its reply is then an event like any other: a grant goes to the next waiter of
-//! this process, or, if there is none, the request ends with a release (`end_request` in `engine/acquiring.rs`). A dropped
-//! acquire needs no other clean-up.
+//! If that task is dropped, or does not poll for a second, the manager's executor takes the request over
+//! (`finish_on_executor` in `driver/effects.rs`). Its reply is then an event like any other: a grant goes to the next
+//! waiter of this process, or, if there is none, the request ends with a release (`end_request` in `engine/acquiring.rs`).
+//! A dropped acquire needs no other clean-up.
 
 use std::{
     mem,
@@ -20,7 +20,8 @@ use crate::{
     runtime::mutex::Mutex,
 };
 
-/// A request, from the transition that makes it to its reply. Owned by the task that polls it, and by the entry of its key.
+/// A request, from the transition that causes it until its reply. It is owned by the task that polls it and by the entry of
+/// its key.
 pub(crate) struct AcquireInFlight {
     pub(crate) owner: Arc<Owner>,
     /// The mutex is locked while the reply is polled.
@@ -28,7 +29,7 @@ pub(crate) struct AcquireInFlight {
 }
 
 enum Stage {
-    /// The transition has been made, but the request has not.
+    /// The transition has been made, but the request has not been created yet.
     New,
     Polled(Reply<Answered<AcquireOutcome>>),
     /// The reply has arrived, or the executor waits for it.
@@ -43,8 +44,8 @@ impl AcquireInFlight {
         }
     }
 
-    /// Begins the request, whose first poll sends it. Returns it if the executor has to poll it, because the process was
-    /// stopped for a second since the transition.
+    /// Stores the request, whose first poll sends it. Returns it if the executor has to poll it instead, because it was
+    /// taken from the task since the transition, for example after the process was stopped for a second.
     pub(crate) fn begin(
         &self,
         reply: Reply<Answered<AcquireOutcome>>,
@@ -57,8 +58,8 @@ impl AcquireInFlight {
         None
     }
 
-    /// Polls the request for the task. Stays pending once the executor has the request: the event of its reply then wakes the
-    /// waiter.
+    /// Polls the request for the task. After the executor has taken the request over, this stays pending, and the event of
+    /// the reply wakes the waiter.
     pub(crate) fn poll(
         &self,
         context: &mut TaskContext<'_>,
@@ -74,7 +75,7 @@ impl AcquireInFlight {
         polled
     }
 
-    /// Takes the request from the task, if its reply has not come.
+    /// Takes the request from the task if its reply has not arrived yet.
     pub(crate) fn take(&self) -> Option<Reply<Answered<AcquireOutcome>>> {
         match mem::replace(&mut *self.stage.lock(), Stage::Elsewhere) {
             Stage::Polled(reply) => Some(reply),
@@ -83,7 +84,7 @@ impl AcquireInFlight {
     }
 }
 
-/// Combines the reply to an acquire with the state of its copies.
+/// Records the reply to an acquire, and adds what is known about other copies of the request.
 pub(crate) fn read_reply(
     context: &Context,
     owner: &Owner,

@@ -1,4 +1,4 @@
-//! The context that all parts of a manager share: its backend, its thread and its clock.
+//! The context that all parts of a manager share, such as its backend, its executor and its clock.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -21,8 +21,9 @@ pub(crate) struct Context {
     pub(crate) grants: Arc<Grants>,
     pub(crate) timing: Timing,
     pub(crate) owner_tokens: OwnerTokens,
-    /// The leases that are held. A shutdown waits for them, and for the acquires and releases in flight.
+    /// The leases that are held. A shutdown waits for them.
     pub(crate) held: Arc<Tally>,
+    /// The keys that have a state, and the releases in flight. A shutdown waits for them, too.
     pub(crate) in_progress: Arc<Tally>,
     /// Releases that continue after their call has returned. The drop of the last manager waits for them.
     pub(crate) in_background: Arc<Tally>,
@@ -62,10 +63,10 @@ impl Context {
         }
     }
 
-    /// Logs that an acquire is refused without a reply of the backend, so that an outage is in the log even if the program does
+    /// Logs that an acquire is refused as unavailable, so that an outage can be seen in the log even if the program does
     /// not log its errors.
     ///
-    /// Called without a mutex, since it calls subscribers.
+    /// No mutex may be held, since this calls subscribers.
     pub(crate) fn logged(&self, error: LockError) -> LockError {
         if !matches!(error, LockError::Unavailable { .. }) {
             return error;
@@ -74,9 +75,9 @@ impl Context {
         error.logged()
     }
 
-    /// Sends a request where the manager's work runs, and waits for its reply.
+    /// Sends a request on the manager's executor, and waits for its reply.
     ///
-    /// Dropping the future does not take the request back.
+    /// Dropping the future does not cancel the request.
     pub(crate) async fn request<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Backend) -> Reply<T>,
@@ -89,27 +90,28 @@ impl Context {
         }
     }
 
-    /// Starts the task of the timers, if it does not run. On the caller's runtimes, it ends with the runtime on which it ran.
+    /// Starts the task of the timers unless it is running. If it runs on a runtime of the caller, it ends with that
+    /// runtime, and has to be started again.
     pub(crate) fn ensure_ticking(&self) {
         self.ticking.ensure_running(&self.executor, &self.clock);
     }
 
-    /// Waits until nothing is held or in flight, if only for a moment.
+    /// Waits for a moment at which nothing is held or in flight.
     pub(crate) async fn emptied(&self) {
-        // An acquire in flight may become a held lease, and a held lease a release in flight.
+        // Repeated, because an acquire in flight may become a held lease, and a held lease a release in flight.
         while self.held.count() + self.in_progress.count() > 0 {
             self.held.emptied().await;
             self.in_progress.emptied().await;
         }
     }
 
-    /// Waits for `event`, for at most `time`. Returns whether it happened.
+    /// Waits for `event`, for at most `time`. Returns `true` if it happened.
     pub(crate) async fn within(&self, time: Duration, event: impl Future<Output = ()>) -> bool {
         let deadline = self.clock.now().after(time);
         self.by(Some(deadline), event).await.is_some()
     }
 
-    /// Waits for `event` until the deadline, if there is one. `None` if it did not happen.
+    /// Waits for `event` until the deadline, if there is one. Returns `None` if it did not happen.
     pub(crate) async fn by<T>(
         &self,
         deadline: Option<Moment>,

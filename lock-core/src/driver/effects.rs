@@ -1,4 +1,4 @@
-//! The effects of a transition, which are carried out when no mutex is held.
+//! The effects of a transition, which are carried out after the mutex has been unlocked.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -32,37 +32,37 @@ pub(super) struct Effects {
     pub(super) actions: Vec<StateAction>,
     /// `true` if a request for the key is among the actions.
     pub(super) acquires: bool,
-    /// The request that the polling task has to poll.
+    /// The request that the current task has to poll.
     pub(super) to_poll: Option<Arc<AcquireInFlight>>,
-    /// The release of this key that is in flight. The request is sent after it.
+    /// The release of this key that is in flight, after which the request must be sent.
     pub(super) after: Option<Arc<ReleaseInFlight>>,
     /// The request that the executor has to continue.
     pub(super) to_finish: Option<Arc<AcquireInFlight>>,
     pub(super) wakes_timers: bool,
-    /// Open for a release among the actions, so that a shutdown waits until that release has begun.
+    /// Keeps a shutdown waiting until a release among the actions has begun.
     pub(super) releasing: Option<Open>,
-    /// Set if the task returns the lease to the server: until its release has a reply, the next request is sent after it.
+    /// Set if the task returns the lease to the server. Until that release has a reply, the next request is sent after it.
     pub(super) open_release: Option<OpenRelease>,
     /// The entry that was removed from the map. Dropping it may wake a shutdown.
     pub(super) ended: Option<Box<KeyEntry>>,
 }
 
-/// The maximum length of a list that is kept for the next transition of its thread.
+/// The maximum length of a list that its thread keeps for the next transition.
 const LONGEST_SPARE: usize = 16;
 
 thread_local! {
-    /// A list for the actions of the next transition, so that most transitions allocate none.
+    /// A list for the actions of the next transition, which saves most transitions an allocation.
     static SPARE: Cell<Vec<StateAction>> = const { Cell::new(Vec::new()) };
 }
 
-/// Returns a list without actions.
+/// Returns an empty list for actions.
 pub(super) fn spare_list() -> Vec<StateAction> {
-    // There is none while the thread ends.
+    // The spare list is gone while the thread ends.
     SPARE.try_with(Cell::take).unwrap_or_default()
 }
 
 impl Effects {
-    /// Carries out the actions, in their order. Returns the request that the polling task has to poll.
+    /// Carries out the actions in order. Returns the request that the current task has to poll.
     pub(super) fn carry_out(
         self,
         context: &Arc<Context>,
@@ -78,7 +78,7 @@ impl Effects {
             #[cfg(test)]
             crate::runtime::mutex::interleaved::point();
             match action {
-                // A waker is the user's code, and may panic when it wakes or is dropped.
+                // A waker is user code, and may panic when it wakes or is dropped.
                 Action::Wake(waker) => catch_panic(|| waker.wake()),
                 Action::Drop(waker) => catch_panic(|| drop(waker)),
                 Action::Acquire(acquire) => {
@@ -113,7 +113,7 @@ impl Effects {
                 }
                 Action::Learn(owner, token) => context.known_tokens.learn(owner.clock, token),
                 Action::Extend { lease, valid_until } => {
-                    // A guard of a lost lease must not keep other tasks from the lock.
+                    // An observer has already seen the lease end. Its guard must not keep other tasks from the lock.
                     if let Some(reason) = lease.extend(valid_until) {
                         report(context, key, kind, Event::Lose(lease.id, reason));
                     }
@@ -152,14 +152,14 @@ impl Effects {
     }
 }
 
-/// Reports an event to the listener, unless the manager has ended, in which case nothing is left of the key.
+/// Reports an event to the listener. After the manager has ended, there is no listener, and no key.
 pub(super) fn report(context: &Context, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
     if let Some(listener) = context.ticking.listener() {
         listener.happened(key, kind, event);
     }
 }
 
-/// Makes a request, which is sent by its first poll.
+/// Creates a request, which is sent by its first poll.
 fn request(
     context: &Context,
     action: AcquireAction<Arc<Owner>>,
@@ -182,7 +182,7 @@ fn request(
     }
 }
 
-/// Makes the executor wait for the reply to a request whose task has left, or does not poll.
+/// Hands a request to the executor, which waits for the reply. The request's task has left, or does not poll.
 pub(super) fn finish_on_executor(
     context: &Arc<Context>,
     owner: Arc<Owner>,
@@ -201,7 +201,8 @@ pub(super) fn finish_on_executor(
     });
 }
 
-/// Queues a renewal for the next batch. One that takes tokens is sent at once, since the next task may need them soon.
+/// Queues a renewal for the next batch. If it also takes tokens, it is sent at once, since the next task may need them
+/// soon.
 fn queue_renewal(context: &Arc<Context>, due: Renew, valid_until: Moment) {
     if due.tokens == 0 {
         context.ticking.push(due, valid_until);
@@ -210,15 +211,15 @@ fn queue_renewal(context: &Arc<Context>, due: Renew, valid_until: Moment) {
     }
 }
 
-/// Sends a batch of renewals. The executor waits for the reply, not the task of the timers, so that a slow reply delays neither
-/// other renewals nor the end of a lease.
+/// Sends a batch of renewals. The executor waits for the reply instead of the task of the timers, because a slow reply must
+/// not delay other renewals or the end of a lease.
 pub(super) fn renew(
     context: &Arc<Context>,
     listener: Arc<dyn EventListener>,
     mut batch: Vec<Renew>,
     within: Duration,
 ) {
-    // Read before the request is handed over, so that the server's time starts later than this, never earlier.
+    // Read before the request is handed over, because the lease must not count from later than the server's own ttl does.
     let sent = context.clock.now();
     for one in &mut batch {
         one.known_fencing = context.known_tokens.of(one.owner.clock);
@@ -226,7 +227,7 @@ pub(super) fn renew(
     let reply = context.backend.renew(batch.clone(), within);
     let of_reply = context.clone();
     report_reply(&context.executor, reply, move |replies| {
-        // A renewal that takes tokens does not count among the batches.
+        // A renewal that takes tokens was sent by itself, and is not one of the batches that `ticking` counts.
         if batch.iter().all(|one| one.tokens == 0) {
             of_reply.ticking.note_reply();
         }
@@ -249,7 +250,7 @@ pub(super) fn renew(
     });
 }
 
-/// Records what the reply to a renewal implies for the backend's state, and reports it.
+/// Records whether the backend replied to a renewal, and reports the reply.
 pub(super) fn report_renewed(
     context: &Context,
     listener: Arc<dyn EventListener>,
@@ -264,7 +265,7 @@ pub(super) fn report_renewed(
     listener.happened(&owner.key, owner.mode.kind(), event);
 }
 
-/// Starts a request, and calls `report` exactly once with its reply, or with a failure if the runtime that waits for the reply
+/// Starts a request, and calls `report` exactly once: with the reply, or with a failure if the runtime that waits for it
 /// ends first.
 fn report_reply<T: Send + 'static>(
     executor: &Executor,

@@ -1,4 +1,4 @@
-//! The hold: the leases of one guard, and their owner.
+//! The hold, which owns the leases of one guard.
 
 use std::{
     future::{Future, poll_fn},
@@ -19,8 +19,8 @@ use crate::{
     telemetry::{self, WatchedWait},
 };
 
-/// The leases of the keys that were taken together, in the order in which the keys were written. `None` only in a hold that
-/// gave them up, and at the beginning of a task. The loss of one is the loss of all.
+/// The leases of the keys that were acquired together, in the order in which the keys were written. If one is lost, all are
+/// lost. `None` occurs only in a hold that gave its leases up, and at the beginning of a task.
 #[derive(Clone)]
 pub(crate) enum Leases {
     None,
@@ -28,19 +28,19 @@ pub(crate) enum Leases {
     Several(Arc<[Arc<LeaseState>]>),
 }
 
-/// A guard that is dropped within this time, without having been used, was hardly meant to be held.
+/// A guard that is dropped unused within this time was probably dropped by mistake.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// The result of a wait.
 pub(crate) enum Admission {
     /// The lock is held.
     Held(Hold),
-    /// The result of the body that was to run once, which has already run.
+    /// The body that was to run once has already run. This is its result.
     Done(Arc<[u8]>),
 }
 
 impl Admission {
-    /// Converts the result of a wait for a request that wanted no result of a run.
+    /// Returns the hold. Fails if a request that is not for a run was answered with a result.
     pub(crate) fn into_hold(self) -> Result<Hold, LockError> {
         match self {
             Self::Held(hold) => Ok(hold),
@@ -49,7 +49,7 @@ impl Admission {
     }
 }
 
-/// Owns the leases of one guard. Guards that re-entered the leases share them.
+/// Owns the leases of one guard, or its share of leases that were re-entered.
 pub(crate) struct Hold {
     registry: Arc<Registry>,
     leases: Leases,
@@ -68,7 +68,7 @@ impl Leases {
         &self.all()[0]
     }
 
-    /// Makes the loss of one the loss of all.
+    /// Ties the leases together: if one is lost, all are lost.
     fn tied(leases: Arc<[Arc<LeaseState>]>) -> Self {
         for lease in &*leases {
             lease.tie(&leases);
@@ -76,8 +76,8 @@ impl Leases {
         Self::Several(leases)
     }
 
-    /// Returns which of them has ended and how, if one has. A lease that ended by itself takes precedence over one that ended
-    /// with another.
+    /// Returns a lease that has ended, and how. A lease that ended by itself takes precedence over one that ended because
+    /// of another.
     pub(crate) fn ended(&self) -> Option<(&LeaseState, LeaseLost)> {
         let mut with_another = None;
         for lease in self.all() {
@@ -98,7 +98,7 @@ impl Leases {
         }
     }
 
-    /// Waits until one of them has ended, and returns how.
+    /// Waits until one of the leases has ended, and returns how.
     pub(crate) async fn lost(&self) -> LeaseLost {
         let [one] = self.all() else {
             return self.one_is_lost().await;
@@ -119,13 +119,13 @@ impl Leases {
         self.ended().map_or(reason, |(_, reason)| reason)
     }
 
-    /// The time until the first of them ends.
+    /// Returns the time until the first of the leases ends.
     pub(crate) fn remaining(&self) -> Duration {
         let each = self.all().iter().map(|lease| lease.remaining());
         each.min().unwrap_or_default()
     }
 
-    /// Like `remaining`, but changes nothing. For the simulation.
+    /// Like `remaining`, but does not record that a lease has ended. Used by the simulation.
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
         let each = self.all().iter().map(|lease| lease.certain_for());
@@ -134,7 +134,7 @@ impl Leases {
 }
 
 impl Hold {
-    /// Makes the hold of a task that has just accepted its grant.
+    /// Creates the hold of a task that has just accepted its grant.
     pub(crate) fn first(registry: &Arc<Registry>, lease: Arc<LeaseState>) -> Self {
         Self {
             registry: registry.clone(),
@@ -142,9 +142,9 @@ impl Hold {
         }
     }
 
-    /// Joins several holds with one lease each. The caller must check for an earlier loss afterwards.
+    /// Combines several holds that have one lease each. Afterwards the caller must check whether a lease was lost before.
     pub(crate) fn joined(registry: &Arc<Registry>, holds: Vec<Self>) -> Self {
-        // The share of each hold continues in the joined one.
+        // The combined hold takes over the share of each hold.
         let each = holds.into_iter().map(Self::into_leases);
         let leases = each.flat_map(|leases| leases.all().to_vec());
         Self {
@@ -153,7 +153,7 @@ impl Hold {
         }
     }
 
-    /// Shares leases that are held, if all of them still are.
+    /// Shares these leases with their guard. Returns `None` if one of them is no longer held.
     pub(crate) fn again(registry: &Arc<Registry>, leases: Vec<Arc<LeaseState>>) -> Option<Self> {
         let count = leases.len();
         let joined = leases.into_iter().take_while(|lease| lease.join());
@@ -168,13 +168,13 @@ impl Hold {
         &self.leases
     }
 
-    /// Makes telemetry report the hold.
+    /// Lets telemetry report the hold.
     pub(crate) fn watch(&self, wait: WatchedWait) {
         let lease = self.leases.first();
         lease.watch(wait.granted(lease.fencing));
     }
 
-    /// Marks the start of the body: its task has all the leases that it needs, and runs under them from now on.
+    /// Records that the task now has all the leases that it needs, and begins to run under them.
     pub(crate) fn begin(&self) {
         for lease in self.leases.all() {
             if let Some(bounds) = lease.begin() {
@@ -189,11 +189,10 @@ impl Hold {
         mem::replace(&mut self.leases, Leases::None)
     }
 
-    /// Releases the leases that no other guard shares, all at the same time, and waits for the replies.
+    /// Releases the leases that no other guard shares, all at the same time, and waits for the replies. Dropping the future
+    /// leaves the releases in flight.
     ///
-    /// The `result` of a run is stored by the release. A run has one lease.
-    ///
-    /// Dropping the future leaves the releases in flight.
+    /// The release also stores the `result` of a run, which has only one lease.
     pub(crate) fn release(
         mut self,
         result: Option<RunResult>,
@@ -214,7 +213,7 @@ impl Hold {
 }
 
 impl Drop for Hold {
-    /// Never blocks: the manager's executor does the rest, even if the user's runtime is gone or shutting down.
+    /// Never blocks: the manager's executor finishes the releases, even if the user's runtime is gone or shutting down.
     fn drop(&mut self) {
         let first = self.leases.all().first();
         // Without a subscriber to events of this level, this is a single check.
@@ -230,7 +229,7 @@ impl Drop for Hold {
 }
 
 async fn release_all(registry: Arc<Registry>, leases: Leases) -> Result<(), LockError> {
-    // Read before the release, so that the error names the key that was lost, and not those that were lost with it.
+    // Checked before the release, because the error must name the key that was lost, and not one that was lost with it.
     let mut result = leases.check();
     let each = leases.all().iter();
     let releasing = each.filter_map(|lease| registry.release(lease, None));
@@ -240,7 +239,7 @@ async fn release_all(registry: Arc<Registry>, leases: Leases) -> Result<(), Lock
     result
 }
 
-/// Keeps the most important result for the caller: a loss, otherwise the first failure.
+/// Keeps the result that matters most to the caller: a loss, or else the first failure.
 fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
     let is_loss = |result: &Result<(), LockError>| matches!(result, Err(LockError::Lost { .. }));
     if result.is_ok() || (is_loss(&other) && !is_loss(result)) {
@@ -248,11 +247,11 @@ fn note(result: &mut Result<(), LockError>, other: Result<(), LockError>) {
     }
 }
 
-/// Runs a body as long as its leases hold. Fails with the loss if one of them ends first.
+/// Runs a body while its leases are held. Fails with the loss if one of them ends first.
 ///
-/// The clock is read before each poll of the body, so that a process that pauses through the end of its lease takes no further
-/// step. A plain `select!` would poll the body first in half of the cases. A pause in the middle of a step remains possible,
-/// and only a fencing token can make it harmless.
+/// The clock is read before each poll of the body, so a process that was paused beyond the end of its lease takes no
+/// further step. A plain `select!` would poll the body first in half of the cases. A pause in the middle of a step remains
+/// possible, and only a fencing token can make it harmless.
 pub(crate) async fn while_held<T>(
     leases: &Leases,
     body: impl Future<Output = T>,
@@ -260,7 +259,7 @@ pub(crate) async fn while_held<T>(
     let mut body = pin!(body);
     let mut lost = pin!(leases.lost());
     poll_fn(|context| {
-        // `lost` reads the clock only when it is polled for the first time or after a signal, not at each poll.
+        // This check reads the clock at each poll, which `lost` does only at its first poll and after a signal.
         leases.check()?;
         if lost.as_mut().poll(context).is_ready() {
             leases.check()?;

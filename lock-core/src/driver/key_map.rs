@@ -1,4 +1,4 @@
-//! The states of all keys that this process wants or holds.
+//! The states of all keys that this process holds or waits for.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -33,7 +33,7 @@ pub(super) type LiveOutcome = Outcome<Arc<LeaseState>, Arc<Owner>>;
 pub(super) type Timers = TimerQueue<(LockKey, RequestKind)>;
 pub(super) type Entries = HashMap<LockKey, Box<KeyEntry>, BuildHasherDefault<HashOfKey>>;
 
-/// A hasher that returns the hash that a key already has.
+/// A hasher that passes on the hash that a key has computed already.
 #[derive(Default)]
 pub(super) struct HashOfKey(u64);
 
@@ -42,7 +42,7 @@ impl Hasher for HashOfKey {
         self.0 = hash;
     }
 
-    /// For values that are not keys.
+    /// Required by the trait. Keys call only `write_u64`.
     fn write(&mut self, bytes: &[u8]) {
         self.0 = bytes
             .iter()
@@ -54,29 +54,29 @@ impl Hasher for HashOfKey {
     }
 }
 
-/// All keys, in parts with a mutex each, so that two threads with different keys seldom wait for each other.
+/// All keys, divided into parts that each have a mutex, so that threads with different keys seldom wait for each other.
 #[derive(Default)]
 pub(crate) struct Keys([Mutex<KeyMap>; PARTS]);
 
-/// The maximum number of leases that are examined for advice. Few processes that acquire locks inside locks hold more.
+/// The maximum number of leases that `held_beside` examines. Few processes that acquire locks inside locks hold more.
 const MOST_LOOKED_AT: usize = 64;
 
-/// Larger than the number of threads that a process has on most machines.
+/// The number of parts, which is larger than the number of threads of most processes.
 const PARTS: usize = 32;
 
 impl Keys {
-    /// Returns the part of a key, which has the entries of this key in all modes.
+    /// Locks the part that has the entries of this key, in all modes.
     pub(super) fn of(&self, key: &LockKey) -> MutexGuard<'_, KeyMap> {
         let part = usize::try_from((key.hashed() >> 32) % PARTS as u64);
         self.0[part.unwrap_or(0)].lock()
     }
 
-    /// Returns each part, one after the other.
+    /// Locks each part, one after the other.
     pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, KeyMap>> {
         self.0.iter().map(Mutex::lock)
     }
 
-    /// Returns all keys, sorted, because the order of the maps differs from run to run.
+    /// Returns all keys. They are sorted, because the order in the maps differs from run to run.
     pub(super) fn all(&self) -> Vec<(LockKey, RequestKind)> {
         let mut all = Vec::new();
         for mut keys in self.each() {
@@ -88,7 +88,7 @@ impl Keys {
         all
     }
 
-    /// Returns `true` if no task may wait any more.
+    /// Returns `true` after a shutdown, when no task may wait any more.
     pub(crate) fn are_closed(&self) -> bool {
         self.each().any(|keys| keys.is_closed)
     }
@@ -113,7 +113,7 @@ impl Keys {
         })
     }
 
-    /// Returns the knowledge of this process about a busy lock.
+    /// Returns what this process knows about the holder of a busy lock.
     pub(crate) fn busy(&self, key: &LockKey, now: Moment) -> KnownHolder {
         let keys = self.of(key);
         let mut leases = keys.each(key).flat_map(|entry| entry.state.each_lease());
@@ -126,8 +126,8 @@ impl Keys {
         }
     }
 
-    /// Returns a key that the running task holds by a guard, other than those that it wants. Examines only some leases, since
-    /// it is for advice.
+    /// Returns a key that the running task holds by a guard, other than those that it wants. The result is only used for
+    /// advice in an error message, so not all leases are examined.
     pub(crate) fn held_beside(&self, is_wanted: impl Fn(&LockKey) -> bool) -> Option<LockKey> {
         let mut left = MOST_LOOKED_AT;
         self.each().find_map(|mut keys| {
@@ -138,7 +138,7 @@ impl Keys {
         })
     }
 
-    /// Returns how many leases tasks hold now, and the time until the first of them ends, unless it is renewed.
+    /// Returns the number of leases that tasks hold now, and the time until the first of them ends, unless it is renewed.
     pub(super) fn held(&self, now: Moment) -> (usize, Option<Duration>) {
         let (mut held, mut first_ends_in) = (0, None);
         for mut keys in self.each() {
@@ -152,7 +152,7 @@ impl Keys {
         (held, first_ends_in)
     }
 
-    /// Takes the wakers of all waiters. Also returns all leases that tasks hold.
+    /// Takes the wakers of all waiters, and returns them with all leases that tasks hold.
     pub(super) fn observers(&self) -> (Vec<Waker>, Vec<Arc<LeaseState>>) {
         let (mut wakers, mut leases) = (Vec::new(), Vec::new());
         for mut keys in self.each() {
@@ -164,8 +164,8 @@ impl Keys {
         (wakers, leases)
     }
 
-    /// Returns how long the keys of this template have recently been held, as far as any part knows, starting with that of the
-    /// key.
+    /// Returns how long keys of the same template have recently been held, from the key's own part, or else from any other
+    /// part that knows it.
     fn typical_hold(&self, key: &LockKey) -> Option<Duration> {
         let template = key.template()?;
         let own = self.of(key).typical_holds.get(template).copied();
@@ -179,14 +179,15 @@ impl Keys {
 /// The keys of one part.
 #[derive(Default)]
 pub(super) struct KeyMap {
-    /// The entries of exclusive locks, of shared locks, of locks with permits, and of bodies that run once: see [`KeyMap::of`].
-    /// Boxed, so that a removed entry is dropped after the mutex is free without being copied.
+    /// The entries for each [`RequestKind`]: see [`KeyMap::of`]. They are boxed, so that a removed entry can be dropped
+    /// after the mutex is unlocked without being copied.
     entries: [Entries; 4],
-    /// How long keys of each template have recently been held. A program has a fixed number of templates.
+    /// How long keys of each template have recently been held. The map is bounded, because a program has a fixed number of
+    /// templates.
     typical_holds: HashMap<&'static str, Duration>,
-    /// The hints of the states. Only the latest hint of a state is useful; the previous one is removed.
+    /// The timers that the states have armed, at most one for each entry: a new one replaces the previous one.
     pub(super) timers: Timers,
-    /// After a shutdown no task may wait any more.
+    /// `true` after a shutdown, when no task may wait any more.
     pub(super) is_closed: bool,
 }
 
@@ -200,7 +201,7 @@ impl KeyMap {
         (&mut self.entries[kind as usize], &mut self.timers)
     }
 
-    /// Makes the entry of a key, if there is none.
+    /// Creates the entry of a key if there is none.
     pub(super) fn begin(&mut self, key: &LockKey, kind: RequestKind, in_progress: &Arc<Tally>) {
         if let Entry::Vacant(place) = self.of(kind).entry(key.clone()) {
             place.insert(Box::new(KeyEntry {
@@ -213,7 +214,7 @@ impl KeyMap {
         }
     }
 
-    /// Removes an entry that is over from the map. The caller drops it when the mutex is free.
+    /// Removes an entry that is no longer needed. The caller must drop it after unlocking the mutex.
     pub(super) fn remove(&mut self, key: &LockKey, kind: RequestKind) -> Option<Box<KeyEntry>> {
         let mut ended = self.of(kind).remove(key)?;
         if let Some(timer) = ended.timer.take() {
@@ -250,15 +251,15 @@ pub(super) struct KeyEntry {
     pub(super) state: LiveState,
     /// The request in flight that a task polls.
     pub(super) request: Option<Arc<AcquireInFlight>>,
-    /// The last release of a lease, until it has its reply. The next request is sent after the release.
+    /// The last release of a lease, until its reply arrives. The next request is sent after the release.
     pub(super) releasing: Option<Arc<ReleaseInFlight>>,
     pub(super) timer: Option<TimerId>,
-    /// A shutdown waits until this is dropped.
+    /// Keeps a shutdown waiting until the entry is dropped.
     pub(super) _in_progress: Open,
 }
 
 impl KeyEntry {
-    /// Returns `true` if nothing is left to do.
+    /// Returns `true` if the entry is no longer needed.
     pub(super) fn is_over(&self) -> bool {
         self.state.is_over() && self.releasing.is_none()
     }

@@ -1,8 +1,8 @@
 //! The state that the holder of a lease and its observers share.
 //!
-//! The state machine decides, and publishes its decisions here. An observer also reads the clock, so it sees at once that a
-//! lease has run out, whether or not a timer has fired. Reading is not an event of the key: the state machine ends the lease by
-//! its own timer.
+//! The state machine makes the decisions and publishes them here. An observer also reads the clock, so it notices at once
+//! that a lease has run out, whether or not a timer has fired. What an observer notices is not an event of the key: the
+//! state machine ends the lease by its own timer.
 
 use std::{
     sync::{
@@ -44,35 +44,36 @@ pub(crate) struct LeaseState {
     pub(crate) permit: Option<u16>,
     pub(crate) ttl: Duration,
     pub(crate) mode: Mode,
-    /// Cleared once, if at all.
+    /// Initially `true` for most leases, cleared at most once, and never set again.
     is_renewed: AtomicBool,
-    /// `true` if it belongs to a guard that its user has not used yet. For telemetry only.
+    /// `true` while the guard has not been used. Read only by telemetry.
     is_unseen: AtomicBool,
     /// In nanoseconds of the clock. It only grows, and only the driver of the state machine writes it.
     valid_until: AtomicU64,
-    /// The task that acquired it, and when.
+    /// The task that acquired the lease, and when.
     acquired: (RunningTask, Moment),
-    /// Set only with `max_hold` or `min_hold`. Boxed, because most leases have neither, and a process may hold 100,000 of them.
+    /// Set only with `max_hold` or `min_hold`. Boxed, because most leases have neither, and a process may hold 100,000 of
+    /// them.
     bounded: Option<Box<Bounded>>,
     /// All leases, including this one, that are lost as soon as one of them is.
     siblings: Mutex<Option<Weak<[Arc<LeaseState>]>>>,
-    /// Zero until the end, then the number of the reason. Set once, by the first caller that notices the end.
+    /// Zero until the lease ends, then the number of the reason. Set once, by the first caller that notices the end.
     end: AtomicU8,
-    /// `true` if a task has waited for the end. A task sets this before it reads the reason, and the end is set before this is
-    /// read, so one of the two sees the other. Most leases end unobserved, and nothing is signalled.
+    /// `true` if a task has waited for the end. The task sets this before it reads `end`, and whoever sets `end` does so
+    /// before reading this, so at least one of the two notices the other. Most leases end unobserved, and then nothing is
+    /// signalled.
     is_observed: AtomicBool,
     ends: Notify,
-    /// The number of guards that share the lease. The last one releases it, and at zero no guard can join. Until then, the
-    /// lease counts among those that are held.
+    /// The number of guards that share the lease. The last one releases it, and no guard can join after that.
     guards: AtomicUsize,
-    /// Set only with a subscriber. Taken once, by the release.
+    /// Set only if there is a subscriber. Taken once, by the release.
     watch: OnceLock<Mutex<Option<Box<WatchedHold>>>>,
 }
 
 /// The bounds on the time of a lease, in addition to its ttl.
 struct Bounded {
     terms: Terms,
-    /// Set when its task begins to run under the lease, from when `max_hold` and `min_hold` count.
+    /// Set when the task begins to run under the lease, which is when `max_hold` and `min_hold` begin to count.
     begun: OnceLock<HoldBounds>,
 }
 
@@ -107,7 +108,7 @@ fn reason_of(number: u8) -> Option<LeaseLost> {
 }
 
 impl LeaseState {
-    /// Makes the lease of a task that accepts its grant. It belongs to one guard.
+    /// Creates the lease of a task that accepts its grant. It belongs to one guard.
     pub(crate) fn new(
         context: &Arc<Context>,
         key: &LockKey,
@@ -179,17 +180,17 @@ impl LeaseState {
         }
     }
 
-    /// Records that its task has all the leases that it needs, and runs under this one from now on. Returns the bounds, if the
-    /// state machine has to know them.
+    /// Records that the task now has all the leases that it needs, and begins to run under this one. Returns the bounds if
+    /// the state machine has to know them.
     pub(crate) fn begin(&self) -> Option<HoldBounds> {
         self.is_unseen.store(true, Ordering::Relaxed);
-        // Only these bounds need the time. A contended lock is passed on too often to read the clock unnecessarily.
+        // Only the bounds need the time. A contended lock is handed over too often to read the clock for every lease.
         let bounded = self.bounded.as_ref()?;
         let bounds = bounded.terms.bounds_from(self.context.clock.now());
         bounded.begun.set(bounds).is_ok().then_some(bounds)
     }
 
-    /// Records that the user of its guard has used it.
+    /// Records that the user has used the guard.
     pub(crate) fn note_seen(&self) {
         self.is_unseen.store(false, Ordering::Relaxed);
     }
@@ -198,7 +199,8 @@ impl LeaseState {
         self.acquired.0 == RunningTask::current()
     }
 
-    /// Returns `true` if the drop of a guard ends the lease within this time, unused.
+    /// Returns `true` if the guard that is being dropped is the last one, was never used, and held the lease for less than
+    /// this time.
     pub(crate) fn ends_unseen(&self, within: Duration) -> bool {
         self.is_unseen.load(Ordering::Relaxed)
             && self.guards.load(Ordering::Relaxed) == 1
@@ -209,17 +211,18 @@ impl LeaseState {
         self.is_renewed.load(Ordering::Relaxed)
     }
 
-    /// Records that it is no longer renewed. It then runs out, unless a renewal in flight extends it once more.
+    /// Records that the lease is no longer renewed. It then runs out, unless a renewal in flight extends it once more.
     pub(crate) fn note_unrenewed(&self) {
         self.is_renewed.store(false, Ordering::Relaxed);
     }
 
-    /// Makes the loss of one of these leases the loss of all. The caller must check for an earlier loss afterwards.
+    /// Ties the lease to the others: if one is lost, all are lost. Afterwards the caller must check whether one was lost
+    /// before.
     pub(crate) fn tie(&self, all: &Arc<[Arc<Self>]>) {
         *self.siblings.lock() = Some(Arc::downgrade(all));
     }
 
-    /// Makes telemetry report the hold.
+    /// Lets telemetry report the hold.
     pub(crate) fn watch(&self, watch: WatchedHold) {
         (self.watch).get_or_init(|| Mutex::new(Some(Box::new(watch))));
     }
@@ -231,14 +234,14 @@ impl LeaseState {
         span.unwrap_or_else(tracing::Span::none)
     }
 
-    /// Wakes all tasks that wait for its end, so that they check again.
+    /// Wakes all tasks that wait for the end of the lease, which then check again.
     pub(crate) fn rouse(&self) {
         if self.is_observed.load(SeqCst) {
             catch_panic(|| self.ends.notify_waiters());
         }
     }
 
-    /// Returns when the lease ends unless it is renewed.
+    /// Returns the time at which the lease ends unless it is renewed.
     pub(crate) fn deadline(&self) -> Moment {
         let valid_until = self.valid_until();
         self.held_until()
@@ -249,8 +252,9 @@ impl LeaseState {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
-    /// Moves the end later. Returns how the lease was lost if an observer has seen it end in the meantime, which is final. A
-    /// lease that its guard has released is not lost, even if the state machine does not know about the release yet.
+    /// Extends the lease. If an observer has seen it end in the meantime, that is final, and the reason is returned. A
+    /// lease that its guard has released does not count as lost, even if the state machine does not know of the release
+    /// yet.
     pub(crate) fn extend(&self, valid_until: Moment) -> Option<LeaseLost> {
         self.valid_until
             .fetch_max(valid_until.as_nanos(), Ordering::AcqRel);
@@ -275,7 +279,7 @@ impl LeaseState {
         None
     }
 
-    /// Ends the lease, once. Returns how it ended: an earlier reason takes precedence.
+    /// Ends the lease, unless it has already ended. Returns the reason that counts, which is the first one.
     pub(crate) fn end(&self, reason: LeaseLost) -> LeaseLost {
         match (self.end).compare_exchange(0, reason as u8 + 1, SeqCst, SeqCst) {
             Ok(_) => {
@@ -286,11 +290,11 @@ impl LeaseState {
         }
     }
 
-    /// Reports that the state machine has ended the lease. Returns the leases that are lost with it, or none if the guard has
-    /// released them in the meantime.
+    /// Records that the state machine has ended the lease. Returns the leases that are lost with it, or `None` if the guard
+    /// has released them in the meantime.
     ///
-    /// The caller of `tie` checks for ends after it has tied, and this checks for ties after the end was set, so one of the two
-    /// sees the other.
+    /// The caller of `tie` checks for ended leases after tying them, and this function reads the ties after setting the
+    /// end, so at least one of the two notices the other.
     pub(crate) fn note_lost(&self, reason: LeaseLost) -> Option<Arc<[Arc<Self>]>> {
         let reason = self.end(reason);
         if reason == LeaseLost::Released {
@@ -309,7 +313,7 @@ impl LeaseState {
         self.is_observed.store(true, SeqCst);
         // Bounded by the number of signals.
         loop {
-            // Listens before it checks: in the other order, an end between the two would be missed.
+            // Registered before the check: in the other order, an end between the two would be missed.
             ends.as_mut().enable();
             if let Some(reason) = self.ended() {
                 return reason;
@@ -320,7 +324,7 @@ impl LeaseState {
         }
     }
 
-    /// Lets one more guard share the lease. Returns whether that is possible, because the last guard may have released it.
+    /// Lets one more guard share the lease. Returns `false` if the last guard has already released it.
     pub(crate) fn join(&self) -> bool {
         let count = |guards: usize| (guards > 0).then_some(guards + 1);
         self.guards
@@ -328,27 +332,28 @@ impl LeaseState {
             .is_ok()
     }
 
-    /// Removes the share of one guard. Returns whether it was the last one.
+    /// Removes the share of one guard. Returns `true` if it was the last one.
     pub(super) fn leave(&self) -> bool {
         self.guards.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Ends the lease when the last guard releases it, before the next task has the lock: no clone of this lease may look valid
-    /// at the same time as the next lease. Returns how it ended before, if it was lost. The caller closes it in the tally of
-    /// held leases when the release has begun. Otherwise a shutdown could find nothing held and nothing in flight between the
-    /// two.
+    /// Ends the lease when the last guard releases it. Returns how it was lost before, if it was.
+    ///
+    /// This must happen before the next task gets the lock, because no clone of this lease may look valid together with the
+    /// next lease. The caller removes it from the tally of held leases only after the release has begun. Otherwise, a
+    /// shutdown between the two could find nothing held and nothing in flight.
     pub(super) fn release(&self, now: Moment) -> Option<LeaseLost> {
         let lost = self.ended_at(now);
         self.end(LeaseLost::Released);
         if let Some(watch) = self.watch.get() {
-            // Dropped when the mutex is free, since the drop calls subscribers.
+            // Dropped after the mutex is unlocked, since the drop calls subscribers.
             let watch = watch.lock().take();
             drop(watch);
         }
         lost
     }
 
-    /// Returns the action that releases the lease, when the state machine no longer has it.
+    /// Returns the action that releases the lease if the state machine no longer has it.
     pub(crate) fn release_action(&self) -> ReleaseAction<Arc<Owner>> {
         ReleaseAction {
             owner: self.owner.clone(),
@@ -359,7 +364,7 @@ impl LeaseState {
         }
     }
 
-    /// Returns the request that makes the server compare the owner token.
+    /// Returns a renewal, by which the server compares the owner token.
     pub(crate) fn renewal(&self, ttl: Duration) -> Renew {
         Renew::without_tokens(&self.owner, ttl)
     }
@@ -371,7 +376,7 @@ impl LeaseState {
         }
     }
 
-    /// Like `remaining`, but changes nothing. For the simulation.
+    /// Like `remaining`, but does not record that the lease has ended. Used by the simulation.
     #[cfg(feature = "simulation")]
     pub(crate) fn certain_for(&self) -> Duration {
         match self.end.load(SeqCst) {
@@ -402,7 +407,7 @@ mod tests {
         assert_eq!(
             REASONS.len(),
             LeaseLost::Released as usize + 1,
-            "all of them"
+            "every reason is in the list"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The locks of this process. For each key, this includes the task that holds it, the tasks that wait, and the requests that
-//! are sent to the server; for all keys together, the registry and the shared context.
+//! The locks of this process. The driver runs the engine's state machine of each key, carries out its actions, and keeps
+//! what all keys share: the registry, the timers, and the context.
 
 mod acquire_in_flight;
 pub(crate) mod context;

@@ -1,8 +1,8 @@
-//! The state of an outage. While the backend does not reply, new requests fail at once, instead of each waiting for its own
-//! time-out.
+//! Outages of the backend. While it does not reply, new requests fail at once instead of each waiting for its own time-out.
 //!
-//! Requests that waited before the outage continue to wait, and so do those that may wait forever. Servers that fail over have
-//! no such limit by default, since their own configuration determines how long a fail-over takes.
+//! Requests that were waiting before the outage continue to wait, and so do those that may wait forever. With servers that
+//! can fail over, new requests also wait by default, since it depends on the servers' configuration how long a fail-over
+//! takes.
 
 use std::{
     fmt,
@@ -22,12 +22,12 @@ use crate::{
     runtime::{clock::Clock, executor::Executor, mutex::Mutex},
 };
 
-/// The outage state of one manager. Each reply is recorded here, and each request that got none.
+/// The outage state of one manager. Each reply is recorded here, as is each request that got none.
 pub(crate) struct Outage {
     /// New requests no longer wait after this long without a reply; `None` if they always wait.
     fail_fast_after: Option<Duration>,
-    /// When the first request since the last reply failed, in nanoseconds of the manager's clock; 0 if the last request got a
-    /// reply.
+    /// When the outage began, in nanoseconds of the manager's clock: the time of the first failure since the last reply. 0
+    /// if there is no outage.
     since: AtomicU64,
     last_failure: Mutex<Option<Source>>,
     /// `true` if a request is in flight whose only purpose is to find out whether the outage is over.
@@ -44,25 +44,24 @@ impl Outage {
         }
     }
 
-    /// Records that a request got its reply, or got none.
+    /// Records the result of a request: a reply of the backend ends an outage, and a failure may begin one.
     pub(crate) fn note<T>(&self, result: &Result<T, Failure>, clock: &Clock) {
         match result {
             Err(Failure::NoReply(source) | Failure::LostVote(source) | Failure::NotNow(source)) => {
                 *self.last_failure.lock() = Some(source.clone());
-                // If two requests fail at once, both may store their time. The later one may remain, which is off by the time
-                // between the two.
+                // If two requests fail at the same time, both may store their time. It does not matter which one remains.
                 if self.since.load(Ordering::Relaxed) == 0 {
                     let first = clock.now().as_nanos().max(1);
                     self.since.store(first, Ordering::Release);
                 }
             }
-            // Usually there is no outage, and a write would evict the value from the caches of other threads.
+            // Written only if there was an outage, because a write evicts the value from the caches of other threads.
             _ if self.since.load(Ordering::Relaxed) != 0 => self.since.store(0, Ordering::Release),
             _ => {}
         }
     }
 
-    /// Returns the last failure, if no request has got a reply since.
+    /// Returns the last failure if no request has got a reply since.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
         if self.since.load(Ordering::Acquire) == 0 {
             return None;
@@ -71,8 +70,8 @@ impl Outage {
         failure.map(|failure| failure.to_string().into())
     }
 
-    /// Refuses a request that begins in an outage, unless it may wait forever. During an outage, one `look` at a key at a time,
-    /// which changes nothing, finds out whether the outage is over.
+    /// Refuses a request that begins during an outage, unless it may wait forever. To find out whether the outage is over,
+    /// a refused request also sends `look`, which reads a key, unless another such request is in flight.
     pub(crate) fn check<T: Send + 'static>(
         self: &Arc<Self>,
         wait: Wait,
@@ -103,7 +102,7 @@ impl Outage {
     }
 }
 
-/// Clears the flag when its task ends, for whatever reason.
+/// Clears the flag `is_probing` when its task ends, for whatever reason.
 struct Probe(Arc<Outage>);
 
 impl Drop for Probe {

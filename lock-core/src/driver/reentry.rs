@@ -1,20 +1,21 @@
-//! Reentry: the leases that the running task holds, so that acquiring one of them again succeeds at once.
+//! Reentry: a body that acquires a key that it already holds gets the same lease at once.
 //!
-//! The set follows the task, through `join!` and nested calls. It does not follow into a spawned task, nor into a task of a
-//! `LocalSet` that is driven inside the body. It is a list from the innermost body outwards, whose length is the depth of the
-//! nesting.
+//! The held leases follow the task through `join!` and nested calls, but not into a spawned task, nor into a task of a
+//! `LocalSet` that is driven inside the body. They form a list from the innermost body outwards, which is as long as the
+//! bodies are nested.
 //!
-//! Calls for one key by branches of one body (`join!`) have the key in turn. A call waits for the [turn](Turns) of the
-//! innermost body that holds the key. A call inside a call finds the body of the outer call, which has a turn of its own, and
-//! continues at once.
+//! If several branches of one body (`join!`) call for a key that the body holds, they take turns. Each call waits for its
+//! [turn](Turn) in the innermost body that holds the key. A call inside such a call finds the body of the outer call, whose
+//! turns are its own, and continues at once.
 //!
-//! A call for the key in shared mode needs only a part of the turn. Such calls run together, but never together with a call
-//! that asks for the key exclusively. From then on, the call's own body holds the key shared, even under an exclusive lease. An
-//! exclusive call inside that body is refused: if its sibling did the same, each would wait for the other's part. So no call
-//! waits under a shared lease.
+//! A call in shared mode needs only a part of the turn. Such calls run together, but never together with an exclusive call.
+//! The call's own body then holds the key only shared, even under an exclusive lease. An exclusive call inside that body is
+//! refused: if a sibling did the same, each would wait for the other's part. Therefore no exclusive call waits under a
+//! shared one.
 //!
-//! Guards take no turn, because a guard and then a call in the same branch would wait for itself. Rejected: admitting an
-//! exclusive call under a shared call where the lease is exclusive, since it would run concurrently with its shared siblings.
+//! Guards take no turn, because a branch that takes a guard and then makes a call would wait for itself. Rejected:
+//! admitting an exclusive call inside a shared one if the lease is exclusive, since it would run at the same time as its
+//! shared siblings.
 
 use std::{
     collections::BTreeMap,
@@ -40,32 +41,34 @@ use crate::{
 };
 
 tokio::task_local! {
-    /// The innermost body that is being polled, and the task that polls it now; `None` on a thread that blocks on the body. It
-    /// is not always the task that polled it first, because a future can be moved between two polls.
+    /// The innermost body that is being polled, and the task that polls it now, or `None` on a thread that blocks on the
+    /// body. A future can move to another task between two polls, so the task is set at each poll.
     static INNERMOST: (Arc<HeldByBody>, Option<task::Id>);
 }
 
-/// The keys that one running body holds. Guards that take one of them again share the lease.
+/// The keys that one running body holds. Guards that acquire one of them again share the lease.
 pub(crate) struct HeldByBody {
-    /// `None` for a task for which its caller waits. The bodies outside of this one are then the caller's.
+    /// `None` for a task that its caller waits for. The outer bodies are then those of the caller.
     leases: Leases,
-    /// The keys that the body took again in shared mode. The body holds these only shared, whatever the mode of the lease.
+    /// The keys that the body's call acquired again in shared mode. The body holds these only shared, whatever the lease's
+    /// mode.
     shared: Vec<LockKey>,
-    /// The keys that calls inside the body took again. The calls get [`PARTS`] of the turn in the order in which they ask.
+    /// The turns of the keys that calls inside the body acquired again, which are taken in the order in which the calls
+    /// ask.
     turns: Mutex<BTreeMap<LockKey, Arc<Semaphore>>>,
     outer: Option<Arc<HeldByBody>>,
 }
 
-/// The number of parts of a turn. An exclusive call takes them all, a shared one takes one. It is the largest number that a
-/// semaphore can give out at once.
+/// The number of parts of a turn. An exclusive call takes all of them, a shared call takes one. This is the largest
+/// capacity of a semaphore on a 32-bit platform, and fits into the `u32` of one request.
 const PARTS: u32 = u32::MAX >> 3;
 
-/// The right of a call to have a key that its body already holds: the turn of that key, or one part of it. Other branches of
+/// The right of a call to use a key that its body already holds: the turn of that key, or one part of it. Other branches of
 /// the body wait until it is dropped.
 pub(crate) type Turn = (LockKey, OwnedSemaphorePermit);
 
 impl HeldByBody {
-    /// Returns the leases that belong to this manager. Another manager's lease on the same key is another lock.
+    /// Returns the leases of this manager. Another manager's lease on an equal key belongs to another lock.
     fn leases_of(&self, registry: &Registry) -> impl Iterator<Item = &Arc<LeaseState>> {
         let is_ours = |lease: &&Arc<LeaseState>| Arc::ptr_eq(&lease.context, &registry.context);
         self.leases.all().iter().filter(is_ours)
@@ -78,9 +81,9 @@ impl HeldByBody {
     }
 }
 
-/// Runs `body` as one that holds the leases. It holds the keys for which the call has shared turns only in shared mode,
-/// whatever the mode of the lease. Without leases, it is a task for which the running one waits.
-// Not an `async fn`, so that the enclosing bodies of the caller are captured by this call, and not by the first poll.
+/// Runs `body` as one that holds the leases. If the call has a shared turn of a key, the body holds that key only shared,
+/// whatever the mode of the lease. Without leases, the body is a task that the running one waits for.
+// Not an `async fn`, because the caller's enclosing bodies must be captured by this call, and not by the first poll.
 pub(crate) fn scope<T>(
     leases: Leases,
     turns: &[Turn],
@@ -103,18 +106,19 @@ pub(crate) fn scope<T>(
     }
 }
 
-/// Waits, as long as the call may, until no other branch of the running body is in a call with one of these keys. Shared calls
-/// do not wait for shared ones. Turns are acquired in the order of the bytes of their keys, so branches with keys in common do
-/// not wait for each other in a circle.
+/// Waits, for as long as the call may, until no other branch of the running body is in a call with one of these keys.
+/// Shared calls do not wait for shared ones. Turns are acquired in the order of the bytes of their keys, which prevents
+/// deadlocks between branches that have keys in common.
 ///
-/// If the body does not hold all of the keys, this does not wait. The keys are then waited for, or refused, as without a body.
+/// If the body does not hold all of the keys, this returns at once. The keys are then acquired or refused as without a
+/// body.
 ///
-/// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it continues after
-/// a loss.
+/// The holder of a turn is a call under the same lease. That call ends with the lease at the latest, unless it continues
+/// after a loss.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future leaves the queue, and releases the turns that the call has.
+/// Dropping the future leaves the queue, and releases the turns that the call already has.
 pub(crate) async fn acquire_turns(
     registry: &Arc<Registry>,
     keys: &[(LockKey, Mode)],
@@ -128,7 +132,7 @@ pub(crate) async fn acquire_turns(
         let parts = if *wanted == Mode::Shared { 1 } else { PARTS };
         order.insert(key, (parts, body.turns_of(key), lease));
     }
-    // Boxed, so that a call outside of a body stays small.
+    // Boxed, so that the future of a call outside of a body stays small.
     Box::pin(async move {
         let deadline = deadline(wait, registry.context.clock.now());
         let mut acquired = Vec::new();
@@ -155,8 +159,8 @@ pub(crate) async fn acquire_turns(
 /// A lease, and the innermost body that holds it.
 pub(crate) type Found = (Arc<LeaseState>, Arc<HeldByBody>);
 
-/// Returns the lease by which the running task holds this key, and the innermost body that holds it, for a call that asks for
-/// the key in this mode. Fails if the mode does not allow it, or if the key is held by the caller of the task.
+/// Returns the lease by which the running task holds this key, and the innermost body that holds it. Fails if a call may
+/// not ask for the key in the mode `wanted`, or if the key is held by a caller that waits for this task.
 pub(crate) fn find(
     registry: &Registry,
     key: &LockKey,
@@ -203,8 +207,8 @@ fn check_mode(held: Mode, wanted: Mode) -> Result<(), LockError> {
     )))
 }
 
-/// Returns a key that the running task holds by this registry, by a body or a guard, other than those that it wants now. The
-/// error of a busy lock names it.
+/// Returns a key of this registry that the running task holds, by a body or a guard, other than those that it wants now.
+/// The error of a busy lock names that key.
 pub(crate) fn held_beside(
     registry: &Registry,
     is_wanted: impl Fn(&LockKey) -> bool,
@@ -233,7 +237,7 @@ fn all() -> impl Iterator<Item = Arc<HeldByBody>> {
     chain().take_while(|body| !matches!(body.leases, Leases::None))
 }
 
-/// Like [`all`], but followed by the bodies in which the caller of this task runs.
+/// Like [`all`], followed by the bodies of the caller that waits for this task.
 fn chain() -> impl Iterator<Item = Arc<HeldByBody>> {
     iter::successors(innermost(), |body| body.outer.clone())
 }

@@ -1,8 +1,8 @@
-//! All keys that this process wants or holds, and the driver of their state machines.
+//! The registry of all keys that this process holds or waits for, which drives their state machines.
 //!
-//! Each event takes the same path, through `apply`, or `step` for a release: under the mutex of the key, the state machine
-//! makes the transition. After the mutex is free, its effects are carried out (`effects.rs`). An event between the two finds
-//! the new state.
+//! Each event goes through `apply`, or through `step` if it is a release. The state machine makes the transition under the
+//! mutex of the key. The effects are carried out after the mutex has been unlocked (`effects.rs`). An event that arrives
+//! between the two already finds the new state.
 
 use std::{
     sync::{
@@ -50,7 +50,7 @@ pub(crate) struct Registry {
     pub(crate) context: Arc<Context>,
     /// The prefix of every key on the server.
     pub(crate) prefix: String,
-    /// The number of tasks that wait, for any key.
+    /// The number of tasks that wait, over all keys.
     pub(super) waiting: AtomicUsize,
     pub(super) limits: Limits,
     pub(crate) keys: Keys,
@@ -72,7 +72,7 @@ impl Registry {
         });
         let weak = Arc::downgrade(&registry);
         registry.context.grants.listen(Box::new(move |news| {
-            // Once the manager has ended, nothing is left of its keys.
+            // After the manager has ended, no key of it is left.
             if let Some(registry) = weak.upgrade() {
                 registry.hear(news);
             }
@@ -82,7 +82,8 @@ impl Registry {
         registry
     }
 
-    /// Lets a task acquire the key at once, or start to wait, until the deadline at most. Returns its id and the outcome.
+    /// Lets a task acquire the key at once, or start to wait for it, at most until the deadline. Returns the task's id and
+    /// the outcome.
     pub(crate) fn wait(
         self: &Arc<Self>,
         key: &LockKey,
@@ -97,11 +98,11 @@ impl Registry {
         let mut keys = self.keys.of(key);
         if kind.is_alone() && keys.of(RequestKind::Shared).contains_key(key) {
             drop(keys);
-            // Done before the request is sent, so that the key is free for the request if no task has the share.
+            // Happens before the request is sent, which then finds the key free if no task uses the share.
             self.event(key, RequestKind::Shared, Event::CloseShares);
             keys = self.keys.of(key);
         }
-        // Checked under the mutex under which the state is made, because a shutdown visits all states only once.
+        // Checked under the same mutex under which the state is created, because a shutdown visits each state only once.
         if keys.is_closed {
             return Err(Refusal::Closed.into_error(key, now, KnownHolder::default()));
         }
@@ -118,8 +119,8 @@ impl Registry {
         }
     }
 
-    /// Polls on behalf of a task, perhaps with the reply to the request that it polled. A key that is not known belongs to a
-    /// manager that has been shut down.
+    /// Polls on behalf of a task, which may pass on the reply to the request that it polls. If the key is unknown, the
+    /// manager has been shut down.
     pub(crate) fn poll(
         self: &Arc<Self>,
         key: &LockKey,
@@ -142,10 +143,12 @@ impl Registry {
         applied.unwrap_or((Outcome::Refused(Refusal::Closed), None))
     }
 
-    /// Gives up a guard's share of a lease. The last guard releases the lock, and the future waits for the reply. Dropping the
-    /// future leaves the release in flight. `None` if there is nothing to wait for, since the lease stays in this process. The
-    /// rest of a lost lease is released, too. A `result` is stored by the release: the lease of a run does not stay in this
-    /// process.
+    /// Gives up a guard's share of a lease. The last guard releases the lock, and the returned future waits for the reply;
+    /// dropping it leaves the release in flight. Returns `None` if there is nothing to wait for, because the lease stays in
+    /// this process.
+    ///
+    /// Even a lost lease is released, since the server may still have its key. The release also stores the `result` of a
+    /// run, whose lease never stays in this process.
     pub(crate) fn release(
         self: &Arc<Self>,
         lease: &LeaseState,
@@ -169,7 +172,7 @@ impl Registry {
             let new = || OpenRelease::new(&self.context, lease.release_action(), now);
             let open = effects.open_release.take().unwrap_or_else(new);
             let mut releasing = Releasing::begin(open, lost, result);
-            // The release must reach the connection before the next request for the key.
+            // The release must be handed to the connection before the next request for the key.
             if effects.acquires {
                 releasing.send();
             }
@@ -180,14 +183,14 @@ impl Registry {
         releasing
     }
 
-    /// Makes the executor continue with a request whose task has left.
+    /// Hands a request whose task has left to the executor.
     pub(crate) fn finish_elsewhere(&self, request: &AcquireInFlight) {
         if let Some(reply) = request.take() {
             effects::finish_on_executor(&self.context, request.owner.clone(), reply);
         }
     }
 
-    /// Processes the server's reply to a renewal that the caller requested.
+    /// Reports the server's reply to a renewal that a caller sent.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         lease: &LeaseState,
@@ -204,7 +207,7 @@ impl Registry {
         effects::report_renewed(&self.context, self.clone(), &lease.owner, reply);
     }
 
-    /// Returns the error of a refusal. It names the holder in this process, if there is one by now.
+    /// Converts a refusal into an error, which names the current holder if it is in this process.
     pub(crate) fn refused(&self, key: &LockKey, refusal: Refusal) -> LockError {
         let now = self.context.clock.now();
         refusal.into_error(key, now, self.keys.busy(key, now))
@@ -215,7 +218,7 @@ impl Registry {
         key.with_prefix(&self.prefix)
     }
 
-    /// Handles the events that the backend reports by itself.
+    /// Handles news that the backend reports without a request.
     fn hear(self: &Arc<Self>, news: News<'_>) {
         match news {
             News::Notice(owner, notice, now) => {
@@ -235,7 +238,7 @@ impl Registry {
         }
     }
 
-    /// Applies an event of a key for which no task waits.
+    /// Applies an event that no task waits for.
     pub(crate) fn event(self: &Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>) {
         let now = self.context.clock.now();
         self.apply(self.keys.of(key), key, kind, now, event);
@@ -247,7 +250,7 @@ impl Registry {
         }
     }
 
-    /// Closes all shares of this process, which then admit no further task. Returns whether there was a share.
+    /// Closes all shares of this process, which then admit no further task. Returns `true` if there was one.
     pub(crate) fn close_all_shares(self: &Arc<Self>) -> bool {
         let mut all = self.keys.all();
         all.retain(|(_, kind)| *kind == RequestKind::Shared);
@@ -257,7 +260,7 @@ impl Registry {
         !all.is_empty()
     }
 
-    /// Lets no task wait from now on.
+    /// Refuses all further tasks, and those that wait.
     pub(crate) fn close(self: &Arc<Self>) {
         for mut keys in self.keys.each() {
             keys.is_closed = true;
@@ -270,7 +273,7 @@ impl Registry {
         self.event_of_all(|| Event::LoseAll(reason));
     }
 
-    /// Makes the transition of an event, and carries out its effects. `None` if nothing is known about the key.
+    /// Makes the transition of an event, and carries out its effects. Returns `None` if the key has no state.
     fn apply(
         self: &Arc<Self>,
         keys: MutexGuard<'_, KeyMap>,
@@ -283,7 +286,7 @@ impl Registry {
         Some((outcome, effects.carry_out(&self.context, key, kind)))
     }
 
-    /// Makes the transition of an event, and removes an entry that is over. Unlocks the mutex.
+    /// Makes the transition of an event, and removes the entry if it is no longer needed. Unlocks the mutex.
     pub(super) fn step(
         &self,
         mut keys: MutexGuard<'_, KeyMap>,
@@ -296,7 +299,7 @@ impl Registry {
         let entry = entries.get_mut(key)?;
         match &event {
             Event::Tick => entry.timer = None,
-            // The request has its reply.
+            // The reply to the request has arrived.
             Event::Poll { reply: Some(_), .. } => entry.request = None,
             _ => {}
         }
@@ -312,7 +315,7 @@ impl Registry {
             actions: effects::spare_list(),
         };
         let outcome = entry.state.apply(event, &mut cx);
-        // Recorded first, so that a request of the same transition is sent after the release.
+        // Recorded before the actions, because a request of the same transition must be sent after the release.
         let open_release = match &outcome {
             Outcome::Released(AfterRelease::ReturnToServer(action)) => {
                 Some(OpenRelease::new(&self.context, action.clone(), now))
@@ -329,7 +332,7 @@ impl Registry {
         Some((outcome, effects))
     }
 
-    /// Sets the timer of the key, and records which of its requests a task polls. Called with the mutex locked.
+    /// Sets the timer of the key, and records which of its requests a task polls. The mutex must be locked.
     fn settle(
         &self,
         entry: &mut KeyEntry,
@@ -373,7 +376,7 @@ impl Registry {
     }
 }
 
-/// The host of the state machine of one key.
+/// The services that the state machine of one key gets from the driver.
 struct OfKey<'a> {
     context: &'a Arc<Context>,
     prefix: &'a str,
@@ -421,7 +424,7 @@ impl EventListener for Registry {
         };
         match &entry.releasing {
             Some(last) if *last.action.owner == *owner => entry.releasing = None,
-            // Another release of the key has begun in the meantime.
+            // There is none, or another one has begun in the meantime.
             _ => return,
         }
         let ended = if entry.is_over() {
@@ -462,7 +465,7 @@ impl EventListener for Registry {
 }
 
 impl Drop for Registry {
-    /// Ends the task of the timers.
+    /// Wakes the task of the timers, which then ends.
     fn drop(&mut self) {
         self.context.ticking.wake();
     }

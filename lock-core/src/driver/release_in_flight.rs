@@ -1,15 +1,16 @@
-//! A release of a key while it is in flight, as the driver knows it, until its outcome is known.
+//! A release in flight, until its outcome is known.
 //!
-//! Until then, the next acquire of the key in this process is sent after the release. One connection keeps the order of its
-//! requests, so that acquire finds the key free. Sometimes it is not known that both use one connection: with several servers,
-//! without scripts, or before there is a connection. Then the acquire waits for the outcome of the release. The order can still
-//! break, by a redirect, a broken connection, a script that the server forgot, or replicas that must acknowledge. Then the
-//! reply is "busy", and the acquire also waits for the outcome and is sent once more.
+//! Until then, this process sends the next acquire of the key after the release. A connection keeps the order of its
+//! requests, so the acquire finds the key free. If it is not certain that both use one connection (with several servers,
+//! without scripts, or before there is a connection), the acquire waits for the outcome of the release. Even on one
+//! connection, the order can be broken by a redirect, a lost connection, a script that the server has forgotten, or
+//! replicas that must acknowledge. The reply is then "busy", and the acquire waits for the outcome and is sent once more.
 //!
-//! Each acquire waits for at most one command time-out, because the task that polls the release may have stopped polling it.
+//! Each acquire waits for at most one command time-out, because the task that polls the release may have stopped polling
+//! it.
 //!
-//! Rejected: a state for a release in flight in the state machine of the key. It would decide nothing, because an acquire that
-//! is sent after a release is only a request that takes longer.
+//! Rejected: a state for a release in flight in the state machine of the key. No decision would depend on it, because an
+//! acquire that is sent after a release is just a request that takes longer.
 
 use std::sync::Arc;
 
@@ -30,20 +31,21 @@ use crate::{
     telemetry,
 };
 
-/// A release in flight. The entry of its key keeps it until its outcome is known.
+/// A release in flight, which the entry of its key keeps until the outcome is known.
 pub(crate) struct ReleaseInFlight {
     pub(super) context: Arc<Context>,
     pub(super) action: ReleaseAction<Arc<Owner>>,
     pub(super) started: Moment,
     /// The result of a run, until it is stored or given up.
     pub(super) result: Mutex<Option<RunResult>>,
-    /// Open until the outcome is known.
+    /// Empty once the outcome is known.
     outcome: Tally,
-    /// A shutdown waits for it.
+    /// Keeps a shutdown waiting for the release.
     _in_progress: Open,
 }
 
-/// The release until its outcome is known. Its drop notifies the registry, and the acquires that wait for the outcome.
+/// Exists until the outcome of the release is known. Its drop notifies the registry and the acquires that wait for the
+/// outcome.
 pub(crate) struct OpenRelease(pub(super) Arc<ReleaseInFlight>);
 
 impl OpenRelease {
@@ -62,7 +64,8 @@ impl OpenRelease {
         }))
     }
 
-    /// Converts the outcome for the task. An earlier loss of the lease stays, because no reply can change it.
+    /// Converts the outcome into the task's result. If the lease was lost before, the result is that loss, whatever the
+    /// reply.
     pub(super) fn verdict(
         &self,
         lost: Option<LeaseLost>,
@@ -91,7 +94,7 @@ impl OpenRelease {
             }
             (None, Err(failure)) => return Err(LockError::from(failure).about(key)),
         };
-        // Only for a lease that was valid when the release began. Otherwise a request was given up.
+        // Reported only for a lease that was valid when the release began. Otherwise this release abandons a request.
         if *started < action.valid_until {
             telemetry::lost_at_release(key, action.owner.mode.kind().shown(), reason);
         }
@@ -112,11 +115,12 @@ impl Drop for OpenRelease {
 }
 
 impl ReleaseInFlight {
-    /// Makes one try, which is sent by the first poll of its future.
+    /// Makes one try, which the first poll of the future sends.
     pub(super) fn try_once(&self) -> Reply<Answered<ReleaseOutcome>> {
         let (context, action) = (&self.context, &self.action);
         let kept_for = |until: Moment| until.since(context.clock.now());
-        // A backend in memory releases within the call, and wakes tasks of the user.
+        // Cloned before the call, so that the mutex is free: the backend in memory releases within the call, and wakes user
+        // tasks.
         let result = self.result.lock().clone();
         context.backend.release(Release {
             owner: action.owner.clone(),
@@ -154,7 +158,7 @@ impl ReleaseInFlight {
         else {
             return answer;
         };
-        // If it has an entry in the queue, the release grants it the key by a message.
+        // If the acquire has an entry in the queue, the release grants it the key by a message.
         let is_queued =
             request.queue_mode != QueueMode::DoNotQueue && busy.wake_up == WakeUpMode::Push;
         if is_queued || busy.needs_new_token() || !self.await_outcome(until).await {
@@ -164,7 +168,7 @@ impl ReleaseInFlight {
         context.backend.acquire(request).await
     }
 
-    /// Waits for the outcome, and returns whether it arrived.
+    /// Waits for the outcome. Returns `true` if it arrived in time.
     async fn await_outcome(&self, until: Moment) -> bool {
         let left = until.since(self.context.clock.now());
         self.context.within(left, self.outcome.emptied()).await

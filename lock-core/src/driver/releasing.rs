@@ -1,8 +1,8 @@
 //! The future of a task that releases a key.
 //!
-//! The task polls the first try of the release. If the task is dropped, the manager's executor continues with it. No task waits
-//! for the release of a dropped acquire, so the executor has that one from the start. Every further try runs on the executor
-//! (`driver/until_certain.rs`), and the task only waits for the result.
+//! The task polls the first try of the release. If the task is dropped, the manager's executor takes the try over. No task
+//! waits for the release of a dropped acquire, so the executor polls that one from the start. All further tries run on the
+//! executor (`driver/until_certain.rs`), and the task only waits for the result.
 
 use std::{
     future::Future,
@@ -24,7 +24,7 @@ use crate::{
 
 /// A release that its task may wait for. Dropping it leaves the release in flight.
 ///
-/// Written by hand to be small, because each of thousands of tasks that wait for a lock reserves room for one.
+/// Written by hand to be small, because each of the thousands of tasks that wait for a lock reserves space for one.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Releasing(Stage);
 
@@ -40,13 +40,13 @@ enum Stage {
 struct FirstTry {
     answer: Reply<Answered<ReleaseOutcome>>,
     lost: Option<LeaseLost>,
-    /// Declared after the request, so that it is dropped after it.
+    /// Declared after `answer`, so that it is dropped after the request.
     open: OpenRelease,
 }
 
 impl Releasing {
-    /// Begins a release, which is sent by the first poll. `lost` says how the lease was lost before, and `result` is the result
-    /// of a run.
+    /// Begins a release, which the first poll sends. `lost` says how the lease was lost before, if it was, and `result` is
+    /// the result of a run.
     pub(crate) fn begin(
         open: OpenRelease,
         lost: Option<LeaseLost>,
@@ -62,13 +62,13 @@ impl Releasing {
         }))
     }
 
-    /// Fails for a lease that its task lost, while other tasks still have it.
+    /// Returns a release that fails: its task has lost the lease, although the server lease stays with other tasks.
     pub(crate) fn lost(key: &LockKey, reason: LeaseLost) -> Self {
         let lost = LockError::lost(key, reason, None);
         Self(Stage::Known(Box::new(Err(lost))))
     }
 
-    /// Sends the request now, before any other request.
+    /// Sends the request now, so that it precedes every later request.
     pub(crate) fn send(&mut self) {
         let noop = &mut TaskContext::from_waker(Waker::noop());
         if let Poll::Ready(result) = Pin::new(&mut *self).poll(noop) {
@@ -78,7 +78,7 @@ impl Releasing {
 }
 
 impl FirstTry {
-    /// Reads the answer. If further tries are needed, the executor makes them.
+    /// Evaluates the reply. If further tries are needed, the executor makes them.
     fn end(self, answer: Result<Answered<ReleaseOutcome>, Failure>) -> Stage {
         let (open, lost) = (self.open, self.lost);
         let executor = open.0.context.executor.clone();
@@ -111,7 +111,7 @@ impl Future for Releasing {
         if let Stage::Repeated(result) = &mut self.0 {
             let result = ready!(Pin::new(result).poll(context));
             self.0 = Stage::Over;
-            // The runtime of the executor has ended.
+            // The sender is dropped only if the executor's runtime has ended.
             let none = |_| Err(LockError::unavailable(ENDED));
             return Poll::Ready(result.unwrap_or_else(none));
         }
@@ -127,7 +127,7 @@ impl Drop for Releasing {
         // In any other stage, the executor already has the release.
         if let Stage::FirstTry(mut first) = mem::replace(&mut self.0, Stage::Over) {
             let executor = first.open.0.context.executor.clone();
-            // Without a `Releasing`, because an executor that has ended drops this work, which must not be started again.
+            // Not as a `Releasing`: an executor that has ended drops this future, whose drop would start it again.
             executor.start_patiently(async move {
                 let answer = first.answer.as_mut().await;
                 drop(first.end(answer));

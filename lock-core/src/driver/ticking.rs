@@ -1,10 +1,10 @@
-//! The timer task of a manager: the hints of the state machines, and the renewals that they cause.
+//! The timer task of a manager, which runs the timers of the state machines and sends the renewals that they cause.
 //!
-//! The hints are stored with the states (`driver/key_map.rs`), under the same mutex. This task examines all of them when it
-//! wakes.
+//! The timers are stored with the states (`driver/key_map.rs`), under the same mutex. When this task wakes, it collects all
+//! that are due.
 //!
-//! Renewals are sent in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs costs
-//! no more than those batches. Renewals that become due in the meantime make larger batches.
+//! Renewals are sent in batches, nearest deadlines first, with a bounded number of batches in flight. A server that hangs
+//! costs no more than those batches. Renewals that become due in the meantime are sent in larger batches.
 
 use std::{
     collections::BTreeMap,
@@ -32,45 +32,44 @@ use crate::{
     },
 };
 
-/// The maximum number of renewals in one message, so that the server stays responsive to others.
+/// The maximum number of renewals in one message. More would keep the server from replying to others in the meantime.
 const LARGEST_BATCH: usize = 512;
 
 pub(crate) type LiveEvent<'a> = Event<'a, Waker, Arc<Owner>>;
 
-/// The interface of the registry for the parts that report events to it.
+/// The registry, as seen by the parts that report events to it.
 pub(crate) trait EventListener: Send + Sync {
     /// Makes the transition of an event, and carries out its effects.
     fn happened(self: Arc<Self>, key: &LockKey, kind: RequestKind, event: LiveEvent<'_>);
 
-    /// Called when the release of this owner token has its result, or when none will arrive.
+    /// Called when the release of this owner token has a result, or when none will arrive.
     fn released(&self, owner: &Owner);
 
-    /// Returns the hints that are due at `now`, together with those that are due within `ahead` from then, or else when the
-    /// next one is due.
+    /// Returns the timers that are due at `now`, together with those that are due within `ahead` after it. If none is due,
+    /// returns when the next one will be.
     fn due(&self, now: Moment, ahead: Duration) -> Due<(LockKey, RequestKind)>;
 
-    /// Sends a batch of renewals, whose reply may take this long.
+    /// Sends a batch of renewals, whose reply may take as long as `within`.
     fn renew(self: Arc<Self>, batch: Vec<Renew>, within: Duration);
 
-    /// Returns the properties of the backend: how long a renewal takes, and how many batches may be in flight. Further renewals
-    /// wait in `due`.
+    /// Returns the properties of the backend, which include its round trip and how many batches may be in flight.
     fn traits(&self) -> Traits;
 
-    /// Called when the timer task has ended, with the runtime on which it ran. Waiters and observers of leases check again,
-    /// which starts another one.
+    /// Called when the timer task has ended together with its runtime. Wakes waiters and observers of leases, which start
+    /// another timer task when they check again.
     fn rouse_all(&self);
 }
 
 pub(crate) struct Ticking {
-    /// Wakes the task for the hints of the states, which are stored with the states.
+    /// Wakes the task for the timers of the states.
     pub(crate) alarm: Alarm,
-    /// In the order in which their leases end.
+    /// The renewals to be sent, in the order in which their leases end.
     due: Mutex<BTreeMap<(Moment, u64), Renew>>,
     in_flight: AtomicUsize,
     /// Signalled when a renewal becomes due, and when a batch gets its reply.
     changed: Notify,
-    /// `true` if the task runs. On a runtime of the caller it ends with that runtime. The next poll or lease then starts
-    /// another.
+    /// `true` while the task runs. On a runtime of the caller, the task ends with that runtime, and the next poll or lease
+    /// starts another one.
     is_running: AtomicBool,
     listener: OnceLock<Weak<dyn EventListener>>,
 }
@@ -87,13 +86,13 @@ impl Ticking {
         }
     }
 
-    /// Sets the listener of the task. The task has no strong reference to it, because the manager and its thread end with their
-    /// last user.
+    /// Sets the listener of the task. The reference is weak, because the task must not keep the manager and its thread
+    /// alive after their last user is gone.
     pub(crate) fn listen(&self, listener: Weak<dyn EventListener>) {
         self.listener.get_or_init(|| listener);
     }
 
-    /// Returns the listener for events, unless the manager has ended.
+    /// Returns the listener unless the manager has ended.
     pub(crate) fn listener(&self) -> Option<Arc<dyn EventListener>> {
         self.listener.get()?.upgrade()
     }
@@ -116,9 +115,10 @@ impl Ticking {
         self.changed.notify_one();
     }
 
-    /// Starts the task, if it does not run.
+    /// Starts the task unless it is running.
     pub(crate) fn ensure_running(self: &Arc<Self>, executor: &Executor, clock: &Clock) {
-        // Usually the task runs, and a write would evict the flag from the caches of other threads.
+        // Reads first, because the task is usually running, and a write would evict the flag from the caches of other
+        // threads.
         if !self.is_running.load(Ordering::Acquire) && !self.is_running.swap(true, Ordering::AcqRel)
         {
             let (running, clock) = (Running(self.clone()), clock.clone());
@@ -126,7 +126,7 @@ impl Ticking {
         }
     }
 
-    /// Runs until the manager ends, or the runtime on which the task was started.
+    /// Runs until the manager ends, or until the task is dropped with its runtime.
     async fn run(&self, clock: &Clock) {
         let look = |now| match self.listener() {
             Some(listener) => listener.due(now, BATCHED_WITHIN),
@@ -135,7 +135,7 @@ impl Ticking {
         loop {
             let hints = tokio::select! {
                 biased;
-                // The timers come first, because frequent changes must not delay them. Batches are sent after either branch.
+                // Timers come first, because frequent changes must not delay them. Batches are sent after either branch.
                 hints = self.alarm.due(clock, look) => hints,
                 () = self.changed.notified() => Vec::new(),
             };
@@ -155,7 +155,8 @@ impl Ticking {
         }
     }
 
-    /// Returns the next batch: the renewal with the nearest deadline, and those that have the same time-out for the reply.
+    /// Returns the next batch, which consists of the renewal with the nearest deadline and others with the same time-out,
+    /// and that time-out. Returns `None` if nothing is due, or too many batches are in flight.
     fn next_batch(&self, traits: &Traits) -> Option<(Vec<Renew>, Duration)> {
         let mut due = self.due.lock();
         if self.in_flight.load(Ordering::Acquire) >= traits.batches {
@@ -174,7 +175,7 @@ impl Ticking {
     }
 }
 
-/// Clears the flag when the task ends, for whatever reason.
+/// Clears the flag `is_running` when the task ends, for whatever reason.
 struct Running(Arc<Ticking>);
 
 impl Drop for Running {
@@ -186,8 +187,9 @@ impl Drop for Running {
     }
 }
 
-/// Returns how long one try may take: a tenth of the ttl, but long enough for a few round trips. On a slow network it is two
-/// round trips, but at most a third of the ttl. The first try is sent after a third of the ttl, so there is time for a second.
+/// Returns how long one try may take. It is a tenth of the ttl, but at least four round trips or 20 ms, and at most 500 ms.
+/// On a network so slow that this is less than two round trips, it is two round trips, but at most a third of the ttl. The
+/// first try is sent after a third of the ttl, so there is always time for a second one.
 fn patience(ttl: Duration, round_trip: Duration) -> Duration {
     let enough = (round_trip * 4).max(Duration::from_millis(20));
     let slow = (round_trip * 2).min(ttl / 3);

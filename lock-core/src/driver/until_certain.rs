@@ -1,8 +1,9 @@
-//! Repeating a release, whatever fails in the meantime, until it is certain.
+//! The repetition of a release until it is certain that the key is released, whatever fails in the meantime.
 //!
-//! The first try is part of the caller's future. The next ones run on the manager's executor, even when the caller has its
-//! result or has gone. The release is repeated until the backend has replied on the very order that carried every acquire with
-//! this token. The tries end at the latest when the lease must have ended by itself.
+//! The first try is part of the caller's future. The next ones run on the manager's executor, even if the caller has its
+//! result or has been dropped. The release is repeated until the backend has replied on each order (see `in_flight.rs` in
+//! `backend/`) that carried an acquire with this owner token. The tries end at the latest when the lease must have ended by
+//! itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,20 +19,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause once the server has replied.
 const LONGEST_CLEAN_UP_PAUSE: Duration = Duration::from_secs(60);
 
-/// After this many replies that the server has no memory for the result, the lock is released without it.
+/// The number of tries with a result. If the server has no memory for it each time, the lock is released without it.
 const MOST_NOT_STORED: u32 = 3;
 
-/// After this many replies that refuse the release, further tries are useless.
+/// The number of refusals after which further tries are useless.
 const MOST_REFUSALS: u32 = 3;
 
-/// A release that continues until it is certain that the key is not ours and will not be, and the results of its tries so far.
+/// A release that is repeated until it is certain that the key is not ours and will not become so, and the results of its
+/// tries.
 pub(super) struct Tries {
     release: Arc<ReleaseInFlight>,
     failed: u32,
     refused: u32,
     /// The number of tries that found the server without memory for the result.
     not_stored: u32,
-    /// `true` if one of them was sent and got no reply.
+    /// `true` if a try was sent and got no reply.
     may_have_done_it: bool,
     pause: Duration,
     /// When the backend replied for the first time.
@@ -58,7 +60,7 @@ impl Tries {
         self.is_over
     }
 
-    /// Makes the other tries, and reports the outcome once. Bounded: see `may_continue`.
+    /// Makes the remaining tries, and reports the outcome once. `may_continue` bounds their number.
     pub(super) async fn repeat(
         mut self,
         report: impl FnOnce(Result<ReleaseOutcome, Failure>) + Send,
@@ -78,10 +80,11 @@ impl Tries {
         }
     }
 
-    /// Waits until the next try is due. Returns whether there is to be one.
+    /// Waits until the next try is due. Returns `false` if there is none.
     ///
-    /// A request may remain in a socket of a server that hangs, and so may a last renewal. The tries end when it can no longer
-    /// acquire the key. There is one a second while the server does not reply, and 80 for a ttl of an hour after it has.
+    /// Copies of the acquire and of the last renewal may be stuck in a socket of a server that hangs. The tries end when
+    /// such a copy can no longer hold the key. There is one try a second until the server has replied, and after that some
+    /// 80 for a ttl of an hour.
     async fn may_continue(&mut self) -> bool {
         let ReleaseInFlight {
             context,
@@ -103,22 +106,22 @@ impl Tries {
             clean_up_pause(now.since(answered))
         });
         self.pause = self.pause.min(longest);
-        // The last try is made at the end, because a copy of the acquire that arrives just before then would otherwise stay for
-        // its ttl.
+        // The last try is made at the very end, because a copy of the acquire that arrives just before would otherwise hold
+        // the key for its ttl.
         let until = now.after(jittered(self.pause)).min(give_up);
         context.clock.sleep_until(until).await;
         self.pause = self.pause.saturating_mul(2);
         true
     }
 
-    /// Returns the outcome for the caller, as far as this try shows it, and records whether there is nothing more to do.
+    /// Returns the outcome for the caller, if this try shows it, and records whether the release is certain.
     ///
-    /// If the key is no longer held, an earlier try deleted it, or it was taken away. A try deleted it if one was sent without
-    /// a reply and the lease cannot have run out.
+    /// If the server says that the key is not ours, either an earlier try deleted it, or it was taken away. The former is
+    /// assumed if a try was sent without a reply and the lease cannot have run out.
     ///
-    /// A key that ran out before it could be kept for `min_hold` is not set again, because its absence does not tell why it is
-    /// gone. The reply is the same if an operator freed the lock while only this process was cut off, or if another holder
-    /// acquired and released it.
+    /// A key that ran out before it could be kept for `min_hold` is not set again, because its absence does not tell why it
+    /// is gone: an operator may have freed the lock, or another holder may have acquired and released it, while this
+    /// process was cut off.
     pub(super) fn read(
         &mut self,
         answer: Result<Answered<ReleaseOutcome>, Failure>,
@@ -131,8 +134,9 @@ impl Tries {
             Ok(answered) => answered,
             Err(failure) => return self.note_failure(failure).map(Err),
         };
-        // From here on the result is stored, or the lease was lost. If a late copy of the acquire acquires the key now, the
-        // next try ends that, but must not store the result again, because it may have been forgotten, or be out of date.
+        // From here on, the result is stored, or the lease was lost. If a late copy of the acquire takes the key now, the
+        // next try releases it, but must not store the result again, which may have been forgotten or be out of date by
+        // then.
         *self.release.result.lock() = None;
         let ReleaseInFlight {
             context, action, ..
@@ -153,8 +157,8 @@ impl Tries {
         }))
     }
 
-    /// Records that the lock is held, but its result is not stored. After some tries the result is given up, since others wait
-    /// for the lock.
+    /// Records that the server had no memory for the result, and so kept the lock. After some tries the result is given up,
+    /// since others wait for the lock.
     fn note_not_stored(&mut self) {
         self.not_stored += 1;
         if self.not_stored >= MOST_NOT_STORED {
@@ -162,7 +166,7 @@ impl Tries {
         }
     }
 
-    /// Returns the failure if the caller has waited long enough.
+    /// Records a try that failed. Returns the failure if the caller has waited long enough.
     fn note_failure(&mut self, failure: Failure) -> Option<Failure> {
         let ReleaseInFlight {
             context,
@@ -175,9 +179,9 @@ impl Tries {
         self.may_have_done_it |= !failure.is_definite() && !action.owner.released_on.is_empty();
         self.refused += u32::from(!failure.is_transient());
         self.is_over = self.refused >= MOST_REFUSALS;
-        // A connection that was closed while idle fails at once, and the next try repairs it. A failure that passes by itself
-        // (a slot of a cluster that is being moved) may be over at the next try, too. After a time-out the task has waited long
-        // enough.
+        // On a connection that was closed while idle, the first try fails at once, and the next one opens a new connection.
+        // A temporary failure, such as that of a slot that is being moved, may be over at the next try. After a time-out,
+        // the task has waited long enough.
         let may_pass = failure.is_definite() && failure.is_transient();
         let waited = context.clock.now().since(*started);
         let was_enough = self.failed > 1 && !may_pass;
@@ -185,11 +189,12 @@ impl Tries {
     }
 }
 
-/// Returns the longest pause before the next try. `since` is the time since the first try that got a reply.
+/// Returns the longest pause before the next try, given the time since the first try that got a reply.
 ///
-/// By then the key is not ours. Only a copy of the acquire can still get it, from the socket of a connection that broke. This
-/// becomes less likely with time, so the pauses grow. Such a copy keeps the key for about a quarter of the time that it was in
-/// flight. If there are several servers, one of an unreachable minority has the key for about a quarter of that time longer.
+/// After that reply, the key is not ours. Only a late copy of the acquire, from the socket of a broken connection, can
+/// still take it. This becomes less likely with time, so the pauses grow: the key is then held for about a quarter of the
+/// time that the copy was in flight. With several servers, a minority that is unreachable keeps the key for about a quarter
+/// longer than its outage.
 fn clean_up_pause(since: Duration) -> Duration {
     (since / 4).clamp(LONGEST_PAUSE, LONGEST_CLEAN_UP_PAUSE)
 }
@@ -232,15 +237,15 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn clean_ups_become_rarer_up_to_one_a_minute() {
+    fn clean_ups_slow_down_to_one_a_minute() {
         for (since, pause) in [(0, 1), (4, 1), (8, 2), (60, 15), (240, 60), (3600, 60)] {
             let clean_up = clean_up_pause(SECOND * since);
             assert_eq!(clean_up, SECOND * pause, "after {since} s");
         }
     }
 
-    /// A server without memory for results, for a given number of tries. It replies on one order. Counts the tries without a
-    /// result and those with one.
+    /// A server that has no memory for the result during the first tries, and replies on one order. It counts the tries
+    /// without a result and those with one.
     struct Full {
         tries: u32,
         order: Order,
@@ -268,7 +273,7 @@ mod tests {
     }
 
     fn unasked<T: Send + 'static>() -> Reply<T> {
-        at_once(Err(Failure::no_reply("it only releases")))
+        at_once(Err(Failure::no_reply("this backend can only release")))
     }
 
     impl Operate for Full {
@@ -332,7 +337,7 @@ mod tests {
         ))
     }
 
-    /// A release of a lock that was acquired for an hour on these connections.
+    /// Begins the release of a lock that was acquired for an hour on these connections.
     fn release_of_an_hour(
         context: &Arc<Context>,
         acquired_on: &[u64],
@@ -381,13 +386,13 @@ mod tests {
         }
     }
 
-    /// A late copy of the acquire may have acquired the key again. By then the result may have been forgotten.
+    /// The repetition is for a late copy of the acquire. By the time it takes the key, the result may have been forgotten.
     #[tokio::test(start_paused = true)]
     async fn a_release_that_is_repeated_after_a_reply_stores_no_result() {
         let server = Full::new(0, 1);
         let context = context_of(&server);
         let released = release_of_an_hour(&context, &[1, 2], Some(result())).await;
-        released.expect("by the first try");
+        released.expect("released by the first try");
         context.in_progress.emptied().await;
         let [without, with] = server.sent();
         assert_eq!(with, 1);
@@ -400,13 +405,13 @@ mod tests {
         let context = context_of(&server);
         let started = context.clock.now();
         let released = release_of_an_hour(&context, &[1, 2], None).await;
-        released.expect("by the first try");
+        released.expect("released by the first try");
         let open = &context.in_progress;
-        assert_eq!(open.count(), 1, "a shutdown waits for the others");
+        assert_eq!(open.count(), 1, "a shutdown waits for the other tries");
         open.emptied().await;
         let (sent, took) = (server.sent()[0], context.clock.now().since(started));
-        assert!((60..=100).contains(&sent), "{sent} were sent");
-        assert!(took >= HOUR, "a copy may arrive until then");
-        assert!(took < HOUR + SECOND * 10, "no copy arrives after that");
+        assert!((60..=100).contains(&sent), "{sent} tries were sent");
+        assert!(took >= HOUR, "a copy may arrive within the ttl");
+        assert!(took < HOUR + SECOND * 10, "no copy arrives much later");
     }
 }

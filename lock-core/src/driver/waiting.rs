@@ -27,12 +27,12 @@ use crate::{
     telemetry::WatchedWait,
 };
 
-/// Waits for the lease, as long as its terms allow.
+/// Waits for the lease, for as long as its terms allow.
 ///
 /// # Cancel safety
 ///
-/// Dropping it leaves nothing behind. A lease that was granted in the meantime goes to the next waiter, or is released. A
-/// request that is in flight is finished elsewhere: see `acquire_in_flight.rs`.
+/// Dropping the future leaves nothing behind. A lease that was granted in the meantime goes to the next waiter, or is
+/// released. The executor takes over a request that is in flight: see `acquire_in_flight.rs`.
 #[must_use = "a waiter that is not awaited leaves the queue at once"]
 pub(crate) struct WaitFuture {
     registry: Arc<Registry>,
@@ -46,17 +46,17 @@ pub(crate) struct WaitFuture {
 }
 
 enum Stage {
-    /// The task got the lease at once.
+    /// The task acquired the lease when it joined.
     Acquired(Arc<LeaseState>),
-    /// The task has just joined, in the same poll, and left its waker.
+    /// The task has joined the queue in the current poll, and its waker is registered.
     Joined,
     Waiting,
     Over,
 }
 
 impl WaitFuture {
-    /// Joins the wait queue of the key, until the deadline at most. The task with this waker must poll the future before that
-    /// task returns.
+    /// Joins the wait queue of the key, at most until the deadline. The task with this waker must poll the future in the
+    /// same poll.
     pub(crate) fn join(
         registry: &Arc<Registry>,
         key: &LockKey,
@@ -87,7 +87,7 @@ impl WaitFuture {
             watch: None,
             stage,
         };
-        // A subscriber may panic, in which case the drop of the future leaves the queue.
+        // Created after `wait`: if a subscriber panics here, the drop of `wait` leaves the queue.
         wait.watch = WatchedWait::begin(key, wait.kind.shown(), &context.clock);
         Ok(wait)
     }
@@ -100,7 +100,7 @@ impl WaitFuture {
             Stage::Joined => None,
             Stage::Waiting | Stage::Over => Some(context.clock.now()),
         };
-        // Bounded by the replies of the server, because each round but the first polls a new request.
+        // Bounded by the number of replies, because each iteration but the first polls a new request.
         loop {
             let mut reply = None;
             if let Some(request) = &self.request
@@ -110,13 +110,13 @@ impl WaitFuture {
                 reply = Some((owner, read_reply(context, owner, result)));
             }
             let now = match (polled_at, &reply) {
-                // The task has left its waker, and every later event wakes it.
+                // The waker has been registered in this poll, and every later event wakes it.
                 (None, None) => {
                     context.ensure_ticking();
                     return Poll::Pending;
                 }
                 (Some(now), None) => now,
-                // Read after the reply, so that a pause before it counts.
+                // Read after the reply, because a pause of the process before it must count.
                 (_, Some(_)) => context.clock.now(),
             };
             let has_reply = reply.is_some();
@@ -141,7 +141,7 @@ impl WaitFuture {
     }
 
     fn hold(&self, lease: Arc<LeaseState>) -> Admission {
-        // The task that renews it may have ended with an earlier runtime.
+        // The task that renews the lease may have ended with an earlier runtime.
         self.registry.context.ensure_ticking();
         Admission::Held(Hold::first(&self.registry, lease))
     }

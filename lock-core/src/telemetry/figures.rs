@@ -1,7 +1,7 @@
 //! Metrics, which are passed to recorders through the facade of the crate `metrics`.
 //!
-//! Each metric has the template of the key and the mode as its labels. Templates are literals in the program, so each template
-//! has at most three series of a metric, however many keys there are.
+//! Each metric has the template of the key and the mode as its labels. Templates are literals in the program, so each
+//! template has at most three series of a metric, however many keys there are.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +13,7 @@ pub(super) const ARE_KEPT: bool = true;
 
 static METADATA: Metadata<'static> = Metadata::new("lock_core", Level::INFO, Some("lock_core"));
 
-/// The template of keys that were not made from a template.
+/// The template under which all keys without a template are counted.
 static OTHER: Template = Template::new("other");
 
 /// Adds a task to a gauge.
@@ -45,17 +45,18 @@ pub(super) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, 
     counter(&Key::from_parts(name, &labels)).increment(1);
 }
 
-/// For each server, the number of connections that the log reports as impossible to make. The managers of a process share the
+/// For each server, the number of connections that were reported as out of reach. All managers of a process share the
 /// gauge.
 static OUT_OF_REACH: Mutex<BTreeMap<String, i64>> = Mutex::new(BTreeMap::new());
 
-/// Sets the gauge of a server, to which `more` further connections cannot be made.
+/// Adds `more` to the number of connections that cannot be made to a server, and sets its gauge.
 pub(super) fn connected(server: &str, more: i64) {
     let labels = vec![metrics::Label::new("server", server.to_owned())];
     let key = Key::from_parts("lock_connected", labels);
     let gauge = gauge(&key);
     let mut is_reached = count_out_of_reach(server, more) == 0;
-    // The recorder is called without the mutex. Another thread may set the gauge in between, so the last one checks again.
+    // The recorder is called without holding the mutex, so another thread may set the gauge in between. Therefore each
+    // thread checks again after it has set the gauge.
     loop {
         gauge.set(f64::from(u8::from(is_reached)));
         let now = count_out_of_reach(server, 0) == 0;
@@ -66,8 +67,8 @@ pub(super) fn connected(server: &str, more: i64) {
     }
 }
 
-/// Counts connections that cannot be made, and returns how many there are. Bounded by the number of servers, each of which has
-/// a gauge.
+/// Adds to the number of connections that cannot be made, and returns the sum. The map has one entry for each server, as
+/// there is one gauge for each.
 fn count_out_of_reach(server: &str, more: i64) -> i64 {
     let mut known = OUT_OF_REACH.lock();
     let count = known.entry(server.to_owned()).or_default();
@@ -75,18 +76,18 @@ fn count_out_of_reach(server: &str, more: i64) -> i64 {
     *count
 }
 
-/// One line for each metric, with its description. The end of a name determines its kind.
+/// One line for each metric, with its description. The suffix of the name determines the kind of the metric.
 const DESCRIPTIONS: &str = "\
-lock_wait_seconds: from the request for a lock to the reply, whatever it is
-lock_hold_seconds: from the acquire of a lock to its release
+lock_wait_seconds: time from the request for a lock to the reply, whether it was acquired or not
+lock_hold_seconds: time from the acquire of a lock to its release
 lock_waiting: tasks of this process that wait for a lock now
 lock_held: locks that this process holds now
 lock_connected: 1 if a server can be reached, 0 while no connection can be made
 lock_acquired_total: locks that were acquired
 lock_busy_total: waits that ended because another holder had the lock
-lock_unavailable_total: waits that ended because the backend did not answer, or the manager is closed or at a cap
+lock_unavailable_total: waits that ended because the backend did not reply, or the manager is closed or at a cap
 lock_abandoned_total: waits that ended because the caller stopped waiting
-lock_once_total: calls for bodies that run once: those that ran, and those that got or were refused the result of an earlier run
+lock_once_total: calls for bodies that run once, whether the body ran, or the result of an earlier run was returned or refused
 lock_lost_total: leases that ended before they were released
 lock_handoffs_total: locks that passed from one holder to the next, inside the process (local) or from another one (remote)";
 
@@ -117,7 +118,7 @@ fn of(name: &'static str, key: &LockKey, mode: LockMode) -> Key {
     Key::from_static_parts(name, &template(key).labels[mode as usize])
 }
 
-// Registered at each use, because a recorder may be installed at any time, and each test has its own.
+// Metrics are registered at each use, because a recorder may be installed at any time, and each test has its own.
 fn counter(key: &Key) -> Counter {
     metrics::with_recorder(|recorder| recorder.register_counter(key, &METADATA))
 }

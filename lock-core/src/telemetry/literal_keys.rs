@@ -1,20 +1,21 @@
-//! Detection of templates that were passed by hand as exact keys, which the call cannot tell from keys with braces.
+//! Detection of templates that were passed by hand as exact keys. The compiler cannot tell them from keys that contain
+//! braces.
 
 use std::collections::BTreeSet;
 
 use crate::{key::LockKey, runtime::mutex::Mutex};
 
-/// The maximum number of texts for which a warning is logged. With more, the program makes such keys from its data.
+/// The maximum number of texts for which a warning is logged. A program with more of them builds such keys from its data.
 const MOST: usize = 32;
 
 static WARNED_OF: Mutex<BTreeSet<Box<str>>> = Mutex::new(BTreeSet::new());
 
-/// Returns `true` if this is a key by hand that looks like a template, and is seen for the first time.
+/// Returns `true` if the key was written by hand, looks like a template, and is seen for the first time.
 pub(super) fn is_news(key: &LockKey) -> bool {
     key.template().is_none() && looks_like_a_template(key.as_str()) && is_new(key.as_str())
 }
 
-/// Records the text. Returns whether it is new, and there is room for it.
+/// Records the text. Returns `false` if it is already known, or if too many are.
 fn is_new(text: &str) -> bool {
     let mut known = WARNED_OF.lock();
     known.len() < MOST && known.insert(text.into())

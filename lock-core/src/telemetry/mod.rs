@@ -1,15 +1,14 @@
 //! Reports to subscribers: spans and events by `tracing`, and metrics if the feature `metrics` is on.
 //!
-//! A wait and a hold are each watched in one place, the [`WaitFuture`](crate::driver::waiting::WaitFuture) and the
-//! [`LeaseState`](crate::driver::lease_state::LeaseState). Without a subscriber, each of them costs one check for a subscriber,
-//! and a few bytes.
+//! Waits are observed only in the [`WaitFuture`](crate::driver::waiting::WaitFuture), and holds only in the
+//! [`LeaseState`](crate::driver::lease_state::LeaseState). Without a subscriber, each costs one check and a few bytes.
 //!
-//! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of this
-//! crate. A subscriber that panics in the middle of a hand-over must not interrupt it, because the lock would then have no
-//! holder, or two.
+//! Nothing is reported while a mutex of this crate is held, so a subscriber may lock its own mutexes and acquire locks of
+//! this crate. A subscriber that panics in the middle of a hand-over must not interrupt it, because the lock would then
+//! have no holder, or two.
 //!
-//! Metrics carry the template of a key, never the key, since a label for each key would be a series for each order. Keys that
-//! are made from a string share one label.
+//! Metrics are labelled with the template of a key, never with the key, since each order, for example, would then have a
+//! series of its own. All keys that are made from a string share one label.
 //!
 //! Spans and events have the level `DEBUG`, except those that need an operator's attention.
 
@@ -31,13 +30,13 @@ pub(crate) mod figures;
 mod literal_keys;
 pub(crate) mod refusals;
 
-/// A waiting task, if there is a subscriber. Boxed, since thousands of tasks may wait.
+/// A waiting task, as observed for a subscriber. Boxed, since thousands of tasks may wait.
 pub(crate) struct WatchedWait {
     observed: ObservedSpan,
     has_ended: bool,
 }
 
-/// A task that holds a lock, if there is a subscriber.
+/// A task that holds a lock, as observed for a subscriber.
 pub(crate) struct WatchedHold(ObservedSpan);
 
 struct ObservedSpan {
@@ -59,7 +58,7 @@ impl ObservedSpan {
         }
     }
 
-    /// Reports the end, in the span. Returns how long it lasted.
+    /// Reports the end inside the span. Returns how long the span lasted.
     fn ends(&self, report: impl FnOnce(Shown<'_>, Duration)) -> Duration {
         let so_far = self.clock.now().since(self.since);
         self.span.in_scope(|| report(self.key.shown(), so_far));
@@ -76,7 +75,7 @@ impl Drop for ObservedSpan {
 }
 
 impl WatchedWait {
-    /// `None` without a subscriber.
+    /// Begins to observe a wait. Returns `None` if there is no subscriber.
     pub(crate) fn begin(key: &LockKey, mode: LockMode, clock: &Clock) -> Option<Box<Self>> {
         if !figures::ARE_KEPT && !details_are_logged() {
             return None;
@@ -129,7 +128,7 @@ impl WatchedWait {
 }
 
 impl Drop for WatchedWait {
-    /// Records that the future was dropped, by a time-out of its caller, or because a client disconnected.
+    /// Reports that the future was dropped, for example by a time-out of its caller, or because a client disconnected.
     fn drop(&mut self) {
         if !self.has_ended {
             catch_panic(|| {
@@ -164,7 +163,7 @@ impl Drop for WatchedHold {
     }
 }
 
-/// Reports that a task was refused before it could wait, which counts as a wait of no length.
+/// Reports that a task was refused before it could wait, which counts as a wait of zero length.
 pub(crate) fn refused(key: &LockKey, mode: LockMode, error: &LockError) {
     tracing::debug!(key = %key.shown(), %error, "not acquired");
     figures::took("lock_wait_seconds", key, mode, Duration::ZERO);
@@ -175,7 +174,8 @@ fn count_refused(key: &LockKey, mode: LockMode, error: &LockError) {
     match error {
         LockError::Busy { .. } => figures::add("lock_busy_total", key, mode),
         LockError::Unavailable { .. } => figures::add("lock_unavailable_total", key, mode),
-        // The first two are mistakes in the program. The loss was counted when it happened, and a repeat after its wait.
+        // The first two are mistakes in the program. A loss has been counted when it happened, and a repeat is counted by
+        // `once/`.
         LockError::Invalid { .. }
         | LockError::NotConfigured
         | LockError::Lost { .. }
@@ -207,19 +207,19 @@ pub(crate) fn reached(server: &str) {
     catch_panic(|| figures::connected(server, 0));
 }
 
-/// Reports that there is again a connection to a server that was out of reach, or that none is needed any more, because its
-/// node left the cluster, or the manager has ended.
+/// Reports that a server that was out of reach is connected again, or that no connection to it is needed any more, because
+/// it left the cluster or the manager has ended.
 pub(crate) fn out_of_reach_no_more(server: &str) {
     catch_panic(|| figures::connected(server, -1));
 }
 
-/// Reports that a lease ended before it was released. `failure` is the last failure of the backend, if it does not reply.
+/// Reports that a lease ended before it was released. `failure` is the last failure of a backend that does not reply.
 pub(crate) fn lost(key: &LockKey, mode: LockMode, reason: LeaseLost, failure: Option<&str>) {
     catch_panic(|| tracing::warn!(key = %key.shown(), %reason, failure, "lease lost"));
     lost_at_release(key, mode, reason);
 }
 
-/// Reports that a lease had ended, as only its release found out. Its caller gets the reason.
+/// Counts a lease whose loss was only noticed by its release. There is no log line, because the caller gets the reason.
 pub(crate) fn lost_at_release(key: &LockKey, mode: LockMode, reason: LeaseLost) {
     let reason = match reason {
         LeaseLost::Expired => "expired",
@@ -233,7 +233,8 @@ pub(crate) fn lost_at_release(key: &LockKey, mode: LockMode, reason: LeaseLost) 
     count("lock_lost_total", key, &labels);
 }
 
-/// Warns about a key by hand that looks like a template, once for each text. Does nothing in a release build.
+/// Warns about a key that was written by hand and looks like a template, once for each text. Does nothing in a release
+/// build.
 pub(crate) fn check_literal(key: &LockKey) {
     if cfg!(debug_assertions) && literal_keys::is_news(key) {
         catch_panic(|| {
@@ -261,7 +262,7 @@ pub(crate) fn details_are_logged() -> bool {
     tracing::enabled!(Level::DEBUG)
 }
 
-/// Reports that a guard was dropped as soon as it was made.
+/// Reports that a guard was dropped right after it was created.
 pub(crate) fn released_at_once(key: &LockKey) {
     catch_panic(|| {
         tracing::debug!(
@@ -271,8 +272,8 @@ pub(crate) fn released_at_once(key: &LockKey) {
     });
 }
 
-/// Reports that the lock passed from one holder to the next. Hand-overs of the `kind` `local` are those within one process,
-/// without a message.
+/// Reports that the lock was handed over from one holder to the next. The `kind` is `local` within one process, where no
+/// message is needed, and `remote` otherwise.
 pub(crate) fn handed_on(key: &LockKey, mode: LockMode, kind: &'static str) {
     let labels = [("mode", mode.label()), ("kind", kind)];
     count("lock_handoffs_total", key, &labels);

@@ -1,4 +1,4 @@
-//! The replacement for the metrics if the feature `metrics` is off: it does nothing.
+//! Replaces the metrics by functions that do nothing if the feature `metrics` is off.
 
 use std::time::Duration;
 

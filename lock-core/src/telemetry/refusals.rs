@@ -1,4 +1,4 @@
-//! The log line for requests that are refused. In an outage there may be thousands of them a second.
+//! The log line for refused requests, of which there may be thousands a second in an outage.
 
 use std::{error::Error as _, mem, time::Duration};
 
@@ -20,8 +20,8 @@ impl Refusals {
         Self { last }
     }
 
-    /// Logs that a request is refused because of a failed lock. `status` is the one that a client of a web service gets. All
-    /// callers pass the time of the same clock.
+    /// Logs that a request is refused because a lock failed, with the status code that a client of a web service gets. All
+    /// callers must pass the time of the same clock.
     pub(crate) fn log(&self, status: u16, error: &LockError, now: Moment) {
         if let Some(left_out) = self.due(now) {
             let not_logged = (left_out > 0).then_some(left_out);
@@ -29,7 +29,7 @@ impl Refusals {
         }
     }
 
-    /// Returns how many lines were left out before this one; `None` if this one is left out, too.
+    /// Returns how many lines were left out before this one, or `None` if this one must be left out, too.
     fn due(&self, now: Moment) -> Option<u64> {
         let (last, left_out) = &mut *self.last.lock();
         if last.is_some_and(|last| now.since(last) < PAUSE) {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_is_written_and_counts_the_others() {
+    fn at_most_one_line_a_second_is_written_and_it_counts_the_others() {
         let refusals = Refusals::new();
         let due = |millis: u64| refusals.due(Moment::from_nanos(millis * 1_000_000));
         assert_eq!(due(0), Some(0), "the first one");

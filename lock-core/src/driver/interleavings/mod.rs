@@ -1,5 +1,5 @@
-//! The driver and the state machine, tested under the interleavings of threads. Another thread may run before each lock of a
-//! mutex, and before each action is carried out.
+//! Tests of the driver and the state machine under random interleavings of threads. Threads may be switched before each
+//! lock of a mutex, and before each action is carried out.
 
 use std::{
     future::{Future, poll_fn},
@@ -45,10 +45,10 @@ use crate::{
 
 mod served_backend;
 
-/// The number of random schedules for each test: a sample in a build without optimisations, which is slow.
+/// The number of random schedules for each test. There are fewer in a build without optimisations, which is slow.
 const SCHEDULES: usize = if cfg!(debug_assertions) { 100 } else { 1500 };
 
-/// One key, and the way in which its holders see each other.
+/// One key, and the counters by which its holders detect each other.
 #[derive(Clone)]
 struct Contended {
     registry: Arc<Registry>,
@@ -97,7 +97,7 @@ impl Contended {
         WaitFuture::join(&self.registry, &self.key, terms, now, None, waker).ok()
     }
 
-    /// Waits for the lock, and holds it.
+    /// Waits for the lock, and returns its hold. Returns `None` after a shutdown.
     fn acquire(&self) -> Option<Hold> {
         self.acquire_with(&patient())
     }
@@ -109,7 +109,7 @@ impl Contended {
         })
     }
 
-    /// Polls once, and leaves.
+    /// Polls the wait once, and drops it.
     fn give_up(&self) {
         if let Some(mut wait) = self.join(&patient(), Waker::noop()) {
             let mut task = TaskContext::from_waker(Waker::noop());
@@ -129,12 +129,12 @@ impl Contended {
         assert_eq!(
             self.readers.load(Ordering::SeqCst),
             0,
-            "concurrent with a reader"
+            "a writer runs together with a reader"
         );
         let token = u64::from(lease.fencing);
         assert!(
             self.last_token.swap(token, Ordering::SeqCst) < token,
-            "an older token"
+            "the token did not grow"
         );
         point();
         self.inside.fetch_sub(1, Ordering::SeqCst);
@@ -157,7 +157,7 @@ impl Contended {
         assert_eq!(
             self.inside.load(Ordering::SeqCst),
             0,
-            "concurrent with a writer"
+            "a reader runs together with a writer"
         );
         point();
         self.readers.fetch_sub(1, Ordering::SeqCst);
@@ -171,7 +171,7 @@ impl Contended {
     }
 
     fn nothing_is_left(&self) {
-        // A request that was dropped is finished by a task.
+        // A task still has to finish a request that was dropped.
         for _ in 0..1000 {
             if self.registry.keys.is_empty() && self.backend.is_empty() {
                 break;
@@ -202,7 +202,7 @@ fn in_threads(contended: &Contended, threads: &[fn(&Contended)]) {
 }
 
 fn explored(test: fn()) {
-    // Needed by the timers, which never elapse.
+    // The timers need a runtime, although they never elapse here.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -212,7 +212,7 @@ fn explored(test: fn()) {
 }
 
 #[test]
-fn tasks_that_acquire_release_and_leave_exclude_each_other_and_leave_nothing() {
+fn tasks_that_come_and_go_exclude_each_other_and_leave_nothing_behind() {
     explored(|| {
         let contended = Contended::new();
         in_threads(
@@ -259,7 +259,8 @@ fn a_shutdown_finds_each_waiter_and_each_holder() {
     });
 }
 
-/// Another thread may remove the entry of the key before the release has begun, which takes six switches of threads.
+/// The defect would be that another thread removes the key's entry before the release has begun. Random schedules rarely
+/// produce this, because it takes six switches between threads.
 #[tokio::test]
 async fn a_shutdown_waits_for_a_release_that_has_not_begun() {
     let all = Contended::new();
@@ -268,7 +269,7 @@ async fn a_shutdown_waits_for_a_release_that_has_not_begun() {
     let mut waits = [(); 2].map(|()| all.join(&patient(), Waker::noop()).expect("open"));
     let [first, next] = waits.each_mut().map(|wait| Pin::new(wait).poll(&mut task));
     assert!(first.is_ready() && next.is_pending());
-    // The next task is granted the lock, but does not poll.
+    // This grants the lock to the next task, which does not poll.
     drop(first);
     let (keys, now) = (registry.keys.of(key), registry.context.clock.now());
     let in_progress = &registry.context.in_progress;
@@ -276,7 +277,11 @@ async fn a_shutdown_waits_for_a_release_that_has_not_begun() {
     let lost = Event::LoseAll(LeaseLost::Shutdown);
     let stepped = registry.step(keys, key, RequestKind::Exclusive, now, lost);
     let (_, effects) = stepped.expect("the key is known");
-    assert_eq!(in_progress.count(), before + 1, "its release");
+    assert_eq!(
+        in_progress.count(),
+        before + 1,
+        "a shutdown waits for the release"
+    );
     effects.carry_out(&registry.context, key, RequestKind::Exclusive);
     drop(waits);
     all.nothing_is_left();
@@ -295,14 +300,14 @@ fn shares_that_are_joined_and_closed_keep_readers_and_writers_apart() {
                 |all| (0..2).for_each(|_| all.event(RequestKind::Shared, Event::CloseShares)),
             ],
         );
-        // A share that no task uses is kept for a while.
+        // The process keeps a share for a while after its last task has left.
         contended.event(RequestKind::Shared, Event::CloseShares);
         contended.nothing_is_left();
     });
 }
 
-/// A guard of two keys is released while the reply to a renewal of the first key is processed. This must not lose the second
-/// key.
+/// A guard of two keys is released while the reply to a renewal of the first key is processed. The second key must not be
+/// lost.
 #[test]
 fn a_renewal_concurrent_with_the_release_of_several_keys_loses_none() {
     explored(|| {
@@ -330,7 +335,7 @@ fn a_renewal_concurrent_with_the_release_of_several_keys_loses_none() {
     });
 }
 
-/// How far the clock moves with each turn of the executor.
+/// How far the clock advances with each turn of the executor.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Runs threads concurrently with a server thread and a thread of the executor, on which the clock advances.
@@ -380,7 +385,7 @@ fn beside_a_server(order: Order, threads: &[fn(&Contended)]) {
     drop((contended, backend, inside));
 }
 
-/// The task that polls the request stops polling it. The executor continues with the request, for the other tasks.
+/// The task that polls the request stops polling it, and the executor takes the request over for the other tasks.
 #[test]
 fn a_request_that_is_taken_over_is_finished_once() {
     explore(SCHEDULES, || {
@@ -389,7 +394,7 @@ fn a_request_that_is_taken_over_is_finished_once() {
                 if let Some(mut wait) = all.join(&patient(), Waker::noop()) {
                     let mut task = TaskContext::from_waker(Waker::noop());
                     let is_pending = Pin::new(&mut wait).poll(&mut task).is_pending();
-                    // In the meantime, the other tasks get the lock.
+                    // The other tasks get the lock in the meantime.
                     (0..100).for_each(|_| point());
                     if is_pending && let Ok(Admission::Held(hold)) = shuttle::future::block_on(wait)
                     {
@@ -404,13 +409,13 @@ fn a_request_that_is_taken_over_is_finished_once() {
     });
 }
 
-/// No other process wants the lock, so a task that does not wait gets it although the release before it is in flight.
+/// No other process wants the lock, so a task that does not wait gets it even if the previous release is still in flight.
 #[test]
 fn a_try_after_a_release_in_flight_finds_the_lock_free() {
     let tries: fn(&Contended) = |all| {
         for _ in 0..3 {
             let tried = all.acquire_with(&patient().no_wait());
-            let hold = tried.expect("only its own release is in the way");
+            let hold = tried.expect("only the task's own release could keep the key busy");
             all.step_inside(&hold);
             drop(hold);
         }

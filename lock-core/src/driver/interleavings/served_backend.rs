@@ -1,4 +1,4 @@
-//! A backend with a server thread: requests are executed some time after they were sent, and get their replies then.
+//! A backend with a server thread, which executes and answers requests some time after they were sent.
 
 use std::{
     collections::VecDeque,
@@ -27,9 +27,9 @@ type Request = Box<dyn FnOnce(&MemoryBackend) + Send>;
 /// The order in which requests are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As they were sent: on one connection, as the in-flight record says.
+    /// In the order in which they were sent, on the one connection that the in-flight record names.
     First,
-    /// The last one first, as when it is not known on which connection a release was sent.
+    /// The last one first, as may happen if it is unknown on which connection a release was sent.
     Last,
 }
 
@@ -50,7 +50,7 @@ impl ServedBackend {
         }
     }
 
-    /// Executes a request, if one has been sent.
+    /// Executes one request that has been sent, if there is one.
     pub(super) fn serve(&self) {
         let mut sent = self.sent.lock();
         let request = match self.order {
@@ -63,7 +63,7 @@ impl ServedBackend {
         }
     }
 
-    /// Sends a request with the first poll of its future. If the future is dropped later, the request is executed all the same.
+    /// Returns a future whose first poll sends the request. Dropping the future later does not cancel the request.
     fn send<T: Send + 'static>(
         &self,
         request: impl FnOnce(&MemoryBackend) -> Reply<T> + Send + 'static,
