@@ -1,4 +1,4 @@
-//! Acquiring a single lock, and the future that does it.
+//! The acquire of a single lock, and its future.
 
 use std::{
     fmt,
@@ -20,32 +20,33 @@ use crate::{
 };
 
 impl LockManager {
-    /// Acquires a lock, waiting for it as long as the options allow.
+    /// Acquires a lock, and waits for it as long as the options allow.
     ///
-    /// The returned guard keeps the lock, and its lease is renewed, until the guard is released or dropped. The guard does not stop
+    /// The lock is held, and its lease is renewed, until the returned guard is released or dropped. The guard does not stop
     /// your code when the lease is lost; [`run`](Self::run) does.
     ///
-    /// Inside a body that already holds the key, the call succeeds at once with the same lease. A body that holds the key in
-    /// shared mode cannot acquire it exclusively, because two such bodies would wait for each other.
+    /// Inside a body that already holds the key, the call succeeds at once with the same lease. A body that holds the key
+    /// in shared mode cannot acquire it exclusively, because two such bodies would wait for each other.
     ///
     /// # Errors
     ///
     /// - [`LockError::Busy`] if another holder had the lock during the whole wait;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if the key or an option is out of bounds, if the key holds something that is not a lock, or if
-    ///   the ttl is too short for this server, whose replies take longer than half of it;
-    /// - [`LockError::Invalid`] if the running body, another holder or a waiter has the key in a mode that does not allow this
-    ///   one: an exclusive request inside a shared body, or a request with permits while another has none, and the reverse;
+    /// - [`LockError::Invalid`] if the key or an option is out of bounds, if the key holds something that is not a lock, or
+    ///   if the ttl is too short for this server, whose replies take longer than half of it;
+    /// - [`LockError::Invalid`] if the mode conflicts with that of the running body, of another holder, or of a waiter: an
+    ///   exclusive request inside a shared body, or a request with permits for a key that is used without them, or vice
+    ///   versa;
     /// - [`LockError::Lost`] if the running body holds the key by a lease that has been lost.
     ///
-    /// While a reply is in flight, the call may take longer than its wait, by at most three command time-outs (of 1 s by
+    /// If a reply is in flight at the end of the wait, the call may take up to three command time-outs longer (of 1 s by
     /// default). If the server's user may not run scripts, it may take even longer.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the position in the wait queue. If the lock had just been granted, it is released in the
-    /// background within one round trip. If the connection is also gone, the release is repeated on the next one. If there is
-    /// none, the lock ends with its ttl.
+    /// Dropping the future gives up the position in the wait queue. If the lock had just been granted, it is released in
+    /// the background, within one round trip. If the connection is gone too, the release is repeated on the next
+    /// connection. If none can be made, the lock ends with its ttl.
     ///
     /// # Examples
     ///
@@ -72,17 +73,17 @@ impl LockManager {
         AcquireFuture::new(self, key, terms)
     }
 
-    /// Acquires a lock if it is free: asks once, and never waits, whatever the options say.
+    /// Acquires a lock if it is free. Asks once and never waits, whatever the options say.
     ///
     /// Returns `None` if another holder has the lock, or if another task of this process waits for it.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), but never [`LockError::Busy`].
+    /// The errors of [`acquire`](Self::acquire), except for [`LockError::Busy`].
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire`](Self::acquire).
+    /// Dropping the future has the same effect as with [`acquire`](Self::acquire).
     ///
     /// # Examples
     ///
@@ -91,7 +92,7 @@ impl LockManager {
     /// use lock_core::LockOptions;
     ///
     /// if let Some(guard) = locks.try_acquire("nightly-report", LockOptions::default()).await? {
-    ///     // … nobody else is at it …
+    ///     // … no other process writes the report now …
     ///     guard.release().await?;
     /// }
     /// # Ok(())
@@ -112,9 +113,9 @@ impl LockManager {
 }
 
 /// The future of [`LockManager::acquire`]: acquires a key, or shares the lease that the task already holds.
-// Written by hand to be small, because thousands of tasks may wait: an `async fn` keeps its arguments as they were passed, and
-// stores the future that it awaits twice. It is a named type, since an opaque type would contain the type of the key, and an
-// error about that type would then be reported three times.
+// Written by hand to be small, because thousands of tasks may wait: an `async fn` would keep its arguments as they were
+// passed, and store the future that it awaits twice. The type is named because an opaque one would contain the type of the
+// key, and the compiler would then report an error about that type three times.
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture<'a> {
     manager: &'a LockManager,
@@ -122,8 +123,7 @@ pub struct AcquireFuture<'a> {
 }
 
 enum AcquireState {
-    /// Not started yet. For re-entry, the leases of the task that polls first count, not those of the task that made the
-    /// future.
+    /// Not started yet. Reentry considers the leases of the task that polls first, not of the task that created the future.
     New(LockKey, Result<Terms, LockError>),
     Waiting(WaitFuture),
     Finished,

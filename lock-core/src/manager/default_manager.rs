@@ -1,4 +1,4 @@
-//! The default manager, for calls that name none: the one of the task, otherwise the one of the process.
+//! The default manager, for calls that name none: that of the task, or else that of the process.
 
 use std::{
     future::Future,
@@ -13,19 +13,29 @@ tokio::task_local! {
     static OF_TASK: Option<LockManager>;
 }
 
-/// Makes a manager the default of annotated functions that name no other, and returns the previous one.
+/// Makes a manager the default of annotated functions that name no other, and returns the previous default.
 ///
-/// Call it once, at the start of the process. Replacing a manager that still grants locks logs a warning, because a holder of
-/// the old manager may not exclude callers of the new one. To give another manager to a single task, use [`with_locks`].
+/// Call it once, at the start of the process. Replacing a manager that still grants locks logs a warning, because a holder
+/// of the old manager may not exclude callers of the new one. To give another manager to a single task, use [`with_locks`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lock_core::LockError> {
+/// lock_core::set_global(lock_core::LockManager::connect("redis://127.0.0.1").await?);
+/// # Ok(())
+/// # }
+/// ```
 pub fn set_global(manager: LockManager) -> Option<LockManager> {
     let mut global = GLOBAL.write().unwrap_or_else(PoisonError::into_inner);
-    let is_news = global
+    let replaces_an_open_one = global
         .as_ref()
         .is_some_and(|previous| previous.still_grants_beside(&manager));
     let previous = global.replace(manager);
-    // Unlocked before the line is logged, because the log's subscriber may take a lock of the default manager.
+    // Unlocked before the line is logged, because the subscriber may acquire a lock of the default manager.
     drop(global);
-    if is_news {
+    if replaces_an_open_one {
         telemetry::global_manager_replaced();
     }
     previous
@@ -33,12 +43,12 @@ pub fn set_global(manager: LockManager) -> Option<LockManager> {
 
 /// Runs a future in which annotated functions use this manager instead of the global one, as in tests that run in parallel.
 ///
-/// It applies to the task, not to tasks that it spawns: wrap those too, or pass the manager (`locks = …`). An inner call takes
-/// precedence over an outer one. With the feature `testing`, the manager can inject faults on demand.
+/// The manager applies to this task, but not to tasks that it spawns: wrap those too, or pass the manager (`locks = …`). An
+/// inner call takes precedence over an outer one. With the feature `testing`, the manager can inject faults.
 ///
 /// # Cancel safety
 ///
-/// As cancel safe as the future that it runs.
+/// This is as cancel safe as the future that it runs.
 ///
 /// # Examples
 ///
@@ -66,8 +76,28 @@ fn of_task() -> Option<LockManager> {
     OF_TASK.try_with(Clone::clone).ok().flatten()
 }
 
-/// Returns the lease of the innermost body in which the task runs, be it the body of an annotated function or of
+/// Returns the lease of the innermost body in which the task runs, either of an annotated function or of
 /// [`LockManager::run`].
+///
+/// Returns `None` outside of a body, and in a task that a body has spawned.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lock_core::LockError> {
+/// # let manager = lock_core::LockManager::in_memory();
+/// use lock_core::{LockOptions, current_lease};
+///
+/// async fn write() {
+///     let lease = current_lease().expect("called under the lock");
+///     println!("writing with fencing token {}", lease.fencing_token());
+/// }
+///
+/// manager.run("report", LockOptions::default(), |_| write()).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub fn current_lease() -> Option<Lease> {
     reentry::current().map(Lease::new)
@@ -83,13 +113,36 @@ impl LockManager {
         global.clone().ok_or(LockError::NotConfigured)
     }
 
-    /// Returns `true` if this is a different manager from `other`, and can still grant locks because it was not shut down.
+    /// Returns `true` if this manager is not `other`, and can still grant locks because it was not shut down.
     fn still_grants_beside(&self, other: &Self) -> bool {
         !Arc::ptr_eq(&self.inner, &other.inner) && !self.inner.registry.keys.are_closed()
     }
 }
 
-/// A source of a lock manager: the type of values that `locks = …` accepts.
+/// A source of a lock manager, which `locks = …` accepts.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{LockManager, LockSource};
+///
+/// struct AppState {
+///     locks: LockManager,
+/// }
+///
+/// impl LockSource for AppState {
+///     fn lock_manager(&self) -> LockManager {
+///         self.locks.clone()
+///     }
+/// }
+/// # #[cfg(feature = "macros")] {
+///
+/// #[lock_core::distributed_lock(key = "order:{id}", locks = state)]
+/// async fn charge(state: &AppState, id: u64) -> Result<(), lock_core::LockError> {
+///     Ok(())
+/// }
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock manager",
     label = "expected a `LockManager`, or a type that implements `LockSource`",

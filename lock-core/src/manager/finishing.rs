@@ -1,10 +1,10 @@
-//! Bodies that continue when their caller is dropped: `on_drop = finish`.
+//! Bodies that continue after their caller is dropped: `on_drop = finish`.
 //!
-//! The caller itself waits for the lock, so a caller that is dropped during the wait leaves the queue. After that, the body
-//! runs as a task of the caller's runtime, with the guard, until the release has ended. The caller waits for that task.
+//! The caller itself waits for the lock, so a caller that is dropped during the wait leaves the queue. Once the lock is
+//! held, the body, the guard and the release move into a task on the caller's runtime, and the caller waits for that task.
 //!
-//! Rejected: spawning the wait as well, since requests of dropped callers would stay in the queue; and running the body on the
-//! manager's runtime, where it could block renewals and would miss the timers and sockets of its own runtime.
+//! Rejected: spawning the wait as well, because requests of dropped callers would stay in the queue; and running the body
+//! on the manager's runtime, where it could block renewals, and would lack the timers and sockets of its own runtime.
 
 use std::{future::Future, panic::resume_unwind};
 
@@ -65,7 +65,8 @@ impl LockManager {
     }
 }
 
-/// Returns the runtime for the task. It is looked up first, because nothing may be sent without one.
+/// Returns the runtime for the task. It is looked up before the lock is acquired, because without a runtime nothing may be
+/// sent.
 fn runtime() -> Result<Handle, LockError> {
     Handle::try_current().map_err(|_| {
         LockError::invalid(

@@ -1,4 +1,4 @@
-//! The list of the locks that are held, one after the other.
+//! The list of the locks that are held, which is read page by page.
 
 use std::{collections::VecDeque, fmt, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     manager::LockManager,
 };
 
-/// The locks that are held, from [`LockManager::list`].
+/// The list of held locks that [`LockManager::list`] returns.
 #[must_use = "no request is sent before `next` is called"]
 pub struct LockList {
     manager: LockManager,
@@ -22,13 +22,15 @@ pub struct LockList {
 impl LockManager {
     /// Lists the locks that are held under keys that begin with `prefix`, including those of other libraries.
     ///
-    /// For operators. It examines every key of the servers, a hundred at a time, while the servers continue to serve other
-    /// requests.
+    /// This is meant for operators: it examines every key of the servers, a hundred at a time, while the servers continue
+    /// to serve other requests.
     ///
-    /// A lock that is held all the time is listed at least once, even across a fail-over that keeps it. A lock that is acquired
-    /// or released in the meantime may be missing, and so may a lock in a cluster slot that is being moved. A lock may be
-    /// listed twice. If a connection breaks, many are listed twice, because the server is read again from the start. Strings
+    /// A lock that is held all the time is listed at least once, even across a fail-over that preserves it. A lock that is
+    /// acquired or released in the meantime may be missing, as may a lock in a cluster slot that is being moved. A lock may
+    /// be listed twice. After a connection has broken, many are, because the server is read again from the start. Strings
     /// under the manager's key prefix that are not locks are listed as locks of another library.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # async fn operate(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
@@ -56,17 +58,17 @@ impl LockList {
     /// # Errors
     ///
     /// - [`LockError::Unavailable`] if a server did not reply; the next call asks it again;
-    /// - [`LockError::Invalid`] if the server's user lacks the right `+scan`, which locks do not need, with the line that grants it;
-    /// - [`LockError::Invalid`] if a proxy sends each request to the server of its key: list the locks of each of those
-    ///   servers;
-    /// - [`LockError::Invalid`] with Redlock, since each lock is on a majority of several servers: connect to one of them, and
-    ///   list its locks.
+    /// - [`LockError::Invalid`] if the server's user lacks the right `+scan`, which locks do not need. The message has the
+    ///   line that grants it;
+    /// - [`LockError::Invalid`] if a proxy distributes keys over several servers: list the locks of each server instead;
+    /// - [`LockError::Invalid`] with Redlock, since each lock is on a majority of several servers: connect to one of them,
+    ///   and list its locks.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing: the next call asks for the same page again.
     pub async fn next(&mut self) -> Option<Result<ListedLock, LockError>> {
-        // Bounded by the number of keys on the servers, because each page comes after the previous one.
+        // Bounded by the number of keys on the servers, because each page continues from the previous one.
         loop {
             if let Some((full_key, sighting)) = self.seen.pop_front() {
                 return Some(Ok(self.listed(&full_key, sighting)));
@@ -76,7 +78,7 @@ impl LockList {
             let context = self.manager.context();
             match context.request(|store| store.list(prefix, from)).await {
                 Ok(Page { locks, next }) => {
-                    // A lock that was released in the meantime may still have a result.
+                    // A free lock may be on the page because its result is still stored.
                     let held = locks.into_iter().filter(|(_, seen)| seen.holders > 0);
                     self.seen = held.collect();
                     self.next_page = next;

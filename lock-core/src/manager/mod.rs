@@ -1,4 +1,4 @@
-//! The manager: its state, and the parts that its calls have in common.
+//! The manager: its state, and the steps that its calls have in common.
 
 use std::{fmt, sync::Arc, task::Waker, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     telemetry,
 };
 
-// The documentation shows methods in the order of the modules: first those that every program calls.
+// Rustdoc shows methods in the order of the modules, so the ones that every program calls come first.
 pub(crate) mod builder;
 
 pub(crate) mod acquire;
@@ -44,8 +44,10 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 
 /// Acquires locks on one backend.
 ///
-/// [`connect`](Self::connect) makes one from a url. [`run`](Self::run) runs a body while a lock is held, and drops it when the
-/// lease is lost; [`acquire`](Self::acquire) returns a guard.
+/// [`connect`](Self::connect) creates one from a url. [`run`](Self::run) runs a body while a lock is held, and drops it
+/// when the lease is lost; [`acquire`](Self::acquire) returns a guard.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -59,18 +61,20 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 /// # }
 /// ```
 ///
-/// Create one manager for a process, and clone it: clones are cheap and share one state. A manager of servers owns one thread
-/// with a connection to each server. The thread does everything that must continue while a handler blocks: renewals, clean-ups,
-/// reconnecting. Each tokio runtime that takes locks has one more connection to the server, at most 8 of these. Connections and
-/// thread end with the last clone, guard and clean-up. Dropping the last clone blocks for at most 100 ms while releases of
-/// [`release_in_background`](LockManagerBuilder::release_in_background), or of [shares](LockOptions::shared) that the process
-/// keeps, have no reply yet.
+/// # Resources
+///
+/// Create one manager for a process, and clone it: clones are cheap and share one state. A manager of servers owns one
+/// thread with a connection to each server. The thread does everything that must continue while a handler blocks: renewals,
+/// clean-ups, reconnecting. Each tokio runtime that acquires locks has one more connection to the server, up to 8 in all.
+/// The connections and the thread end after the last clone, guard and clean-up. Dropping the last clone waits for the
+/// releases of [`release_in_background`](LockManagerBuilder::release_in_background) and of [shares](LockOptions::shared)
+/// that the process keeps, and blocks for at most 100 ms for each of the two.
 ///
 /// # Forking
 ///
-/// Create the manager **after** a fork, in each child: like a tokio runtime and a connection of the crate `redis`, a manager
-/// works only in the process that created it. This is not detected. A child that uses an inherited manager writes to the
-/// parent's connections, and may corrupt the parent's locks.
+/// Create the manager **after** a fork, in each child: like a tokio runtime and a connection of the crate `redis`, a
+/// manager works only in the process that created it. This is not detected. A child that uses an inherited manager writes
+/// to the parent's connections, and may corrupt the parent's locks.
 #[doc(alias = "mutex")]
 #[doc(alias = "redlock")]
 #[derive(Clone)]
@@ -98,8 +102,8 @@ impl LockManager {
         wait.inspect_err(|error| telemetry::refused(key, terms.mode.kind().shown(), error))
     }
 
-    /// Shares the leases of the running task if it holds all of these keys. If it holds none, checks that the task may wait for
-    /// them.
+    /// Shares the leases of the running task if it holds all of these keys. If it holds none of them, checks that it may
+    /// wait for them, and returns `None`.
     fn held_or_checked(&self, keys: &[(LockKey, Mode)]) -> Result<Option<Hold>, LockError> {
         let registry = &self.inner.registry;
         let (mut leases, mut missing) = (Vec::new(), None);
@@ -112,8 +116,8 @@ impl LockManager {
         if let Some(missing) = missing
             && !leases.is_empty()
         {
-            // Waiting for the rest would break the order: another task may hold the rest and wait for the keys that are held
-            // here.
+            // Waiting for the rest would break the order of the keys: another task may hold the rest, and wait for those
+            // that are held here.
             let refused = LockError::invalid(
                 "this task already holds other keys of the list, but not this one: a task that acquires all of them at once \
                 could hold this one and wait for those forever. Acquire all of them where the first is acquired",
@@ -138,8 +142,8 @@ impl LockManager {
         Terms::new(options, defaults).map_err(|error| self.or_closed(error.about(key)))
     }
 
-    /// Returns the error of a call that is refused. After a shutdown this is always the error that says so, since then nothing
-    /// else is worth fixing.
+    /// Returns the error of a refused call. After a shutdown, this is always the error that says so, since nothing else is
+    /// worth fixing then.
     fn or_closed(&self, error: LockError) -> LockError {
         match &error {
             LockError::Invalid { key, .. } | LockError::Unavailable { key, .. }
@@ -152,8 +156,8 @@ impl LockManager {
         }
     }
 
-    /// Adds to the error of a call what its user has to know. `is_wanted` is called with the busy key and another key that the
-    /// task holds.
+    /// Completes the error of a call: adds another key that the task holds to a busy error, and logs an unavailable
+    /// backend. `is_wanted` is called with the busy key and the other key.
     fn refused(
         &self,
         error: LockError,
@@ -165,13 +169,13 @@ impl LockManager {
         self.context().logged(self.or_closed(error).beside(beside))
     }
 
-    /// Checks a key that is about to be locked.
+    /// Checks a key before a request is sent for it.
     fn check_key(&self, key: &LockKey) -> Result<(), LockError> {
         telemetry::check_literal(key);
         check_key(&self.inner.registry.prefix, key)
     }
 
-    /// Refuses a call outside a tokio runtime, if the backend has no thread of its own.
+    /// Refuses a call outside of a tokio runtime if the backend has no thread of its own.
     fn require_runtime(&self) -> Result<(), LockError> {
         if matches!(self.context().executor, Executor::Caller)
             && tokio::runtime::Handle::try_current().is_err()
@@ -189,7 +193,7 @@ impl LockManager {
 }
 
 impl Drop for ManagerState {
-    /// Blocks while background releases, or releases of kept shares, are in flight, because the process may end next.
+    /// Blocks while releases in the background, or of kept shares, are in flight, because the process may be about to end.
     fn drop(&mut self) {
         let context = &self.registry.context;
         if !context.executor.has_own_thread() {

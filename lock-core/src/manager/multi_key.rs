@@ -1,4 +1,4 @@
-//! Acquiring several keys at once.
+//! The acquire of several keys in one call.
 
 use std::{
     collections::BTreeMap,
@@ -28,51 +28,52 @@ use crate::{
 impl LockManager {
     /// Acquires the locks of several keys: all of them within one wait, or none.
     ///
-    /// The keys are acquired one after the other, in the order of their bytes, whatever their order in the list, so that
-    /// callers with keys in common never wait for each other in a circle. It takes one round trip for each key, and one more
-    /// without renewal. Keys that have been acquired are held and renewed while the others are waited for. A key that is given
-    /// twice is acquired once. There may be at most 64 different keys; for more of them, use one lock on the thing that they
-    /// have in common.
+    /// The keys are acquired one after the other, in the order of their bytes, whatever their order in the list, which
+    /// prevents deadlocks between callers with keys in common. This takes one round trip for each key, and one more without
+    /// renewal. Keys that have been acquired are held and renewed while the call waits for the others. A key that is given
+    /// twice is acquired once. There may be at most 64 different keys. If there are more, lock something that they have in
+    /// common instead.
     ///
-    /// The guard and its [`Lease`] stand for all keys. The keys are released together, and lost together: if one key is lost,
-    /// all are lost. The other keys are then no longer renewed. They are released with the guard, or end with their ttl, as
-    /// with every lost lease. [`run_all`](Self::run_all) releases them at once, since it drops its body.
+    /// The guard and its [`Lease`] stand for all keys. The keys are released together, and lost together: if one key is
+    /// lost, all are lost. The other keys are then no longer renewed. They are released with the guard, or end with their
+    /// ttl, as with every lost lease. [`run_all`](Self::run_all) releases them at once, since it drops its body.
     ///
-    /// Each option means the same as for one key, applied to all keys together. `max_hold`, `min_hold` and
-    /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was acquired. For the manager's caps,
-    /// each key counts as a lease of its own.
+    /// Each option has the same meaning as for one key, applied to all keys together. `max_hold`, `min_hold` and
+    /// [`without_renewal`](LockOptions::without_renewal) count from when the last key was acquired. Each key counts as one
+    /// lease towards the manager's caps.
     ///
-    /// All keys have the mode of the options. For keys in different modes, pass a list of pairs, each of a key and its options,
-    /// which determine the mode of that key. Every other option that they set must be as in the call's options, since all keys
-    /// are held as one.
+    /// All keys have the mode of the options. For keys in different modes, pass a list of pairs of a key and its options,
+    /// whose mode is used for that key. Any other option that they set must have the same value as in the call's options,
+    /// since all keys are held as one.
     ///
     /// # Inside a body
     ///
-    /// A body that holds all of the keys gets them at once, with the same leases, whatever their order and in however many
-    /// outer bodies they were acquired. If the body holds none of the keys, it waits for them as it would for another single
+    /// A body that holds all of the keys gets them at once, with the same leases, whatever their order, and even if several
+    /// outer bodies acquired them. If the body holds none of the keys, it waits for them as it would for another single
     /// key. Locks inside locks must be nested in one order everywhere, or two tasks wait for each other until one of their
-    /// waits is over. If the body holds some of the keys and not others, the call is refused, because another task that
-    /// acquires all of them at once could hold the others, and wait for those of this body. Acquire all of the keys where the
-    /// first one is acquired.
+    /// waits is over. If the body holds only some of the keys, the call is refused, because another task that acquires all
+    /// of them at once could hold the others, and wait for those of this body. Acquire all of the keys where the first one
+    /// is acquired.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Busy`], naming the first key that another holder had until the wait was over;
+    /// - [`LockError::Busy`] if another holder had one of the keys until the wait was over. The error names the first such
+    ///   key;
     /// - [`LockError::Unavailable`] if the backend did not reply, or the manager was shut down or is at a cap;
-    /// - [`LockError::Invalid`] if there are no keys or too many, if a key is in the list in two modes, or if the options of a
-    ///   key differ from the call's in more than the mode;
+    /// - [`LockError::Invalid`] if there are no keys or too many, if a key is in the list in two modes, or if the options
+    ///   of a key differ from the call's in more than the mode;
     /// - [`LockError::Invalid`] if a key or an option is out of bounds, or if a key holds something that is not a lock;
-    /// - [`LockError::Invalid`] if the running body holds only some of the keys, or one of them in a mode that does not allow this
-    ///   one;
+    /// - [`LockError::Invalid`] if the running body holds only some of the keys, or holds one of them in a mode that
+    ///   conflicts with this call;
     /// - [`LockError::Lost`] if the running body holds all of the keys, and one of them by a lease that has been lost.
     ///
-    /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight is
-    /// awaited for at most three command time-outs.
+    /// When the wait is over, each remaining key is still requested once, until one is not free. A reply that is in flight
+    /// then is awaited for at most three command time-outs.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up the position in the wait queue. Keys that have been acquired are released in the
-    /// background, within one round trip. If the connection is gone, they end with their ttl.
+    /// background, within one round trip. If the connection is gone and none can be made, they end with their ttl.
     ///
     /// # Examples
     ///
@@ -109,21 +110,23 @@ impl LockManager {
 
     /// Runs a body while holding the locks of several keys, and drops the body when one of them is lost.
     ///
-    /// It behaves like [`run`](Self::run), with the keys of [`acquire_all`](Self::acquire_all): the documentation of both
-    /// applies. The attribute does the same with a list of keys. [`LockError::Lost`] names the key that was lost. The other
-    /// keys are released after the body, in the background and within one round trip.
+    /// It behaves like [`run`](Self::run) with the keys of [`acquire_all`](Self::acquire_all), and the documentation of
+    /// both applies. The attribute does the same with a list of keys. [`LockError::Lost`] names the key that was lost. The
+    /// other keys are released after the body was dropped, in the background and within one round trip.
     ///
     /// # Errors
     ///
-    /// As [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] if one of the keys was lost while the body ran.
+    /// The errors of [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] if one of the keys was lost while the body
+    /// ran.
     ///
     /// # Panics
     ///
-    /// Only if the body does; the locks are released in that case, too.
+    /// Panics only if the body does, and releases the locks in that case, too.
     ///
     /// # Cancel safety
     ///
-    /// As [`acquire_all`](Self::acquire_all) before the body, and as [`run`](Self::run) in the body.
+    /// Until the body begins, dropping the future has the same effect as with [`acquire_all`](Self::acquire_all). After
+    /// that, it has the same effect as with [`run`](Self::run).
     ///
     /// # Examples
     ///
@@ -163,14 +166,15 @@ impl LockManager {
         if let Some(held) = self.held_or_checked(keys)? {
             return Ok(held);
         }
-        // The leases already acquired must not run out during the wait for the others.
+        // Leases that are already acquired must not run out during the wait for the others.
         let mut each = Terms {
             renew: AutoRenew::On,
             ..terms
         };
-        // Bounded, because each round lost a lease while this task waited in the queue of another key, or was not polled.
+        // Repeats only if a lease was lost while this task waited for another key, or was not polled. Ends with the wait at
+        // the latest: `spend` then makes the keys be requested without waiting.
         loop {
-            // A lease that is lost before the leases are joined is noticed after the join.
+            // A lease that is lost before the leases are joined is noticed afterwards, by `ended`.
             let acquired = self.acquire_each(keys, &mut each, deadline).await?;
             let hold = Hold::joined(&self.inner.registry, acquired);
             let leases = hold.leases();
@@ -185,11 +189,12 @@ impl LockManager {
         }
     }
 
-    /// Stops the renewals that kept the leases during the wait for the other keys. A last renewal gives each lease its whole
-    /// ttl from now on. If this renewal gets no reply, the lease lasts as long as it did before.
+    /// Stops the renewals that kept the leases valid during the wait for the other keys. A last renewal gives each lease
+    /// its whole ttl from now on. If this renewal gets no reply, the lease lasts as long as it did before.
     ///
-    /// If the reply is late or never comes, the backend's time-out ends the wait. If the process was paused, the caller finds lost
-    /// leases by its check after this call. Dropping the future releases all leases, since the caller owns the hold.
+    /// If the reply is late or never arrives, the backend's time-out ends the wait. If the process was paused, the caller
+    /// notices lost leases by its check after this call. If the future is dropped, all leases are released, since the
+    /// caller owns the hold.
     async fn renew_once(&self, leases: &Leases) {
         let context = self.context();
         let sent = context.clock.now();
@@ -211,9 +216,9 @@ impl LockManager {
         }
     }
 
-    /// Acquires one key after the other, in the order of their bytes, and returns them in the order in which they are given.
+    /// Acquires one key after the other, in the order of their bytes, and returns their holds in the order of the list.
     ///
-    /// On a failure, and when the future is dropped, the keys acquired so far are released.
+    /// If this fails or the future is dropped, the keys acquired so far are released.
     async fn acquire_each(
         &self,
         keys: &[(LockKey, Mode)],
@@ -236,7 +241,7 @@ impl LockManager {
     }
 }
 
-/// Makes the remaining keys be requested without a wait, once the wait is over.
+/// Once the deadline has passed, changes the terms so that the remaining keys are requested without waiting.
 fn spend(terms: &mut Terms, deadline: Option<Moment>, now: Moment) {
     if deadline.is_some_and(|deadline| now >= deadline) {
         terms.wait = Wait::No;

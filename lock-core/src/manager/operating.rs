@@ -1,4 +1,4 @@
-//! The operators' calls: inspecting a lock, freeing it, checking the servers, shutting down.
+//! The operators' calls: inspecting and freeing a lock, checking the servers, shutting down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,16 +13,15 @@ use crate::{
 };
 
 impl LockManager {
-    /// Inspects a lock: its holder, and how long the lease lasts. `None` if the lock is free, and no result of a body that ran
-    /// once is kept.
+    /// Returns the state of a lock, such as its holder, and how long the lease lasts.
     ///
-    /// The result may be out of date when it arrives. Do not use it to decide whether to acquire the lock; simply acquire the
-    /// lock.
+    /// Returns `None` if the lock is free, and no result of a body that ran once is stored. The state may be out of date
+    /// when it arrives, so do not use it to decide whether to acquire the lock; simply acquire it.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds or holds
-    /// something that is not a lock.
+    /// - [`LockError::Unavailable`] if the backend did not reply;
+    /// - [`LockError::Invalid`] if the key is out of bounds, or holds something that is not a lock.
     ///
     /// # Cancel safety
     ///
@@ -68,7 +67,7 @@ impl LockManager {
         let mut named = sighting.leases.iter().map(|lease| lease.process.clone());
         LockInfo {
             remaining: sighting.remaining,
-            // If tasks of this process wait, their requests are counted among the waiting ones.
+            // The requests of this process are counted in `waiting`. The tasks that wait for them are counted instead.
             waiters: sighting.waiting.saturating_sub(requests) + tasks,
             holder: match (named.next(), sighting.holders) {
                 (Some(first), _) => first,
@@ -84,22 +83,39 @@ impl LockManager {
         }
     }
 
-    /// Takes a lock away from its holder. For operators, when the holder is known to be gone.
+    /// Takes a lock away from its holder. Operators use this when they know that the holder is gone.
     ///
-    /// A holder that still runs loses its lease at its next renewal. Until then, two holders can act as if each held the lock.
+    /// A holder that still runs loses its lease at its next renewal. Until then, two holders can act as if each held the
+    /// lock.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect). A key that holds something that is not a lock is not changed.
+    /// - [`LockError::Unavailable`] if the backend did not reply;
+    /// - [`LockError::Invalid`] if the key is out of bounds, or holds something that is not a lock, which is then not
+    ///   changed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take the request back.
+    /// Dropping the future does not cancel the request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let locks = lock_core::LockManager::in_memory();
+    /// # let guard = locks.acquire("order:42", lock_core::LockOptions::default()).await?;
+    /// locks.force_release("order:42").await?;
+    /// assert!(locks.inspect("order:42").await?.is_none());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
         self.request_about(&key, |store, full_key| {
             let registry = &self.inner.registry;
-            // A share that is kept here would otherwise continue to serve tasks until its next renewal.
+            // Otherwise, a share that this process keeps would continue to admit tasks until its next renewal.
             registry.event(&key, RequestKind::Shared, Event::CloseShares);
             let known = registry
                 .context
@@ -110,42 +126,53 @@ impl LockManager {
         .await
     }
 
-    /// Deletes the result of a body that ran once (feature `once`), so that the next caller runs it again. For operators.
+    /// Deletes the result of a body that ran once (feature `once`), so that the next caller runs the body again.
     ///
-    /// A body that is running continues, and its result is kept.
+    /// A body that is running continues, and its result will be stored.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`] if the backend did not reply, [`LockError::Invalid`] if the key is out of bounds.
+    /// - [`LockError::Unavailable`] if the backend did not reply;
+    /// - [`LockError::Invalid`] if the key is out of bounds.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take the request back.
+    /// Dropping the future does not cancel the request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn operate(locks: lock_core::LockManager) -> Result<(), lock_core::LockError> {
+    /// // The payment was reversed by hand, so it may run again.
+    /// locks.forget("payment:42").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn forget(&self, key: impl IntoLockKey) -> Result<(), LockError> {
         let key = key.into_lock_key();
         self.request_about(&key, |store, full_key| store.forget(full_key))
             .await
     }
 
-    /// Tries everything that the manager needs from its backend. For health checks.
+    /// Tries everything that the manager needs from its backend, as a health check.
     ///
-    /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one under
-    /// the prefix, or the builder's [`check_key`](crate::manager::builder::LockManagerBuilder::check_key). The check also reads
-    /// the settings that can harm locks. It costs seven commands for each server where scripts run. It leaves no key behind,
-    /// and many processes may call it every second. Conditions that work today but may cause trouble later are in
-    /// [`Health::warnings`].
+    /// On each server that has locks, it acquires, renews and releases a lock with a ttl of 1 s. The key is a random one
+    /// under the prefix, or the builder's [`check_key`](crate::manager::builder::LockManagerBuilder::check_key). The check
+    /// also reads the settings that can harm locks. It costs seven commands for each server where scripts run. It leaves no
+    /// key behind, and many processes may call it every second. [`Health::warnings`] has the conditions that may cause
+    /// trouble later, although everything works now.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need. The error names the right; all of them are
-    ///   listed in [operations](crate::guide::operations#rights);
+    /// - [`LockError::Invalid`] if the server's user lacks a right that locks need. The error names the right; all of them
+    ///   are listed in [operations](crate::guide::operations#rights);
     /// - [`LockError::Invalid`] if the `check_key` holds something that is not a lock;
-    /// - [`LockError::Unavailable`] with the backend's own error, or the reason why it did not reply.
+    /// - [`LockError::Unavailable`] if the backend did not reply, or replied with an error of its own, which is the source.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not take back what was sent. The check continues and releases its lock. If it cannot, the key
-    /// ends with its ttl, within 1 s.
+    /// Dropping the future does not cancel the check, which continues and releases its lock. If it cannot, the key expires
+    /// within 1 s.
     ///
     /// # Examples
     ///
@@ -168,14 +195,15 @@ impl LockManager {
 
     /// Shuts the manager down in an orderly way, before the process ends.
     ///
-    /// It refuses new acquires, and waits until all guards are gone, for at most `deadline`. Then the leases that are still
-    /// held are marked lost, which drops the bodies of [`run`](Self::run) and of annotated functions. A lock is released when
-    /// its guard is dropped. If a task still keeps the guard, the lock is no longer renewed, and ends with its ttl. Finally, it
-    /// waits for the releases, including those in the background, for at most two command time-outs.
+    /// New acquires are refused, and so are those that wait. Then `shutdown` waits until all guards are gone, for at most
+    /// `deadline`. After that, the leases that are still held count as lost, which drops the bodies of [`run`](Self::run)
+    /// and of annotated functions. Their locks are released. If a task still keeps a guard, its lock is no longer renewed,
+    /// and ends with its ttl. Finally, `shutdown` waits for the releases, including those in the background, for at most
+    /// two command time-outs.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the manager closed to new acquires, and everything else as it is. `shutdown` may be called
+    /// Dropping the future leaves the manager closed to new acquires, and changes nothing else. `shutdown` may be called
     /// again.
     ///
     /// # Examples
@@ -184,7 +212,7 @@ impl LockManager {
     /// # async fn f(locks: lock_core::LockManager) {
     /// use std::time::Duration;
     ///
-    /// // After the server has stopped to accept requests, before `main` returns.
+    /// // After the server has stopped accepting requests, before `main` returns.
     /// locks.shutdown(Duration::from_secs(20)).await;
     /// # }
     /// ```

@@ -1,4 +1,4 @@
-//! Running a body under a lock.
+//! The run of a body under a lock.
 
 use std::future::{Future, poll_fn};
 
@@ -26,29 +26,30 @@ use crate::{
 impl LockManager {
     /// Runs a body while holding a lock, and drops the body when the lease is lost.
     ///
-    /// The attribute does the same with one key. The body gets the lease, for its fencing token;
-    /// [`current_lease`](crate::manager::default_manager::current_lease) also returns it. The body is never polled once the
-    /// lease has ended, unless the options say [`OnLost::Continue`]. The lock is released, and the release awaited, before this
-    /// returns. With [`release_in_background`](LockOptions::release_in_background), the release is only handed over.
+    /// The attribute does the same with one key. The body gets the lease, which has its fencing token;
+    /// [`current_lease`](crate::manager::default_manager::current_lease) also returns it. The body is never polled after
+    /// the lease has ended, unless the options say [`OnLost::Continue`]. Before this call returns, it releases the lock and
+    /// waits for the reply. With [`release_in_background`](LockOptions::release_in_background), it does not wait.
     ///
     /// Inside the body, acquiring the same key again succeeds at once. Several branches of the body may call `run` with the
-    /// body's key at the same time. These calls get the key in turn, first come, first served, and each waits as long as its
+    /// body's key at the same time. These calls take turns in the order in which they asked, and each waits as long as its
     /// options allow. Calls that ask for the key in [`shared`](LockOptions::shared) mode run together.
     ///
-    /// The value of a body that has ended is returned even if the lease was lost in its last step, in which case a warning is
-    /// logged. Side effects that must not happen then need the fencing token.
+    /// The value of a body that has ended is returned even if the lease was lost in its last step, in which case a warning
+    /// is logged. To prevent side effects of such a step, use the fencing token.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
     ///
     /// # Panics
     ///
-    /// Only if the body does; the lock is released in that case, too.
+    /// Panics only if the body does, and releases the lock in that case, too.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body first and then releases the lock in the background, within one round trip.
+    /// Dropping the future first drops the body, and then releases the lock in the background, within one round trip.
+    /// Dropping it during the wait has the same effect as with [`acquire`](Self::acquire).
     ///
     /// # Examples
     ///
@@ -84,7 +85,7 @@ impl LockManager {
 
     /// Runs a body under the lock of its keys, or returns the value of an earlier run.
     ///
-    /// `then` returns the guard if the lock is to be released, or keeps it, after the body has returned its value.
+    /// After the body has returned its value, `then` either returns the guard, which releases the lock, or keeps it.
     pub(crate) async fn run_wanted<F: Future, S: Storing<F::Output>>(
         &self,
         WantedKeys { list, terms }: WantedKeys,
@@ -110,7 +111,7 @@ impl LockManager {
                 let mut acquire = AcquireFuture::new(self, key, Ok(terms));
                 poll_fn(|context| acquire.poll_admission(context)).await
             }
-            // Boxed, so that a call with one key stays small.
+            // Boxed, so that the future of a call with one key stays small.
             KeyList::Several(keys) => {
                 let hold = Box::pin(self.acquire_several(&keys, terms)).await;
                 let is_wanted = |_: &_, other: &_| keys.iter().any(|(key, _)| key == other);
@@ -131,7 +132,7 @@ impl LockManager {
     ) -> Result<F::Output, LockError> {
         let guard = LockGuard::new(hold);
         let body = body(guard.lease());
-        // The guard was bound before the body, so on a panic or a drop, the body is dropped first.
+        // The body is bound after the guard, so it is dropped first if there is a panic or this future is dropped.
         let leases = guard.hold().leases();
         let body = reentry::scope(leases.clone(), &turns, body);
         let body = body.instrument(leases.first().span());
@@ -140,15 +141,16 @@ impl LockManager {
             OnLost::Continue => body.await,
         };
         drop(turns);
-        // There is no await between the end of the body and the release, so this future cannot be dropped between the two.
+        // There must be no await between the end of the body and the release, so that this future cannot be dropped between
+        // them.
         let (value, result) = store.result_of(value);
         let terms = &terms;
         let (value, guard) = then(value, Finished { guard, terms });
         let Some(guard) = guard else {
             return Ok(value);
         };
-        // The value is returned even if the lease turns out to be lost, because an error would make the caller repeat finished
-        // work.
+        // The value is returned even if the lease turns out to be lost, because an error would make the caller repeat work
+        // that is finished.
         match terms.release {
             ReleaseMode::Awaited => release::<F::Output, S>(guard, result).await,
             ReleaseMode::InBackground => self.release_in_background(guard),
@@ -156,7 +158,7 @@ impl LockManager {
         Ok(value)
     }
 
-    /// Hands the release over to the connection, or to the manager's thread.
+    /// Hands the release to the connection, or to the manager's thread.
     fn release_in_background(&self, guard: LockGuard) {
         let context = self.context();
         let open = context.in_background.open();
@@ -169,22 +171,22 @@ impl LockManager {
 
 /// Decides whether and how the value of a body is stored for later calls.
 pub trait Storing<T> {
-    /// Makes the value from the result of an earlier run.
+    /// Restores the value from the result of an earlier run.
     ///
     /// # Errors
     ///
-    /// If the result is not for this call, or cannot be decoded.
+    /// Fails if the result is not for this call, or cannot be decoded.
     fn recall(&self, result: &[u8]) -> Result<T, LockError>;
 
-    /// Returns the value, and the result that the release stores, if there is one.
+    /// Returns the value, and the result that the release must store, if there is one.
     fn result_of(&self, value: T) -> (T, Option<RunResult>);
 
-    /// Counts a body that has run. `is_lost` says that its result could not be stored.
+    /// Counts a body that has run. `is_lost` is `true` if its result could not be stored.
     fn count(_key: &LockKey, _is_lost: bool) {}
 }
 
-/// A plain lock stores nothing. The type is a pair because that of a run is one, with the functions of its value and its
-/// options.
+/// The [`Storing`] of a plain lock, which stores nothing. It is a pair because that of a run is: of the functions for its
+/// value and of its options.
 pub(crate) type NotStored = ((), ());
 
 pub(super) const NOT_STORED: NotStored = ((), ());
@@ -207,7 +209,7 @@ pub struct Finished<'a> {
     pub(crate) terms: &'a Terms,
 }
 
-/// The `then` of a body whose value no longer needs the lock, so that the lock is released.
+/// The `then` of a body whose value does not need the lock any more: it releases the lock.
 pub fn release_now<T>(value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
     (value, Some(lock.guard))
 }

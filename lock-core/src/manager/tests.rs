@@ -1,4 +1,4 @@
-//! Shared locks and permits in memory, on a paused clock: how the state machines of one process work together.
+//! Tests of shared locks and permits in memory, on a paused clock: the state machines of one process together.
 
 use std::{
     sync::{
@@ -53,8 +53,8 @@ async fn wait_for(manager: &LockManager, mode: Mode) -> LockGuard {
         .expect("waits for the lock")
 }
 
-/// Spawns a task that waits for the lock, and holds it `for_long`. It returns the time since `start` at which it got the lock,
-/// and its fencing token.
+/// Spawns a task that waits for the lock, and holds it for the time `for_long`. The task returns when it got the lock,
+/// counted from `start`, and its fencing token.
 fn hold(
     manager: &LockManager,
     mode: Mode,
@@ -71,7 +71,7 @@ fn hold(
     })
 }
 
-/// Like [`hold`], but returns only when the task waits or holds.
+/// Like [`hold`], but returns only after the task has begun to wait or has the lock.
 async fn begin(
     manager: &LockManager,
     mode: Mode,
@@ -79,7 +79,7 @@ async fn begin(
     start: Instant,
 ) -> JoinHandle<(Duration, u64)> {
     let task = hold(manager, mode, for_long, start);
-    // After a millisecond of the paused clock, every task that can run has run.
+    // The paused clock advances only after every task that can run has run.
     sleep(Duration::from_millis(1)).await;
     task
 }
@@ -88,7 +88,7 @@ async fn seen(manager: &LockManager) -> Option<LockInfo> {
     manager.inspect("k").await.expect("in memory")
 }
 
-/// When the lock is taken from its holder, the next task gets it at once, in any mode.
+/// Checks that the next task gets a lock at once when it is taken away from its holder, in any mode.
 async fn the_next_gets_what_is_taken_away(
     manager: &LockManager,
     (held_in, waited_in): (Mode, Mode),
@@ -116,7 +116,7 @@ async fn is_free(manager: &LockManager) {
     );
 }
 
-/// Returns for each task the second in which it had the lock, and its fencing token.
+/// Returns the second in which each task got the lock, and its fencing token.
 async fn turns(tasks: Vec<JoinHandle<(Duration, u64)>>) -> Vec<(u64, u64)> {
     let mut turns = Vec::new();
     for task in tasks {
@@ -147,17 +147,17 @@ async fn readers_and_writers_take_turns() {
     assert_eq!(found.waiters, 4);
     let turns = turns(tasks).await;
     let seconds: Vec<_> = turns.iter().map(|(second, _)| *second).collect();
-    // The second writer gets the lock from the first writer, in the process, or has its turn after the readers.
+    // The second writer may get the lock from the first one within the process, or have its turn after the readers.
     assert_eq!((seconds[0], seconds[1], seconds[2]), (0, 0, 1), "{turns:?}");
     assert_eq!(
         (seconds[3], seconds[5]),
         (seconds[3], seconds[3]),
-        "one phase: {turns:?}"
+        "the last two readers share one phase: {turns:?}"
     );
     assert!(seconds[3] <= 3 && seconds[4] <= 3, "{turns:?}");
     let token = |at: usize| turns[at].1;
-    assert_eq!(token(0), token(1), "one token a phase");
-    assert_eq!(token(3), token(5), "one token a phase");
+    assert_eq!(token(0), token(1), "a phase has one token");
+    assert_eq!(token(3), token(5), "a phase has one token");
     assert!(token(0) < token(2) && token(2) < token(3), "{turns:?}");
     is_free(&manager).await;
 }
@@ -184,7 +184,7 @@ async fn readers_that_never_pause_and_a_writer_do_not_starve_each_other() {
         let (start, before) = (Instant::now(), reads.load(Ordering::Relaxed));
         assert!(before > 0);
         let guard = wait_for(&manager, Mode::Exclusive).await;
-        // The longest body of a reader that had already begun.
+        // The longest body of a reader takes 17 ms.
         assert!(
             start.elapsed() <= Duration::from_millis(20),
             "{:?}",
@@ -195,7 +195,7 @@ async fn readers_that_never_pause_and_a_writer_do_not_starve_each_other() {
         assert_eq!(
             reads.load(Ordering::Relaxed),
             during,
-            "a reader concurrent with a writer"
+            "a reader ran together with a writer"
         );
         guard.release().await.expect("held");
         yield_now().await;
@@ -250,8 +250,8 @@ async fn a_writer_without_a_wait_is_refused_by_readers_but_not_by_an_idle_share(
     let reader = wait_for(&manager, Mode::Shared).await;
     let refused = take(&manager, Mode::Exclusive, once()).await;
     assert!(refused.is_err_and(|error| error.is_busy()));
-    // The refused writer ended the share, so that the next writer has a chance. But it does not wait, so it keeps no reader
-    // out.
+    // The refused writer has closed the share, for the benefit of the next writer. It does not wait itself, so new readers
+    // are still admitted.
     let other = take(&manager, Mode::Shared, once()).await.expect("shared");
     reader.release().await.expect("held");
     other.release().await.expect("held");
@@ -259,7 +259,7 @@ async fn a_writer_without_a_wait_is_refused_by_readers_but_not_by_an_idle_share(
     idle.release().await.expect("held");
     let writer = take(&manager, Mode::Exclusive, once()).await;
     writer
-        .expect("no task has the share")
+        .expect("no task uses the share")
         .release()
         .await
         .expect("held");
@@ -278,7 +278,7 @@ async fn readers_continue_when_the_writer_they_wait_for_gives_up() {
     writer.abort();
     let turns = turns(vec![first, second]).await;
     assert_eq!((turns[0].0, turns[1].0), (0, 2));
-    assert_eq!(turns[0].1, turns[1].1, "one token a phase");
+    assert_eq!(turns[0].1, turns[1].1, "a phase has one token");
     is_free(&manager).await;
 }
 
@@ -304,7 +304,7 @@ async fn permits_bound_the_holders_first_come_first_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_for_one_of_more_permits_does_not_overtake_one_of_fewer() {
+async fn a_request_with_a_larger_number_of_permits_does_not_overtake_one_with_a_smaller() {
     let manager = LockManager::in_memory();
     let start = Instant::now();
     let mut tasks = Vec::new();
@@ -326,7 +326,11 @@ async fn permits_with_a_min_hold_bound_the_starts_per_period() {
         let options = LockOptions::new(TTL).wait_forever().min_hold(SECOND);
         let guard = take(&manager, Mode::Permits(5), options).await;
         starts.push(start.elapsed().as_secs());
-        guard.expect("it waits").release().await.expect("held");
+        guard
+            .expect("the wait is unbounded")
+            .release()
+            .await
+            .expect("held");
     }
     assert_eq!(starts, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
     is_free(&manager).await;
@@ -358,7 +362,7 @@ async fn permits_and_the_other_modes_refuse_each_other_at_once() {
     is_free(&manager).await;
 }
 
-/// In the store, only the next request ends a lease.
+/// In the lock table, a lease that has run out is removed only by the next request.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_gets_a_lock_whose_lease_has_run_out_without_a_release() {
     for (held_in, waited_in) in HELD_AND_WAITED_IN {
@@ -392,7 +396,7 @@ async fn leases_of_all_modes_are_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_freed_by_force_goes_to_the_next_in_any_mode() {
+async fn a_lock_that_is_released_by_force_goes_to_the_next_waiter_in_any_mode() {
     for modes in HELD_AND_WAITED_IN {
         let manager = LockManager::in_memory();
         let by_force = async |_: &LockGuard| {
@@ -409,7 +413,7 @@ mod faults {
     const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits(2)];
 
     #[tokio::test(start_paused = true)]
-    async fn a_holder_elsewhere_keeps_requests_of_all_modes_out() {
+    async fn a_holder_in_another_process_keeps_out_requests_in_all_modes() {
         for mode in MODES {
             let (manager, faults) = LockManager::in_memory_with_faults();
             let held = wait_for(&manager, mode).await;
@@ -431,9 +435,9 @@ mod faults {
         }
     }
 
-    /// Meanwhile, a release, a renewal or a dropped waiter grants nothing.
+    /// While another process holds the lock, a release, a renewal or a dropped waiter must not grant it.
     #[tokio::test(start_paused = true)]
-    async fn a_holder_elsewhere_keeps_those_out_that_were_in_the_queue() {
+    async fn a_holder_in_another_process_keeps_out_those_who_were_in_the_queue() {
         let (manager, faults) = LockManager::in_memory_with_faults();
         let start = Instant::now();
         let held = wait_for(&manager, Mode::Exclusive).await;
@@ -448,13 +452,13 @@ mod faults {
         assert!(turns.iter().all(|(second, _)| *second <= 7), "{turns:?}");
         assert_ne!(
             turns[0].0, turns[1].0,
-            "a reader concurrent with a writer: {turns:?}"
+            "a reader ran together with a writer: {turns:?}"
         );
         is_free(&manager).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_taken_during_the_faults_outlives_them() {
+    async fn a_lock_that_is_acquired_during_a_fault_outlives_it() {
         for mode in MODES {
             let (manager, faults) = LockManager::in_memory_with_faults();
             faults.busy_for("k", SECOND);
@@ -467,7 +471,7 @@ mod faults {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_that_is_lost_goes_to_the_next_in_any_mode() {
+    async fn a_lock_that_is_lost_goes_to_the_next_waiter_in_any_mode() {
         for modes in HELD_AND_WAITED_IN {
             let (manager, faults) = LockManager::in_memory_with_faults();
             let by_a_loss = async |held: &LockGuard| {
@@ -479,7 +483,7 @@ mod faults {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_replies_let_nobody_in_beside_a_writer() {
+    async fn late_replies_admit_nobody_beside_a_writer() {
         let (manager, faults) = LockManager::in_memory_with_faults();
         faults.delay(Duration::from_millis(300));
         let start = Instant::now();

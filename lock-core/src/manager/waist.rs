@@ -1,4 +1,4 @@
-//! The backend of a manager, below the driver, for the suite that every backend passes.
+//! Access to the backend of a manager below the driver, for the suite that every backend must pass.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     moment::Moment,
 };
 
-/// An owner token for a key of a manager, with which requests are sent past the driver.
+/// An owner token for a key of a manager, whose requests go to the backend without the driver.
 #[derive(Debug)]
 pub struct Claim {
     locks: LockManager,
@@ -29,7 +29,7 @@ pub struct Tried {
 }
 
 impl Claim {
-    /// Makes a new owner token.
+    /// Creates a new owner token.
     #[must_use]
     pub fn new(locks: &LockManager, key: &str) -> Self {
         let context = locks.context();
@@ -48,7 +48,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The failure of the backend.
+    /// Returns the failure of the backend.
     pub fn acquire(
         &self,
         ttl: Duration,
@@ -73,11 +73,11 @@ impl Claim {
         }
     }
 
-    /// Renews the lease. Returns whether the key holds the owner token.
+    /// Renews the lease. Returns `true` if the key holds the owner token.
     ///
     /// # Errors
     ///
-    /// The failure of the backend.
+    /// Returns the failure of the backend.
     pub async fn renew(&self, ttl: Duration) -> Result<bool, LockError> {
         let context = self.locks.context();
         let (batch, within) = (
@@ -93,7 +93,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The failure of the backend.
+    /// Returns the failure of the backend.
     pub async fn release(&self) -> Result<Tried, LockError> {
         let context = self.locks.context();
         let answered = context.backend.release(Release {

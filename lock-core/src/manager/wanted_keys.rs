@@ -1,4 +1,4 @@
-//! The keys that one call wants, and its terms.
+//! The keys and the terms of one call.
 
 use crate::{
     engine::terms::Terms,
@@ -9,14 +9,14 @@ use crate::{
     options::{KeyInList, LockOptions, MOST_KEYS},
 };
 
-/// The keys that a call wants, and the terms of all of them, with the mode of the first.
+/// The keys of a call, and the terms that apply to all of them. The mode in the terms is that of the first key.
 #[derive(Debug)]
 pub(crate) struct WantedKeys {
     pub(super) list: KeyList,
     pub(super) terms: Terms,
 }
 
-/// Each key once, with its mode, in the order in which they were written. Never empty.
+/// The keys of a call with their modes, in the order in which they were written, without duplicates. Never empty.
 #[derive(Debug)]
 pub(super) enum KeyList {
     /// A variant of its own, so that a call with one key allocates no list.
@@ -62,8 +62,8 @@ impl LockManager {
     }
 }
 
-/// Returns each key once, in the order of the list, with its mode, which comes from its own options, or else from the call's.
-/// Never returns an empty list.
+/// Returns the keys in the order of the list, without duplicates, each with its mode, which comes from the key's own
+/// options, or else from the call's. Never returns an empty list.
 fn distinct(
     keys: impl IntoIterator<Item: KeyInList>,
     options: &LockOptions,

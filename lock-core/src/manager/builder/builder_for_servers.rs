@@ -1,4 +1,4 @@
-//! The builder's settings for servers.
+//! The builder's settings that apply only to servers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,34 +18,34 @@ use crate::{
 };
 
 impl LockManagerBuilder {
-    /// Makes connecting succeed even if the server cannot be reached yet. Defaults to an error.
+    /// Makes connecting succeed even if the server cannot be reached yet.
     ///
-    /// For a service that starts together with its server. The first connection is retried about once a second, and by each
-    /// acquire. Problems that connecting would have reported, such as a missing right or an eviction policy, are then logged. A
-    /// wrong url, and a user that the server refuses, are still errors. With this setting, a wrong host name shows only in the
-    /// log and in failing requests.
+    /// Use it for a service that starts together with its server. The first connection is retried about once a second, and
+    /// by each acquire. Problems that connecting would have reported, such as a missing right or an eviction policy, are
+    /// then logged. A wrong url, and a user that the server refuses, are still errors. With this setting, a wrong host name
+    /// is only noticed in the log and by failing requests. Defaults to an error if the server cannot be reached.
     pub fn connect_lazily(mut self) -> Self {
         self.servers.is_lazy = true;
         self
     }
 
-    /// Sets for how long one of several servers does not vote after a restart or a loss of its data. Defaults to twice
-    /// [`max_ttl`](Self::max_ttl) plus 5 s.
+    /// Sets how long one of several servers does not vote after a restart or a loss of its data.
     ///
-    /// For tests whose servers have just been started. With a shorter time than the default, two processes can have the same
-    /// lock after a server has restarted without its data. With zero, such a server votes at once. With a longer time, the
-    /// server stays excluded for longer than necessary.
+    /// Change it only for tests whose servers have just been started. With a shorter time than the default, two processes
+    /// can have the same lock after a server has restarted without its data. With zero, such a server votes at once. With a
+    /// longer time, the server stays excluded for longer than necessary. Defaults to twice [`max_ttl`](Self::max_ttl) plus
+    /// 5 s.
     pub fn quarantine(mut self, span: Duration) -> Self {
         self.servers.quarantine = Some(span);
         self
     }
 
-    /// Sets the user and password for the servers, fixed or from a provider that is asked anew for each connection. Defaults to
-    /// those in the url, or of the client.
+    /// Sets the user and password for the servers, which are fixed, or come from a provider that is asked for each
+    /// connection.
     ///
-    /// For secrets that are kept apart from the url, pass [`Credentials`](crate::credentials::Credentials), which need no
-    /// percent-encoding. For passwords that rotate and tokens that expire, pass a [`CredentialsProvider`]. Both take precedence
-    /// over the user and password in the url.
+    /// If secrets are kept apart from the url, pass [`Credentials`](crate::credentials::Credentials), which need no
+    /// percent-encoding. If passwords rotate or tokens expire, pass a [`CredentialsProvider`]. Both take precedence over
+    /// the user and password in the url. Defaults to those in the url, or of the client.
     pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
         self.servers.access.server = Some(Arc::new(provider));
         self
@@ -59,17 +59,16 @@ impl LockManagerBuilder {
     }
 
     /// Makes an acquire succeed only if `replicas` replicas acknowledge the lock within the time `within` (by `WAIT`).
-    /// Defaults to none.
     ///
-    /// For a primary that may fail over. If fewer replicas acknowledge in time, the lock is released, and the acquire is
-    /// retried until its wait is over; then it returns [`LockError::Unavailable`]. This narrows the window in which a fail-over
-    /// forgets a lock, but does not close it: a replica that has not acknowledged may become the primary, and the others keep
-    /// the lock in memory, not on disk. Renewals do not wait for replicas. Each acquire costs one more round trip, and another
-    /// one to the slowest of the replicas needed. A waiter in the queue needs a request of its own to get the lock, because the
-    /// message alone is not enough.
+    /// Use it for a primary that may fail over. If fewer replicas acknowledge in time, the lock is released, and the
+    /// acquire is retried until its wait is over; then it returns [`LockError::Unavailable`]. This narrows the window in
+    /// which a fail-over forgets a lock, but does not close it: a replica that has not acknowledged may become the primary,
+    /// and the others keep the lock in memory, not on disk. Renewals do not wait for replicas. Each acquire costs one more
+    /// round trip, and one between the primary and the slowest of the required replicas. A waiter that is granted the lock
+    /// by a message also has to send a request, because the message does not prove that replicas have acknowledged.
     ///
-    /// If `replicas` is too high, a single replica that is down stops all locks. If `within` is too short, a busy replica does
-    /// so.
+    /// If `replicas` is too high, a single replica that is down stops all locks. If `within` is too short, a busy replica
+    /// does the same. Defaults to no replicas.
     pub fn min_replicas_acked(mut self, replicas: u32, within: Duration) -> Self {
         self.servers.replicas = Some(Replicas {
             least: replicas,
@@ -78,10 +77,10 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets which servers are trusted over TLS, and the certificate of this process. Defaults to [`Tls::new`].
+    /// Sets which servers are trusted over TLS, and the certificate of this process, for `rediss://` and `valkeys://` urls.
     ///
-    /// For `rediss://` and `valkeys://` urls. All other urls of servers on a network are then refused, so that no data is sent
-    /// without TLS by mistake. The setters of [`Tls`] describe their trade-offs.
+    /// All other urls of servers on a network are then refused, so that no data is sent without TLS by mistake. The setters
+    /// of [`Tls`] describe their trade-offs. Defaults to [`Tls::new`].
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.servers.security.given = Some(tls);

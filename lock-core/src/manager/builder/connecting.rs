@@ -1,4 +1,4 @@
-//! From a builder to a manager: the parts that all managers have, and the backend in memory.
+//! Turns a builder into a manager: the steps for all managers, and for the backend in memory.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// As [`LockManager::connect`], and [`LockError::Invalid`] if a setting is out of bounds.
+    /// The errors of [`LockManager::connect`], and [`LockError::Invalid`] if a setting is out of bounds.
     ///
     /// # Cancel safety
     ///
-    /// As [`LockManager::connect`].
+    /// Dropping the future has the same effect as with [`LockManager::connect`].
     #[cfg_attr(
         not(feature = "redis"),
         expect(clippy::unused_async, reason = "with servers, it awaits")
@@ -28,7 +28,7 @@ impl LockManagerBuilder {
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         self.check_to_connect()?;
         if url == "memory://" || url == "memory:" {
-            // Not logged by `in_memory`, which a program calls on purpose, whereas a url comes from its configuration.
+            // Logged only here: a program calls `in_memory` on purpose, but the url may be a mistake in its configuration.
             tracing::info!(
                 "connected to `memory://`: its locks exclude only tasks of this process"
             );
@@ -69,7 +69,7 @@ impl LockManagerBuilder {
         (manager, faults)
     }
 
-    /// `clock` is the machine's clock if the manager has a thread of its own.
+    /// Creates the manager. The clock must be that of the machine if the manager has a thread of its own.
     pub(super) fn finish(
         mut self,
         backend: Arc<dyn Backend>,

@@ -1,4 +1,4 @@
-//! From a builder to a manager of servers: the backend, the thread, and the first connection.
+//! Turns a builder into a manager of servers: the backend, the thread, and the first connection.
 
 use std::{
     error::Error as _,
@@ -19,7 +19,7 @@ use crate::{
     runtime::{clock::Clock, executor::Executor, jitter::jittered},
 };
 
-/// The default for one server.
+/// The default of [`fail_fast_after`](LockManagerBuilder::fail_fast_after) for one server.
 const FAIL_FAST_AFTER: Duration = Duration::from_secs(5);
 
 /// The pause between two tries of a first connection.
@@ -30,11 +30,11 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// As [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
+    /// The errors of [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
     ///
     /// # Cancel safety
     ///
-    /// As [`LockManager::connect`].
+    /// Dropping the future has the same effect as with [`LockManager::connect`].
     pub async fn redlock<U>(self, urls: U) -> Result<LockManager, LockError>
     where
         U: IntoIterator<Item: AsRef<str>>,
@@ -71,7 +71,7 @@ impl LockManagerBuilder {
             .await
     }
 
-    // Not generic, so that it is built once, and not in each crate that calls it.
+    // Not generic, so that it is compiled once, and not in each crate that calls it.
     async fn connect_to_servers(mut self, servers: Vec<Named>) -> Result<LockManager, LockError> {
         let max_ttl = *self
             .defaults
@@ -136,8 +136,8 @@ async fn greet_later(registry: Weak<Registry>, greet: impl Fn() -> Reply<()>) {
     }
 }
 
-/// Splits a list into its urls, each with its scheme. A comma in front of a scheme separates two urls; any other comma belongs
-/// to a password.
+/// Splits a list into its urls. A comma in front of a scheme separates two urls, while any other comma belongs to a
+/// password or to a list of hosts.
 fn split_list(text: &str) -> Vec<&str> {
     let mut urls = Vec::new();
     let mut start = 0;
