@@ -624,7 +624,7 @@ async fn responses_to_clients_have_these_texts() {
                 faults.unavailable();
                 detail(error("k", tries()).await).await
             },
-            "503 a service that this one needs does not answer: try again later",
+            "503 a service that this one needs does not reply: try again later",
         ),
         (
             "a repeat with a different request",

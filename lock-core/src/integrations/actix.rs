@@ -32,9 +32,9 @@ impl Problem {
     }
 }
 
-/// Responds with 409 if the lock is busy, and with 503 if it is lost or unavailable. A key that is too long becomes 400, a
-/// mistake in the program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC
-/// 9457) that does not name the key. This makes `actix_web::Result<T>` a return type of annotated functions.
+/// Responds with 409 if the lock is busy, with 503 if it is lost or unavailable, with 400 if the key is too long, and with
+/// 500 if the program is wrong. The response has `Retry-After` if it is known when to retry, and a problem document (RFC
+/// 9457) that does not name the key. Annotated functions can therefore return `actix_web::Result<T>`.
 impl ResponseError for LockError {
     fn status_code(&self) -> StatusCode {
         Problem::of(self).actix_status()
@@ -51,15 +51,15 @@ impl ResponseError for LockError {
     }
 }
 
-/// Makes `Result<T, HttpResponse>` a return type of annotated functions that handlers call.
+/// Lets annotated functions that handlers call return `Result<T, HttpResponse>`.
 impl From<LockError> for HttpResponse {
     fn from(error: LockError) -> Self {
         error.error_response()
     }
 }
 
-/// Converts the failure to 409 if the lock is busy, and to 503 if it is lost or unavailable. A key that is too long becomes 400, a
-/// mistake in the program 500. This is actix's own type, not that of the crate `http`.
+/// Converts the failure to 409 if the lock is busy, to 503 if it is lost or unavailable, to 400 if the key is too long, and
+/// to 500 if the program is wrong. This is actix's own type, not that of the crate `http`.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).actix_status()
@@ -73,7 +73,7 @@ impl FromLockError for HttpResponse {
     }
 }
 
-/// The status and the text for the client, in the order that actix requires.
+/// Converts the failure to a text for the client and the status, in the order that actix requires.
 #[diagnostic::do_not_recommend]
 impl FromLockError for (String, StatusCode) {
     fn from_lock_error(error: LockError) -> Self {
@@ -82,14 +82,14 @@ impl FromLockError for (String, StatusCode) {
     }
 }
 
-/// The value that an annotated `-> impl Responder` returns: the responder of the body or of a failed lock. A responder needs
-/// the request in order to become a response.
+/// The return value of an annotated `-> impl Responder`: the responder of the body, or of a failed lock. It is not a
+/// response yet, because a responder needs the request for that.
 #[derive(Debug)]
 pub enum Responding<R, F> {
     /// The responder of the body.
     Body(R),
-    /// The responder of the body, and the lock, or the key of a lock that was released. If its response is a stream, the lock
-    /// is held until the response has been sent, or a warning is logged.
+    /// The responder of the body, with the guard, or with the key if the lock was released. If the response turns out to be
+    /// a stream, the guard is kept until it has been sent, or if there is only a key, a warning is logged.
     Later(R, Result<LockGuard, LockKey>),
     /// The responder of a failed lock.
     Failed(F),
@@ -103,7 +103,7 @@ impl<R: Responder, F: Responder> Responder for Responding<R, F> {
             Self::Body(responder) => responder.respond_to(request).map_into_boxed_body(),
             Self::Later(responder, lock) => {
                 let response = responder.respond_to(request).map_into_boxed_body();
-                // actix would read the whole body, and send nothing of it.
+                // For `HEAD`, actix would read the whole body without sending it.
                 if request.method() == Method::HEAD {
                     return held(response, None);
                 }
@@ -145,10 +145,11 @@ impl SentLater for HttpResponse {
     }
 }
 
-/// Returns the same response, and whether its body is complete.
+/// Returns the response unchanged, and `true` if its body is complete.
 fn looked_at(response: HttpResponse) -> (HttpResponse, bool) {
     let (response, body) = response.into_parts();
-    // actix drops an empty body unread.
+    // An empty body is complete, and must not be wrapped in one that holds the lock, because actix drops it without
+    // polling.
     if matches!(body.size(), BodySize::None | BodySize::Sized(0)) {
         return (response.set_body(body), true);
     }
@@ -158,7 +159,7 @@ fn looked_at(response: HttpResponse) -> (HttpResponse, bool) {
     }
 }
 
-/// Makes the body keep the lock until it has ended. Without a lock, the body counts as ended, and none of it is made.
+/// Makes the body keep the lock until it has ended. Without a guard, the body is dropped unread, and only its size remains.
 fn held(response: HttpResponse, guard: Option<LockGuard>) -> HttpResponse {
     response.map_body(|_, body| {
         BoxBody::new(HeldMessage {
@@ -168,7 +169,7 @@ fn held(response: HttpResponse, guard: Option<LockGuard>) -> HttpResponse {
     })
 }
 
-/// A response with a status, in the order that actix requires.
+/// Handles a response with a status, in the order that actix requires.
 impl<R: SentLater> SentLater for (R, StatusCode) {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         let (response, guard) = self.0.until_sent(lock);
@@ -178,9 +179,9 @@ impl<R: SentLater> SentLater for (R, StatusCode) {
 
 /// The body of a response, which keeps a lock until the body has ended.
 struct HeldMessage {
-    /// The size of the body, by which a client notices that a loss has ended the body too early.
+    /// The size of the whole body. It lets a client notice that the body ended early because the lease was lost.
     size: BodySize,
-    /// `None` after the end.
+    /// `None` after the body has ended.
     held: Option<Held<BoxBody>>,
 }
 
@@ -213,7 +214,7 @@ mod tests {
     use crate::{error::KnownHolder, key::LockKey};
 
     #[test]
-    fn a_failure_has_the_same_status_by_every_conversion_of_actix() {
+    fn every_conversion_to_a_type_of_actix_gives_a_failure_the_same_status() {
         let key = LockKey::new("secret-key");
         let busy = || LockError::busy(&key, None, KnownHolder::default());
         assert_eq!(StatusCode::from(busy()), StatusCode::CONFLICT);

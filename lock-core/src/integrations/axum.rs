@@ -1,5 +1,5 @@
-//! The response to a failed lock in axum. It uses `axum-core`, so it works with each version of axum that is built on that
-//! version.
+//! The response to a failed lock in axum. It uses only `axum-core`, so it works with every version of axum that is built on
+//! the same `axum-core`.
 
 use axum_core::{
     BoxError,
@@ -19,16 +19,16 @@ use crate::{
     manager::run::Finished,
 };
 
-/// Responds with 409 if the lock is busy, and with 503 if it is lost or unavailable. A key that is too long becomes 400, a
-/// mistake in the program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC
-/// 9457) that does not name the key. This makes `LockError` an error that handlers can return.
+/// Responds with 409 if the lock is busy, with 503 if it is lost or unavailable, with 400 if the key is too long, and with
+/// 500 if the program is wrong. The response has `Retry-After` if it is known when to retry, and a problem document (RFC
+/// 9457) that does not name the key. Handlers can therefore return `LockError` as their error.
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
         Problem::answering(&self).response().map(Body::from)
     }
 }
 
-/// Makes `Result<T, Response>` a return type of annotated functions.
+/// Lets annotated functions return `Result<T, Response>`.
 impl From<LockError> for Response {
     fn from(error: LockError) -> Self {
         error.into_response()

@@ -1,4 +1,4 @@
-//! Response bodies of the crate `http-body`: detecting whether one is complete, and keeping a lock until one has ended.
+//! Response bodies of the crate `http-body`: how to detect that a body is complete, and to keep a lock until it has ended.
 
 use std::{
     marker::PhantomData,
@@ -12,10 +12,8 @@ use crate::{
     error::LockError, guard::LockGuard, integrations::stream::Held, manager::run::Finished,
 };
 
-/// Ends with `Err` when the lease is lost, so that the client can tell a loss from a complete body. `E` is the error of the
-/// framework.
-///
-/// Holds `None` after the end.
+/// A body that keeps a lock until it has ended; `None` after that. It ends with an error when the lease is lost, so that
+/// the client can tell a loss from a complete body. `E` is the error of the framework.
 pub(crate) struct HeldBody<B, E>(Option<Held<B>>, PhantomData<fn() -> E>);
 
 impl<B, E> HeldBody<B, E> {
@@ -45,7 +43,7 @@ impl<B: Body<Error: Into<E>>, E: From<LockError>> Body for HeldBody<B, E> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // A client that knows the size notices that a loss has ended the body too early.
+        // The size lets a client notice that the body ended early because the lease was lost.
         let held = self.0.as_ref();
         held.map_or_else(|| SizeHint::with_exact(0), |held| held.stream.size_hint())
     }
@@ -53,19 +51,19 @@ impl<B: Body<Error: Into<E>>, E: From<LockError>> Body for HeldBody<B, E> {
 
 /// A body that has been checked for completeness. It still has all of its frames.
 pub(crate) struct Peeked<B: Body> {
-    /// The first frame, taken out of the body to check it.
+    /// The first frame, which the check has taken out of the body.
     pub(crate) first: Option<Result<Frame<B::Data>, B::Error>>,
     rest: B,
     /// The size of the first frame and the rest together.
     size: SizeHint,
-    /// `true` if there is only the first frame, which is data. Any other body may be made while it is sent.
+    /// `true` if the body is empty, or consists of a first frame of data. Any other body may be produced while it is sent.
     pub(crate) is_complete: bool,
 }
 
 impl<B: Body + Unpin> Peeked<B> {
-    /// Checks whether a body is complete. One with a known size may be in memory, or be made while it is sent, as a file is.
-    /// Only a poll tells: one in memory has ended with its first frame. The waker that the poll leaves behind does nothing,
-    /// because each body that is sent is polled again with another waker.
+    /// Checks whether a body is complete. A body with a known size may be in memory, or may be produced while it is sent,
+    /// like that of a file. Only a poll can tell: a body in memory ends with its first frame. The poll may use a waker that
+    /// does nothing, because every body that is sent is polled again, with another waker.
     pub(crate) fn of(mut rest: B) -> Self {
         let size = rest.size_hint();
         let (mut first, mut is_complete) = (None, rest.is_end_stream());
@@ -86,8 +84,8 @@ impl<B: Body + Unpin> Peeked<B> {
         }
     }
 
-    /// Rebuilds the body, `boxed` in the framework's type. If it is made while it is sent, and the lock may be kept, `hold`
-    /// gives it the guard. Otherwise the guard is returned, to be released now.
+    /// Converts the body to the framework's type with `boxed`. If it is produced while it is sent, and may keep the lock,
+    /// `hold` gives it the guard. Otherwise the guard is returned, and must be released now.
     pub(crate) fn until_sent<T>(
         self,
         lock: Finished<'_>,
@@ -136,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that has these frames, and is pending before each `None`. It knows its size.
+    /// A body of known size that yields these frames, and is pending once for each `None`.
     #[derive(Default)]
     struct Pieces {
         frames: VecDeque<Option<&'static [u8]>>,
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_has_begun_loses_nothing_and_keeps_its_size() {
+    fn a_peeked_body_keeps_its_first_frame_and_its_size() {
         let polled = |frames| {
             let body = Peeked::of(pieces(frames));
             assert!(!body.is_complete);

@@ -27,8 +27,8 @@ impl Problem {
     }
 }
 
-/// Converts the failure to 409 if the lock is busy, and to 503 if it is lost or unavailable. A key that is too long becomes
-/// 400, a mistake in the program 500.
+/// Converts the failure to 409 if the lock is busy, to 503 if it is lost or unavailable, to 400 if the key is too long, and
+/// to 500 if the program is wrong.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).status_code()
@@ -43,7 +43,7 @@ impl From<LockError> for (StatusCode, String) {
     }
 }
 
-/// Converts the failure to its status and a problem document (RFC 9457), with `Retry-After` if a time to try again is known.
+/// Converts the failure to its status and a problem document (RFC 9457), with `Retry-After` if it is known when to retry.
 impl From<LockError> for Response<String> {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).response()

@@ -1,4 +1,4 @@
-//! The lock of a response that outlives its handler: the body keeps it, or it is released with a warning.
+//! The lock of a response that is sent after its handler has returned: the body keeps it, or it is released with a warning.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) fn warn_of_release(key: &LockKey) {
 }
 
 fn warn_once(key: &LockKey, warning: &'static str) {
-    /// The templates that a warning has named. Bounded by the number of templates in the program.
+    /// The templates and the warnings already logged for them. Bounded by the number of templates in the program.
     static WARNED: Mutex<BTreeSet<(&str, &str)>> = Mutex::new(BTreeSet::new());
     let template = key.template().unwrap_or_default();
     if WARNED.lock().insert((template, warning)) {
@@ -25,9 +25,9 @@ fn warn_once(key: &LockKey, warning: &'static str) {
 }
 
 impl Finished<'_> {
-    /// Returns the guard of a response that upgrades its connection, to be released now, with a warning for each template. The
-    /// framework runs the upgraded connection in a task of its own, which no part of the response reaches, so not even
-    /// `max_hold` keeps the lock.
+    /// Returns the guard of a response that upgrades its connection, which must be released now. Logs a warning for each
+    /// template. The framework runs the upgraded connection in a task of its own, to which the response cannot pass a
+    /// guard, so the lock is not kept even with `max_hold`.
     #[cfg(any(feature = "axum", feature = "poem"))]
     pub(super) fn upgraded(self) -> LockGuard {
         warn_once(
@@ -38,12 +38,12 @@ impl Finished<'_> {
         self.guard
     }
 
-    /// Returns `true` if a value that is made while it is sent may keep the lock, which it may only for a bounded time.
+    /// Returns `true` if a value that is produced while it is sent may keep the lock, which requires a bound on the time.
     pub(super) fn may_be_kept(&self) -> bool {
         self.terms.max_hold.is_some() && self.terms.on_lost == OnLost::Cancel
     }
 
-    /// Gives the guard to a stream, or returns it to be released now, with a warning.
+    /// Gives the guard to a stream, or logs a warning and returns the guard, which must then be released now.
     pub(super) fn until_end<T>(
         self,
         stream: T,

@@ -1,4 +1,4 @@
-//! Web frameworks and streams.
+//! Support for web frameworks and streams.
 
 #[cfg(feature = "actix")]
 pub(crate) mod actix;

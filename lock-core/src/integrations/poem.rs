@@ -17,9 +17,9 @@ use crate::{
     manager::{LockManager, default_manager::LockSource, run::Finished},
 };
 
-/// Responds with 409 if the lock is busy, and with 503 if it is lost or unavailable. A key that is too long becomes 400, a
-/// mistake in the program 500. The response has `Retry-After` if a time to try again is known, and a problem document (RFC
-/// 9457) that does not name the key. This makes `poem::Result<T>` a return type of annotated functions.
+/// Responds with 409 if the lock is busy, with 503 if it is lost or unavailable, with 400 if the key is too long, and with
+/// 500 if the program is wrong. The response has `Retry-After` if it is known when to retry, and a problem document (RFC
+/// 9457) that does not name the key. Annotated functions can therefore return `poem::Result<T>`.
 impl ResponseError for LockError {
     fn status(&self) -> StatusCode {
         Problem::of(self).status_code()
@@ -38,7 +38,7 @@ pub(crate) fn response_of(response: http::Response<impl Into<Body>>) -> Response
     response
 }
 
-/// Makes `Result<T, Response>` a return type of annotated functions.
+/// Lets annotated functions return `Result<T, Response>`.
 impl From<LockError> for Response {
     fn from(error: LockError) -> Self {
         error.as_response()
@@ -61,7 +61,7 @@ impl<T: LockSource> LockSource for Data<T> {
 
 impl SentLater for Body {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
-        // Only this form of a body can be polled.
+        // Poem's own type of a body cannot be polled.
         let peeked = Peeked::of(BoxBody::from(self));
         peeked.until_sent(lock, |body| BoxBody::new(body).into(), held)
     }

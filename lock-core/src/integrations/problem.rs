@@ -1,6 +1,6 @@
-//! The report of a failed lock to a client, which determines the status of each failure for every framework.
+//! The report of a failed lock to a client, with the status of each failure in every framework.
 //!
-//! A client gets neither the key nor the backend's own words. Parts of a key may belong to another client, and a source names
+//! A client must not see the key, parts of which may belong to another client, nor the source of the error, which names
 //! servers.
 
 use std::time::Duration;
@@ -12,20 +12,19 @@ use crate::{
     telemetry::refusals::Refusals,
 };
 
-/// A failed lock, in the form that a client may see: fixed texts. They do not name the key, since parts of it may belong to
-/// another client, and do not contain the backend's report.
+/// A failed lock, in the form that a client may see. All texts are fixed.
 pub(crate) struct Problem {
     /// The HTTP status, which tells a client what to do next.
     pub(crate) status: u16,
     pub(crate) detail: &'static str,
-    /// The time after which another try is worthwhile, in whole seconds.
+    /// How long to wait before another try, in whole seconds.
     pub(crate) retry_after: Option<Duration>,
 }
 
 impl Problem {
-    /// Returns the problem for a response, and logs the failure, because the response does not show its cause. Failures in
-    /// normal operation, a loss, which the lease has already reported, and whatever the acquire has logged are not logged
-    /// again.
+    /// Returns the problem for a response, and logs the failure, because the response does not show its cause. It does not
+    /// log failures that are part of normal operation, losses, which the lease has reported, and errors that the acquire
+    /// has logged.
     pub(crate) fn answering(error: &LockError) -> Self {
         static REFUSALS: Refusals = Refusals::new();
         let problem = Self::of(error);
@@ -36,40 +35,40 @@ impl Problem {
         problem
     }
 
-    // The match has no wildcard, so that a new failure does not compile until it has its line.
+    // The match has no wildcard, so that a new variant does not compile until its status is chosen here.
     pub(crate) fn of(error: &LockError) -> Self {
         let (status, detail) = match error {
-            // Try again when the other holder has released the lock.
+            // The client should retry after the other holder has released the lock.
             LockError::Busy { .. } => (
                 409,
                 "another request is working on the same thing: try again later",
             ),
-            // Try again later. It is unknown whether the work was done.
+            // The client should retry later. It is unknown whether the work was done.
             LockError::Lost { .. } => (
                 503,
                 "the request was interrupted, and may have been partly processed",
             ),
             LockError::Unavailable { .. } => (
                 503,
-                "a service that this one needs does not answer: try again later",
+                "a service that this one needs does not reply: try again later",
             ),
             LockError::Repeated { reason, .. } => match reason {
-                // Send the request with a key of its own.
+                // The client should send the request with a key of its own.
                 Repeat::OtherRequest => (
                     422,
                     "a different request has already been sent with this key",
                 ),
-                // There is nothing to do.
+                // The client need not do anything.
                 Repeat::NotKept => (
                     409,
                     "the request has already been processed, but its response was not stored",
                 ),
             },
-            // Send another request.
+            // The client should send a different request.
             LockError::Invalid { key: Some(key), .. } if is_too_long(key) => {
                 (400, "a name in the request is too long")
             }
-            // Nothing can be done: the server's program or configuration is wrong.
+            // The client cannot do anything: the server's program or configuration is wrong.
             LockError::Invalid { .. } | LockError::NotConfigured => {
                 (500, "the server could not process the request")
             }
@@ -87,7 +86,7 @@ impl Problem {
     /// The media type of [`json`](Self::json).
     pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
 
-    /// The body of a response (RFC 9457).
+    /// Returns the body of a response (RFC 9457).
     pub(crate) fn json(&self) -> String {
         let Self { status, detail, .. } = self;
         let title = match status {
@@ -97,13 +96,13 @@ impl Problem {
             503 => "Service Unavailable",
             _ => "Internal Server Error",
         };
-        // All texts are fixed, and no character in them needs an escape.
+        // All texts are fixed, and none has a character that must be escaped.
         format!(
             r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#
         )
     }
 
-    /// The header `Retry-After`.
+    /// Returns the value of the header `Retry-After`.
     pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
         self.retry_after.map(|pause| pause.as_secs())
     }
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_a_client_made_too_long_is_a_bad_request() {
+    fn a_key_that_is_too_long_is_a_bad_request() {
         let long = LockKey::new("x".repeat(513));
         let refused = |key: &LockKey| crate::options::check_key("", key).expect_err("too long");
         assert_eq!(Problem::of(&refused(&long)).status, 400);

@@ -1,18 +1,19 @@
-//! A response with a body that is sent after its function has returned, and the lock of that function.
+//! Responses whose body is sent after the function has returned, and the lock of that function.
 //!
-//! A body that is complete needs no lock. Any other body is made while it is sent, at the pace of the client, so it keeps the
-//! lock until it has ended, if `max_hold` bounds that time. A size alone proves nothing: a file has one, and is read while it
-//! is sent.
+//! A complete body needs no lock. Any other body is produced while it is sent, at the pace of the client, so it keeps the
+//! lock until it has ended, if `max_hold` bounds that time. A known size does not make a body complete: a file has one, and
+//! is read while it is sent.
 //!
-//! Rejected: refusing such types, since most bodies are complete; and recognising them by name, since an alias hides it.
-//! Instead, method calls on a type of ours decide which values are examined (`SentBy` in `private/mod.rs`).
+//! Rejected: refusing the types of such responses, since most bodies are complete; and recognising them by name, since an
+//! alias would hide them. Instead, method resolution on a type of ours decides which values are examined (`SentBy` in
+//! `private/mod.rs`).
 
 use crate::{guard::LockGuard, manager::run::Finished};
 
-/// A return value of which a part may be sent after the function has returned.
+/// A return value that may be sent in part after the function has returned.
 pub trait SentLater: Sized {
-    /// Keeps the lock until the last part has been made, or returns it to be released now. A value that keeps the lock ends with an
-    /// error when the lease is lost.
+    /// Keeps the lock until the last part has been produced, or returns the guard, which must then be released now. A value
+    /// that keeps the lock ends with an error when the lease is lost.
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>);
 }
 
@@ -35,7 +36,7 @@ impl<T: SentLater> SentLater for Option<T> {
     }
 }
 
-/// A tuple with status, headers and the like before the body, as axum and poem have them.
+/// Handles tuples with parts such as the status and headers before the body, as axum and poem have them.
 macro_rules! behind {
     ($($part:ident)+) => {
         impl<$($part,)+ T: SentLater> SentLater for ($($part,)+ T) {

@@ -1,7 +1,7 @@
 //! A lock that is held until a stream ends.
 //!
-//! Rejected: an attribute that wraps the stream, because `on_lost`, `max_hold` and the errors of items would mean something
-//! else than elsewhere.
+//! Rejected: an attribute that wraps the stream, because `on_lost`, `max_hold` and the errors of items would have a
+//! different meaning there.
 
 use std::{
     fmt,
@@ -20,33 +20,33 @@ use crate::{
 
 /// A stream that ends with its lock, returned by [`LockGuard::hold_during`].
 ///
-/// It yields the items of the inner stream. When the lease is lost, a task that waits for an item is woken, the inner stream is
-/// dropped, and the last item is an `Err` with [`LockError::Lost`]. While no task polls for an item, the inner stream is not
-/// dropped. When the inner stream ends, or this value is dropped, the lock is released in the background, within one round
-/// trip.
+/// It yields the items of the inner stream. When the lease is lost, the task that waits for an item is woken, the inner
+/// stream is dropped, and the last item is an `Err` with [`LockError::Lost`]. The inner stream is dropped only when the
+/// task polls. When the inner stream ends, or this value is dropped, the lock is released in the background, within one
+/// round trip.
 ///
-/// Like a body of [`LockManager::run`](crate::manager::LockManager::run), the inner stream is not polled again once the lease
-/// has ended, even if the process was paused when it ended. A slow reader holds the lock for a long time; the guard's
-/// `max_hold` bounds that time.
+/// Like a body of [`LockManager::run`](crate::manager::LockManager::run), the inner stream is not polled again after the
+/// lease has ended, even if the process was paused at the time. A slow reader holds the lock for a long time, which the
+/// guard's `max_hold` bounds.
 #[must_use = "the lock is released as soon as the stream is dropped"]
 pub struct HeldStream<S> {
-    /// `None` after the end.
+    /// `None` after the stream has ended.
     held: Option<Held<S>>,
 }
 
-/// A stream that is read under a lock. The fields are dropped in this order, because the stream must be gone before the lock is
-/// released.
+/// A stream that is read under a lock. The fields are dropped in their order, because the stream must be gone before the
+/// lock is released.
 pub(super) struct Held<S> {
     pub(super) stream: Pin<Box<S>>,
     lost: Pin<Box<dyn Future<Output = LeaseLost> + Send + Sync>>,
-    /// The last field, since its drop releases the lock.
+    /// Must be the last field, since its drop releases the lock.
     guard: LockGuard,
 }
 
 impl LockGuard {
     /// Holds the lock until the stream ends or is dropped.
     ///
-    /// This is for the body of a response, which is sent after its handler has returned.
+    /// Use it for the body of a response, which is sent after its handler has returned.
     ///
     /// # Examples
     ///
@@ -65,7 +65,7 @@ impl LockGuard {
     ///
     /// assert_eq!(rows.next().await.transpose()?, Some("a row"));
     /// assert!(locks.try_acquire("export", options.clone()).await?.is_none());
-    /// drop(rows); // or it ends, because everything was sent or the client disconnected
+    /// drop(rows); // as when the client disconnects; reading to the end has the same effect
     /// locks.acquire("export", options).await?;
     /// # Ok(())
     /// # }
@@ -82,7 +82,7 @@ impl LockGuard {
 }
 
 impl<S> HeldStream<S> {
-    /// Returns the lease with which the stream ends; `None` after the end.
+    /// Returns the lease under which the stream is read, or `None` after the stream has ended.
     #[must_use]
     pub fn lease(&self) -> Option<Lease> {
         self.held.as_ref().map(|held| held.guard.lease())
@@ -99,8 +99,8 @@ impl<S> Held<S> {
         }
     }
 
-    /// Polls for the next item. The loss of the lease is the last item. After the last one, the stream is dropped and the lock
-    /// released.
+    /// Polls for the next item, which is an error if the lease was lost. After the last item, the stream is dropped and the
+    /// lock is released.
     pub(super) fn poll<T, E: From<LockError>>(
         held: &mut Option<Self>,
         context: &mut Context<'_>,
@@ -121,7 +121,7 @@ impl<S> Held<S> {
         Poll::Ready(item)
     }
 
-    /// Checks the clock before each poll of the stream, as for a body.
+    /// Checks the lease before each poll of the stream, as `while_held` does for a body.
     fn check(&mut self, context: &mut Context<'_>) -> Result<(), LockError> {
         let leases = self.guard.hold().leases();
         leases.check()?;
@@ -148,7 +148,7 @@ where
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let most = self.held.as_ref().map_or(Some(0), |held| {
-            // Plus one item for the loss.
+            // A loss adds one item.
             held.stream.size_hint().1?.checked_add(1)
         });
         (0, most)
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{manager::LockManager, options::LockOptions};
 
-    /// Yields items endlessly, and counts them.
+    /// A stream that never ends, and counts its items.
     struct Counting(Arc<AtomicUsize>);
 
     impl Stream for Counting {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_whose_lease_is_over_is_dropped_and_not_polled_again() {
+    async fn a_stream_whose_lease_has_ended_is_dropped_and_not_polled_again() {
         let polls = Arc::default();
         let mut stream = held().await.hold_during(Counting(Arc::clone(&polls)));
         assert!(matches!(stream.next().await, Some(Ok(0))));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_waits_gets_the_loss() {
+    async fn a_reader_that_waits_gets_the_loss_as_its_last_item() {
         let pending = stream::pending::<Result<u8, LockError>>();
         let mut stream = held().await.hold_during(pending);
         let item = tokio::time::timeout(Duration::from_secs(2), stream.next()).await;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loss_may_be_the_only_item_and_one_more_than_expected() {
+    async fn the_size_hint_includes_an_item_for_a_loss() {
         let stream = held().await.hold_during(Counting(Arc::default()));
         assert_eq!(stream.size_hint(), (0, Some(4)));
     }

@@ -12,20 +12,20 @@ use crate::{
     manager::run::Finished,
 };
 
-/// The stream of a response, in the form in which it can be replaced by one with a lock.
+/// The boxed stream of a response, which can be replaced by one that keeps a lock.
 type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// The header that tells gRPC's own retries how long to wait, in milliseconds, as a signed number of 32 bits. Clients with
-/// `ABORTED` in their retry policy apply it by themselves. They would read neither a header of our own nor `Retry-After`. The
-/// details of `google.rpc` need another crate.
+/// The header that tells gRPC's retries how long to wait, in milliseconds, as a signed 32-bit number. Clients with
+/// `ABORTED` in their retry policy obey it by themselves, but would ignore `Retry-After` or a header of our own. The error
+/// details of `google.rpc` would need another crate.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Converts the failure to `ABORTED` if the lock is busy, and to `UNAVAILABLE` if it is lost or unavailable. A key that is too
-/// long becomes `INVALID_ARGUMENT`, a mistake in the program `INTERNAL`. A request that has already been processed, but whose
-/// response was not stored, is `ALREADY_EXISTS`. The message does not name the key.
+/// Converts the failure to `ABORTED` if the lock is busy, to `UNAVAILABLE` if it is lost or unavailable, to
+/// `INVALID_ARGUMENT` if the key is too long, and to `INTERNAL` if the program is wrong. A request that has already been
+/// processed, but whose response was not stored, is `ALREADY_EXISTS`. The message does not name the key.
 ///
-/// `grpc-retry-pushback-ms` says when to try again, if that is known. For a busy lock it is the time for which a holder
-/// typically has the lock. Clients with a retry policy for the code wait for that long before they try again.
+/// `grpc-retry-pushback-ms` says when to retry, if that is known. For a busy lock, it is the time for which the lock is
+/// typically held. Clients with a retry policy for the code wait for that long before they retry.
 impl From<LockError> for Status {
     fn from(error: LockError) -> Self {
         let problem = Problem::answering(&error);
@@ -46,7 +46,7 @@ impl From<LockError> for Status {
     }
 }
 
-/// The attribute refuses a return type that names a stream. This is for one that an alias hides.
+/// The attribute refuses a return type that names a stream. This implementation is for streams that are hidden by an alias.
 impl<T: 'static> SentLater for Response<BoxStream<T>> {
     fn until_sent(self, lock: Finished<'_>) -> (Self, Option<LockGuard>) {
         lock.until_end(self, |response, guard| {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_that_is_refused_is_not_tried_again_by_a_retry_policy() {
+    fn a_retry_policy_does_not_retry_a_refused_repeat() {
         let code = |reason| {
             let key = LockKey::new("secret-key");
             let error = LockError::Repeated { key, reason };

@@ -1,11 +1,11 @@
-//! The JSON from which a fingerprint is hashed: that of serde, but with the items of a `HashSet` in order.
+//! The JSON from which a fingerprint is hashed: that of serde, but with the items of a `HashSet` sorted.
 //!
-//! The order of such a set differs between processes, and even between its copies, so honest repeats would be refused. In
-//! serde's model it is a sequence like a `Vec`, whose order must count. The two differ only in their types, with which serde
-//! calls [`Serializer::collect_seq`]. The standard library does not promise the names of types. If one changes, sets differ
-//! again, and a test fails.
+//! The order of such a set differs between processes, and even between its copies, so valid repeats would be refused. In
+//! serde's data model, a set is a sequence like a `Vec`, whose order must count. Only the type of the iterator, with which
+//! serde calls [`Serializer::collect_seq`], tells the two apart. The standard library does not guarantee the names of its
+//! types. If this name changes, sets are not sorted any more, and a test fails.
 //!
-//! Rejected: ignoring the order of all sequences, because `(from, to)` and `(to, from)` would then be one request.
+//! Rejected: ignoring the order of all sequences, because `(from, to)` and `(to, from)` would then be the same request.
 
 use std::any;
 
@@ -20,17 +20,17 @@ pub(super) fn json(of: &(impl Serialize + ?Sized)) -> Result<Value, Error> {
     of.serialize(Json)
 }
 
-/// Returns `true` if the type of a sequence is a set without an order, from the standard library or `hashbrown`.
+/// Returns `true` if the type of a sequence is a set without an order, from the standard library or from `hashbrown`.
 fn is_unordered<I>() -> bool {
     let name = any::type_name::<I>();
     let path = name.split('<').next();
     path.is_some_and(|path| path.ends_with("::HashSet"))
 }
 
-/// Like the serializer of serde's JSON, except for sets.
+/// A serializer like that of `serde_json`, except that it sorts sets.
 struct Json;
 
-/// A value of several parts. Each is serialized by [`Json`] before it is passed to serde's JSON.
+/// A value of several parts. Each is serialized by [`Json`] before it is passed to `serde_json`.
 struct Parts<C>(C);
 
 macro_rules! as_serde_does {
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Has a value of each kind in serde's model.
+    /// An enum with a variant of each kind in serde's data model.
     #[derive(Serialize)]
     enum Kind {
         Unit,
@@ -233,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn the_items_of_a_set_are_in_order_at_any_depth() {
+    fn the_items_of_a_set_are_sorted_at_any_depth() {
         let names = ["b", "a", "d", "c", "f", "e"];
         for _ in 0..16 {
-            // Each set has a different order.
+            // Each set has its own random order.
             let tags: HashSet<_> = names.into_iter().collect();
             let made = json(&request(Some(&tags))).expect("JSON");
             let expected = json(&request(["a", "b", "c", "d", "e", "f"])).expect("JSON");

@@ -1,4 +1,4 @@
-//! The header by which a client marks a request as a repeat.
+//! The header by which a client marks a request as a repetition.
 
 use axum_core::{body::Body, extract::FromRequestParts, response::Response};
 use http::{HeaderMap, request::Parts};
@@ -19,17 +19,18 @@ const NO_KEY: Problem = Problem {
 
 /// The header `Idempotency-Key` of a request, as an extractor of axum.
 ///
-/// A client sends the same key again when it repeats a request. The syntax is that of the IETF's draft on this header: a text
-/// between quotes, with a backslash before each quote or backslash in it. A text without quotes is also accepted, since many
-/// clients send that. Both forms make the same key. It has 1 to 255 visible ASCII characters, and spaces only between quotes.
+/// A client sends the same key again when it repeats a request. The syntax is that of the IETF's draft on this header: a
+/// text between quotes, with a backslash before each quote or backslash in it. Since many clients omit the quotes, a text
+/// without them is also accepted, and makes the same key. A key has 1 to 255 visible ASCII characters. Spaces are allowed
+/// only between quotes.
 ///
-/// Clients choose their keys, and two clients may choose the same one. So put the caller's id into the key of
-/// [`run_once`](crate::manager::LockManager::run_once), or one client gets the response of another.
+/// Clients choose their keys, and two clients may choose the same one. Therefore put the caller's id into the key of
+/// [`run_once`](crate::manager::LockManager::run_once), or one client may get the response of another.
 ///
 /// # Errors
 ///
-/// A request without the header, with several, or with one that is empty, too long or malformed, is answered with 400. The body
-/// is a problem document (RFC 9457) that says what to send.
+/// The response is 400 if the header is missing, occurs twice, or is empty, too long or malformed. Its body is a problem
+/// document (RFC 9457) that says what to send.
 ///
 /// # Examples
 ///
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_with_quotes_and_without() {
+    fn a_key_may_be_sent_with_or_without_quotes() {
         for (sent, key) in [
             ("8e03978e-40d5-43dd-bc93-6894a57f9324", None),
             (r#""8e03978e""#, Some("8e03978e")),
@@ -151,7 +152,7 @@ mod tests {
             assert_eq!(read(&[sent.as_bytes()]), None, "{sent}");
         }
         assert_eq!(read(&[]), None);
-        assert_eq!(read(&[b"a", b"a"]), None, "twice");
+        assert_eq!(read(&[b"a", b"a"]), None, "the header occurs twice");
         assert_eq!(read(&[b"\xff"]), None);
     }
 
@@ -168,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_makes_it_panic_and_each_text_can_be_quoted(
+        fn no_value_causes_a_panic_and_every_text_can_be_quoted(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
             text in "[ -~]{1,255}",
         ) {

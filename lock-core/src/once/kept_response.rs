@@ -1,7 +1,7 @@
-//! The stored form of a response, and its conversions from and to the types of the crate `http`, which axum and poem use.
+//! The stored form of a response, and its conversion from and to the types of the crate `http`, which axum and poem use.
 //!
-//! The form resembles HTTP/1: a line with the version of the form and the status, a line for each header, an empty line, and
-//! the body. The value of a header never contains a line end.
+//! The form resembles HTTP/1: a line with the version of the form and the status, a line for each header, an empty line,
+//! and the body. A header's value never contains a line end.
 
 use std::error::Error;
 
@@ -17,7 +17,7 @@ use crate::{
     once::{LARGEST, Remember, Remembered},
 };
 
-/// The headers that describe the body. All others concern one request, such as a cookie or a request's id.
+/// The headers that describe the body, and are stored. All others, such as a cookie or a request id, belong to one request.
 const KEPT: [&str; 8] = [
     "content-type",
     "content-language",
@@ -79,7 +79,7 @@ impl Remember for poem::Response {
     }
 }
 
-/// Returns the bytes of a body that is complete.
+/// Returns the bytes of the body if it is complete.
 fn whole<B: Body<Data: AsRef<[u8]>>>(body: &Peeked<B>) -> Option<&[u8]> {
     match &body.first {
         Some(Ok(frame)) if body.is_complete => frame.data_ref().map(AsRef::as_ref),
@@ -88,12 +88,12 @@ fn whole<B: Body<Data: AsRef<[u8]>>>(body: &Peeked<B>) -> Option<&[u8]> {
     }
 }
 
-/// Returns what is remembered of a response, including its body if that is complete.
+/// Returns the part of a response that is remembered. `body` is `None` if the body is incomplete.
 fn remembered(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>) -> Remembered {
     if status.as_u16() >= 400 {
         return Remembered::Nothing;
     }
-    // A later caller has another connection, which a stored 101 would promise to upgrade although nothing serves it.
+    // A stored 101 would promise a later caller to upgrade its connection, which nothing would then serve.
     let is_upgrade = status == StatusCode::SWITCHING_PROTOCOLS;
     let Some(body) = body.filter(|body| body.len() <= LARGEST && !is_upgrade) else {
         return Remembered::Success;
@@ -153,7 +153,7 @@ mod tests {
 
     fn replayed(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Response<Vec<u8>> {
         match remembered(status, headers, Some(body)) {
-            Remembered::Bytes(bytes) => recalled(&bytes).expect("it reads"),
+            Remembered::Bytes(bytes) => recalled(&bytes).expect("a stored response"),
             other => panic!("{other:?}"),
         }
     }
@@ -246,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(
+        fn no_bytes_cause_a_panic(
             begin in prop::sample::select(vec!["", "1 200\n", "1 200\nlink:"]),
             bytes: Vec<u8>,
         ) {

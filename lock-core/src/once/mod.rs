@@ -1,4 +1,4 @@
-//! The result of a body that runs once, stored for later callers: its options and its bytes.
+//! Bodies that run once: the options, and the result that is stored for later callers.
 
 use std::{error::Error, time::Duration};
 
@@ -40,7 +40,10 @@ pub(crate) const LARGEST: usize = 64 * 1024;
 /// use std::time::Duration;
 /// use lock_core::OnceOptions;
 ///
-/// let options = OnceOptions::keep(Duration::from_secs(24 * 60 * 60)).wait(Duration::from_secs(2));
+/// // A repeat within a day gets the receipt of the first call, unless it asks for another amount.
+/// let options = OnceOptions::keep(Duration::from_secs(24 * 60 * 60))
+///     .wait(Duration::from_secs(2))
+///     .fingerprint(&("EUR", 1_999));
 /// let charge = async |_| Ok::<_, lock_core::LockError>("paid".to_owned());
 /// let receipt = locks.run_once("charge:42", options, charge).await??;
 /// # Ok(())
@@ -56,10 +59,10 @@ pub struct OnceOptions {
 }
 
 impl OnceOptions {
-    /// Creates options that keep a result for this long: 100 ms to 365 days.
+    /// Creates options that keep a result for this long, which may be 100 ms to 365 days.
     ///
-    /// During this time, a repeat gets the result and does not run. A shorter time lets a late repeat run the body again. A
-    /// longer one keeps more results on the server, each of up to 64 KiB.
+    /// During this time, a repeat gets the result, and the body does not run. With a shorter time, a late repeat runs the
+    /// body again. With a longer time, more results are stored on the server, each of up to 64 KiB.
     pub fn keep(keep: Duration) -> Self {
         Self {
             lock: LockOptions {
@@ -71,47 +74,50 @@ impl OnceOptions {
         }
     }
 
-    /// Sets for how long a crash of the process that runs the body blocks the others.
+    /// Sets how long a crash of the process that runs the body blocks the others.
     ///
-    /// The lease is renewed while the body runs. With a short ttl, the lock is free sooner after a crash, but it is lost in a
-    /// shorter stall. Defaults to the manager's ttl, which is 10 s unless set.
+    /// The lease is renewed while the body runs. With a short ttl, the lock is free sooner after a crash, but even a short
+    /// outage loses it. Defaults to the manager's ttl, which is 10 s unless it was set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lock = self.lock.ttl(ttl);
         self
     }
 
-    /// Sets how long a caller waits for the result of a body that runs elsewhere, before it gets [`LockError::Busy`].
+    /// Sets how long a caller waits for the result of a body that another caller runs, before it gets [`LockError::Busy`].
     ///
-    /// Defaults to the manager's wait, which is 10 s unless set.
+    /// With a short wait, callers get the error although the body is about to end. With a long wait, more tasks pile up in
+    /// the wait queues. Defaults to the manager's wait, which is 10 s unless it was set.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.lock = self.lock.wait(wait);
         self
     }
 
-    /// Makes a caller wait indefinitely for the result of a body that runs elsewhere. Defaults to the manager's wait.
+    /// Makes a caller wait indefinitely for the result of a body that another caller runs. Defaults to the manager's wait.
     pub fn wait_forever(mut self) -> Self {
         self.lock = self.lock.wait_forever();
         self
     }
 
-    /// Refuses a caller at once while the body runs elsewhere. Defaults to the manager's wait.
+    /// Refuses a caller at once while another caller runs the body. Defaults to the manager's wait.
     pub fn no_wait(mut self) -> Self {
         self.lock = self.lock.no_wait();
         self
     }
 
-    /// Sets the longest time for which the body may run. After it, the body is dropped, and the next caller runs it.
-    /// Defaults to no bound.
+    /// Bounds how long the body may run. After this time it is dropped, and the next caller runs it.
+    ///
+    /// If the bound is too short, it cancels work that is merely slow. If it is long, a body that hangs blocks the other
+    /// callers for that long. Defaults to no bound.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.lock = self.lock.max_hold(max_hold);
         self
     }
 
-    /// Sets the content of the request, so that a different request with the same key is refused with [`LockError::Repeated`].
+    /// Sets the content of the request. A different request with the same key is then refused with [`LockError::Repeated`].
     ///
-    /// A hash of the value as JSON is stored with the result, and each caller compares its own. The order of the entries of a
-    /// map, and of the items of a `HashSet`, does not matter. Defaults to none, so that all callers with the key get the
-    /// result.
+    /// A hash of the value as JSON is stored with the result, and each caller compares its own hash with it. The order of
+    /// the entries of a map, and of the items of a `HashSet`, does not matter. Defaults to none, in which case all callers
+    /// with the key get the result.
     pub fn fingerprint(mut self, of: &(impl Serialize + ?Sized)) -> Self {
         let fingerprint = json(of).map(Fingerprint::of);
         self.fingerprint = Some(fingerprint.map_err(|error| error.to_string()));
@@ -142,7 +148,7 @@ impl OnceOptions {
     }
 }
 
-/// The checked options of a result.
+/// The checked options that concern the result.
 #[derive(Debug)]
 pub struct Keeping {
     key: LockKey,
@@ -150,15 +156,15 @@ pub struct Keeping {
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
-/// A value that callers of [`run_once`](crate::manager::LockManager::run_once) get after the body has run. A success is
-/// remembered, and a failure is not.
+/// A value that all callers of [`run_once`](crate::manager::LockManager::run_once) get after the body has run. Only a
+/// success is remembered.
 ///
-/// Implemented for `Result<T, E>`, of which `Ok` is remembered, as JSON. With the features `axum` and `poem`, also implemented
-/// for their responses, of which those with a status below 400 are remembered.
+/// Implemented for `Result<T, E>`, whose `Ok` is stored as JSON. With the features `axum` and `poem`, it is also
+/// implemented for their responses, which are stored if the status is below 400.
 ///
 /// # Examples
 ///
-/// A decision that is to be remembered must be a success:
+/// A decision that should be remembered must be a success, even if it is negative:
 ///
 /// ```
 /// #[derive(serde::Serialize, serde::Deserialize)]
@@ -181,23 +187,24 @@ pub trait Remember: Sized {
     /// Returns the value, and the part of it that is remembered.
     fn remember(self) -> (Self, Remembered);
 
-    /// Rebuilds the value for a later caller.
+    /// Restores the value for a later caller.
     ///
     /// # Errors
     ///
-    /// Any error, if the bytes are of another type. The caller gets [`LockError::Invalid`], and the body does not run.
+    /// Returns any error if the bytes are those of another type. The caller then gets [`LockError::Invalid`], and the body
+    /// does not run.
     fn recall(bytes: &[u8]) -> Result<Self, Box<dyn Error + Send + Sync>>;
 }
 
-/// The functions of [`Remember`] for a type that has been shown to implement it, which happens in one place so that the
-/// compiler reports one error.
+/// The functions of [`Remember`] for a type that implements it. This is required in one place only, so that the compiler
+/// reports a single error.
 #[derive(Debug)]
 pub struct Remembering<T> {
     pub(crate) remember: fn(T) -> (T, Remembered),
     pub(crate) recall: fn(&[u8]) -> Recalled<T>,
 }
 
-/// A value, or the reason why the bytes do not make one.
+/// A value, or the reason why it could not be restored from the bytes.
 type Recalled<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 impl<T: Remember> Remembering<T> {
@@ -214,7 +221,7 @@ pub enum Remembered {
     Nothing,
     /// These bytes, at most 64 KiB.
     Bytes(Vec<u8>),
-    /// Only that it was a success, without its value. A repeat does not run, and gets [`LockError::Repeated`].
+    /// Only the fact that it was a success. A repeat does not run the body, and gets [`LockError::Repeated`].
     Success,
 }
 
@@ -247,15 +254,14 @@ const LENGTH: usize = 16;
 
 impl Fingerprint {
     fn of(mut value: Value) -> Self {
-        // The order of a map's entries may be random.
+        // The order of a map's entries may be random, but must not change the fingerprint.
         value.sort_all_objects();
         let hash = Sha1::from(value.to_string()).digest().bytes();
         Self(*hash.first_chunk().expect("the hash is longer"))
     }
 }
 
-/// A result in its stored form: one byte with the version, one that says what follows, the fingerprint if there is one, and the
-/// value.
+/// A result in its stored form: a byte for the version, a byte of flags, the fingerprint if there is one, and the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept<'a> {
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -268,7 +274,7 @@ const HAS_FINGERPRINT: u8 = 1;
 const HAS_VALUE: u8 = 2;
 
 impl<'a> Kept<'a> {
-    /// Decodes the result of an earlier run. `None` if it is of another version, or was not written by this library.
+    /// Decodes the result of an earlier run. Returns `None` if it has another version, or was not written by this library.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
         let [VERSION, flags, rest @ ..] = bytes else {
             return None;
@@ -359,7 +365,7 @@ mod tests {
         }
     }
 
-    /// In the background, the caller would continue before it turns out that a result could not be stored.
+    /// With a release in the background, the caller would continue before it is known that a result could not be stored.
     #[test]
     fn the_release_of_a_run_is_awaited_despite_the_managers_default() {
         let defaults = Defaults {

@@ -1,8 +1,9 @@
-//! Running a body once, on behalf of all callers.
+//! The run of a body on behalf of all callers.
 //!
-//! Callers of such a body have a state of their own within the process. No lease is passed on there, since only the server
-//! knows whether there is a result, so after a failure, handing over to the next caller takes a message. Rejected: one wait
-//! queue for them and for callers of a plain lock, because a repeat would then wait for the lock, and a lease could pass it by.
+//! Within a process, the callers of such a body have a state machine of their own, apart from the plain lock of the key. It
+//! never hands a lease over locally, since only the server knows whether there is a result. After a failure, the next
+//! caller therefore needs a message. Rejected: one wait queue for these callers and those of the plain lock, because a
+//! repeat would wait for the lock although there is a result, and leases could be handed over past it.
 
 use std::future::Future;
 
@@ -21,41 +22,43 @@ use crate::{
 };
 
 impl LockManager {
-    /// Runs a body once, and gives its result to every caller with this key, in every process, for as long as the options keep it.
+    /// Runs a body once, and gives its result to every caller with this key, in every process, for as long as the options
+    /// keep it.
     ///
     /// The first caller runs the body under the lock of the key, as [`run`](Self::run) does. Callers that arrive in the
-    /// meantime wait for its result instead of running the body. Later callers get the result in one round trip. Only a success
-    /// is kept: `Ok`, or a response with a status below 400. After a failure, the next caller runs the body.
+    /// meantime wait for its result instead of running the body. Later callers get the result in one round trip. Only a
+    /// success is stored: `Ok`, or a response with a status below 400. After a failure, the next caller runs the body.
     ///
-    /// The `ttl` determines how long a crash blocks the others, and `keep` for how long a repeat is answered. A result takes up
-    /// to 64 KiB. After a larger one, a repeat gets [`LockError::Repeated`], and does not run. The lock excludes other locks of
-    /// the same key.
+    /// The `ttl` determines how long a crash blocks the others, and `keep` how long repeats get the result. A result has at
+    /// most 64 KiB. If it is larger, a repeat gets [`LockError::Repeated`], and the body does not run again. While the body
+    /// runs, other locks of the key are excluded, too.
     ///
     /// # Not exactly once
     ///
-    /// A body can run twice: after a crash that follows its side effect, if a process sleeps through its lease, if the server
-    /// has no memory for the result, and after a fail-over, a loss of data or an eviction. For effects in one database, store
-    /// the key of the request in that database, in the same transaction.
+    /// A body can run twice: after a crash that follows its side effect, if a process is paused beyond the end of its
+    /// lease, if the server has no memory for the result, and after a fail-over, a loss of data or an eviction. If the side
+    /// effects are in a single database, store the key of the request in that database, in the same transaction.
     ///
-    /// The caller that ran the body gets its value even if the result could not be stored. A warning is logged in that case.
+    /// The caller that ran the body gets its value even if the result could not be stored. A warning is logged in that
+    /// case.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Busy`] if the body runs elsewhere for longer than this caller waits;
+    /// - [`LockError::Busy`] if another caller runs the body for longer than this caller waits;
     /// - [`LockError::Repeated`] if the result belongs to a request with a different fingerprint, or was not stored;
     /// - [`LockError::Lost`] if the lease was lost while the body ran. The body was dropped, and the next caller runs it;
-    /// - [`LockError::Unavailable`] if the server did not reply: the body does not run without the lock;
-    /// - [`LockError::Invalid`] if the task already holds the key, if the stored value is of another type, with Redlock, and
-    ///   where scripts may not run.
+    /// - [`LockError::Unavailable`] if the server did not reply. The body does not run without the lock;
+    /// - [`LockError::Invalid`] if the task already holds the key, if the stored value is of another type, or if the
+    ///   manager uses Redlock or a server that may not run scripts.
     ///
     /// # Panics
     ///
-    /// Only if the body does. In that case, the next caller runs it.
+    /// Panics only if the body does. The next caller then runs it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while it waits leaves the queue. Dropping it while the body runs drops the body and then releases
-    /// the lock, and the next caller runs the body. The attribute `#[run_once]` lets the body continue instead.
+    /// Dropping the future during the wait leaves the queue. Dropping it while the body runs drops the body and then
+    /// releases the lock, and the next caller runs the body. With the attribute `#[run_once]`, the body continues instead.
     ///
     /// # Examples
     ///
@@ -139,8 +142,8 @@ impl<T> Storing<T> for (Remembering<T>, Keeping) {
     }
 }
 
-/// Counts a call by its outcome: it ran the body and its result is stored (`ran`) or not (`not_stored`), it got the result of
-/// an earlier run (`replayed`), or that result is not for it (`refused`).
+/// Counts a call by its outcome: the body ran, and its result was stored (`ran`) or not (`not_stored`), or the result of an
+/// earlier run was returned (`replayed`) or withheld (`refused`).
 fn count(key: &LockKey, outcome: &'static str) {
     telemetry::count("lock_once_total", key, &[("outcome", outcome)]);
 }
