@@ -1,8 +1,8 @@
-//! Acquiring: the transitions from the first waiter of a key to a grant.
+//! The transitions of an acquire, from the first waiter of a key to a grant.
 //!
 //! The server's queue has one entry for all waiters of this process, and a message with the grant ends the wait. But the
-//! message can be lost, the holder can die, and another library may hold the lock and send no messages. So the server is also
-//! asked when the holder's lease must have ended, after each new connection, and once a second.
+//! message can be lost, the holder can die, and the lock may be held by another library, which sends no messages. Therefore
+//! the server is also asked when the holder's lease must have ended, after each new connection, and once a second.
 
 use std::time::Duration;
 
@@ -123,8 +123,8 @@ where
             .flatten();
         waiting.acquires_from = None;
         let request = waiting.request.get_or_insert_with(new);
-        // An earlier request with a longer ttl may still block others for that ttl, and an owner token is used in one mode
-        // only.
+        // A copy of an earlier request with a longer ttl may still block others for that ttl, and an owner token is used in
+        // one mode only.
         if request.ttl > terms.ttl || request.mode != terms.mode {
             let other = std::mem::replace(request, new());
             cx.actions.extend(other.give_up(cx.now));
@@ -137,16 +137,16 @@ where
         let before = (request.may_hold, request.queue_mode);
         let known_fencing = host.known_fencing(&request.owner);
         if queue_mode == QueueMode::JoinQueue {
-            // Only the first request that may queue adds an entry to the queue without looking for one.
+            // Only the first request that may queue adds an entry without searching the queue for it.
             request.queue_mode = QueueMode::CheckPosition(None);
             request.waits_since = cx.now;
             request.known_since = known_fencing;
         }
-        // In the other modes, the entry is also that of the holder.
+        // In the other modes, a holder is stored under the same entry, which contains the ttl.
         if queue_mode == QueueMode::JoinQueue || !terms.mode.is_alone() {
             request.queued_ttl.get_or_insert(terms.ttl);
         }
-        // Set before the first byte is sent.
+        // Set before the first byte is sent, because any copy that is sent may be executed.
         request.may_hold = true;
         request.ttl = terms.ttl;
         request.step = RequestStep::InFlight {
@@ -160,7 +160,7 @@ where
         cx.actions.push(Action::Acquire(AcquireAction {
             owner: request.owner.clone(),
             ttl: terms.ttl,
-            // Prefetched tokens are useful only if another task waits after this one.
+            // More tokens are useful only if another task waits for this lease.
             tokens: if waits_for_one { 1 } else { BLOCK },
             queue_mode,
             queued_ttl: request.queued_ttl,
@@ -176,7 +176,7 @@ where
         }
     }
 
-    /// Gives up the owner token, which must not be used again, and makes another one at once.
+    /// Gives up the owner token, which must not be used again, and replaces it by a new one.
     fn begin_anew(&mut self, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request_mut() {
             request.may_hold = true;
@@ -197,7 +197,8 @@ where
         cx: &mut Transition<'_, W, L, O>,
     ) {
         if busy.needs_new_token() {
-            // Done at once, because two processes that each have some of the servers would otherwise keep each other out.
+            // Happens at once, because two processes that each have the key on some of the servers would otherwise block
+            // each other.
             self.begin_anew(cx);
         }
         let Some(request) = self.request_mut() else {
@@ -213,9 +214,9 @@ where
             request.may_hold = true;
             request.queue_mode = QueueMode::CheckPosition(busy.position);
             if let Some(stamp) = busy.stamp {
-                // The entry is in the queue, as it was when the request was sent. The message of an earlier grant may still be
-                // in flight, or may have arrived while the request was in flight. The stamp of a message tells whether its
-                // grant is an earlier one.
+                // The server has confirmed that the entry is in the queue. The message of an earlier grant may still be in
+                // flight, or may have arrived while the request was in flight. Its stamp shows that the grant is an earlier
+                // one.
                 request.waits_since = sent;
                 request.known_since = request.known_since.max(stamp);
             }
@@ -238,8 +239,8 @@ where
         let asked_for = request.mode;
         request.wait_until(cx.now.after(pause));
         match asked_for {
-            // Without an entry in the queue, the request was refused because of its own number of permits. A request for more
-            // may fit.
+            // A request without an entry in the queue was refused because of its own number of permits. A request with a
+            // larger number may be granted.
             Mode::Permits(permits) if asked == QueueMode::DoNotQueue => {
                 self.refuse_impatient_for(permits, &refusal, cx);
             }
@@ -256,8 +257,8 @@ where
             return self.refuse_those(|_| true, &Refusal::Failed(failure), cx);
         }
         request.failures += 1;
-        // Servers that vote are not unavailable. With a growing pause, a waiter that has lost often would lose to those that
-        // arrived later.
+        // After a lost vote, the servers are available. If the pause grew, a waiter that has lost often would lose to those
+        // that arrived later.
         let most = match failure {
             Failure::LostVote(_) => 1,
             _ => 6,
@@ -295,19 +296,19 @@ where
 
     /// Accepts a grant that arrives by a message while nothing is in flight.
     ///
-    /// A grant with a stamp larger than `known_since` is younger than the last check with the reply "wait". Its lease counts
-    /// from when that check was sent, so it may look older than it is, and then the lock is requested again.
+    /// If its stamp is larger than `known_since`, the grant is younger than the last reply "wait". Its lease counts from
+    /// when that request was sent, so it may seem to be older than it is, in which case the lock is requested again.
     fn accept(&mut self, pushed: PushedGrant, cx: &mut Transition<'_, W, L, O>) {
         let Some(request) = self.request_mut() else {
             return;
         };
         if pushed.stamp <= request.known_since {
-            // The grant ended before the server said "wait", since a message can be late, or the server has lost its data. The
-            // next request, with the same owner token, takes a larger fencing token.
+            // The message is late, and the grant ended before the server said "wait", or the server has lost its data. The
+            // next request has the same owner token, and gets a larger fencing token.
             return request.wait_until(cx.now);
         }
         request.may_hold = true;
-        // Only an entry in the queue is granted by a message, and then `queued_ttl` is set.
+        // Only an entry in the queue is granted the lock by a message, so `queued_ttl` is set.
         let ttl = request.queued_ttl.unwrap_or_default();
         let granted = Granted {
             grant: pushed.grant,
@@ -317,12 +318,12 @@ where
         self.granted(granted, cx);
     }
 
-    /// Hands over a grant that is of use. If too little of its lease may be left, the lock is requested again.
+    /// Hands a grant to a waiter. If too little of its lease may be left, requests the lock again instead.
     ///
-    /// The acquire is idempotent: its reply contains the token and the permit that this owner token has by then. A renewal
-    /// could not report them. The lease of the grant may have ended, and an earlier request without a reply may have been
-    /// granted the lock anew since, after another holder and with another permit. A renewal would only say that the owner token
-    /// has the lock.
+    /// The acquire is idempotent: its reply contains the fencing token and the permit that this owner token has by then. A
+    /// renewal would not be enough. The lease of the grant may have ended, and an earlier request without a reply may since
+    /// have been granted the lock again, after another holder and with another permit. A renewal would only confirm that
+    /// the owner token has the lock.
     fn granted(&mut self, granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request() {
             let owner = request.owner.clone();
@@ -337,8 +338,9 @@ where
         }
     }
 
-    /// Gives a grant to the next waiter, if that waiter asks for this ttl and mode. Otherwise the next request gives the lease
-    /// the other ttl: a longer one was not granted, and with a shorter one, a crash would block others for too long.
+    /// Gives a grant to the next waiter if that waiter asks for the same ttl and mode. Otherwise the lock is requested
+    /// again for that waiter: a longer ttl than its own would block others for too long after a crash, and a longer one of
+    /// its own was not granted.
     fn grant_to_head(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         let Some(waiting) = &mut self.waiting else {
             return;
@@ -366,7 +368,7 @@ where
         waiting.request = None;
         let at = self.leases.len();
         if at == 0 {
-            // Usually the only one. By default, a vector would allocate room for four.
+            // There is usually a single lease, but a vector would allocate space for four.
             self.leases.reserve_exact(1);
         }
         self.leases.push(lease);
@@ -422,7 +424,7 @@ mod tests {
 
     type Actions = Vec<Action<(), (), u64>>;
 
-    /// Applies an event at a second of the clock.
+    /// Applies an event at this second of the clock.
     fn at(key: &mut Key, second: u64, event: Event<'_, (), u64>) -> (Outcome<(), u64>, Actions) {
         within(Limits::default(), key, second, event)
     }
@@ -471,7 +473,7 @@ mod tests {
         at(key, 10, wait);
     }
 
-    /// Delivers the server's reply "wait", perhaps with its counter.
+    /// Delivers the server's reply "wait", with or without a stamp.
     fn reply_to_wait(key: &mut Key, second: u64, stamp: Option<u64>) {
         let busy = Busy {
             expiry: Expiry::Unknown,
@@ -514,7 +516,7 @@ mod tests {
 
     /// Servers that vote give tokens only in reply to an acquire.
     #[test]
-    fn tokens_are_prefetched_only_where_a_renewal_takes_some() {
+    fn tokens_are_prefetched_only_if_a_renewal_can_take_some() {
         for prefetches in [true, false] {
             let limits = Limits {
                 handoffs_before_queue: 3,
@@ -536,18 +538,18 @@ mod tests {
         }
     }
 
-    /// The message of the grant was sent, and the lease ran out, before the server said "wait" again. The process reads the
-    /// message after that reply.
+    /// The lease of the grant ran out before the server said "wait" again, but the process reads the message of the grant
+    /// after that reply.
     #[test]
     fn the_message_of_a_grant_that_has_ended_is_not_mistaken_for_a_new_grant() {
         let mut key = waiting();
         reply_to_wait(&mut key, 10, None);
-        // A check is sent.
+        // The process sends a check.
         at(&mut key, 13, Event::Tick);
         reply_to_wait(&mut key, 13, Some(100));
         at(&mut key, 13, Event::Pushed(&7, pushed(100)));
         assert!(!is_granted(&mut key, 13));
-        // The reply to the next check is the same.
+        // The next check gets the same reply.
         reply_to_wait(&mut key, 13, Some(100));
         at(&mut key, 13, Event::Pushed(&7, pushed(101)));
         let held = key.leases.first();
@@ -582,7 +584,7 @@ mod tests {
         assert_eq!(pause_after_eight(Failure::not_now), LONGEST_PAUSE);
     }
 
-    /// Each reply arrives after the end of the lease that it grants.
+    /// Each reply arrives after the lease that it grants has ended.
     #[test]
     fn a_ttl_that_is_too_short_for_the_server_is_refused_at_the_third_late_grant() {
         let mut key = waiting();
@@ -592,13 +594,13 @@ mod tests {
             at(&mut key, second + 1, Event::Tick);
         }
         let Outcome::Refused(Refusal::TooSlow { took, ttl }) = polled(&mut key, 25) else {
-            panic!("it still waits");
+            panic!("the task still waits");
         };
         assert!(took > ttl, "{took:?}");
     }
 
     #[test]
-    fn a_grant_that_may_be_too_old_is_requested_again_before_a_task_has_it() {
+    fn a_pushed_grant_that_may_be_too_old_is_requested_again_before_a_task_gets_it() {
         let mut key = waiting();
         reply_to_wait(&mut key, 10, None);
         let (_, actions) = at(&mut key, 12, Event::Pushed(&7, pushed(5)));
@@ -611,7 +613,7 @@ mod tests {
         assert_eq!(u64::from(held.tokens.last()), 9, "the token of the reply");
     }
 
-    /// The result may be forgotten between the reply of the server and the call of the second task.
+    /// The result may have been forgotten between the server's reply and the call of the second task.
     #[test]
     fn a_result_answers_only_tasks_that_waited_when_the_request_was_sent() {
         let mut key = Key::new(RequestKind::Once);

@@ -1,10 +1,10 @@
-//! The rules for how long a process passes on a server lease among its tasks while other processes wait for it.
+//! The rules for how long the tasks of a process hand a server lease over to each other while other processes wait for it.
 //!
-//! If another process is in the queue, or this one was, the lock returns to the server after one hand-over. If others poll, it
-//! returns after 64. In both cases it returns after at most 20 ms. The release grants it to the queue, but not to processes
-//! that poll, so for them the lock is then left alone for a polling pause. As a result, a process with many waiting tasks gets
-//! two turns while a process with a single task gets one, and equal processes get equally many. More hand-overs are faster, and
-//! less fair.
+//! If another process is in the queue, or this one was, the lock returns to the server after one hand-over. If other
+//! processes poll, it returns after 64. In both cases it returns after at most 20 ms. A release grants the lock to the
+//! queue, but not to processes that poll, so this process then does not ask for it during one polling pause. As a result, a
+//! process with many waiting tasks gets two turns for each turn of a process with a single task, and equal processes get
+//! equally many turns. More hand-overs would be faster, but less fair.
 
 use std::time::Duration;
 
@@ -16,21 +16,22 @@ use crate::{
     moment::Moment,
 };
 
-/// For how long a lock is handed over inside the process while others wait, and how old a reply about them may be.
+/// The time for which a lock is handed over within the process while others wait, and the maximum age of a reply about
+/// them.
 const HANDOFF_TIME: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
-    /// How often the lease was passed on after `since`, which is when the server granted it, or last said that no other process
-    /// waits.
+    /// The number of hand-overs since `since`.
     pub(crate) passed: u32,
+    /// When the server granted the lease, or last said that no other process waits.
     pub(crate) since: Moment,
-    /// `None` before the first reply.
+    /// Whether other processes wait, according to the server; `None` before its first reply.
     pub(crate) contended: Option<Contended>,
     /// When the server last reported this, or granted the lease.
     pub(crate) replied_at: Moment,
-    /// The number of hand-overs after which the request to the server is repeated. It doubles each time, so a process that
-    /// arrives soon after a grant is noticed soon, and a key that no other process wants costs few requests.
+    /// The number of hand-overs after which the server is asked again. It doubles each time, so a process that arrives soon
+    /// after a grant is noticed soon, while a key that no other process wants costs few requests.
     pub(crate) asks_at: u32,
 }
 
@@ -38,14 +39,14 @@ pub(crate) struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     PassOn,
-    /// The reply in flight tells whether other processes wait.
+    /// Waits for a reply in flight, which will say whether other processes wait.
     AwaitReply,
     ReturnToServer,
 }
 
 impl Batch {
-    /// `is_queued` says that this process was in the queue. If one process waited, another one may be about to wait: the
-    /// process that released the lock returns after a round trip.
+    /// Begins a batch. `is_queued` is `true` if this process was in the queue. Another process may then be about to wait,
+    /// because the one that released the lock may return after a round trip.
     pub(crate) fn new(is_queued: bool, now: Moment) -> Self {
         Self {
             passed: 0,
@@ -56,20 +57,20 @@ impl Batch {
         }
     }
 
-    /// `is_asking` says that a request is in flight whose reply tells whether other processes wait. A reply of the server
-    /// counts for a bounded time.
+    /// Decides what happens to the lease. `is_asking` is `true` if a request is in flight whose reply will say whether
+    /// other processes wait. Such a reply counts for a bounded time.
     pub(crate) fn next(&self, is_asking: bool, now: Moment, limits: &Limits) -> Next {
         let is_within = |most| self.passed < most && now.since(self.since) < HANDOFF_TIME;
-        let goes_on = match self.contended {
+        let continues = match self.contended {
             Some(Contended::OthersQueued) => is_within(limits.handoffs_before_queue),
             None if is_asking && !is_within(limits.handoffs_before_queue) => {
                 return Next::AwaitReply;
             }
             Some(Contended::OthersWaiting) | None => is_within(limits.handoffs_before_polls),
-            // Twice the time, since a reply uses up some of it.
+            // Twice the time, because some of it passes until the next reply arrives.
             Some(Contended::NoneWaiting) => now.since(self.replied_at) < HANDOFF_TIME * 2,
         };
-        if goes_on {
+        if continues {
             Next::PassOn
         } else {
             Next::ReturnToServer
@@ -84,7 +85,7 @@ impl Batch {
         }
     }
 
-    /// Counts a hand-over. Returns whether the request to the server is to be repeated.
+    /// Counts a hand-over. Returns `true` if the server must be asked again.
     pub(crate) fn pass(&mut self, now: Moment) -> bool {
         self.passed = self.passed.saturating_add(1);
         let is_due = self.passed >= self.asks_at;
@@ -94,8 +95,8 @@ impl Batch {
         is_due || now.since(self.replied_at) >= HANDOFF_TIME
     }
 
-    /// The bound counts from the last reply that no other process waits. `OthersQueued` stays until the lock has been at the
-    /// server, because a process that left the queue may be about to return.
+    /// Records the server's reply. A reply that no other process waits starts the bounds anew. `OthersQueued` persists
+    /// until the lock has returned to the server, because a process that left the queue may be about to return.
     pub(crate) fn note(&mut self, contended: Contended, now: Moment) {
         self.replied_at = now;
         if self.contended == Some(Contended::OthersQueued) {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_passed_on_once_if_others_queue_and_64_times_if_they_poll() {
+    fn a_lock_is_handed_over_once_if_others_queue_and_64_times_if_they_poll() {
         let mut queued = Batch::new(true, at(0));
         assert_eq!(queued.next(false, at(0), &Limits::default()), Next::PassOn);
         queued.pass(at(0));
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_passed_on_once_before_the_first_reply() {
+    fn a_lock_is_handed_over_once_before_the_first_reply() {
         let mut batch = Batch::new(false, at(0));
         assert!(batch.pass(at(0)));
         assert_eq!(
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(
             batch.next(true, at(30), &limits),
             Next::ReturnToServer,
-            "the bound counts from when none was known to wait"
+            "the bound counts from the last reply that no other process waits"
         );
     }
 

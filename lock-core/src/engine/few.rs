@@ -2,11 +2,11 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, iter};
 
-/// One entry is stored outside the tree, because a node of the tree has room for eleven, and is an allocation. Adding or
-/// removing an entry costs the logarithm of their number.
+/// A sorted map that stores one entry outside of its tree, because a node of the tree is an allocation with space for
+/// eleven. The cost of adding or removing an entry grows with the logarithm of their number.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<K, V> {
-    /// Any of the entries.
+    /// One of the entries, not necessarily the first.
     one: Option<(K, V)>,
     others: BTreeMap<K, V>,
 }
@@ -21,7 +21,7 @@ impl<K, V> Default for Few<K, V> {
 }
 
 impl<K: Ord, V> Few<K, V> {
-    /// The key must be new.
+    /// Inserts an entry, whose key must be new.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         if self.one.is_none() {
             self.one = Some((key, value));
@@ -87,7 +87,7 @@ impl<K: Ord, V> Few<K, V> {
         one.chain(self.others.into_values())
     }
 
-    /// Moves all entries of another map, which has none of these keys, into this one.
+    /// Moves all entries of another map into this one. The two must have no key in common.
     pub(crate) fn append(&mut self, other: &mut Self) {
         let one = other.one.take();
         self.others.append(&mut other.others);
@@ -101,7 +101,7 @@ impl<K: Ord, V> Few<K, V> {
 mod tests {
     use super::*;
 
-    /// Compares it with a map of the standard library, over all short sequences of insertions and removals.
+    /// Compares `Few` with a map of the standard library, in all short sequences of insertions and removals.
     #[test]
     fn few_is_a_sorted_map() {
         const KEYS: usize = 4;

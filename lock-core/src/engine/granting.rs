@@ -1,4 +1,4 @@
-//! Granting and refusing: how a waiting task gets its result.
+//! The transitions that grant the lock to a waiting task, or refuse it.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ where
     L: Clone,
     O: Clone + PartialEq,
 {
-    /// Makes the task accept its grant, if it has one. A task that polls late can accept it as long as the lease lasts.
+    /// Accepts the grant of a task, if it has one. A task that polls late can accept its grant as long as the lease is
+    /// valid.
     pub(super) fn accept_grant(
         &mut self,
         id: TaskId,
@@ -51,7 +52,7 @@ where
         Some(lease)
     }
 
-    /// Withdraws a grant that its task has not accepted. Also returns the position of the lease.
+    /// Withdraws a grant that its task has not accepted. Returns the waiter, and the position of the lease.
     pub(super) fn withdraw_grant(&mut self, id: TaskId) -> Option<(usize, Box<LocalWaiter<W>>)> {
         let at = self.granting_lease(id)?;
         match self.leases[at].holders.remove(id)?.stage {
@@ -98,7 +99,7 @@ where
         holder.is_granted().then_some(at)
     }
 
-    /// Ends the waits whose deadline has passed: at once if a reply is known, otherwise with the reply that is in flight.
+    /// Ends the waits whose deadline has passed: at once if a reply is known, or else with the reply that is in flight.
     pub(super) fn end_waits(&mut self, cx: &mut Transition<'_, W, L, O>) {
         while let Some(waiting) = &mut self.waiting
             && let Some(id) = waiting.queue.pass_deadline(cx.now)
@@ -111,10 +112,10 @@ where
         }
     }
 
-    /// Returns the refusal for a task that no longer waits.
+    /// Returns the refusal for a task that may not wait any longer.
     pub(super) fn refusal(&self, ttl: Duration, now: Moment) -> Refusal {
+        // Before the first reply, the process may only know that another waiter is ahead of this one.
         let expected = Refusal::busy_until(now.after(ttl));
-        // Before the first reply, the process may know only that another waiter is ahead of this one.
         let request = self.request();
         let replied = request.and_then(|request| request.last_reply.clone());
         let held = self.leases.iter().map(ServerLease::ends_at).min();
@@ -128,7 +129,7 @@ where
         self.refuse_all(waiters, refusal, cx);
     }
 
-    /// Refuses waiters that want one of this number of permits, or of a smaller number.
+    /// Refuses the impatient waiters that ask with this number of permits, or with a smaller one.
     pub(super) fn refuse_impatient_for(
         &mut self,
         permits: u16,
@@ -140,7 +141,7 @@ where
         self.refuse_all(waiters, refusal, cx);
     }
 
-    /// Refuses the waiters with this ttl, or a shorter one.
+    /// Refuses the waiters with this ttl or a shorter one, because the server is too slow for it.
     pub(super) fn refuse_as_too_slow(
         &mut self,
         took: Duration,
@@ -161,7 +162,7 @@ where
         self.refuse_all(waiters, refusal, cx);
     }
 
-    /// Notifies the tasks of waiters that were removed that their wait has ended.
+    /// Stores the refusals of waiters that were removed from the queue, and wakes their tasks.
     pub(super) fn refuse_all(
         &mut self,
         waiters: impl IntoIterator<Item = (TaskId, Box<LocalWaiter<W>>)>,

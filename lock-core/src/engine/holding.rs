@@ -1,11 +1,11 @@
-//! Holding: the transitions of a server lease, from its first holder to its release or loss.
+//! The transitions of a server lease, from its first holder to its release or loss.
 //!
-//! Each task has a fencing token of its own. The lock passes from task to task without a message, provided that the lease is
-//! certain to last, that the next task has a token, and that other processes do not wait for too long. Otherwise the lock
-//! returns to the server.
+//! An exclusive lease is handed over from task to task without a message, if enough of it is certain to remain, if there is
+//! a fencing token for the next task, and if other processes have not waited for too long. Otherwise it returns to the
+//! server. Each task has a fencing token of its own.
 //!
-//! All tasks of a share have the token of its phase. A permit returns to the server after each task, and the server gives it to
-//! the first waiter for any permit.
+//! All tasks of a share have the token of its phase. A permit returns to the server after each task, and the server grants
+//! it to the first waiter for any permit.
 
 use crate::{
     engine::{
@@ -51,7 +51,7 @@ where
                 let kept_until = holder.and_then(|holder| holder.bounds().kept_until);
                 self.pass(at, kept_until, cx)
             }
-            // Other tasks still have the share.
+            // The task has lost the share, but other tasks still have it.
             None if self.position_of(owner).is_some() => AfterRelease::Passed,
             None => AfterRelease::NotHeld,
         }
@@ -60,7 +60,8 @@ where
     pub(super) fn lose(&mut self, id: TaskId, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         if let Some(at) = self.lease_of(id) {
             match reason {
-                // The reason is the task's own `max_hold`, or another key that it acquired. Other tasks keep the share.
+                // These reasons concern only this task: its own `max_hold`, or another key that it acquired. Other tasks
+                // keep the share.
                 LeaseLost::MaxHold | LeaseLost::OtherKey => self.end_holder(at, id, reason, cx),
                 _ => self.end_lease(at, reason, cx),
             }
@@ -68,7 +69,7 @@ where
     }
 
     pub(super) fn lose_all(&mut self, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
-        // Bounded, because each round removes one.
+        // Bounded, because each iteration removes a lease.
         while !self.leases.is_empty() {
             self.end_lease(0, reason, cx);
         }
@@ -105,7 +106,7 @@ where
             }
             Ok(Renewed::NotOurs) => self.end_lease(at, LeaseLost::TakenAway, cx),
             Err(_) if !takes_tokens => held.renewal.retry(reply.retry_in, cx),
-            // Without new tokens, the lease returns to the server when the last ones are used up.
+            // Without new tokens, the lease returns to the server after the last one has been used.
             Err(_) => {}
         }
         let held = self.leases.get(at);
@@ -128,7 +129,7 @@ where
         }
     }
 
-    /// Ends whatever has run out: a lease, the time of `max_hold`, a grant that its task did not take.
+    /// Ends what has run out: leases, holders whose `max_hold` is over, and grants that their tasks have not accepted.
     pub(super) fn expire(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // From the last to the first, since a lease that ends is removed.
         for at in (0..self.leases.len()).rev() {
@@ -149,8 +150,9 @@ where
                 }
             }
             if !not_accepted.is_empty() {
-                // If one task did not poll for so long, others may not poll either, because the process was stopped or its
-                // runtime is blocked. All are woken, and the lock returns to the server until one of them polls.
+                // If one task has not polled for so long, others may not poll either, because the process was stopped or
+                // its runtime is blocked. All of them are woken, and the lock returns to the server until one of them
+                // polls.
                 let wakers = self.waiting_mut().queue.put_all_to_sleep();
                 cx.actions.extend(wakers.into_iter().map(Action::Wake));
                 self.continue_without_holder(at, None, cx);
@@ -168,7 +170,7 @@ where
         }
     }
 
-    /// Passes on a lease that may no longer have a holder: to the next waiter, or back to the server.
+    /// Hands a lease that may no longer have a holder to the next waiter, or returns it to the server.
     pub(super) fn continue_without_holder(
         &mut self,
         at: usize,
@@ -214,8 +216,8 @@ where
                 Next::AwaitReply => None,
                 Next::ReturnToServer => {
                     if held.batch.contended == Some(Contended::OthersWaiting) {
-                        // The release does not grant the lock to a process that polls. Without a pause, this process would take
-                        // the lock again at once, and a poll would hardly ever find it free.
+                        // A release does not grant the lock to a process that polls. Without a pause, this process would
+                        // take the lock again at once, and other processes would hardly ever find it free.
                         let pause = cx.host.jitter(cx.polling_pause).min(held.ttl / 4);
                         self.waiting_mut().acquires_from = Some(cx.now.after(pause));
                     }
@@ -234,14 +236,15 @@ where
                 return AfterRelease::Passed;
             }
             if is_prefetching {
-                // The reply brings more tokens, and arrives sooner than the lock could travel to the server and back.
+                // The reply in flight has more tokens, and arrives sooner than the lock could return to the server and be
+                // granted again.
                 return AfterRelease::Passed;
             }
         }
         self.return_to_server(at, kept_until)
     }
 
-    /// Removes a lease from the list, so that it can be released.
+    /// Removes a lease from the list, and returns the action that releases it.
     pub(super) fn return_to_server(
         &mut self,
         at: usize,
@@ -251,7 +254,7 @@ where
         AfterRelease::ReturnToServer(held.into_release(kept_until))
     }
 
-    /// One task loses a lease. Other tasks that have the lease keep it.
+    /// Ends the lease for one task. If there are other tasks that have it, they keep it.
     fn end_holder(
         &mut self,
         at: usize,
@@ -274,8 +277,8 @@ where
         }
     }
 
-    /// Ends a lease. If a task has accepted it, the rest of it stays on the server until the guard is dropped. That task does
-    /// not keep any other task of this process from the lock.
+    /// Ends a lease. If a task has accepted it, the key stays on the server until the guard is dropped, but other tasks of
+    /// this process may already request the lock.
     fn end_lease(&mut self, at: usize, reason: LeaseLost, cx: &mut Transition<'_, W, L, O>) {
         let mut held = self.leases.swap_remove(at);
         let mut is_accepted = false;
@@ -285,7 +288,7 @@ where
                     is_accepted = true;
                     cx.actions.push(Action::End { lease, reason });
                 }
-                // The task has not seen the grant, so it waits again, in its position.
+                // The task has not seen the grant, so it waits again, in its old position.
                 HolderStage::Granted { waiter, .. } => {
                     self.waiting_mut().queue.insert(holder.id, waiter);
                 }
@@ -296,7 +299,7 @@ where
         }
     }
 
-    /// Returns the position of the lease that this task has, or was granted.
+    /// Returns the position of the lease that this task has or was granted.
     pub(super) fn lease_of(&self, id: TaskId) -> Option<usize> {
         let mut leases = self.leases.iter();
         leases.position(|held| held.holders.get(id).is_some())

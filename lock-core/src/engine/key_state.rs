@@ -1,9 +1,9 @@
-//! The value of the state machine: everything that the process knows about a key, which is the wait queue, the request to the
-//! server, the server leases, and their holders. The transitions are in `acquiring.rs`, `granting.rs`, `holding.rs` and
-//! `sharing.rs`.
+//! The value of the state machine, which is everything that the process knows about a key: the wait queue, the request to
+//! the server, the server leases, and their holders. `acquiring.rs`, `granting.rs`, `holding.rs` and `sharing.rs` have the
+//! transitions.
 //!
-//! A process may hold 100,000 keys for hours, and most of them have no waiter. So the fields that only waiters need are on the
-//! heap, for as long as there are any.
+//! A process may hold 100,000 keys for hours, and most of them have no waiter. Therefore the fields that only waiters need
+//! are on the heap, and exist only while there are waiters.
 
 use std::{collections::BTreeMap, mem};
 
@@ -24,11 +24,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct KeyState<W, L, O> {
     pub(super) kind: RequestKind,
-    /// The rights that the server gave this process.
+    /// The leases that the server granted to this process.
     pub(super) leases: Vec<ServerLease<W, L, O>>,
-    /// Allocated by [`Self::waiting_mut`], and freed after the event that leaves it empty.
+    /// Allocated by [`Self::waiting_mut`], and freed after an event that leaves it empty.
     pub(super) waiting: Option<Box<Waiting<W, O>>>,
-    /// The earliest timer hint that was set and has not fired.
+    /// The time of the timer that was armed last, unless it has fired.
     pub(super) armed: Option<Moment>,
 }
 
@@ -38,7 +38,8 @@ pub(super) struct Waiting<W, O> {
     pub(super) queue: WaitQueue<W>,
     /// The request to the server for the first waiter.
     pub(super) request: Option<AcquireRequest<O>>,
-    /// The lock was returned to the server for processes that poll, so no request is sent for waiters before this moment.
+    /// Set if the lock was returned to the server for processes that poll: no request is sent for waiters before this
+    /// moment.
     pub(super) acquires_from: Option<Moment>,
     /// The refusals for tasks that have not polled since their wait ended.
     pub(super) refused: BTreeMap<TaskId, Refusal>,
@@ -75,7 +76,7 @@ where
         }
     }
 
-    /// Makes the transition of an event, does whatever becomes due by it, and sets the timer.
+    /// Makes the transition of an event, sends or ends the request if that is due, and arms the timer.
     pub(crate) fn apply(
         &mut self,
         event: Event<'_, W, O>,
@@ -111,7 +112,7 @@ where
             Event::Poll { id, waker, reply } => {
                 polling = Some(id);
                 if let Some((owner, reply)) = reply {
-                    // The task is being polled, and needs no wake-up for the result of this reply.
+                    // The task is being polled, so it must not be woken for the result of this reply.
                     self.drop_waker(id, cx);
                     self.acquired(owner, reply, cx);
                 }
@@ -133,12 +134,12 @@ where
             Event::Close => self.close(cx),
             Event::Tick => self.progress(cx),
         }
-        // A task that has its result polls no request.
+        // A task that has its result does not poll a request.
         self.continue_request(polling.filter(|_| matches!(outcome, Outcome::Pending)), cx);
         outcome
     }
 
-    /// Returns `true` if the registry can remove it.
+    /// Returns `true` if the state is empty, so that the registry can remove it.
     pub(crate) fn is_over(&self) -> bool {
         self.leases.is_empty() && self.waiting.is_none()
     }
@@ -169,7 +170,7 @@ where
         waiting.map_or(0, |waiting| waiting.queue.length())
     }
 
-    /// Takes the wakers of all waiters, so that they poll.
+    /// Takes the wakers of all waiters, to make them poll.
     pub(crate) fn take_wakers(&mut self) -> Vec<W> {
         let waiting = self.waiting.as_mut();
         waiting.map_or_else(Vec::new, |waiting| waiting.queue.take_wakers())
@@ -186,11 +187,11 @@ where
         held.map(|held| held.valid_until)
     }
 
-    /// Returns `true` if a task that does not wait is refused without a request, because another task holds the lock alone, or
-    /// waits ahead of it. A request for which no task waits any more does not count.
+    /// Returns `true` if a task that may not wait is refused without a request, because another task holds the lock alone,
+    /// or waits ahead of it. A request for which no task waits any more does not count.
     ///
-    /// In the other modes the lock may have room for both tasks, or there may be a result for both. So while the first reply is
-    /// awaited, the task joins the queue of this process, for that reply. It has no entry in the server's queue.
+    /// If the mode is not exclusive, the lock may admit both tasks, or there may be a result for both. So until the first
+    /// reply arrives, the task waits for it in the queue of this process, without an entry in the server's queue.
     fn is_occupied(&self) -> bool {
         let is_held = self.kind.is_alone() && !self.leases.is_empty();
         if self.kind == RequestKind::Exclusive {
@@ -223,7 +224,8 @@ where
         Outcome::Pending
     }
 
-    /// Lets a task take an open share, without waiting. `None` if no share is open, or other tasks wait ahead of this one.
+    /// Lets a task join an open share without waiting. Returns `None` if no share is open, or if other tasks wait ahead of
+    /// this one.
     fn join_share(
         &mut self,
         id: TaskId,
@@ -290,7 +292,7 @@ where
 
     pub(super) fn reconnected(&mut self, since: Moment, cx: &mut Transition<'_, W, L, O>) {
         if let Some(request) = self.request_mut() {
-            // After an outage, the waiters of all processes get their messages at about the same time.
+            // After an outage, all processes reconnect at about the same time. The jitter spreads their requests.
             let spread = cx.polling_pause.saturating_mul(request.failures.min(10));
             request.reconnected(cx.now.after(cx.host.jitter(spread)));
         }
@@ -347,7 +349,7 @@ where
         self.leases.iter().flat_map(ServerLease::leases)
     }
 
-    /// Sends the request, if a task waits for its reply and nothing is in flight. Ends a request for which no task waits.
+    /// Sends the request if a task waits for its reply and nothing is in flight. Ends a request for which no task waits.
     pub(super) fn continue_request(
         &mut self,
         polling: Option<TaskId>,
@@ -380,7 +382,7 @@ where
         self.request().is_none() && self.head().is_some() && !is_in_the_way
     }
 
-    /// Returns `true` if processes that poll have had their time. For a task that does not wait, the request is sent at once.
+    /// Returns `true` if processes that poll have had enough time to take the lock, or if the next task may not wait.
     fn may_acquire(&self, now: Moment) -> bool {
         let acquires_from = self
             .waiting

@@ -11,25 +11,25 @@ use crate::{
 pub(crate) struct LocalHolder<W, L> {
     pub(crate) id: TaskId,
     pub(crate) fencing: FencingToken,
-    /// Until when the task has a share that is renewed only for other tasks.
+    /// Set for a task that has stopped renewing, when it loses a share that is renewed only for other tasks.
     pub(crate) unrenewed_until: Option<Moment>,
     pub(crate) stage: HolderStage<W, L>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum HolderStage<W, L> {
-    /// The task was woken and has not polled. It loses the grant at `until`.
+    /// The task was woken and has not polled yet. It loses the grant at `until`.
     Granted {
         until: Moment,
         waiter: Box<LocalWaiter<W>>,
     },
-    /// The task has the lease. The bounds are empty until it begins.
+    /// The task has the lease. The bounds are empty until it begins to run under the lease.
     Accepted { lease: L, bounds: HoldBounds },
 }
 
 impl<W, L> LocalHolder<W, L> {
-    /// Returns when this holder loses the lease for a reason of its own: it has not polled, its `max_hold` is over, or its
-    /// lease is not renewed.
+    /// Returns when this holder loses the lease for a reason that does not concern other holders: it has not polled, its
+    /// `max_hold` is over, or it has stopped renewing.
     pub(crate) fn ends_at(&self) -> Option<Moment> {
         match &self.stage {
             HolderStage::Granted { until, .. } => Some(*until),
@@ -48,7 +48,7 @@ impl<W, L> LocalHolder<W, L> {
         }
     }
 
-    /// Returns the reason why a holder that has accepted the lease loses it by itself.
+    /// Returns the reason why a holder that has accepted the lease has lost it, while other holders may keep it.
     pub(crate) fn ends_by(&self, now: Moment) -> LeaseLost {
         if self.bounds().held_until.is_some_and(|end| end <= now) {
             LeaseLost::MaxHold
@@ -69,12 +69,11 @@ impl<W, L> LocalHolder<W, L> {
     }
 }
 
-/// Usually a single holder. Only a share has more.
+/// The holders of one server lease. Only a share has more than one.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalHolders<W, L> {
     all: Few<TaskId, LocalHolder<W, L>>,
-    /// Never later than the earliest end of any holder. It may be the end of a holder that has left, until `update_first_end`
-    /// runs.
+    /// A lower bound of the end of any holder. Until `update_first_end` runs, it may be the end of a holder that has left.
     first_end: Option<Moment>,
 }
 
@@ -139,7 +138,8 @@ impl<W, L> LocalHolders<W, L> {
         self.first_end
     }
 
-    /// Returns the holders whose end has come. It iterates over all holders, but at most once for each end that was recorded.
+    /// Returns the holders that have ended. This iterates over all holders, but at most once for each end that was
+    /// recorded.
     pub(crate) fn ended(&mut self, now: Moment) -> Vec<TaskId> {
         if self.first_end.is_none_or(|end| now < end) {
             return Vec::new();

@@ -1,20 +1,20 @@
 //! One key inside this process, as a state machine without I/O.
 //!
-//! One [`KeyState`](key_state::KeyState) has everything that the process knows about a key: the wait queue, the request to the
-//! server, the server leases, and their holders. Its input is an event and the time. Its output is the new state and a list of
-//! [`Action`](transition::Action)s, which `driver/effects.rs` carries out after the registry's mutex is free. No waker,
-//! listener or destructor of the user runs in here.
+//! A [`KeyState`](key_state::KeyState) is everything that the process knows about a key: the wait queue, the request to the
+//! server, the server leases, and their holders. Its input is an event and the time. Its output is the new state and a list
+//! of [`Action`](transition::Action)s, which `driver/effects.rs` carries out after the registry's mutex is unlocked. No
+//! waker, listener or destructor of the user runs here.
 //!
-//! There is one state for each kind of mode in which tasks of this process acquire the key. The server arbitrates between these
-//! states as it does between processes: each state sends its own requests. Each has at most one acquire request, for the first
-//! waiter, and server leases:
+//! There is one state for each kind of request that tasks of this process make for the key. Each state sends its own
+//! requests, so the server arbitrates between these states as it does between processes. A state has at most one acquire
+//! request, for its first waiter, and server leases:
 //!
-//! - exclusive: at most one lease, and no request at the same time. The lease is passed from task to task.
-//! - shared: a lease is a share, which any number of tasks have. While a share is open, nothing is requested. A closed share
-//!   may remain for its tasks, while the next share is requested. See `sharing.rs`.
+//! - exclusive: at most one lease, and no request at the same time. The lease is handed over from task to task.
+//! - shared: each lease is a share, which any number of tasks can have. While a share is open, nothing is requested. A
+//!   closed share may remain for its tasks while the next share is requested. See `sharing.rs`.
 //! - permits: each task has a lease of its own. The request of the first waiter may be in flight at the same time.
-//! - once: like exclusive, except that the lease always returns to the server, which alone knows whether there is a result. A
-//!   result is for all waiters.
+//! - once: like exclusive, except that the lease always returns to the server, which alone knows whether there is a result.
+//!   A result answers all waiters.
 //!
 //! ```text
 //!              first waiter                 granted
@@ -23,13 +23,14 @@
 //!     └────────────────────────────┴──────────────────────┘ released or lost
 //! ```
 //!
-//! The registry removes a state that has neither a request, a lease, a waiter nor a refusal that its task has not read.
+//! The registry removes a state that has no request, no lease, no waiter, and no refusal that its task has yet to read.
 //!
-//! Every deadline is part of the state, which knows the earliest. The timer queue holds hints (time, key). A hint that fires is
-//! the event [`Event::Tick`](event::Event::Tick), which only does what is due, so a late, stale or repeated hint does no harm.
+//! All deadlines are part of the state, which knows the earliest one. The timer queue only holds hints of a time and a key.
+//! When a hint fires, the event is [`Event::Tick`](event::Event::Tick), which does only what is due, so a late, stale or
+//! repeated hint does no harm.
 //!
-//! The explorer in `model/` replaces the generic types. `W` is the waker, `L` is the lease as its observers see it, and `O` is
-//! an owner token with its bookkeeping.
+//! The types are generic, so that the explorer in `model/` can replace them. `W` is the waker, `L` is the lease as its
+//! observers see it, and `O` is an owner token with its bookkeeping.
 
 mod acquiring;
 mod batch;

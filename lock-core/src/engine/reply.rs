@@ -1,4 +1,4 @@
-//! The types of requests and replies: the options of an acquire that finds a busy lock, and outcomes.
+//! The outcomes of requests, and how an acquire may queue for a busy lock.
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
@@ -8,23 +8,22 @@ use crate::fencing::FencingBlock;
 pub(crate) enum AcquireOutcome {
     Granted(Grant),
     Busy(Busy),
-    /// The result of an earlier run, for a request to run a body once. The request has neither the lock nor an entry in the
-    /// queue.
+    /// A request to run a body once found the result of an earlier run. It has neither the lock nor an entry in the queue.
     Done(Arc<[u8]>),
-    /// The request must be undone: the key may have this owner token, which must not be used for another request. The next
-    /// request uses another one, at once.
+    /// The request must be undone: the key may have this owner token, which must not be used for another request. The lock
+    /// is requested again at once, with another token.
     Undo,
 }
 
-/// The lease that a request was given.
+/// The lease that was granted to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) tokens: FencingBlock,
     /// The number of the permit, if the lock has permits.
     pub(crate) permit: Option<u16>,
-    /// For a share: `true` if an exclusive request waits, so that no further task may be admitted.
+    /// For a share: `true` if an exclusive request waits, in which case no further task may be admitted.
     pub(crate) is_contended: bool,
-    /// For a share: `true` if others are to be granted the same phase. A renewal grants it to the next ones.
+    /// For a share: `true` if there are more waiters for the same phase. The next renewal grants it to some of them.
     pub(crate) has_more: bool,
 }
 
@@ -55,34 +54,33 @@ pub(crate) struct PushedGrant {
     pub(crate) stamp: u64,
 }
 
-/// A notice to an entry. With a server, it arrives by a message.
+/// A notice for an entry. A server sends it as a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// The lock was granted to it.
+    /// The lock was granted to the entry.
     Granted(PushedGrant),
-    /// An exclusive request waits for its share.
+    /// An exclusive request waits for the share of the entry.
     Contended,
-    /// Merely a reason to send a request to the server. The lock may have been granted, or the body that is to run once may
-    /// have run.
+    /// A reason to ask the server: the lock may have been granted, or the body that should run once may have run.
     Hint,
 }
 
 /// A position in the queue of a backend. None is known before the first check.
 pub(crate) type QueuePosition = Option<NonZeroU64>;
 
-/// Another holder has the lock.
+/// The reply to an acquire that found the lock busy.
 #[derive(Clone, Debug)]
 pub(crate) struct Busy {
     pub(crate) expiry: Expiry,
     pub(crate) position: QueuePosition,
     pub(crate) wake_up: WakeUpMode,
-    /// `true` if the entry is the first of the queue, as far as known. Any other entry gets the lock after the one before it.
+    /// `true` if the entry is the first of the queue, as far as is known.
     pub(crate) is_next: bool,
-    /// The stamp of the reply, if it had one: every earlier grant of this request has a stamp up to it, and every later grant a
-    /// larger one. Stamps come from the fencing clock, as tokens do. All holders of a shared phase have one token, and stamps of
-    /// their own.
+    /// The stamp of the reply, if it had one. Every later grant of this request has a larger stamp, and no earlier one has.
+    /// Stamps come from the fencing clock, like tokens. The holders of a shared phase have the same token, but different
+    /// stamps.
     pub(crate) stamp: Option<u64>,
-    /// The label of the holder, if the reply had it.
+    /// The label of the holder, if the reply contained it.
     pub(crate) holder: Option<Arc<str>>,
 }
 
@@ -91,11 +89,11 @@ pub(crate) struct Busy {
 pub(crate) enum Expiry {
     In(Duration),
     Never,
-    /// The reply did not include it.
+    /// The reply did not say.
     Unknown,
 }
 
-/// The way in which a waiter learns that a lock is free.
+/// Determines how a waiter learns that a lock is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUpMode {
     /// By a grant.
@@ -107,7 +105,7 @@ pub(crate) enum WakeUpMode {
 }
 
 impl Busy {
-    /// For a lock that has no queue.
+    /// Creates the reply about a lock that has no queue.
     pub(crate) fn without_queue(expiry: Expiry, wake_up: WakeUpMode) -> Self {
         Self {
             expiry,
@@ -125,10 +123,10 @@ impl Busy {
     }
 }
 
-/// The behaviour of an acquire when the lock is busy.
+/// Determines what an acquire does if the lock is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueMode {
-    /// Nothing.
+    /// Does not use the queue.
     DoNotQueue,
     /// Joins the queue, for the first time with this entry.
     JoinQueue,
@@ -136,12 +134,12 @@ pub(crate) enum QueueMode {
     CheckPosition(QueuePosition),
 }
 
-/// The server's knowledge about other processes that wait for a lock.
+/// Determines whether other processes wait for a lock, according to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contended {
-    /// In a queue: the release grants the lock to the first one.
+    /// Other processes are in the queue. A release grants the lock to the first one.
     OthersQueued,
-    /// They poll, or may do so.
+    /// Other processes poll, or may do so.
     OthersWaiting,
     NoneWaiting,
 }
@@ -149,13 +147,13 @@ pub(crate) enum Contended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
     Extended {
-        /// Empty if none were wanted, or none can be given now.
+        /// Empty if none were requested, or none are available now.
         tokens: FencingBlock,
-        /// For a share: whether an exclusive request waits, so that no further task may be admitted. For an exclusive lease, a
-        /// reply without tokens does not tell.
+        /// For a share, this says whether an exclusive request waits, in which case no further task may be admitted. For an
+        /// exclusive lease, a reply without tokens does not say.
         contended: Contended,
     },
-    /// The key is gone or another's, so the lease is lost, whatever arrives later.
+    /// The key is gone or has another holder, so the lease is lost, whatever arrives later.
     NotOurs,
 }
 
@@ -164,7 +162,7 @@ pub(crate) enum ReleaseOutcome {
     Released,
     /// The server has no memory for the result. The lock is still held.
     NotStored,
-    /// Released, but the result that was to be stored was not.
+    /// Released, but the result of the run could not be stored.
     ReleasedWithoutResult,
     NotOurs,
 }

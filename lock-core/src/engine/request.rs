@@ -1,11 +1,12 @@
 //! One owner token, and the requests to the server that carry it.
 //!
-//! A request without a reply may or may not have been granted. So it may hold the lock from before its first byte is sent until
-//! a definite reply to all its copies. During this time, giving up the request releases the key.
+//! A request without a reply may or may not have been granted the lock. So from before its first byte is sent until all its
+//! copies have a definite reply, the token may hold the lock. If the request is given up in this time, the key is released.
 //!
-//! The message that closes a share can be read before the reply that grants it. Rejected: dropping the message, since there is
-//! no share yet. The share then kept the exclusive request out. Instead, the request remembers the message (`is_contended`),
-//! and the share begins closed. A message about an older grant may close a share early, which costs one round trip.
+//! The message that closes a share can be read before the reply that grants the share. The request then remembers the
+//! message (`is_contended`), and the share is closed from the start. Rejected: ignoring a message for a share that does not
+//! exist yet, because the share would then keep the exclusive request out. A message about an older grant may close a share
+//! too early, which costs one round trip.
 
 use std::time::Duration;
 
@@ -19,17 +20,18 @@ use crate::{
     moment::Moment,
 };
 
-/// The time between two checks of an entry, plus a jitter of a twentieth. A check shows the server that the process is alive.
-/// The server skips an entry that missed two checks (`SILENT` in `queue.lua`).
+/// The time between two checks of an entry, to which a jitter of about a twentieth is added. A check shows the server that
+/// the process is alive. The server skips an entry that has missed two checks (`SILENT` in `queue.lua`).
 const BEAT: Duration = Duration::from_secs(1);
 
-/// How soon after joining the queue the entry is checked for the first time. The reply tells when the holder's lease ends.
+/// How soon after joining the queue the entry is checked for the first time. The reply says when the holder's lease ends.
 const FIRST_CHECK: Duration = Duration::from_millis(150);
 
-/// The shortest pause before the next request for a key that is about to be free.
+/// The shortest pause before the next request for a key that is about to become free.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// After this many consecutive replies that grant less than half of the ttl, the ttl is refused as too short for this server.
+/// The number of consecutive late grants after which the ttl is refused as too short for this server. A grant is late if
+/// less than half of the ttl is left when it arrives.
 pub(crate) const MOST_LATE_GRANTS: u32 = 3;
 
 #[derive(Clone, Debug)]
@@ -38,26 +40,26 @@ pub(crate) struct AcquireRequest<O> {
     /// The mode for which the owner token is used. It never changes.
     pub(crate) mode: Mode,
     pub(crate) queue_mode: QueueMode,
-    /// The longest ttl that was requested: a copy that is executed late can block others for that long.
+    /// The ttl that was requested last. It never decreases, since a copy that is executed late can block others for that
+    /// long.
     pub(crate) ttl: Duration,
-    /// The ttl of the entry in the queue, if the entry may have joined. A grant by a message has this ttl. It never changes, since
+    /// The ttl of the entry in the queue, if there may be one. A grant by a message has this ttl. It never changes, since
     /// the server finds the entry by its whole text.
     pub(crate) queued_ttl: Option<Duration>,
-    /// When the last request with the reply "wait" and a stamp was sent, or else the request that joined the queue. A grant
-    /// with a stamp larger than `known_since` is younger.
+    /// When the last request was sent that got the reply "wait" with a stamp, or else the request that joined the queue. A
+    /// grant with a stamp larger than `known_since` is younger.
     pub(crate) waits_since: Moment,
-    /// Stamps up to this one belong to grants that are over.
+    /// Stamps up to this one belong to grants that have ended.
     pub(crate) known_since: u64,
-    /// `true` if the server may have this token, as the holder or in the queue, although no reply has said so.
+    /// `true` if the server may have this token, as the holder or in the queue, even if no reply has said so.
     pub(crate) may_hold: bool,
-    /// `true` if a message said that an exclusive request waits for the share of this request. The message can be read before
-    /// the reply that grants the share.
+    /// `true` if a message said that an exclusive request waits for the share of this request.
     pub(crate) is_contended: bool,
-    /// `true` if copies of the request were sent on several connections, and some have no reply.
+    /// `true` if copies of the request were sent on several connections, and some of them have no reply.
     pub(crate) is_astray: bool,
     pub(crate) rivals: Rivals,
     pub(crate) failures: u32,
-    /// The number of consecutive replies that granted a lease of which less than half was left by then.
+    /// The number of consecutive late grants: see [`MOST_LATE_GRANTS`].
     pub(crate) late_grants: u32,
     pub(crate) last_reply: Option<Refusal>,
     pub(crate) step: RequestStep,
@@ -71,10 +73,11 @@ pub(crate) enum RequestStep {
         sent: Moment,
         ttl: Duration,
         queue_mode: QueueMode,
-        /// `may_hold` and `queue_mode` from before the request, restored if it certainly was not executed.
+        /// The values of `may_hold` and `queue_mode` before the request, which are restored if it was certainly not
+        /// executed.
         before: (bool, QueueMode),
-        /// For a body that is to run once: the last task that waited when the request was sent. A task that arrived later is
-        /// not answered by the reply, because its call may have begun after the result was forgotten.
+        /// For a body that should run once: the last task that waited when the request was sent. The reply does not answer
+        /// a task that arrived later, because its call may have begun after the result was forgotten.
         answers_up_to: Option<TaskId>,
         polled_by: Option<TaskId>,
     },
@@ -82,17 +85,17 @@ pub(crate) enum RequestStep {
     Waiting { until: Moment, wake_ups: WakeUps },
 }
 
-/// The other clients that the request has met.
+/// The other clients that the request has encountered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rivals {
     None,
-    /// It found the lock busy.
+    /// The lock was busy.
     Holder,
-    /// It was in the queue, so the release of the holder grants the lock.
+    /// The lock was busy, and the request joined the queue.
     Queue,
 }
 
-/// Events that arrived while a request was in flight. A grant takes precedence over a new connection.
+/// The event that arrived while a request was in flight, if any. A grant takes precedence over a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Meanwhile {
     #[default]
@@ -105,20 +108,20 @@ pub(crate) enum Meanwhile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUps {
     GrantsAndConnections,
-    /// The server said that it cannot serve requests now, and says so on each new connection. Such a reply may end the
-    /// connection, as that of a replica does. Waiters would then go from one connection to the next without a pause.
+    /// The server said that it cannot serve requests now, and would say so on each new connection. Such a reply may end the
+    /// connection, as that of a replica does, and waiters would then open one connection after the other without a pause.
     GrantsOnly,
 }
 
-/// The reply to a request for the key, and the state of its copies.
+/// The reply to a request for the key, and what is known about its copies.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireReply {
     pub(crate) result: Result<AcquireOutcome, Failure>,
-    /// Every copy that was sent was executed, or never will be.
+    /// `true` if no copy that was sent can be executed any more.
     pub(crate) is_settled: bool,
-    /// No copy was sent.
+    /// `true` if no copy was sent.
     pub(crate) has_not_left: bool,
-    /// Copies were sent on several connections.
+    /// `true` if copies were sent on several connections.
     pub(crate) is_astray: bool,
 }
 
@@ -147,7 +150,7 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Records a reply that grants. `is_late` says that less than half of its lease was left by then.
+    /// Records that the lock was granted, and whether less than half of the ttl was left by then.
     pub(crate) fn count_late_grants(&mut self, is_late: bool) {
         let before = if is_late { self.late_grants } else { 0 };
         self.late_grants = before.saturating_add(u32::from(is_late));
@@ -158,7 +161,7 @@ impl<O> AcquireRequest<O> {
         self.last_reply.is_some() || matches!(self.step, RequestStep::Waiting { .. })
     }
 
-    /// There is a new connection, so a request that waits is sent at `at`.
+    /// Records that there is a new connection, so that a request that is not in flight is sent at `at`.
     pub(crate) fn reconnected(&mut self, at: Moment) {
         match &mut self.step {
             RequestStep::Waiting {
@@ -182,7 +185,8 @@ impl<O> AcquireRequest<O> {
         }
     }
 
-    /// Returns whether the task has not polled the request for too long. From then on the state does not wait for that task.
+    /// Returns `true` if the task has not polled the request for too long. From then on, the state does not wait for that
+    /// task.
     pub(crate) fn stop_waiting_for_poll(&mut self, now: Moment) -> bool {
         match &mut self.step {
             RequestStep::InFlight {
@@ -200,7 +204,7 @@ impl<O> AcquireRequest<O> {
                 polled_by: Some(_),
                 ..
             } => Some(sent.after(POLL_WITHIN)),
-            // The reply arrives within the backend's time-outs.
+            // No timer is needed, since the reply arrives within the backend's time-outs.
             RequestStep::InFlight { .. } => None,
         }
     }
@@ -223,11 +227,12 @@ impl<O> AcquireRequest<O> {
     }
 }
 
-/// Returns the time until the entry is checked, which is a beat. Only the check of the first entry in the queue is sent sooner:
-/// when the holder's lease must have ended, or, if no message will arrive, after the builder's pause. So a key costs a server
-/// one check a second for each process. The first process of the queue adds one check for each ttl, or one for each pause.
+/// Returns the time until the next check of the entry, which is usually a beat. Only the first entry of the queue is
+/// checked sooner: when the holder's lease must have ended, or after the builder's polling pause if no message will arrive.
+/// So each process that waits for a key costs the server one check a second, and the first one adds a check for each ttl or
+/// each pause.
 ///
-/// `is_first` says that the reply is to the request that joined the queue.
+/// `is_first` is `true` for the reply to the request that joined the queue.
 pub(crate) fn checking_pause<W, L, O>(
     busy: &Busy,
     is_first: bool,
@@ -243,7 +248,7 @@ pub(crate) fn checking_pause<W, L, O>(
         WakeUpMode::Poll | WakeUpMode::PollWithNewToken => cx.host.jitter(cx.polling_pause),
     };
     match busy.expiry {
-        // Two milliseconds later, with jitter, since the server counts in whole milliseconds.
+        // About two milliseconds are added, since the server counts in whole milliseconds.
         Expiry::In(left) => pause
             .min(left + cx.host.jitter(Duration::from_millis(2)))
             .max(SHORTEST_PAUSE),

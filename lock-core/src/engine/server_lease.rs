@@ -1,4 +1,4 @@
-//! The right that the server gave this process, which its tasks have in turn or together.
+//! A lease that the server granted to this process, which its tasks use in turn or together.
 
 use std::time::Duration;
 
@@ -24,33 +24,34 @@ pub(crate) struct ServerLease<W, L, O> {
     pub(crate) ttl: Duration,
     pub(crate) valid_until: Moment,
     pub(crate) renewal: RenewalPlan,
-    /// Fencing tokens for the next holders: the rest of one block, and the next block, which has larger tokens only.
+    /// The fencing tokens for the next holders.
     pub(crate) tokens: FencingBlock,
+    /// The tokens to be used after `tokens`, all of which are larger.
     pub(crate) next_tokens: FencingBlock,
     /// `true` if a renewal that takes tokens is in flight, in addition to the planned ones.
     pub(crate) is_prefetching: bool,
     pub(crate) batch: Batch,
-    /// For an exclusive lease, empty only after the last holder has released and while the token for the next one is being
-    /// fetched.
+    /// The holders of an exclusive lease are empty only after the last one has released, while the token for the next one
+    /// is in flight.
     pub(crate) holders: LocalHolders<W, L>,
     /// The number of the permit, for a lease with permits.
     pub(crate) permit: Option<u16>,
     /// Set for a shared lease.
     pub(crate) share: Option<Share>,
-    /// `true` if a copy of its request may still be executed on another connection. Then it is not passed on, and its release
-    /// also removes an entry from the queue.
+    /// `true` if a copy of its request may still be executed on another connection. Such a lease is not handed over, and
+    /// its release also removes an entry from the queue.
     pub(crate) is_astray: bool,
 }
 
-/// The state of a shared lease with regard to its tasks: see `sharing.rs`.
+/// The state of a shared lease beyond that of other leases: see `sharing.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// `true` if it admits further tasks. It does not once an exclusive request waits, nor if the lease cannot serve further
-    /// tasks.
+    /// `true` if further tasks are admitted. They are not after an exclusive request has begun to wait, or if the lease
+    /// cannot serve more than its first task.
     pub(crate) is_open: bool,
-    /// Until when the share is kept if no task has it.
+    /// The end of the time for which the share is kept without a task.
     pub(crate) unused_until: Option<Moment>,
-    /// Until when the `min_hold` of one of its tasks keeps it on the server.
+    /// The end of the longest `min_hold` of its tasks, until which the server must keep the key.
     pub(crate) kept_until: Option<Moment>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// Returns `true` if less than half of its ttl is left, which is too little for a task to begin with.
+    /// Returns `true` if less than half of the ttl is left, which is too little for a task to begin with.
     pub(crate) fn is_short(&self, now: Moment) -> bool {
         self.valid_until.since(now) < self.ttl / 2
     }
@@ -73,12 +74,12 @@ impl Granted {
 pub(crate) enum RenewalPlan {
     Off,
     At(Moment),
-    /// A renewal is in flight, and not sent again before its reply. The backend bounds the time of the reply.
+    /// A renewal is in flight, and is not repeated before its reply arrives, for which the backend has a time-out.
     InFlight,
 }
 
 impl RenewalPlan {
-    /// Returns the plan for a lease that is granted now, before its first renewal is planned.
+    /// Returns the plan for a lease that is granted now, whose first renewal has not been planned yet.
     pub(crate) fn of(terms: &Terms, now: Moment) -> Self {
         match terms.renew {
             AutoRenew::On => Self::At(now),
@@ -86,8 +87,8 @@ impl RenewalPlan {
         }
     }
 
-    /// Plans the next renewal for when a third of the time left has passed, unless one is in flight. A jitter keeps the
-    /// renewals of several leases apart.
+    /// Plans the next renewal after a third of the time that is left, unless one is in flight. A jitter spreads the
+    /// renewals of different leases.
     pub(crate) fn plan_anew<W, L, O>(
         &mut self,
         ttl: Duration,
@@ -108,7 +109,7 @@ impl RenewalPlan {
         }
     }
 
-    /// Returns `true` if the renewal is to be sent now, and marks it as in flight.
+    /// Returns `true` if the renewal must be sent now, and records that it is in flight.
     pub(crate) fn begin_if_due(&mut self, now: Moment) -> bool {
         let is_due = matches!(self, Self::At(at) if *at <= now.after(BATCHED_WITHIN));
         if is_due {
@@ -117,21 +118,21 @@ impl RenewalPlan {
         is_due
     }
 
-    /// The renewal in flight has failed, or its reply is late. It is retried until the lease ends.
+    /// Records that the renewal in flight has failed, or its reply is late. It is retried until the lease ends.
     pub(crate) fn retry<W, L, O>(&mut self, retry_in: Duration, cx: &Transition<'_, W, L, O>) {
         if *self == Self::InFlight {
             *self = Self::At(cx.now.after(cx.host.jitter(retry_in)));
         }
     }
 
-    /// The renewal in flight has extended the lease.
+    /// Records that the renewal in flight has extended the lease.
     pub(crate) fn end(&mut self, now: Moment) {
         if *self == Self::InFlight {
             *self = Self::At(now);
         }
     }
 
-    /// Returns when something is due for a lease that ends at this moment, unless it is renewed.
+    /// Returns when something is due next for a lease that ends at this moment unless it is renewed.
     pub(crate) fn due(self, ends: Moment) -> Moment {
         match self {
             Self::At(at) => at.min(ends),
@@ -143,9 +144,9 @@ impl RenewalPlan {
 /// The outcome of a renewal.
 #[derive(Debug)]
 pub(crate) struct RenewalReply<'a> {
-    /// When the renewal was sent. The validity counts from then, even if the reply is late.
+    /// When the renewal was sent. The lease counts from then, even if the reply is late.
     pub(crate) sent: Moment,
-    /// The number of fencing tokens that were wanted.
+    /// The number of fencing tokens that were requested.
     pub(crate) tokens: u32,
     pub(crate) result: &'a Result<Renewed, Failure>,
     pub(crate) retry_in: Duration,
@@ -175,14 +176,15 @@ where
             batch: Batch::new(request.rivals == Rivals::Queue, cx.now),
             holders: LocalHolders::default(),
             permit: grant.permit,
-            // A copy of its request may be granted the key again after its release, so the share is closed from the start.
+            // If the request is astray, a copy of it may be granted the key again after the release, so the share is closed
+            // from the start.
             share: (terms.mode == Mode::Shared).then_some(Share {
                 is_open: terms.renew == AutoRenew::On && !is_wanted && !request.is_astray,
                 ..Share::default()
             }),
             is_astray: request.is_astray,
         };
-        // If other waiters are to be granted this phase, the renewal stays due now, because it grants the phase to the next
+        // If there are more waiters for this phase, the renewal stays due now, because it grants the phase to the next
         // ones.
         if !grant.has_more {
             held.renewal.plan_anew(held.ttl, held.valid_until, cx);
@@ -190,7 +192,7 @@ where
         held
     }
 
-    /// Returns when the lease or its first holder ends, unless a renewal arrives in time, or a moment before that.
+    /// Returns when the lease or its first holder ends unless it is renewed in time, or an earlier moment.
     pub(crate) fn ends_at(&self) -> Moment {
         let first = self.holders.first_end();
         first.map_or(self.valid_until, |end| end.min(self.valid_until))
@@ -226,15 +228,15 @@ where
         }
     }
 
-    /// Makes the renewal due now if the lease was last acquired or renewed before `since`. The server of the connection knows
-    /// any later lease.
+    /// Makes the renewal due now if the lease was last acquired or renewed before `since`. Any later lease is known to the
+    /// server of the current connection.
     pub(crate) fn renew_if_older_than(&mut self, since: Moment, now: Moment) {
         if self.valid_until < validity(since, self.ttl) {
             self.renewal.hasten(now);
         }
     }
 
-    /// Moves the end of the lease later.
+    /// Extends the lease for all holders that are still renewed.
     pub(crate) fn extend(&mut self, valid_until: Moment, cx: &mut Transition<'_, W, L, O>)
     where
         L: Clone,
@@ -258,12 +260,12 @@ where
         self.tokens.take()
     }
 
-    /// Returns `true` if at least half of its ttl is left, which a task that gets the lease may expect.
+    /// Returns `true` if at least half of the ttl is left, as a task that gets the lease may expect.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         self.valid_until.since(now) >= self.ttl / 2
     }
 
-    /// Returns `true` if it may be passed to a task with these terms, regardless of other processes that wait.
+    /// Returns `true` if the lease may be handed over to a task with these terms, as far as other processes do not matter.
     pub(crate) fn suits(&self, terms: &Terms, cx: &Transition<'_, W, L, O>) -> bool {
         terms.ttl == self.ttl
             && terms.renew == AutoRenew::On
@@ -281,7 +283,7 @@ where
             && self.is_fresh(now)
     }
 
-    /// Gives the share to a task.
+    /// Adds a task to the share.
     pub(crate) fn join(
         &mut self,
         id: TaskId,
@@ -306,7 +308,7 @@ where
         Some(lease)
     }
 
-    /// Makes the lease that its observers see, for a task.
+    /// Creates the lease of a task, as its observers will see it.
     pub(crate) fn make_lease(
         &self,
         id: TaskId,
@@ -339,8 +341,8 @@ where
     }
 }
 
-/// Returns until when a lease that was requested at `sent` is certain: for the ttl minus 1 % and 2 ms, because the server's
-/// clock may run faster than ours, and its timer may be early.
+/// Returns the end of a lease that was requested at `sent`, as far as it is certain: the ttl minus 1 % and 2 ms, because
+/// the server's clock may run faster than ours, and its timer may be early.
 pub(crate) fn validity(sent: Moment, ttl: Duration) -> Moment {
     sent.after(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)))
 }
@@ -350,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_allowance_for_drift_never_goes_below_the_moment_of_sending() {
+    fn the_allowance_for_drift_never_ends_a_lease_before_it_was_requested() {
         let sent = Moment::from_nanos(1_000_000_000);
         assert_eq!(validity(sent, Duration::ZERO), sent);
         let valid = validity(sent, Duration::from_secs(10)).since(sent);

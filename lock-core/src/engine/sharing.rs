@@ -1,12 +1,12 @@
-//! A share: a server lease that serves all tasks of this process, and is kept for later ones.
+//! The transitions of a share, which is a server lease that serves all tasks of this process, and is kept for later ones.
 //!
-//! A task that arrives while a share is open gets it without a message. The first exclusive request that waits for the key
-//! closes the share: a message, a grant or a renewal reports that request. A closed share ends with its last task. Tasks that
-//! arrive later ask for another share, which queues. So an exclusive request waits for the bodies that were admitted before it,
-//! and for the message to the process. If the message is lost, it waits for a renewal instead.
+//! A task that arrives while a share is open joins it without a message. The share closes as soon as an exclusive request
+//! waits for the key, which a message, a grant or a renewal reports. A closed share ends with its last task. Tasks that
+//! arrive later request another share, which queues on the server. So an exclusive request waits for the bodies that were
+//! admitted before it, and for the message to this process, or for the next renewal if the message is lost.
 //!
-//! Clients that do not queue, which are other libraries and users without scripts, cannot report that they wait. They get no
-//! turn while readers overlap.
+//! Clients that do not queue (other libraries, or users without scripts) cannot report that they wait. They get no turn
+//! while readers overlap.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
     options::AutoRenew,
 };
 
-/// For how long a share without a task is kept, at most a third of its ttl.
+/// How long a share is kept without a task, though never longer than a third of its ttl.
 pub(crate) const KEPT: Duration = Duration::from_secs(1);
 
 impl<W, L, O> KeyState<W, L, O>
@@ -45,7 +45,7 @@ where
         }
     }
 
-    /// Gives a new share to all waiters that may have it together with the first one, whether or not the share stays open.
+    /// Grants a new share to all waiters that may have it together with the first one, even if the share is already closed.
     pub(super) fn admit_all(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
         let held = &self.leases[at];
         if held.renewal == RenewalPlan::Off {
@@ -59,12 +59,12 @@ where
         }
     }
 
-    /// Gives open shares to waiters.
+    /// Grants open shares to waiters.
     pub(super) fn admit_waiters(&mut self, cx: &mut Transition<'_, W, L, O>) {
         if self.kind != RequestKind::Shared {
             return;
         }
-        // Bounded by the number of waiters, because each round removes one.
+        // Bounded by the number of waiters, because each iteration removes one.
         while let Some((id, head)) = self.head()
             && let terms = head.terms
             && let Some(at) = self.open_share(&terms, cx)
@@ -79,7 +79,7 @@ where
         leases.position(|held| held.admits(terms, cx.now))
     }
 
-    /// Releases the shares that have been kept without a task for long enough.
+    /// Closes the shares that have been kept without a task for long enough, which releases them.
     pub(super) fn release_unused(&mut self, cx: &mut Transition<'_, W, L, O>) {
         // From the last to the first, since a released lease is removed.
         for at in (0..self.leases.len()).rev() {
@@ -91,8 +91,8 @@ where
         }
     }
 
-    /// Keeps a share that its task has left: with the tasks that still have it, or for a while if it is open and no task has
-    /// it.
+    /// Decides what happens to a share after a task has left it. It stays with the tasks that still have it. If there are
+    /// none, an open share is kept for a while, and a closed one returns to the server.
     pub(super) fn keep_share(
         &mut self,
         at: usize,
@@ -114,7 +114,7 @@ where
         self.return_to_server(at, None)
     }
 
-    /// Closes a share, so that it admits no further task. If no task has it, it returns to the server.
+    /// Closes a share, which then admits no further task. If no task has it, it returns to the server.
     pub(super) fn close_share(&mut self, at: usize, cx: &mut Transition<'_, W, L, O>) {
         let held = &mut self.leases[at];
         let Some(share) = &mut held.share else {

@@ -1,4 +1,4 @@
-//! The terms of a call: its options, checked and with the manager's defaults filled in.
+//! The terms of a call, which are its options after they were checked and completed with the manager's defaults.
 
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ pub(crate) struct Terms {
 
 /// The bounds that `max_hold` and `min_hold` set, counted from when a task began to run under its lease.
 ///
-/// `min_hold` does not outlive a lease that was lost: a key that is gone by the time of the release is not set again, since an
-/// operator may have freed it, or another process may have had it. Rejected: a longer expiry from the beginning, which would
-/// block others after a crash.
+/// `min_hold` has no effect after the lease was lost: if the key is gone by the time of the release, it is not set again,
+/// since an operator may have freed it, or another process may have had it. Rejected: a longer expiry from the start, which
+/// would block others after a crash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HoldBounds {
-    /// When the task loses the lease.
+    /// The moment at which the task loses the lease.
     pub(crate) held_until: Option<Moment>,
-    /// Until when the key is kept, even if the task releases it before.
+    /// The moment until which the key is kept, even if the task releases it sooner.
     pub(crate) kept_until: Option<Moment>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Defaults {
     pub(crate) release: ReleaseMode,
     /// The longest ttl, and the longest `min_hold`, that this manager allows.
     pub(crate) max_ttl: Option<Duration>,
-    /// The reason why its locks are exclusive only, if they are.
+    /// Set if the backend supports only exclusive locks: the reason, for the error message.
     pub(crate) only_exclusive: Option<&'static str>,
 }
 
@@ -72,8 +72,7 @@ impl Defaults {
         Ok(self)
     }
 
-    /// Checks a time during which a server must remember the lock: a ttl, or a `min_hold`, which may last longer than the
-    /// lease.
+    /// Checks a time for which a server must remember the lock: a ttl, or a `min_hold`, which may be longer than the ttl.
     fn check_most(&self, option: &str, value: Duration) -> Result<(), LockError> {
         match self.max_ttl {
             Some(most) if value > most => Err(LockError::invalid(format!(
@@ -130,7 +129,7 @@ impl Terms {
         if let Some(min_hold) = self.min_hold {
             check_range("min_hold", min_hold)?;
         }
-        // The attribute reports the same for literals.
+        // The attribute reports the same mistakes at compile time if the values are literals.
         match (self.min_hold, self.max_hold) {
             (Some(min), Some(max)) if min > max => Err(LockError::invalid(format!(
                 "min_hold ({min:?}) is longer than max_hold ({max:?}): swap them, or leave one out"
@@ -147,7 +146,7 @@ impl Terms {
     }
 }
 
-/// Returns until when a task waits that begins now.
+/// Returns the end of a wait that begins now, or `None` if it has no fixed end.
 pub(crate) fn deadline(wait: Wait, now: Moment) -> Option<Moment> {
     match wait {
         Wait::For(wait) => Some(now.after(wait)),
@@ -288,7 +287,7 @@ mod tests {
 
     /// `tests/ui` has the same text for literals in the attribute.
     #[test]
-    fn a_bound_that_a_lease_without_renewal_never_reaches_is_refused() {
+    fn a_max_hold_that_a_lease_without_renewal_never_reaches_is_refused() {
         let options = LockOptions::new(Duration::from_secs(10)).without_renewal();
         let bounded = |secs| options.clone().max_hold(Duration::from_secs(secs));
         assert_eq!(
@@ -296,7 +295,7 @@ mod tests {
             "renewal is off, so the lease ends at its ttl (10s) and never reaches max_hold (60s): leave max_hold out, or choose a \
              longer ttl"
         );
-        terms(&bounded(10)).expect("both end the lease");
+        terms(&bounded(10)).expect("max_hold may equal the ttl");
         let of_the_manager = LockOptions::default().without_renewal();
         let reason = reason(terms(&of_the_manager.max_hold(Duration::from_secs(11))));
         assert!(reason.contains("its ttl (10s)"), "{reason}");
@@ -332,7 +331,8 @@ mod tests {
         let refused = |options: &LockOptions| reason(Terms::new(options, defaults));
         assert!(refused(&LockOptions::new(long)).starts_with("ttl is"));
         assert!(refused(&LockOptions::default().min_hold(long)).starts_with("min_hold is"));
-        Terms::new(&LockOptions::default().max_hold(long), defaults).expect("renewed on the way");
+        Terms::new(&LockOptions::default().max_hold(long), defaults)
+            .expect("max_hold is not bounded");
         let own = Defaults {
             ttl: long,
             ..defaults

@@ -1,4 +1,4 @@
-//! The input and the output of a transition of the state machine.
+//! The context of a transition of the state machine, and the actions that it results in.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,33 +18,37 @@ pub(crate) const POLL_WITHIN: Duration = Duration::from_secs(1);
 /// Renewals that become due within this time are sent together.
 pub(crate) const BATCHED_WITHIN: Duration = Duration::from_millis(20);
 
-/// The number of fencing tokens that are prefetched at a time. Unused tokens are lost, and a server has 2,048 a millisecond for
-/// all of its locks.
+/// The number of fencing tokens that are prefetched at a time. Unused tokens are lost, and a server has only 2,048 for each
+/// millisecond and all of its locks.
 pub(crate) const BLOCK: u32 = 64;
 
-/// Like [`BLOCK`], while no other process wants the key. Another process is then noticed after at most this many hand-overs.
+/// The number of tokens that are prefetched while no other process wants the key. The next prefetch, after at most this
+/// many hand-overs, notices if another process has begun to wait.
 pub(crate) const BLOCK_ALONE: u32 = 256;
 
-/// The id of a task that waits for a key, or holds it. The number grows, so it also orders the waiters.
+/// The id of a task that waits for a key, or holds it. Ids grow with the time of arrival, so they also order the waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskId(pub(crate) u64);
 
-/// With this bound, a process with more waiters than another process has at most two turns to one.
+/// The number of hand-overs if others are in the queue. With one, a process with many waiters gets at most two turns for
+/// each turn of a process with a single waiter.
 const BEFORE_QUEUE: u32 = 1;
 
-/// A client that polls arrives late, whatever the length of a batch.
+/// The number of hand-overs if others poll. A poll comes long after the lock is free in any case, so fewer would help
+/// little.
 const BEFORE_POLLS: u32 = 64;
 
-/// Bounds on how much one manager holds in memory, see the setters of the builder, and on how long it keeps a lock from others.
+/// Bounds on how much memory one manager uses, which the builder sets, and on how long it keeps a lock from other
+/// processes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) held: usize,
     pub(crate) waiting: usize,
-    /// How often a lock is passed on inside the process while others are in the server's queue.
+    /// How often a lock is handed over within the process while others are in the server's queue.
     pub(crate) handoffs_before_queue: u32,
-    /// How often it is passed on if there is no queue.
+    /// How often a lock is handed over while others may poll.
     pub(crate) handoffs_before_polls: u32,
-    /// `true` if a renewal takes fencing tokens for hand-overs. Otherwise a lease has only those of its acquire.
+    /// `true` if a renewal can take fencing tokens for hand-overs. Otherwise a lease has only those of its acquire.
     pub(crate) prefetches: bool,
 }
 
@@ -60,7 +64,7 @@ impl Default for Limits {
     }
 }
 
-/// One transition: its input apart from the state, and its actions.
+/// The context of one transition: its input apart from the state and the event, and the actions that it collects.
 pub(crate) struct Transition<'a, W, L, O> {
     pub(crate) now: Moment,
     pub(crate) limits: Limits,
@@ -69,7 +73,7 @@ pub(crate) struct Transition<'a, W, L, O> {
     pub(crate) actions: Vec<Action<W, L, O>>,
 }
 
-/// The lease of a task that takes it now.
+/// The facts from which the driver creates the lease of a task that accepts its grant.
 #[derive(Debug)]
 pub(crate) struct NewLease<'a, O> {
     pub(crate) id: TaskId,
@@ -82,56 +86,56 @@ pub(crate) struct NewLease<'a, O> {
     pub(crate) acquired_at: Moment,
 }
 
-/// The services that the state machine needs from its surroundings. Called with the mutex of the key locked.
+/// The services that the state machine needs from the driver. They are called while the mutex of the key is locked.
 pub(crate) trait Host<W, L, O> {
-    /// Makes a random owner token for this mode.
+    /// Creates a random owner token for this mode.
     fn new_owner(&self, mode: Mode) -> O;
 
-    /// Makes the lease that its observers see, for a task that takes it now.
+    /// Creates the lease of a task that accepts its grant, as its observers will see it.
     fn new_lease(&self, new: NewLease<'_, O>) -> L;
 
-    /// Returns the largest fencing token that this process knows of the clock from which this owner's tokens come.
+    /// Returns the largest known fencing token of the clock from which this owner's tokens come.
     fn known_fencing(&self, owner: &O) -> u64;
 
-    /// Returns a random time, between half of the span and one and a half of it.
+    /// Returns a random time between half of the span and one and a half times the span.
     fn jitter(&self, span: Duration) -> Duration;
 }
 
-/// The things that the registry does after the mutex is free, in the order of the list.
+/// An action that the driver carries out after the mutex is unlocked, in the order of the list.
 #[derive(Clone, Debug)]
 pub(crate) enum Action<W, L, O> {
     Wake(W),
-    /// A waker that is no longer needed: dropping it runs code of the user's executor.
+    /// Drops a waker that is no longer needed, which runs code of the user's executor.
     Drop(W),
     Acquire(AcquireAction<O>),
-    /// The task that polls the request has not polled it for too long, so the manager's executor continues with it.
+    /// Hands the request to the manager's executor, because its task has not polled it for too long.
     FinishRequest,
     Renew {
         owner: O,
         ttl: Duration,
         valid_until: Moment,
-        /// The number of fencing tokens that are wanted. If there are any, the renewal is sent at once, and its reply says
-        /// whether other processes wait.
+        /// The number of fencing tokens to take. If it is not zero, the renewal is sent at once, and its reply says whether
+        /// other processes wait.
         tokens: u32,
     },
     Release(ReleaseAction<O>),
-    /// Observers of this lease see that it lasts longer.
+    /// Shows the observers of this lease that it lasts longer.
     Extend {
         lease: L,
         valid_until: Moment,
     },
-    /// Observers of this lease see that it has ended.
+    /// Shows the observers of this lease that it has ended.
     End {
         lease: L,
         reason: LeaseLost,
     },
-    /// The lock passed from task to task within this process.
+    /// Reports that the lock was handed over from task to task within this process.
     HandedOnLocally,
-    /// The lock passed from another process to this one.
+    /// Reports that the lock was handed over from another process to this one.
     HandedOnRemotely,
-    /// The largest fencing token that this process knows of the owner's clock is at least this one.
+    /// Records that the owner's fencing clock has reached this token.
     Learn(O, FencingToken),
-    /// A timer hint.
+    /// Sets the timer of the key.
     Arm(Moment),
 }
 
@@ -149,14 +153,14 @@ pub(crate) struct AcquireAction<O> {
     pub(crate) polled_by: Option<TaskId>,
 }
 
-/// Gives back a server lease, or whatever a request may have acquired.
+/// The release of a server lease, or of whatever a request may have acquired.
 #[derive(Clone, Debug)]
 pub(crate) struct ReleaseAction<O> {
     pub(crate) owner: O,
     pub(crate) ttl: Duration,
-    /// Until when the lease is certain to be ours. For a key that was never granted, the time of this action.
+    /// The moment until which the lease is certain to be ours. If the key was never granted, it is the time of this action.
     pub(crate) valid_until: Moment,
-    /// Until when `min_hold` keeps the key.
+    /// The moment until which `min_hold` keeps the key.
     pub(crate) kept_until: Option<Moment>,
     /// `true` if an entry may be in the server's queue.
     pub(crate) is_queued: bool,
@@ -166,15 +170,15 @@ pub(crate) struct ReleaseAction<O> {
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
     Busy {
-        /// When the lock ends, unless it is renewed or released; `None` if it has no expiry.
+        /// The moment at which the lock ends unless it is renewed or released; `None` if it has no expiry.
         until: Option<Moment>,
-        /// The label of a holder of another process, if known.
+        /// The label of a holder in another process, if it is known.
         holder: Option<Arc<str>>,
     },
     Failed(Failure),
-    /// The result of the body that the task was to run once, which has already run.
+    /// The body that should run once has already run. This is its result.
     Done(Arc<[u8]>),
-    /// The last replies that granted the lock took more than half of the ttl.
+    /// The last replies that granted the lock took longer than half of the ttl.
     TooSlow {
         took: Duration,
         ttl: Duration,
@@ -182,18 +186,18 @@ pub(crate) enum Refusal {
     Closed,
 }
 
-/// The error of a manager that has been shut down.
+/// Returns the error of a manager that has been shut down.
 pub(crate) fn shut_down() -> LockError {
     LockError::unavailable("this lock manager has been shut down")
 }
 
-/// The failure of a request that wanted no result but got one.
+/// Returns the error of a request that was answered with the result of a run, although it did not ask for one.
 pub(crate) fn unasked_result() -> LockError {
     LockError::unavailable("the backend replied with the result of a run, which was not asked for")
 }
 
 impl Refusal {
-    /// The lock is busy until then, as far as this process knows.
+    /// Returns the refusal of a lock that is busy until this moment, as far as the process knows.
     pub(crate) fn busy_until(until: Moment) -> Self {
         Self::Busy {
             until: Some(until),
@@ -201,11 +205,11 @@ impl Refusal {
         }
     }
 
-    /// `busy` is the knowledge of the process about the busy lock.
+    /// Converts the refusal to an error. `busy` contains what the process knows about the holder.
     pub(crate) fn into_error(self, key: &LockKey, now: Moment, mut busy: KnownHolder) -> LockError {
         match self {
             Self::Busy { until, holder } => {
-                // The knowledge about a holder in this process is newer than the reply of the server.
+                // A holder in this process is known for certain, while the server's reply may be out of date.
                 let held_by = busy.held_by.take();
                 busy.held_by = held_by.or_else(|| holder.map(HeldBy::OtherProcess));
                 LockError::busy(key, until.map(|until| until.since(now)), busy)

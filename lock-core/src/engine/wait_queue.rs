@@ -1,4 +1,4 @@
-//! The tasks of this process that wait for one key, first come, first served.
+//! The tasks of this process that wait for one key, in the order in which they arrived.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,21 @@ use crate::{
 pub(crate) struct LocalWaiter<W> {
     pub(crate) terms: Terms,
     pub(crate) deadline: Option<Moment>,
-    /// `None` after it was woken.
+    /// `None` after the task was woken.
     pub(crate) waker: Option<W>,
 }
 
-/// Removing a waiter from any position costs the logarithm of their number. The waiters are boxed, because a node of the map
-/// has room for eleven of them.
+/// The wait queue of one key. The cost of removing a waiter from any position grows with the logarithm of their number. The
+/// waiters are boxed, because a node of the map has space for eleven of them.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue<W> {
     pub(crate) awake: Few<TaskId, Box<LocalWaiter<W>>>,
-    /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them, and
-    /// nothing is requested from the server for them.
+    /// The waiters that were woken and have not polled since. They keep their position, but nothing is granted to them or
+    /// requested for them.
     pub(crate) asleep: Few<TaskId, Box<LocalWaiter<W>>>,
     deadlines: Few<(Moment, TaskId), ()>,
-    /// The waiters that end with the next reply of the server, because their deadline has passed, or they do not wait.
+    /// The waiters that leave with the next reply of the server, because their deadline has passed, or because they may not
+    /// wait.
     pub(crate) impatient: BTreeSet<TaskId>,
 }
 
@@ -85,14 +86,14 @@ impl<W> WaitQueue<W> {
         self.awake.len() + self.asleep.len()
     }
 
-    /// Records that the task polled.
+    /// Records that the task has polled.
     pub(crate) fn mark_awake(&mut self, id: TaskId) {
         if let Some(waiter) = self.asleep.remove(&id) {
             self.awake.insert(id, waiter);
         }
     }
 
-    /// Marks all waiters as asleep, so that nothing is granted to a waiter before it polls. Returns the wakers of all.
+    /// Marks all waiters as asleep, so that nothing is granted to a waiter before it polls. Returns all their wakers.
     pub(crate) fn put_all_to_sleep(&mut self) -> Vec<W> {
         self.asleep.append(&mut self.awake);
         self.take_wakers()
@@ -107,7 +108,7 @@ impl<W> WaitQueue<W> {
         self.deadlines.first().map(|((deadline, _), ())| *deadline)
     }
 
-    /// Takes a deadline that has passed, and makes its waiter impatient.
+    /// Removes a deadline that has passed, and makes its waiter impatient.
     pub(crate) fn pass_deadline(&mut self, now: Moment) -> Option<TaskId> {
         let ((deadline, id), ()) = self.deadlines.first()?;
         let (deadline, id) = (*deadline, *id);
@@ -119,7 +120,7 @@ impl<W> WaitQueue<W> {
         Some(id)
     }
 
-    /// Removes the waiters that end with the reply of the server.
+    /// Removes the impatient waiters that `which` selects.
     pub(crate) fn remove_impatient(
         &mut self,
         which: impl Fn(&LocalWaiter<W>) -> bool,
@@ -138,7 +139,7 @@ impl<W> WaitQueue<W> {
         self.remove_all(&ids)
     }
 
-    /// Removes the waiters up to this one.
+    /// Removes the waiters that arrived no later than this one.
     pub(crate) fn remove_up_to(
         &mut self,
         last: Option<TaskId>,
@@ -148,7 +149,7 @@ impl<W> WaitQueue<W> {
         self.remove_all(&ids)
     }
 
-    /// Returns the waiters that poll when they are woken, in their order.
+    /// Returns the waiters that are awake, in order of arrival.
     pub(crate) fn those_awake(&self, which: impl Fn(&LocalWaiter<W>) -> bool) -> Vec<TaskId> {
         let chosen = self.awake.iter().filter(|(_, waiter)| which(waiter));
         chosen.map(|(id, _)| *id).collect()

@@ -1,4 +1,4 @@
-//! The canonical text of a state: states that differ only in the time and in the names have the same text.
+//! The canonical text of a state, which is the same for states that differ only in the time and in names.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -17,7 +17,7 @@ use crate::{
     moment::Moment,
 };
 
-/// Replaces names by their rank.
+/// Replaces owner tokens, fencing tokens and task ids by their ranks.
 struct Names {
     owners: BTreeSet<u64>,
     tokens: BTreeSet<u64>,
@@ -30,7 +30,7 @@ impl Names {
         self.owners.range(..owner).count()
     }
 
-    /// Stamps are tokens, too. A gap between two of them counts as at most two.
+    /// Returns the rank of a fencing token or a stamp. A gap between two of them counts as at most two.
     fn token(&self, token: u64) -> u64 {
         rank(&self.tokens, token)
     }
@@ -45,14 +45,14 @@ impl Names {
         self.tasks.range(..id).count()
     }
 
-    /// Milliseconds from now. All moments that are more than a ttl in the past are equal.
+    /// Returns the milliseconds until this moment. All moments that are more than a ttl in the past are equal.
     fn at(&self, moment: Moment) -> i64 {
         let ahead = i64::try_from(moment.since(self.now).as_millis());
         let past = i64::try_from(self.now.since(moment).as_millis());
         (ahead.unwrap_or(i64::MAX) - past.unwrap_or(i64::MAX)).max(-2000)
     }
 
-    /// Milliseconds from now. All moments that are due are equal.
+    /// Returns the milliseconds until this moment. All moments that are due are equal.
     fn due(&self, moment: Moment) -> i64 {
         self.at(moment).max(0)
     }
@@ -84,7 +84,7 @@ pub(super) fn first_of(block: FencingBlock) -> u64 {
     u64::from(block.last()) + 1 - u64::from(block.left())
 }
 
-/// The fate of a request that is in flight.
+/// What will happen to a request in flight.
 #[derive(Debug)]
 enum Course {
     Awaited,

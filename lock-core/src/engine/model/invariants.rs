@@ -1,4 +1,4 @@
-//! The invariants, which must hold in every state.
+//! The invariants that must hold in every state.
 
 use crate::{
     backend::memory::lock_table::EntryHolder,
@@ -47,7 +47,7 @@ impl World {
         let has_result = self.server.table.result.is_some();
         must(
             !has_result || inside == 0,
-            "a body that runs although there is a result",
+            "a body runs although there is a result",
         )?;
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding {
@@ -64,17 +64,17 @@ impl World {
             };
             must(
                 self.server.held(*owner).is_some_and(is_known),
-                "a lease that the server does not know, with another permit, or with an older token",
+                "a lease that the server does not know, or knows with another permit or an older token",
             )
         })?;
-        // The state knows each lease that a task holds, and plans for it, unless the lease has ended.
+        // The state must know each lease that a task holds, unless the lease has ended.
         self.tasks.iter().filter(holds).try_for_each(|task| {
             let Task::Holding { id, .. } = task else {
                 return Ok(());
             };
             must(
                 self.has_taken(TaskId(*id)),
-                "a holder for which nothing is planned",
+                "the state does not know a holder",
             )
         })
     }
@@ -90,7 +90,7 @@ impl World {
             return Ok(());
         };
         let is_armed = self.timer.is_some_and(|timer| timer <= due);
-        must(is_armed, "something is due, and no timer is set")
+        must(is_armed, "no timer is set although something will be due")
     }
 
     fn is_alive(&self, one: TaskId) -> bool {
@@ -110,9 +110,9 @@ impl World {
             return Ok(());
         };
         for (id, waiter) in waiting.queue.iter() {
-            must(self.is_alive(id), "a waiter that is gone")?;
+            must(self.is_alive(id), "a waiter whose task is gone")?;
             let can_be_woken = waiter.waker.is_some() || self.is_going_to_poll(id);
-            must(can_be_woken, "a waiter without a waker")?;
+            must(can_be_woken, "a waiter that nothing can wake")?;
         }
         for (id, _) in waiting.queue.asleep.iter() {
             must(
@@ -129,7 +129,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns `true` if a request of this kind is in flight, or its reply.
+    /// Returns `true` if a request of this kind or its reply is in flight.
     fn is_in_flight(
         &self,
         owner: u64,
@@ -169,11 +169,11 @@ impl World {
                 );
                 must(
                     is_in_flight || has_arrived,
-                    "a request that is not in flight",
+                    "a request counts as in flight, but is not",
                 )
             }
             RequestStep::Waiting { .. } => {
-                must(self.key.head().is_some(), "a request for no waiter")
+                must(self.key.head().is_some(), "a request without a waiter")
             }
         }
     }
@@ -208,25 +208,28 @@ impl World {
             Mode::Shared => (holders > 0) != is_kept,
             Mode::Permits(_) | Mode::Once => holders == 1,
         };
-        must(is_used, "a lease of no task, or of two")?;
+        must(is_used, "a lease without a task, or with too many")?;
         must(
             !held.is_prefetching || is_fetching,
-            "a prefetch that is not in flight",
+            "a prefetch counts as in flight, but is not",
         )?;
         let is_planned = held.renewal != RenewalPlan::InFlight || is_renewing;
-        must(is_planned, "a renewal that is not in flight")?;
+        must(is_planned, "a renewal counts as in flight, but is not")?;
         let is_open = held.share.is_some_and(|share| share.is_open);
         must(
             !is_open || self.is_notified_or_free(held.owner),
-            "a share that is withheld from an exclusive request",
+            "an open share keeps out an exclusive request",
         )?;
-        held.holders
-            .iter()
-            .try_for_each(|holder| must(self.is_alive(holder.id), "held for a task that is gone"))
+        held.holders.iter().try_for_each(|holder| {
+            must(
+                self.is_alive(holder.id),
+                "a lease is held for a task that is gone",
+            )
+        })
     }
 
-    /// Returns `true` if no exclusive request waits, or a message about it is in flight to this share. If the message was lost,
-    /// the next renewal reports the request.
+    /// Returns `true` if no exclusive request waits, or if a message about it is in flight to this share. If messages were
+    /// lost, the next renewal reports the request.
     fn is_notified_or_free(&self, owner: u64) -> bool {
         let is_message = |reply: &Reply| matches!(reply, Reply::Contended(one) if *one == owner);
         !self.server.is_contended()

@@ -1,11 +1,11 @@
-//! Explores every state that two tasks of this process, one other process and the timer can bring a key into.
+//! The exploration of every state that a key can reach with two tasks of this process, one other process and the timer.
 //!
-//! The transition function is the shipped one, and so is the table of the server, which is that of the locks in memory. Its
-//! replies are changed to those of a script, which contain less. Requests and replies travel in order on one connection. Time
-//! advances to the next moment at which something is due, on a grid of half a second, so each timer is late by up to that. The
-//! registry is part of the model: it removes a state that is over together with its timer, and begins with a fresh state.
+//! The transition function is the real one, and so is the server's table, which is that of locks in memory. Its replies are
+//! reduced to those of a script, which contain less. Requests and replies travel in order on one connection. Time advances
+//! to the next moment at which something is due, rounded up to half a second, so each timer is late by up to that. The
+//! model also does the registry's work: it removes an empty state together with its timer, and begins with a new one.
 //!
-//! The following can go wrong, each a bounded number of times in a scenario:
+//! The following can go wrong, each for a bounded number of times in a scenario:
 //!
 //! - The connection breaks. A request in flight is then executed before the break, later, or never, and its reply is lost.
 //! - A request times out while the connection continues. The request is executed in its order, and its reply is dropped.
@@ -13,16 +13,17 @@
 //! - A message is lost, or arrives twice.
 //! - The process stops for longer than a ttl, another key of a lease is lost, or the manager shuts down.
 //!
-//! Left to the random operations in memory, the explorer of the scripts, the simulation or the tests with threads:
+//! The following is left to the random operations in memory, the explorer of the scripts, the simulation and the tests with
+//! threads:
 //!
 //! - More than two tasks, a third process, and several servers that vote.
 //! - More than one fault of two kinds at a time, and replies in parts.
 //! - `max_hold` and `min_hold`.
 //! - A share that other tasks of the process leave while it is granted to a third one.
-//! - Evicted companions, and a server that loses its data or whose clock is set.
+//! - Evicted companions, and a server that loses its data, or whose clock is set.
 //!
-//! The tests are ignored in a build with debug assertions, where they take many minutes. `EXPLORE=large` adds the scenarios with
-//! millions of states.
+//! The tests are ignored in a build with debug assertions, where they take many minutes. `EXPLORE=large` adds the scenarios
+//! with millions of states.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -39,7 +40,7 @@ mod invariants;
 mod server;
 mod world;
 
-/// The FNV-1a hash, of 128 bits, of the text of a state. The texts themselves are not stored, because there are millions of
+/// The 128-bit FNV-1a hash of the text of a state. The texts themselves are not stored, because there are millions of
 /// states.
 struct Fingerprint(u128);
 
@@ -59,29 +60,28 @@ fn hash(world: &World) -> u128 {
     fingerprint.0
 }
 
-/// Visits every reachable state, and returns the number of states. Panics with the path to the first state that breaks an
-/// invariant.
+/// Visits every reachable state, and returns their number. If a state breaks an invariant, panics with the path to it.
 fn explore(scenario: Scenario, most: usize) -> usize {
     let start = World::start(scenario);
     let mut seen = HashSet::from([hash(&start)]);
     let mut open = VecDeque::from([(start, None)]);
-    // Each state, with the index of the state from which it was reached.
+    // Each state has the index of the state from which it was reached.
     let mut history: Vec<(World, Option<usize>)> = Vec::new();
     while let Some((world, from)) = open.pop_front() {
         let index = history.len();
         history.push((world, from));
         let mut reached = Vec::new();
         if let Err(broken) = history[index].0.next(&mut reached) {
-            let mut way = vec![index];
-            while let Some(before) = history[way[way.len() - 1]].1 {
-                way.push(before);
+            let mut path = vec![index];
+            while let Some(before) = history[path[path.len() - 1]].1 {
+                path.push(before);
             }
-            let way: Vec<_> = way
+            let path: Vec<_> = path
                 .iter()
                 .rev()
                 .map(|at| format!("{:?}", history[*at].0))
                 .collect();
-            panic!("{broken}, after\n\n{}", way.join("\n\n"));
+            panic!("{broken}, after\n\n{}", path.join("\n\n"));
         }
         for next in reached {
             if seen.insert(hash(&next)) {
@@ -93,7 +93,7 @@ fn explore(scenario: Scenario, most: usize) -> usize {
     seen.len()
 }
 
-// Several tests, so that they run in parallel.
+// The scenarios are divided among several tests, which run in parallel.
 
 #[test]
 #[cfg_attr(
@@ -174,7 +174,7 @@ fn every_state_of_two_tasks_and_another_process_keeps_the_invariants() {
         moments: Some(3),
         ..once()
     };
-    // Each hand-over waits for the reply that tells whether other processes wait.
+    // Each hand-over waits for the reply that says whether other processes wait.
     let without_batches = Scenario {
         handoffs: 0,
         ..beside_another
@@ -300,7 +300,7 @@ fn every_state_of_two_tasks_with_two_permits_keeps_the_invariants() {
     explore_permits(2);
 }
 
-/// The other process runs the body, too, and always succeeds.
+/// The other process also runs the body, and always succeeds.
 #[test]
 #[cfg_attr(
     debug_assertions,
@@ -387,7 +387,7 @@ fn explore_permits(permits: u16) {
 }
 
 impl Scenario {
-    /// Returns the scenario itself, and with one fault of each kind that leaves the connection open.
+    /// Returns the scenario itself, and one more for each kind of fault that leaves the connection open.
     fn with_each_fault(self) -> [Self; 4] {
         [
             self,
@@ -423,7 +423,7 @@ fn explore_all(scenarios: &[Scenario]) {
     }
 }
 
-/// Explores the scenarios that take minutes in any build.
+/// Explores scenarios that take minutes in any build, if `EXPLORE=large` asks for them.
 fn explore_if_asked(scenarios: &[Scenario]) {
     if std::env::var("EXPLORE").is_ok_and(|size| size == "large") {
         explore_all(scenarios);

@@ -20,7 +20,7 @@ use crate::{
 
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
-/// The ttl of the second task, in the scenarios with two of them.
+/// The ttl of the second task in scenarios with two ttls.
 pub(super) const OTHER_TTL: Duration = Duration::from_secs(3);
 
 /// The owner token of the other process.
@@ -33,14 +33,14 @@ pub(super) enum Request {
     Release(u64, Stores),
 }
 
-/// The choice whether a release stores the result of a run.
+/// Determines whether a release stores the result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stores {
     Nothing,
     Result,
 }
 
-/// A renewal, and the number of fencing tokens that it wants.
+/// A renewal, and the number of fencing tokens that it takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Renewal {
     pub(super) owner: u64,
@@ -52,7 +52,8 @@ pub(super) struct Renewal {
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) request: Request,
-    /// `true` if its reply is awaited. A request that has timed out is executed in its order, and its reply is dropped.
+    /// `true` if its reply is awaited. A request that has timed out is still executed in its order, but its reply is
+    /// dropped.
     pub(super) is_awaited: bool,
 }
 
@@ -84,7 +85,7 @@ impl Request {
         }
     }
 
-    /// Returns the result of a request without an outcome. A release is repeated instead.
+    /// Returns the reply that stands for a request without an outcome. For a release there is none, since it is repeated.
     pub(super) fn without_outcome(&self, why: NoReply) -> Option<Reply> {
         Some(match self {
             Self::Acquire(acquire) => Reply::Acquired(acquire.owner, Err(why)),
@@ -109,7 +110,7 @@ impl Reply {
         matches!(self, Self::Pushed(..) | Self::Contended(_) | Self::Done(_))
     }
 
-    /// Returns the result if this reply is lost. A lost message has none.
+    /// Returns the reply that stands for this one after it was lost. For a message there is none.
     pub(super) fn lost(self) -> Option<Self> {
         Some(match self {
             Self::Acquired(owner, _) => Self::Acquired(owner, Err(NoReply::Lost)),
@@ -119,11 +120,11 @@ impl Reply {
     }
 }
 
-/// The shipped table of the locks in memory, with the replies of a server.
+/// The real table of locks in memory, with the replies of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    /// The mode in which the tasks of this process take the key. The other process takes it exclusively, except that it uses
-    /// permits, or runs the body, if the tasks do.
+    /// The mode in which the tasks of this process acquire the key. The other process uses the same mode, except that it
+    /// acquires a shared key exclusively.
     mode: Mode,
     pub(super) table: LockTable,
     last_token: u64,
@@ -157,18 +158,18 @@ impl Server {
         queue.any(|queued| queued.entry.number == owner)
     }
 
-    /// Returns `true` if an exclusive request waits for shared ones to end.
+    /// Returns `true` if an exclusive request waits for shared holders to end.
     pub(super) fn is_contended(&self) -> bool {
         self.mode == Mode::Shared && self.is_queued(OTHER)
     }
 
-    /// Returns the last fencing token, or stamp. A reply takes no number here, since only the order of its stamp and those of
-    /// grants matters.
+    /// Returns the last fencing token or stamp. Unlike on a server, a reply does not take a new number as its stamp, since
+    /// only the order relative to the stamps of grants matters.
     pub(super) fn last_token(&self) -> u64 {
         self.last_token
     }
 
-    /// Makes the other process take the key, or check its entry. Returns the messages that the server sends.
+    /// Makes the other process acquire the key, or check its entry. Returns the messages that the server sends.
     pub(super) fn acquire_for_other(&mut self, queue_mode: QueueMode, now: Moment) -> Vec<Reply> {
         let (_, messages) = self.acquire(
             &AcquireAction {
@@ -185,8 +186,8 @@ impl Server {
         messages
     }
 
-    /// Executes a request. Returns the messages that the server sends, in order. `known` is the largest fencing token that the
-    /// process knows.
+    /// Executes a request. Returns the messages that the server sends, in order. `known` is the largest fencing token that
+    /// the process knows.
     pub(super) fn execute(&mut self, request: &Request, known: u64, now: Moment) -> Vec<Reply> {
         let owner = || Owner::of_entry(self.entry(request.owner(), TTL));
         let (reply, mut sent) = match request {
@@ -206,7 +207,7 @@ impl Server {
                 let release = Release {
                     owner: owner(),
                     keep: None,
-                    // Kept for longer than a scenario lasts.
+                    // Longer than any scenario lasts.
                     result: (*stores == Stores::Result).then(|| RunResult {
                         bytes: Arc::from(*b"result"),
                         keep: TTL * 100,
@@ -234,7 +235,7 @@ impl Server {
             owner: Owner::of_entry(self.entry(owner, acquire.queued_ttl.unwrap_or(acquire.ttl))),
             ttl: acquire.ttl,
             known_fencing: acquire.known_fencing,
-            // Enough for the hand-offs of two tasks.
+            // Enough for the hand-overs of two tasks.
             tokens: acquire.tokens.min(3),
             queue_mode: acquire.queue_mode,
             queued_ttl: None,
@@ -243,14 +244,15 @@ impl Server {
         let known = acquire.known_fencing;
         let (outcome, messages) =
             self.update(known, now, |table, update| table.acquire(&request, update));
-        let outcome = match outcome.expect("all are in modes that go together") {
+        let outcome = match outcome.expect("the modes do not conflict") {
             AcquireOutcome::Busy(busy) => AcquireOutcome::Busy(self.as_by_a_script(busy, &request)),
             other => other,
         };
         (Some(Reply::Acquired(owner, Ok(outcome))), messages)
     }
 
-    /// Only a check learns from a script which stamp is the last one, and that an entry is not the first.
+    /// Reduces a reply to that of a script, which reports only to a check what the last stamp is, and whether the entry is
+    /// first.
     fn as_by_a_script(&self, busy: Busy, request: &Acquire) -> Busy {
         let mut queue = self.table.queue.iter();
         let is_first = queue

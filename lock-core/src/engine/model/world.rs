@@ -1,4 +1,4 @@
-//! The world of the model: tasks, connection, server and timer, and every step that can follow.
+//! The world of the model: the tasks, the connection, the server and the timer, and every step that can follow.
 
 use std::{
     cell::Cell,
@@ -34,47 +34,47 @@ pub(super) type Found = Result<(), String>;
 /// The owner token, the fencing token and the permit of a lease, and the moment until which it is certain.
 type Made = (u64, u64, Option<u16>, Moment);
 
-/// How often each event may happen.
+/// A scenario, which determines how often each event may happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scenario {
-    /// The mode in which the tasks take the key.
+    /// The mode in which the tasks acquire the key.
     pub(super) mode: Mode,
-    /// `true` if the second task does not wait. In exclusive mode both cases are explored.
+    /// `true` if the second task does not wait. In exclusive mode and for runs, both cases are always explored.
     pub(super) does_not_wait: bool,
-    /// How often time advances. `None` means as often as something is due.
+    /// How often time may advance; `None` if it advances whenever something is due.
     pub(super) moments: Option<u8>,
-    /// Acquisitions of each task.
+    /// The number of acquires of each task.
     pub(super) rounds: u8,
-    /// Acquisitions of the other process.
+    /// The number of acquires of the other process.
     pub(super) other_rounds: u8,
-    /// Connections that break.
+    /// The number of connections that break.
     pub(super) faults: u8,
-    /// Requests that time out, on a connection that continues.
+    /// The number of requests that time out while the connection continues.
     pub(super) time_outs: u8,
-    /// Requests that the server refuses without executing them.
+    /// The number of requests that the server refuses without executing them.
     pub(super) refusals: u8,
-    /// Messages that are lost, or arrive twice, on a connection that continues.
+    /// The number of messages that are lost or arrive twice while the connection continues.
     pub(super) odd_messages: u8,
     /// `true` if the second task asks for a longer ttl.
     pub(super) has_two_ttls: bool,
-    /// Leases that are not renewed from some time on.
+    /// The number of leases whose task stops renewing them.
     pub(super) unrenewed: u8,
-    /// Exclusive requests of this process that close the shares of the key.
+    /// The number of exclusive requests of this process that close the shares of the key.
     pub(super) closings: u8,
-    /// Stops of the process, longer than a ttl.
+    /// The number of times that the process is stopped for longer than a ttl.
     pub(super) stalls: u8,
-    /// Losses of another key that a lease is tied to.
+    /// The number of times that another key to which a lease is tied is lost.
     pub(super) ties: u8,
-    /// Shutdowns of the manager: first no task waits any more, and then all leases end.
+    /// The number of shutdowns of the manager, which first refuses all waiters, and then ends all leases.
     pub(super) shutdowns: u8,
-    /// The bound on hand-offs while the other process waits.
+    /// The maximum number of hand-overs while the other process waits.
     pub(super) handoffs: u32,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Task {
     Away,
-    /// `is_woken` says that it is going to be polled.
+    /// `is_woken` is `true` if the task is going to be polled.
     Waiting {
         id: u64,
         is_woken: bool,
@@ -199,7 +199,7 @@ impl World {
     fn task_steps(&self, index: usize, reached: &mut Vec<Self>) -> Found {
         match &self.tasks[index] {
             Task::Away if self.rounds[index] > 0 => {
-                // The first task waits indefinitely, the second for less than a ttl, or not at all.
+                // The first task waits indefinitely, and the second for less than a ttl, or not at all.
                 let waits = [
                     Wait::Forever,
                     Wait::For(Duration::from_millis(1500)),
@@ -244,7 +244,7 @@ impl World {
                     if !matches!(after, Outcome::Released(AfterRelease::Passed)) {
                         world.send(Request::Release(owner, *stores));
                     } else if *stores == Stores::Result {
-                        return Err("a result that is not stored".to_owned());
+                        return Err("a result is not stored".to_owned());
                     }
                     world.tasks[index] = Task::Away;
                     reached.push(world);
@@ -351,8 +351,8 @@ impl World {
         }
     }
 
-    /// Makes the server execute a request. A reply that is not awaited is dropped, but not the messages that the request
-    /// causes.
+    /// Makes the server execute a request. If the reply is not awaited, it is dropped, but the messages that the request
+    /// causes are not.
     fn execute(&mut self, sent: &Sent) {
         let replies = self.server.execute(&sent.request, self.known, self.now);
         let replies = replies.into_iter();
@@ -369,7 +369,7 @@ impl World {
 
     fn time_steps(&self, reached: &mut Vec<Self>) {
         let is_due = self.timer.is_some_and(|timer| timer <= self.now);
-        // A hint may fire at any time: a stale or early one changes nothing.
+        // The timer may fire at any time, because an early or stale event changes nothing.
         if is_due || self.left.moments.is_none() {
             self.fork(reached, |world| {
                 world.timer = None;
@@ -438,7 +438,7 @@ impl World {
         self.event_of_task(event).0
     }
 
-    /// Like `event`, for a task that may take a lease. Also returns the lease that was made for it.
+    /// Like `event`, for a task that may get a lease. Also returns the lease that was created for it.
     fn event_of_task(&mut self, event: Event<'_, u64, u64>) -> (Outcome<u64, u64>, Option<Made>) {
         let host = Hosting {
             next_owner: Cell::new(self.next_owner),
@@ -459,7 +459,7 @@ impl World {
         let outcome = self.key.apply(event, &mut cx);
         let actions = cx.actions;
         self.next_owner = host.next_owner.get();
-        // A new timer replaces the earlier one, as in the registry under its mutex.
+        // A new timer replaces the earlier one, as in the registry.
         for action in &actions {
             if let Action::Arm(at) = action {
                 self.timer = Some(*at);
@@ -503,7 +503,7 @@ impl World {
                 let renewal = Renewal {
                     owner,
                     sent: self.now,
-                    // Enough for the hand-offs of two tasks.
+                    // Enough for the hand-overs of two tasks.
                     tokens: tokens.min(2),
                 };
                 self.send(Request::Renew(renewal, ttl));
@@ -565,7 +565,7 @@ impl World {
             mode: self.left.mode,
         };
         let deadline = deadline(wait, self.now);
-        // The task leaves its waker, and its request has no reply yet.
+        // The task registers its waker, and its request has no reply yet.
         self.tasks[index] = Task::Waiting {
             id,
             is_woken: false,
@@ -584,16 +584,19 @@ impl World {
         Ok(())
     }
 
-    /// Makes the task take a lease that was made for it. Fails if the fencing token is too old.
+    /// Records that the task holds the lease that was created for it. Fails if the fencing token is too old.
     fn hold(&mut self, index: usize, id: u64, (owner, token, permit, valid_until): Made) -> Found {
         let is_new = match self.left.mode {
             Mode::Exclusive | Mode::Once => token > self.largest_taken,
             Mode::Shared => token >= self.largest_taken,
-            // A task may take its grant later than a task with a newer grant.
+            // A task may accept its grant later than another task with a newer grant.
             Mode::Permits(_) => token != self.largest_taken,
         };
         if !is_new {
-            return Err(format!("token {token} after {}", self.largest_taken));
+            return Err(format!(
+                "token {token} was granted after {}",
+                self.largest_taken
+            ));
         }
         self.largest_taken = self.largest_taken.max(token);
         self.tasks[index] = Task::Holding {
@@ -627,7 +630,7 @@ impl World {
                 self.hold(index, id, made)?;
                 self.continue_elsewhere(id);
             }
-            (Outcome::Acquired(_), None) => return Err("a lease that was not made".to_owned()),
+            (Outcome::Acquired(_), None) => return Err("a grant without a lease".to_owned()),
             (Outcome::Refused(_), _) => {
                 self.tasks[index] = Task::Away;
                 self.continue_elsewhere(id);
@@ -647,7 +650,7 @@ impl World {
         Some((polled.owner, self.read(polled.owner, outcome)))
     }
 
-    /// The task no longer polls its request, so a reply that has arrived is delivered without the task.
+    /// Records that the task no longer polls its request. A reply that has already arrived is delivered without the task.
     fn continue_elsewhere(&mut self, id: u64) {
         if let Some(polled) = self.polled.take_if(|polled| polled.by == id)
             && let Some(outcome) = polled.arrived
@@ -694,7 +697,7 @@ impl World {
             Reply::Contended(owner) => {
                 self.event(Event::Contended(&owner));
             }
-            // The registry finds the key by the entry, which is there as long as its request.
+            // The driver turns the hint into the event of a new connection.
             Reply::Done(_) => {
                 let now = self.now;
                 self.event(Event::Reconnected(now));
@@ -728,7 +731,7 @@ impl World {
     }
 }
 
-/// The host of the state machine: owner tokens are numbers, and the lease that observers see is the number of its task.
+/// The host of the state machine in the model, where owner tokens are numbers, and a lease is the id of its task.
 struct Hosting {
     next_owner: Cell<u64>,
     known: u64,
