@@ -1,9 +1,9 @@
-//! The requirements on a return type that has to express a lock failure.
+//! The requirements for return types that must express a lock failure.
 
 use crate::error::{FromLockError, LockError, Skipped};
 
-/// The requirement of `on_busy = skip` without `on_error` on a return type. It is a single trait, so that a type that lacks
-/// both is reported once.
+/// The requirement of `on_busy = skip` without `on_error` for the return type. It is a single trait, so that the compiler
+/// reports one error for a type that implements neither of the two.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot express both that the body was skipped and that the lock failed",
     label = "`on_busy = skip` needs a `Result` of `()` or `Option<_>` here",
@@ -14,7 +14,7 @@ pub trait SkipOrFail {
     /// Returns the value for a skipped body if the lock is busy, and the error in every other case.
     fn skip_or_fail(error: LockError) -> Self;
 
-    /// Like that of [`FromLockError`].
+    /// Returns the conversion, like the function of the same name in [`FromLockError`].
     fn __conversion() -> fn(LockError) -> Self
     where
         Self: Sized,
@@ -34,7 +34,7 @@ impl<T: Skipped + FromLockError> SkipOrFail for T {
     }
 }
 
-/// The requirement of `-> impl IntoResponse`: the response that the trait makes can represent a lock failure.
+/// The requirement of `-> impl IntoResponse`: the resulting response must be able to represent a lock failure.
 #[diagnostic::on_unimplemented(
     message = "the response of this `impl IntoResponse` cannot represent a lock failure",
     label = "becomes a `{Self}`, which does not implement `FromLockError`",
@@ -55,7 +55,7 @@ impl<T: FromLockError> Answer for T {
     }
 }
 
-/// The response to a failed lock. Without the framework there is none.
+/// The response to a failed lock in actix. Without the feature, nothing implements the trait.
 #[cfg_attr(
     not(feature = "actix"),
     diagnostic::on_unimplemented(
@@ -72,7 +72,7 @@ pub trait ActixAnswer {
 
 pub use responder::*;
 
-/// The value that an annotated `-> impl Responder` returns.
+/// The functions that make the return value of an annotated `-> impl Responder`.
 #[cfg(feature = "actix")]
 mod responder {
     use actix_web::{HttpResponse, Responder};
@@ -103,7 +103,8 @@ mod responder {
     }
 }
 
-/// The same functions without the framework, where only `on_error` can make another responder of the body's type.
+/// Stand-ins for these functions without the feature `actix`, where the value of `on_error` must have the type of the
+/// body's.
 #[cfg(not(feature = "actix"))]
 mod responder {
     /// Passes the value of the body or of `on_error` through.

@@ -1,8 +1,8 @@
-//! The items that the attribute's output calls, and nothing else. Not covered by any promise of stability.
+//! The items that the attribute's generated code calls, and nothing else. Not covered by any promise of stability.
 
 #![expect(
     clippy::must_use_candidate,
-    reason = "the attribute's output uses each value"
+    reason = "the generated code uses each value"
 )]
 
 use std::{
@@ -42,24 +42,25 @@ pub use crate::{
 
 /// The exchange between the annotated function and [`locked`].
 ///
-/// The whole function is one future: arguments, key and body, in this order, in one scope, as they are written in the source.
-/// It suspends in [`acquire`](Self::acquire) and stores its request here. `locked` polls it, acquires the lock, stores the
-/// lease here, and polls it again. So no part of the function is moved, and inference, lints and drop order stay the same.
+/// The whole function is one future: arguments, key and body, in this order and in one scope, as they are written in the
+/// source. It stores its request here and suspends in [`acquire`](Self::acquire). `locked` polls it until then, acquires
+/// the lock, stores the lease here, and polls it again. So no part of the function is moved, and inference, lints and drop
+/// order stay the same.
 #[derive(Debug)]
 pub struct CallEntry<K>(Arc<Mutex<State<K>>>);
 
-/// The request for a lock; `K` determines how a result is kept.
+/// The request for a lock. `K` contains the options for the result, if there is one.
 type Wanted<K> = Result<((WantedKeys, K), LockManager), LockError>;
 
 #[derive(Debug)]
 struct State<K> {
-    /// Written by the function, taken by the driver.
+    /// Set by the function, and taken by [`CallEntry::drive`].
     wanted: Option<Wanted<K>>,
-    /// Written by the driver, taken by the function, which is then in its body.
+    /// Set by [`CallEntry::admit`], and taken by the function, which then enters its body.
     admitted: Option<Lease>,
 }
 
-/// Creates the two sides of one call: the first for [`locked`], the second for the function.
+/// Creates the two sides of one call, the first for [`locked`], and the second for the function.
 pub fn entry<K>() -> (CallEntry<K>, CallEntry<K>) {
     let state = Arc::new(Mutex::new(State {
         wanted: None,
@@ -69,7 +70,7 @@ pub fn entry<K>() -> (CallEntry<K>, CallEntry<K>) {
 }
 
 impl CallEntry<()> {
-    /// Waits until the lock is held. The rest of the same future is the body.
+    /// Waits until the lock is held. The body is the rest of the same future.
     pub async fn acquire(
         self,
         manager: Result<LockManager, LockError>,
@@ -97,7 +98,7 @@ impl CallEntry<()> {
 impl<K> CallEntry<K> {
     pub(crate) async fn admission(self, wanted: Wanted<K>) -> Lease {
         self.0.lock().wanted = Some(wanted);
-        // Never wakes the task, because the driver polls again by itself once it has the lease.
+        // No waker is registered, because the function is polled again once there is a lease.
         poll_fn(|_| match self.0.lock().admitted.take() {
             Some(lease) => Poll::Ready(lease),
             None => Poll::Pending,
@@ -105,7 +106,7 @@ impl<K> CallEntry<K> {
         .await
     }
 
-    /// Runs the function up to its request, and then as `run` does.
+    /// Polls the function up to its request, and then passes both to `run`.
     async fn drive<T, F, R>(
         self,
         mut function: F,
@@ -123,7 +124,7 @@ impl<K> CallEntry<K> {
             }
             match self.0.lock().wanted.take() {
                 Some(wanted) => Poll::Ready(Ok(wanted)),
-                // The key expression awaits something, which will wake the task.
+                // The key's expression awaits something, which will wake the task.
                 None => Poll::Pending,
             }
         });
@@ -133,18 +134,17 @@ impl<K> CallEntry<K> {
         }
     }
 
-    /// Admits the function to its body, from the driver's side: returns the function, which is in its body when it is polled
-    /// again.
+    /// Admits the function to its body, which it enters when it is polled again.
     fn admit<F>(&self, lease: Lease, function: F) -> F {
         self.0.lock().admitted = Some(lease);
         function
     }
 }
 
-/// Runs an annotated function: up to its request, then under the lock. `store` determines how its value is stored, and `then`
-/// is called with the value.
+/// Runs an annotated function, first up to its request, and then under the lock. `store` determines how its value is
+/// stored, and `then` is called with the value.
 ///
-/// A call costs one box, which keeps the caller's future small, whatever the size of the body.
+/// A call allocates one box, which keeps the caller's future small, whatever the size of the body.
 pub fn locked<T, F, S, K>(
     entry: CallEntry<K>,
     store: S,
@@ -167,7 +167,7 @@ where
     })
 }
 
-/// Like [`locked`], with a body that continues when the caller is dropped.
+/// Like [`locked`], with a body that continues after the caller is dropped.
 pub fn finishing<T, F, S, K>(
     entry: CallEntry<K>,
     store: S,
@@ -195,12 +195,12 @@ where
     })
 }
 
-/// A function that continues when its caller is dropped.
+/// A function that continues after its caller is dropped.
 #[derive(Debug)]
 pub struct WithoutCaller<F>(F);
 
-/// The requirement on such a function: it can move to another thread.
-// A trait of the wrapper, since for a future itself the compiler would report `Send`, without these texts.
+/// The requirement for such a function, which must be able to move to another thread.
+// Implemented for the wrapper, because for the future itself, the compiler would report `Send` without these texts.
 #[diagnostic::on_unimplemented(
     message = "with `on_drop = finish`, the body runs in a task of its own, but it is not `Send`",
     label = "a value that is not `Send` is used across an `.await`, or is an argument",
@@ -208,7 +208,7 @@ pub struct WithoutCaller<F>(F);
     note = "to see which value it is, write `on_drop = cancel`, and pass a call of the function to `tokio::spawn`"
 )]
 pub trait MayContinue<T> {
-    /// Boxes the function, since it moves into its task while it is running.
+    /// Boxes the function, because it moves into its task after it has been polled.
     fn boxed(self) -> Pin<Box<dyn Future<Output = T> + Send>>;
 }
 
@@ -221,9 +221,9 @@ impl<T, F: Future<Output = T> + Send + 'static> MayContinue<T> for WithoutCaller
 
 /// A boxed call of an annotated function.
 ///
-/// The compiler proves a future to be `Send` field by field, down through every call inside it, and gives up at a depth of 128.
-/// It reads fields in their order and remembers its results. Therefore the function comes first: from one function to the next,
-/// it is seven steps by this field, and eleven through the box.
+/// The compiler proves that a future is `Send` field by field, down through every call inside it, and gives up at a depth
+/// of 128. It checks fields in their order and caches its results. Therefore the function comes first: from one function to
+/// the next, there are seven steps through this field, but eleven through the box.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Call<F, D> {
@@ -240,7 +240,7 @@ impl<F, D> Call<F, D> {
     }
 }
 
-// The function is in the box.
+// The function is not pinned by this type, since it is in the box.
 impl<F, D> Unpin for Call<F, D> {}
 
 impl<F, D: Future> Future for Call<F, D> {
@@ -251,8 +251,8 @@ impl<F, D: Future> Future for Call<F, D> {
     }
 }
 
-/// The type of a value, for `sent_by(&value).finish(…)`. By the rules of method calls, the compiler picks the method of this
-/// type if the value may be sent later, and otherwise the method of [`AnyValue`].
+/// The type of a value, for `sent_by(&value).finish(…)`. Method resolution picks the method of this type if the value may
+/// be sent later, and that of [`AnyValue`] otherwise.
 #[derive(Debug)]
 pub struct SentBy<T>(AnyValue<T>);
 
@@ -266,14 +266,14 @@ pub const fn sent_by<T>(_: &T) -> SentBy<T> {
 }
 
 impl<T: SentLater> SentBy<T> {
-    /// Moves the lock into a response body that is made while it is sent.
+    /// Moves the lock into a response body that is produced while it is sent.
     pub fn finish(self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
         value.until_sent(lock)
     }
 }
 
 impl<T> AnyValue<T> {
-    /// Returns the lock to be released now.
+    /// Returns the guard, so that the lock is released now.
     pub fn finish(&self, value: T, lock: Finished<'_>) -> (T, Option<LockGuard>) {
         release_now(value, lock)
     }
@@ -287,8 +287,8 @@ impl<T> Deref for SentBy<T> {
     }
 }
 
-/// A pinned future that ends when this is dropped, although the storage of the future lives on. When the lease is lost, the
-/// body must be gone before the caller gets the error.
+/// A pinned future that is dropped together with this value, although its storage lives longer. When the lease is lost, the
+/// body must be dropped before the caller gets the error.
 struct Scoped<'a, F>(Pin<&'a mut Option<F>>);
 
 impl<F: Future> Future for Scoped<'_, F> {
@@ -299,7 +299,7 @@ impl<F: Future> Future for Scoped<'_, F> {
             .0
             .as_mut()
             .as_pin_mut()
-            .expect("the future is there until this is dropped");
+            .expect("the future exists until this value is dropped");
         future.poll(context)
     }
 }
@@ -314,7 +314,7 @@ impl<F> Drop for Scoped<'_, F> {
 ///
 /// # Errors
 ///
-/// [`LockError::NotConfigured`] if there is neither.
+/// Returns [`LockError::NotConfigured`] if there is neither.
 pub fn default_manager() -> Result<LockManager, LockError> {
     LockManager::current_default()
 }
@@ -323,17 +323,17 @@ pub fn default_manager() -> Result<LockManager, LockError> {
 ///
 /// # Errors
 ///
-/// None. It returns a `Result` only because [`default_manager`] does.
+/// Never fails. It returns a `Result` only because [`default_manager`] does.
 pub fn manager_of<S: LockSource + ?Sized>(source: &S) -> Result<LockManager, LockError> {
     Ok(source.lock_manager())
 }
 
-/// Calls `on_error = …`. The signature tells the compiler the types of a closure's parameter and return value.
+/// Calls `on_error = …`. The signature lets the compiler infer the types of a closure's parameter and return value.
 pub fn convert<T>(on_error: impl FnOnce(LockError) -> T, error: LockError) -> T {
     on_error(error)
 }
 
-/// Returns options that leave everything to the manager.
+/// Returns options that leave everything to the manager's defaults.
 pub fn options() -> LockOptions {
     LockOptions::default()
 }
@@ -346,20 +346,20 @@ pub fn options_awaited() -> LockOptions {
     }
 }
 
-/// Returns `None`, for a `return` that never happens. It tells the compiler the type of the function's value, as a signature
-/// does.
+/// Returns `None`, for a `return` that is never executed. It lets the compiler infer the type of the function's value, as a
+/// signature would.
 pub const fn returns<T>() -> Option<T> {
     None
 }
 
-/// Returns a lease that does not exist, for a function that is not compiled anyway.
+/// Stands for a lease in a function that does not compile anyway.
 pub fn lease() -> Lease {
     unreachable!("the attribute has reported an error")
 }
 
 pub use editor::*;
 
-/// The part of the attribute that only an editor sees. It is in this crate, because a `cfg` in the attribute's output would
+/// The part of the attribute that only an editor sees. It is in this crate, because a `cfg` in the generated code would
 /// cause a warning in every crate that does not declare its name.
 #[allow(unexpected_cfgs, reason = "set by the editor, not by cargo")]
 mod editor {
@@ -385,15 +385,15 @@ mod editor {
     /// The attribute's options, for an editor to complete and to explain.
     #[allow(non_upper_case_globals, reason = "named as they are written")]
     pub mod option {
-        /// The key to lock: a template such as `"order:{order_id}"`, any expression that is a text or a `LockKey`, or several
-        /// of both in brackets.
+        /// The key to lock: a template such as `"order:{order_id}"`, any expression that is a text or a `LockKey`, or
+        /// several of both in brackets.
         pub const key: () = ();
         /// How long a crash of the holder blocks all others: `"10s"`, or a `Duration`. Defaults to the manager's.
         pub const ttl: () = ();
         /// How long to wait for a busy lock: `"2s"`, `"0s"`, `"forever"` or a `Duration`. Defaults to the manager's.
         pub const wait: () = ();
-        /// The holders with which the body may run concurrently: none (`exclusive`, the default), or other `shared` ones. For
-        /// several keys, one mode for all, or one for each in brackets.
+        /// The holders with which the body may run concurrently: none (`exclusive`, the default), or other `shared` ones.
+        /// For several keys, one mode for all, or one for each in brackets.
         pub const mode: () = ();
         /// How many holders the lock has at a time, instead of a mode: 1 to 1,000.
         pub const permits: () = ();
@@ -407,12 +407,13 @@ mod editor {
         pub const on_busy: () = ();
         /// The effect of a lost lease on the body: `cancel`, the default, or `continue`.
         pub const on_lost: () = ();
-        /// The effect of a dropped caller on the body: `cancel` drops it, `finish` lets it continue. Defaults to `cancel` in
-        /// `distributed_lock`, and to `finish` in `run_once`.
+        /// The effect of a dropped caller on the body: `cancel` drops it, `finish` lets it continue. Defaults to `cancel`
+        /// in `distributed_lock`, and to `finish` in `run_once`.
         pub const on_drop: () = ();
         /// For how long a repeat gets the result: `"24h"`, or a `Duration`; 100 ms to 365 days.
         pub const keep: () = ();
-        /// The content of the request, as an expression that is `Serialize`. A different request with the same key is refused.
+        /// The content of the request, as an expression that is `Serialize`. A different request with the same key is
+        /// refused.
         pub const fingerprint: () = ();
         /// A path or closure that turns a `LockError` into the return value.
         pub const on_error: () = ();

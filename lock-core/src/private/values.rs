@@ -1,4 +1,4 @@
-//! The functions that make the keys of the attribute and of `key!`, and the number of permits.
+//! The functions that make keys for the attribute and `key!`, and that convert the number of permits.
 
 use std::fmt::Display;
 
@@ -8,12 +8,12 @@ use crate::{
     template::Template,
 };
 
-/// A key expression, taken as it is.
+/// Returns the key of an expression that is not a template.
 pub fn exact_key(key: impl IntoLockKey) -> LockKey {
     key.into_lock_key()
 }
 
-/// A key in a list with a mode for each key.
+/// Returns a key in shared mode, for a list with a mode for each key.
 pub fn shared(key: LockKey) -> (LockKey, LockOptions) {
     (key, LockOptions::default().shared())
 }
@@ -23,27 +23,27 @@ pub fn exclusive(key: LockKey) -> (LockKey, LockOptions) {
     (key, LockOptions::default())
 }
 
-/// A key template and its parts.
+/// Returns the key of a template and its parts.
 pub fn key(template: &'static Template, parts: &[Part<'_>]) -> LockKey {
     join(template, parts)
 }
 
-/// Fixed text of a template.
+/// Returns a fixed text of a template.
 pub const fn text(text: &'static str) -> Part<'static> {
     Part::Text(text)
 }
 
-/// A value in a template with a spec of `Display`: it has the same bound as without a spec.
+/// Returns a value in a template that has a format spec. It has the same bound as a value without one.
 pub fn formatted<'a, T: KeyPart + ?Sized>(value: &'a &'a T) -> &'a dyn Display {
     value
 }
 
-/// A value in a template. Two references, because only a sized type can become a `dyn Display`.
+/// Returns a value in a template. There are two references, because only a sized type can become a `dyn Display`.
 pub fn value<'a, T: KeyPart + ?Sized>(value: &'a &'a T) -> Part<'a> {
     Part::Value(value)
 }
 
-/// A number of permits, as any integer. Its range is checked when a lock is acquired.
+/// A number of permits, which may be any integer type. Its range is checked when a lock is acquired.
 ///
 /// The trait exists for its error message, and cannot be implemented by hand.
 #[diagnostic::on_unimplemented(
@@ -55,9 +55,9 @@ pub trait PermitCount: TryInto<i64> {}
 #[diagnostic::do_not_recommend]
 impl<T: TryInto<i64>> PermitCount for T {}
 
-/// Converts a number. One that does not fit becomes a number that is refused when options are checked.
+/// Converts a number of permits. If it does not fit, it becomes a number that the check of the options refuses.
 pub fn permits(n: impl PermitCount) -> usize {
-    // A number that does not fit counts as too many, because only an `i128` can be below the range of an `i64`.
+    // A number that does not fit counts as too large, because only an `i128` can be below the range of an `i64`.
     let n = n.try_into().unwrap_or(i64::MAX).max(0);
     usize::try_from(n).unwrap_or(usize::MAX)
 }

@@ -1,11 +1,12 @@
-//! Calls to the user's code: the wakers of the user's executor, and subscribers of telemetry.
+//! Calls to user code: the wakers of the user's executor, and subscribers of telemetry.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     task::Waker,
 };
 
-/// Makes the call, and catches its panic. A panic then interrupts no work of this crate, and the other tasks are still woken.
+/// Makes the call, and catches a panic. Otherwise the panic would interrupt this crate's work, and other tasks would not be
+/// woken.
 pub(crate) fn catch_panic(call: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
         // The panic hook or a subscriber may panic while it reports the panic.
@@ -15,8 +16,8 @@ pub(crate) fn catch_panic(call: impl FnOnce()) {
     }
 }
 
-/// A clone of a task's waker, which a transition may take. A waker is the user's code, so it is cloned before the mutex is
-/// taken, and dropped after the mutex is free.
+/// A clone of a task's waker, which a transition may take. A waker is user code, so it is cloned before the mutex is
+/// locked, and dropped after the mutex is unlocked.
 pub(crate) struct SpareWaker(Option<Waker>);
 
 impl SpareWaker {
@@ -24,7 +25,7 @@ impl SpareWaker {
         Self(Some(waker.clone()))
     }
 
-    /// Returns the waker, to be taken or exchanged under the mutex.
+    /// Returns the waker, which a transition may take or exchange under the mutex.
     pub(crate) fn slot(&mut self) -> &mut Option<Waker> {
         &mut self.0
     }

@@ -1,6 +1,7 @@
-//! The clock of a manager. The real clock also runs while the machine sleeps; the clock of tests follows tokio's virtual time.
+//! The clock of a manager. The real clock continues to run while the machine sleeps. The clock of tests follows tokio's
+//! virtual time.
 //!
-//! Which clock continues through a suspend differs from system to system:
+//! It depends on the system which clock continues to run during suspend:
 //!
 //! | system | clock | runs while the machine sleeps |
 //! | --- | --- | --- |
@@ -9,9 +10,9 @@
 //! | Windows | std's `Instant`, the performance counter | yes, according to its documentation |
 //! | FreeBSD and others | `CLOCK_MONOTONIC`, or std's `Instant` | not guaranteed; FreeBSD has no clock that does |
 //!
-//! Where the clock stops, a process notices a suspend only at its next renewal, to which the server replies "not yours". Until
-//! then its body may take steps. Laptops are suspended; servers are not. If the host stops a virtual machine, no clock in that
-//! machine shows it.
+//! If the clock stops, a process notices a suspend only at its next renewal, to which the server replies "not yours". Until
+//! then its body may take steps. This concerns laptops, since servers are not suspended. If the host stops a virtual
+//! machine, no clock in that machine shows it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,10 +21,9 @@ use crate::moment::Moment;
 /// The source of a manager's time.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The machine's clock since boot, including suspended time, so that a process notices that its lease ended during a
-    /// suspend.
+    /// The machine's clock since boot. It includes suspended time, so a process notices if its lease ended during suspend.
     Boot,
-    /// tokio's clock, which tests pause and advance.
+    /// The clock of tokio, which tests can pause and advance.
     Tokio(tokio::time::Instant),
 }
 
@@ -45,10 +45,10 @@ impl Clock {
         }
     }
 
-    /// Waits until `moment` on the runtime that polls it, which must have a timer.
+    /// Waits until `moment` on the runtime that polls the future, which must have a timer.
     ///
-    /// tokio's timer stops while the machine is suspended. So a long sleep is cut into slices, and the jump of the clock is
-    /// noticed within one slice after a suspend.
+    /// tokio's timer stops while the machine is suspended. Therefore a long sleep is divided into slices, so that a jump of
+    /// the clock is noticed within one slice after the suspend.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         const SLICE: Duration = Duration::from_millis(250);
         loop {
@@ -82,7 +82,7 @@ fn since_boot() -> u64 {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::Boottime;
-    // On Apple's systems and OpenBSD this clock continues through a suspend. The other systems have no better clock.
+    // On Apple's systems and OpenBSD, this clock continues during suspend. The other systems have no better clock.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: ClockId = ClockId::Monotonic;
     let time = clock_gettime(CLOCK);
@@ -91,7 +91,7 @@ fn since_boot() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// Reads std's clock. On Windows it is the performance counter.
+/// Reads the clock of the standard library, which on Windows is the performance counter.
 #[cfg(not(unix))]
 fn since_boot() -> u64 {
     static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_boot_clock_moves_on() {
+    fn the_boot_clock_advances() {
         let first = Clock::Boot.now();
         while Clock::Boot.now() == first {
             std::hint::spin_loop();

@@ -9,15 +9,15 @@ use crate::{
     runtime::{Work, catch_panic::catch_panic, clock::Clock, io_thread::IoThread, polled_once},
 };
 
-/// After this long, a sleep that was dropped takes no memory any more.
+/// The longest time for which a sleep that was dropped still occupies memory.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Executor {
-    /// On the caller's runtime, including its virtual time. For the in-memory backend.
+    /// The caller's runtime, including its virtual time. Used by the in-memory backend.
     #[default]
     Caller,
-    /// On the manager's own thread, which no handler can block. For servers.
+    /// The manager's own thread, which no handler can block. Used for servers.
     Thread(Arc<IoThread>),
     #[cfg(feature = "simulation")]
     Simulated(Arc<dyn crate::runtime::simulation::Thread>),
@@ -33,7 +33,7 @@ impl Executor {
         Ok(Self::Thread(Arc::new(IoThread::start()?)))
     }
 
-    /// Starts `work`. Pieces of work that one task starts one after the other are also polled first in that order.
+    /// Starts `work`. If one task starts several pieces of work, their first polls are in the same order.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.hand_over(Box::pin(work));
     }
@@ -47,8 +47,8 @@ impl Executor {
         }
     }
 
-    /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, so that a request is
-    /// queued at once. The work does not need the runtime of the calling thread.
+    /// Starts work that may be polled anywhere. The calling thread polls it once before it is spawned, which queues a
+    /// request without delay. The work must not need the runtime of the calling thread.
     pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
         let Some(work) = self.poll_here(Box::pin(work)) else {
             return;
@@ -60,7 +60,7 @@ impl Executor {
         self.hand_over(work);
     }
 
-    /// Starts work for which no caller waits, so that its reply may be processed a little later.
+    /// Starts work that no caller waits for, whose reply may therefore be processed a little later.
     pub(crate) fn start_patiently(&self, work: impl Future<Output = ()> + Send + 'static) {
         match (self, self.poll_here(Box::pin(work))) {
             (Self::Thread(thread), Some(work)) => thread.spawn_patiently(work),
@@ -69,10 +69,10 @@ impl Executor {
         }
     }
 
-    /// Polls the work once on the calling thread. Returns work that has to be spawned.
+    /// Polls the work once on the calling thread. Returns the work if it has to be spawned.
     fn poll_here(&self, work: Work) -> Option<Work> {
         match self {
-            // Spawning it is the same as polling it here.
+            // Spawning the work polls it here.
             Self::Caller => Some(work),
             Self::Thread(thread) => thread.poll_here(work),
             #[cfg(feature = "simulation")]
@@ -90,12 +90,13 @@ impl Executor {
         !matches!(self, Self::Caller)
     }
 
-    /// Returns `true` if the manager's work continues while the calling thread is blocked. That of a simulated thread does not.
+    /// Returns `true` if the manager's work continues while the calling thread is blocked. The work of a simulated thread
+    /// does not.
     pub(crate) fn runs_beside(&self) -> bool {
         matches!(self, Self::Thread(_))
     }
 
-    /// Runs `work` where the manager's work runs. The future may be polled anywhere; dropping it does not stop the work.
+    /// Runs `work` on this executor. The future may be polled anywhere, and dropping it does not stop the work.
     pub(crate) fn run<T, F>(&self, work: F) -> impl Future<Output = Option<T>> + Send + use<T, F>
     where
         T: Send + 'static,
@@ -110,10 +111,11 @@ impl Executor {
     }
 
     /// Sleeps in a user's future, whatever polls it. The timers of tokio panic in a runtime that was built without a time
-    /// driver, and do not exist under another executor. So a manager's own thread has the timer, and wakes the sleeper.
+    /// driver, and do not exist under another executor. Therefore the timer runs on the manager's own thread if there is
+    /// one, which then wakes the sleeper.
     ///
-    /// Each sleep is a task there for as long as it lasts, and for at most [`LOOK_PAUSE`] after it was dropped. No free lock
-    /// sleeps.
+    /// Each sleep is a task there for as long as it lasts, and for at most [`LOOK_PAUSE`] after it was dropped. The acquire
+    /// of a free lock does not sleep.
     pub(crate) async fn sleep_until(&self, clock: &Clock, moment: Moment) {
         if !self.has_own_thread() || clock.now() >= moment {
             return clock.sleep_until(moment).await;
@@ -126,14 +128,14 @@ impl Executor {
                     .sleep_until(clock.now().after(LOOK_PAUSE).min(moment))
                     .await;
             }
-            // Nothing is sent, because the drop wakes the sleeper.
+            // Nothing needs to be sent, because the drop wakes the sleeper.
             catch_panic(|| drop(sleeper));
         });
         drop(due.await);
     }
 }
 
-/// Starts a task on the runtime of the running task. The new task continues when the task that started it is dropped.
+/// Starts a task on the runtime of the running task. The new task continues even if the task that started it is dropped.
 pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     #[cfg(feature = "simulation")]
     if crate::runtime::simulation::ask(|_| ()).is_some() {
@@ -143,10 +145,10 @@ pub(crate) fn spawn_beside(work: impl Future<Output = ()> + Send + 'static) {
     drop(tokio::spawn(work));
 }
 
-/// Polls the work once, immediately. The in-memory backend replies at once, so nearly all work ends in that poll, without a
-/// task.
+/// Polls the work once, and spawns it if it is pending. The in-memory backend replies at once, so nearly all work ends in
+/// that poll and needs no task.
 fn run_with_caller(work: Work) {
-    // The work is polled only inside a runtime, because a timer that is made outside one panics.
+    // The work must be polled inside a runtime, because creating a timer outside of one panics.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return run_on_a_thread(work);
     };
@@ -156,8 +158,8 @@ fn run_with_caller(work: Work) {
     drop(runtime.spawn(work));
 }
 
-/// Runs work that was started outside a runtime, such as the release by a guard that is dropped on a plain thread. This is
-/// rare.
+/// Runs work that was started outside of a runtime, such as the release by a guard that is dropped on a plain thread. This
+/// is rare, so a thread for each is acceptable.
 fn run_on_a_thread(work: Work) {
     let started = std::thread::Builder::new()
         .name("lock-core-work".to_owned())
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_that_need_not_wait_is_done_immediately() {
+    async fn work_that_does_not_wait_is_done_immediately() {
         let (sender, mut receiver) = oneshot::channel();
         Executor::Caller.spawn(async move {
             sender.send(7).expect("the receiver is alive");
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_also_done_without_a_runtime() {
+    fn work_is_done_even_without_a_runtime() {
         let (sender, receiver) = oneshot::channel();
         Executor::Caller.spawn(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_ends_where_there_are_no_timers() {
+    fn a_sleep_ends_in_a_runtime_without_timers() {
         let executor = Executor::start_thread().expect("a thread");
         let clock = Clock::Boot;
         let until = clock.now().after(Duration::from_millis(5));

@@ -1,7 +1,7 @@
-//! The thread of a manager: connections, renewals, clean-ups and timers run here, apart from the user's runtime.
+//! The thread of a manager, on which connections, renewals, clean-ups and timers run, apart from the user's runtime.
 //!
-//! A handler that blocks its thread stalls every timer of its runtime, and a runtime that ends (one `#[tokio::test]`, one
-//! worker of actix) drops its tasks. Neither may cost a lease or leave a lock behind.
+//! A handler that blocks its thread stalls every timer of its runtime, and a runtime that ends (that of a `#[tokio::test]`,
+//! or of an actix worker) drops its tasks. Neither may cost a lease or leave a lock behind.
 
 use std::{
     cell::RefCell,
@@ -15,20 +15,21 @@ use tokio::{runtime, sync::mpsc};
 
 use crate::runtime::{Work, catch_panic::catch_panic, polled_once};
 
-/// How much work is taken over at a time, before the connection may write. Work that was started together is sent in one
+/// The number of pieces of work that are started together, before the connection may write. Their requests are sent in one
 /// packet.
 const AT_A_TIME: usize = 128;
 
-/// How long work waits for which no caller waits. Most of it has its reply by then, and ends with the next poll, so the thread
-/// is woken once for everything that arrived in the meantime.
+/// How long work is delayed that no caller waits for. Most of it has its reply by then, and ends with the next poll, so the
+/// thread is woken only once for everything that arrived in the meantime.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) struct IoThread {
-    /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so that a clean-up is never cut
-    /// short. The channel is unbounded, because each caller has one piece of work in it at a time, and the callers are bounded.
+    /// Closed with the last handle, which ends the thread. Work that still runs holds a handle, so a clean-up is never cut
+    /// short. The channel can be unbounded, because each caller has one piece of work in it at a time, and the callers are
+    /// bounded.
     work: mpsc::UnboundedSender<Work>,
-    /// Work that waits for a while before it is started.
+    /// Work that is started with a delay.
     patient: mpsc::UnboundedSender<Work>,
     runtime: runtime::Handle,
 }
@@ -38,7 +39,7 @@ impl IoThread {
         let (work, taken) = mpsc::unbounded_channel();
         let (built, result) = std_mpsc::sync_channel(1);
         let (patient, started_later) = mpsc::unbounded_channel();
-        // The runtime is made and dropped on its own thread, because tokio forbids dropping one inside a runtime.
+        // The runtime is built and dropped on its own thread, because tokio forbids dropping a runtime inside another one.
         std::thread::Builder::new()
             .name("lock-core-io".to_owned())
             .spawn(
@@ -63,9 +64,9 @@ impl IoThread {
         })
     }
 
-    /// Starts `work` on the thread. It may be called from anywhere, inside a runtime or not.
+    /// Starts `work` on the thread. May be called from anywhere, even outside of a runtime.
     pub(crate) fn spawn(&self, work: Work) {
-        // The thread ends only after the last handle, so it exists.
+        // This cannot fail, since the thread ends only after the last handle was dropped.
         drop(self.work.send(work));
     }
 
@@ -74,10 +75,10 @@ impl IoThread {
         drop(self.patient.send(work));
     }
 
-    /// Polls `work` once on the calling thread, with the timers and tasks of this one. The caller may have no runtime, one
-    /// without timers, or one that ends before the work does. Returns work that is pending.
+    /// Polls `work` once on the calling thread, inside the runtime of this thread, since the caller may have no runtime,
+    /// one without timers, or one that ends before the work does. Returns the work if it is pending.
     pub(crate) fn poll_here(&self, work: Work) -> Option<Work> {
-        // While the calling thread ends, its thread-local values are gone, and it cannot enter a runtime.
+        // While the calling thread ends, its thread-local values are gone, so it cannot enter a runtime.
         let current = runtime::Handle::try_current();
         if matches!(&current, Err(error) if error.is_thread_local_destroyed()) {
             return Some(work);
@@ -93,18 +94,18 @@ impl IoThread {
 }
 
 thread_local! {
-    /// The thread on whose behalf work is polled here.
+    /// Set while this thread polls work of a manager's thread.
     static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
 }
 
-/// A thread that waits while another one polls its work.
+/// The calling thread, as it was before it entered the runtime of a manager's thread.
 #[derive(Clone)]
 struct Caller {
-    /// `None` if the thread is outside of any runtime.
+    /// `None` if the calling thread was outside of any runtime.
     runtime: Option<runtime::Handle>,
 }
 
-/// Marks that work is polled on behalf of another thread, until it is dropped. Contains the previous caller.
+/// Marks, until it is dropped, that this thread polls work of a manager's thread. Contains the previous mark.
 struct PolledFor(Option<Caller>);
 
 impl PolledFor {
@@ -122,7 +123,7 @@ impl Drop for PolledFor {
     }
 }
 
-/// Returns the runtime of the calling thread, even while it polls work of the manager's thread.
+/// Returns the user's runtime on the calling thread, even while it polls work of the manager's thread.
 pub(crate) fn caller() -> Option<runtime::Handle> {
     let caller = CALLER.try_with(|caller| caller.borrow().clone());
     match caller.ok().flatten() {
@@ -131,19 +132,18 @@ pub(crate) fn caller() -> Option<runtime::Handle> {
     }
 }
 
-/// Returns `true` if this poll is the only one on this thread, because the work continues elsewhere.
+/// Returns `true` if the calling thread polls work of the manager's thread, where the next polls will be.
 pub(crate) fn is_polled_for_another() -> bool {
     let is_polled = CALLER.try_with(|caller| caller.borrow().is_some());
     is_polled.unwrap_or(true)
 }
 
-/// Starts the work that waits. Work that is pending after one poll becomes a task like any other.
-///
-/// Only the first piece of a round wakes the thread.
+/// Starts the delayed work in rounds. Work that is pending after one poll becomes a task like any other. Only the first
+/// piece of each round wakes the thread.
 async fn start_later(mut patient: mpsc::UnboundedReceiver<Work>) {
     while let Some(first) = patient.recv().await {
         tokio::time::sleep(PATIENCE).await;
-        // Each piece is a request, of which a connection accepts a bounded number.
+        // The round is limited to what has arrived so far, so that it ends even if more work keeps arriving.
         let came = patient.len();
         let others = iter::from_fn(|| patient.try_recv().ok()).take(came);
         for mut work in iter::once(first).chain(others) {
@@ -154,15 +154,15 @@ async fn start_later(mut patient: mpsc::UnboundedReceiver<Work>) {
             if polled.is_pending() {
                 drop(tokio::spawn(work));
             } else {
-                // It may have the last handle of a manager, whose drop calls code of the user.
+                // The work may own the last handle of a manager, whose drop calls user code.
                 catch_panic(|| drop(work));
             }
         }
     }
 }
 
-/// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from outside is slower:
-/// it wakes the thread by a system call for each task, and lets the connection write after each task.
+/// Starts the work in the channel, until the last handle is dropped. The runtime's own queue for tasks from other threads
+/// would be slower: it wakes the thread by a system call for each task, and lets the connection write after each task.
 async fn start_received(mut taken: mpsc::UnboundedReceiver<Work>) {
     let mut works = Vec::with_capacity(AT_A_TIME);
     while taken.recv_many(&mut works, AT_A_TIME).await > 0 {

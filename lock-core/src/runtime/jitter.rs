@@ -1,19 +1,19 @@
-//! Pauses that differ from one process to the next.
+//! Random pauses, which differ from process to process.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-/// Stirred by each manager, so that processes which were forked from one parent differ.
+/// The state of the generator. Each manager stirs it, so that processes that were forked from one parent differ.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the pauses of this process differ from those of others, with random bits from the system's generator.
+/// Adds random bits from the system's generator, which make the pauses of this process differ from those of others.
 pub(crate) fn stir(random: u64) {
     STATE.fetch_add(random, Ordering::Relaxed);
 }
 
-/// Returns a number that looks random, by `SplitMix64` of Steele and Vigna. Nothing secret is derived from it.
+/// Returns a pseudo-random number, by `SplitMix64` of Steele and Vigna. Nothing secret is derived from it.
 pub(crate) fn number() -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut z = STATE.fetch_add(STEP, Ordering::Relaxed);
@@ -27,7 +27,8 @@ pub(crate) fn number() -> u64 {
     z
 }
 
-/// Returns between 0.5 and 1.5 of `span`, so that processes that were stopped together do not retry together.
+/// Returns a random time between half of `span` and one and a half times `span`, so that processes that were stopped
+/// together do not retry together.
 pub(crate) fn jittered(span: Duration) -> Duration {
     let fraction = u32::try_from(number() >> 48).unwrap_or(0);
     span / 2 + span.saturating_mul(fraction) / 0x1_0000
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jitter_stays_within_half_and_one_and_a_half() {
+    fn jitter_stays_between_half_and_one_and_a_half_of_the_span() {
         let span = Duration::from_millis(100);
         let all: Vec<_> = (0..1000).map(|_| jittered(span)).collect();
         assert!(

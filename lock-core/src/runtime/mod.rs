@@ -1,4 +1,4 @@
-//! Time, tasks and random numbers, which the process takes from its machine.
+//! The services that the process gets from its machine: time, tasks and random numbers.
 
 use std::{
     pin::Pin,
@@ -24,7 +24,7 @@ pub(crate) mod together;
 )]
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Returns work that is pending after one poll.
+/// Polls work once, and returns it if it is pending.
 fn polled_once(mut work: Work) -> Option<Work> {
     let mut context = Context::from_waker(Waker::noop());
     work.as_mut()

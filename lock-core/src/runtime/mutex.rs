@@ -2,8 +2,8 @@
 
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
-/// A mutex that ignores poisoning. No code of this crate panics between two writes that belong together, so the data of a
-/// poisoned mutex is consistent. No code of the user runs under one.
+/// A mutex that ignores poisoning. No code of this crate panics between two writes that belong together, and no user code
+/// runs under a mutex, so the data of a poisoned one is consistent.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -20,7 +20,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns `None` if another thread has locked it.
+    /// Locks the mutex, or returns `None` if another thread has locked it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         may_switch();
         match self.0.try_lock() {
@@ -31,7 +31,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A point at which the explorer of threads may run another thread. For code that shares data without a mutex.
+/// Marks a point at which the explorer of threads may run another thread, in code that shares data without a mutex.
 #[inline]
 pub(crate) fn may_switch() {
     #[cfg(test)]
@@ -47,7 +47,7 @@ pub(crate) mod interleaved {
     };
 
     thread_local! {
-        // All threads of the explorer run on one thread of the system.
+        // One value is enough, since all threads of the explorer run on one system thread.
         static EXPLORES: Cell<bool> = const { Cell::new(false) };
     }
 
@@ -59,14 +59,14 @@ pub(crate) mod interleaved {
         EXPLORES.set(false);
     }
 
-    /// A point at which another thread may run.
+    /// Marks a point at which another thread may run.
     pub(crate) fn point() {
         if EXPLORES.get() {
             shuttle::thread::yield_now();
         }
     }
 
-    /// Starts a task in the explorer. Outside of it, the work is returned.
+    /// Starts a task in the explorer. Outside of the explorer, returns the work.
     pub(crate) fn spawn(work: crate::runtime::Work) -> Option<crate::runtime::Work> {
         if !EXPLORES.get() {
             return Some(work);
@@ -75,7 +75,7 @@ pub(crate) mod interleaved {
         None
     }
 
-    /// Locks the mutex in the explorer; `None` outside of it.
+    /// Locks the mutex in the explorer. Outside of the explorer, returns `None`.
     pub(super) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         while EXPLORES.get() {
             shuttle::thread::yield_now();

@@ -1,8 +1,7 @@
-//! The points at which the process can be simulated: time, tasks, the network and random numbers can come from a simulated
-//! world.
+//! The hooks of the simulation, through which time, tasks, the network and random numbers come from a simulated world.
 //!
-//! A world belongs to a thread. On a thread outside of any world, each of these points behaves as without this feature. In a
-//! world, a manager depends on nothing but the world, so each run has the same events in the same order.
+//! A world belongs to a thread. On a thread outside of any world, the hooks have no effect. In a world, a manager depends
+//! on nothing but the world, so each run has the same events in the same order.
 
 use std::{cell::RefCell, fmt, io, pin::Pin, rc::Rc, sync::Arc, time::Duration};
 
@@ -10,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::runtime::Work;
 
-/// A connection that is being made.
+/// A connection that is being opened.
 pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn SimulatedStream>>> + Send>>;
 
 /// A connection to a simulated server. Dropping it closes the connection.
@@ -20,16 +19,16 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> SimulatedStream for S {}
 
 /// Everything that a manager can observe of its machine.
 pub trait World {
-    /// Returns the time since boot of the machine on which the running task is.
+    /// Returns the time since boot of the running task's machine.
     fn since_boot(&self) -> Duration;
 
     /// Returns the time since the Unix epoch, by the wall clock of that machine.
     fn wall_clock(&self) -> Duration;
 
-    /// Returns a number that looks random, but is the same in each run.
+    /// Returns a pseudo-random number, which is the same in each run.
     fn random(&self) -> u64;
 
-    /// Returns the host and process of the running task, for a reader of the log.
+    /// Returns the host and process of the running task, to be shown in the log.
     fn label(&self) -> String;
 
     /// Starts a thread of the running task's process, with a runtime of its own.
@@ -44,7 +43,7 @@ pub trait World {
 
 /// A simulated thread. When this value is dropped, the thread and its tasks end.
 pub trait Thread: fmt::Debug + Send + Sync {
-    /// Starts a task there. It may be called from anywhere in its process.
+    /// Starts a task on the thread. May be called from anywhere in the thread's process.
     fn spawn(&self, work: Work);
 }
 
@@ -61,7 +60,7 @@ pub struct Entered(());
 ///
 /// # Panics
 ///
-/// If the thread is already in a world.
+/// Panics if the thread is already in a world.
 pub fn enter(world: Rc<dyn World>) -> Entered {
     let before = WORLD.replace(Some(world));
     assert!(before.is_none(), "this thread is already in a world");
@@ -76,7 +75,7 @@ impl Drop for Entered {
 
 /// Asks the world of this thread, if it is in one.
 pub(crate) fn ask<T>(question: impl FnOnce(&dyn World) -> T) -> Option<T> {
-    // This is also called while the thread ends. Its thread-local values are gone then, and it is in no world.
+    // While the thread ends, its thread-local values are gone, and it is not in a world any more.
     let world = WORLD.try_with(|world| world.borrow().clone()).ok()??;
     Some(question(&*world))
 }

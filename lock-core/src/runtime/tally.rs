@@ -1,4 +1,4 @@
-//! A counter of open things, so that a shutdown can wait until all of them are closed.
+//! A counter of open operations, which lets a shutdown wait until all of them are closed.
 
 use std::{
     sync::{
@@ -13,22 +13,22 @@ use tokio::sync::Notify;
 
 use crate::runtime::catch_panic::catch_panic;
 
-/// The pause between two checks of a blocked thread, which is blocked once, when its program ends.
+/// The pause between two checks of a blocked thread. Such a thread is blocked only once, at the end of its program.
 const LOOK_PAUSE: Duration = Duration::from_micros(500);
 
-/// Counts open things, and notifies when none is open any more.
+/// Counts open operations, and notifies waiters when none is open any more.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     count: AtomicUsize,
     emptied: Notify,
 }
 
-/// One open thing, which is closed when this is dropped.
+/// An open operation, which is closed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Open(Arc<Tally>);
 
 impl Tally {
-    /// Creates a tally with one open thing, which [`close_one`](Self::close_one) closes.
+    /// Creates a tally with one open operation, which [`close_one`](Self::close_one) closes.
     pub(crate) fn of_one() -> Self {
         Self {
             count: AtomicUsize::new(1),
@@ -36,7 +36,7 @@ impl Tally {
         }
     }
 
-    /// Opens one thing, which [`close_one`](Self::close_one) closes.
+    /// Opens one operation, which [`close_one`](Self::close_one) closes.
     pub(crate) fn open_one(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
@@ -48,7 +48,7 @@ impl Tally {
 
     pub(crate) fn close_one(&self) {
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // This wakes tasks of users, and a waker may panic.
+            // This wakes user tasks, and a waker may panic.
             catch_panic(|| self.emptied.notify_waiters());
         }
     }
@@ -60,7 +60,7 @@ impl Tally {
     /// Waits for a moment at which nothing is open.
     pub(crate) async fn emptied(&self) {
         loop {
-            // Made before the check, because the last one may close between the two.
+            // Created before the check, because the last operation may be closed between the two.
             let emptied = self.emptied.notified();
             if self.count() == 0 {
                 return;
@@ -78,7 +78,7 @@ impl Tally {
     }
 }
 
-/// Opens another one.
+/// Opens another operation.
 impl Clone for Open {
     fn clone(&self) -> Self {
         self.0.open()
@@ -104,12 +104,12 @@ mod tests {
 
     impl Wake for Broken {
         fn wake(self: Arc<Self>) {
-            panic!("of a user's executor");
+            panic!("the user's executor panicked");
         }
     }
 
     #[test]
-    fn a_waker_that_panics_does_not_stop_the_drop_that_calls_it() {
+    fn a_waker_that_panics_does_not_interrupt_the_drop_that_wakes_it() {
         let tally = Arc::<Tally>::default();
         let open = tally.open();
         let waker = Waker::from(Arc::new(Broken));

@@ -1,8 +1,8 @@
-//! Items with a due time, in order, and the sleep of the one task that takes them when they become due.
+//! Lists of items that become due, and the sleep of the task that takes the items when they do.
 //!
-//! Inserting and removing are cheap, and wake that task only if it would sleep too long. A busy lock sets and clears a timer
-//! half a million times a second, and none of these timers becomes due. So a list has no mutex of its own: it is stored with
-//! the objects to which its items refer, and there may be several lists.
+//! Inserting and removing are cheap, and wake that task only if it would sleep too long. A busy lock sets and clears a
+//! timer half a million times a second, and none of these timers becomes due. Therefore a list has no mutex of its own: it
+//! is stored with the objects to which its items refer, and there may be several lists.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::{moment::Moment, runtime::clock::Clock};
 
-/// The key of an item, unique for the life of its list.
+/// The key of an item, which is unique in its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerId {
     at: Moment,
@@ -38,7 +38,7 @@ impl<T> Default for TimerQueue<T> {
 }
 
 impl<T> TimerQueue<T> {
-    /// Inserts an item. The caller has to ask [`Alarm::is_late_for`] before the list is unlocked.
+    /// Inserts an item. The caller must check [`Alarm::is_late_for`] before it unlocks the list.
     pub(crate) fn insert(&mut self, at: Moment, item: T) -> TimerId {
         self.last_number += 1;
         let timer_id = TimerId {
@@ -49,7 +49,7 @@ impl<T> TimerQueue<T> {
         timer_id
     }
 
-    /// Removes an item; `None` if it has already become due.
+    /// Removes an item, or returns `None` if it has already been taken.
     pub(crate) fn remove(&mut self, timer_id: TimerId) -> Option<T> {
         self.items.remove(&timer_id)
     }
@@ -60,7 +60,7 @@ impl<T> TimerQueue<T> {
         Some(timer_id.at)
     }
 
-    /// Takes the items that are due at this moment.
+    /// Removes and returns the items that are due at this moment.
     fn remove_until(&mut self, moment: Moment) -> Vec<T> {
         let mut due = Vec::new();
         while let Some(item) = self.items.first_entry()
@@ -75,8 +75,8 @@ impl<T> TimerQueue<T> {
 /// The result of checking the lists: the items that are due, or when the next one is, if there is one.
 pub(crate) type Due<T> = Result<Vec<T>, Option<Moment>>;
 
-/// Checks lists, each of which `each` locks for a moment. Items that are due within `ahead` from now are taken together with
-/// items that are due now, but not on their own.
+/// Removes the items that are due from all lists, each of which `each` locks for a moment. If an item is due now, those
+/// that are due within `ahead` are removed as well.
 pub(crate) fn remove_due<T>(
     each: impl Fn(&mut dyn FnMut(&mut TimerQueue<T>)),
     now: Moment,
@@ -95,10 +95,10 @@ pub(crate) fn remove_due<T>(
 /// The sleep of the task that takes due items.
 #[derive(Debug)]
 pub(crate) struct Alarm {
-    /// The moment until which the task sleeps, in nanoseconds. Later than any moment while the task is awake, or sleeps because
-    /// there is no item.
+    /// The moment until which the task sleeps, in nanoseconds. It is the largest value while the task is awake, or sleeps
+    /// because there is no item.
     sleeps_to: AtomicU64,
-    /// Signalled when an item was inserted that is due before the task wakes.
+    /// Signalled after an item was inserted that is due before the task would wake.
     earlier: Notify,
 }
 
@@ -110,7 +110,7 @@ impl Alarm {
         }
     }
 
-    /// Returns `true` if the task may sleep too long for an item that was inserted. If so, the caller has to call
+    /// Returns `true` if the task may sleep too long for an item that was inserted. The caller must then call
     /// [`wake`](Self::wake) after it has unlocked its mutexes.
     pub(crate) fn is_late_for(&self, at: Moment) -> bool {
         at.as_nanos() < self.sleeps_to.load(Ordering::Acquire)
@@ -120,17 +120,17 @@ impl Alarm {
         self.earlier.notify_one();
     }
 
-    /// Waits until an item is due, and returns the result of checking the lists then.
+    /// Waits until `look` finds items that are due, and returns them.
     ///
-    /// Meant for one task. Dropping the future at its only await takes nothing.
+    /// Only one task may call this. Dropping the future loses no item, since none is taken before an await.
     pub(crate) async fn due<T>(
         &self,
         clock: &Clock,
         mut look: impl FnMut(Moment) -> Due<T>,
     ) -> Vec<T> {
         loop {
-            // Done before the check. An insertion that the check misses happens after it, and then sees that the task is awake,
-            // or the moment below.
+            // Stored before the check. An insertion that the check misses happens later, and sees this value or the moment
+            // below, both of which make it wake the task if necessary.
             self.sleeps_to.store(u64::MAX, Ordering::Release);
             match look(clock.now()) {
                 Ok(due) => return due,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn items_come_due_in_order_and_removed_ones_do_not() {
+    async fn items_become_due_in_order_unless_they_are_removed() {
         let timers = Timers::new();
         timers.insert(2, "b");
         let removed = timers.insert(1, "x");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nearly_due_items_are_taken_along_but_not_alone() {
+    fn items_that_are_nearly_due_are_taken_only_with_one_that_is_due() {
         let at = |millis| Moment::from_nanos(0).after(Duration::from_millis(millis));
         let lists = [[1000, 1030], [1010, 1020]].map(|each| {
             let mut list = TimerQueue::default();

@@ -1,9 +1,9 @@
-//! Requests that are sent at the same time, and awaited together.
+//! Futures that are polled at the same time, and awaited together.
 
 use std::{future::poll_fn, task::Poll};
 
-/// Polls all futures in the calling task, so that none delays another one. Returns their results in the same order. Ends with
-/// the last one.
+/// Polls all futures in the calling task, so that none delays another one, and waits for all of them. Returns their results
+/// in the order of the futures.
 pub(crate) async fn together<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let each = futures.into_iter();
     let mut each: Vec<_> = each.map(|future| (Box::pin(future), None)).collect();

@@ -1,10 +1,10 @@
-//! The in-memory backend with faults on demand, controlled by [`Faults`](crate::Faults).
+//! The in-memory backend with faults that [`Faults`](crate::testing::Faults) injects.
 //!
-//! A request is refused, or executed when it arrives; only its reply can be late. So requests are executed in the order in
-//! which they were sent, whatever the delays, as on one connection.
+//! A request is either refused, or executed when it arrives, and only its reply can be late. So requests are executed in
+//! the order in which they were sent, whatever the delays, as on one connection.
 //!
-//! Faults last for a time and not for a number of requests, since the number that a call takes may change. No setting and no
-//! url enables them.
+//! Faults last for a time instead of a number of requests, since the number of requests in a call may change. No setting
+//! and no url enables them.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     runtime::{clock::Clock, mutex::Mutex},
 };
 
-/// The ttl to which the holder elsewhere renews its lease, if no end was set.
+/// The ttl of the holder elsewhere, which renews its lease unless an end was set.
 const LEASE_ELSEWHERE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
@@ -33,12 +33,12 @@ pub(crate) struct FaultyBackend {
     plan: Arc<Mutex<Plan>>,
 }
 
-/// The faults that are enabled.
+/// The faults that are injected now.
 #[derive(Debug, Default)]
 struct Plan {
     unavailable_until: Option<Moment>,
     delay: Duration,
-    /// The keys that a holder elsewhere has, and the end of its lease.
+    /// The keys that are held elsewhere, and the ends of these leases.
     elsewhere: HashMap<Arc<str>, Moment>,
 }
 
@@ -52,18 +52,17 @@ impl FaultyBackend {
         }
     }
 
-    /// Ends the lease of the key's holder. The waiters of the key get it when the backend serves them, or with their next
-    /// request.
+    /// Ends the lease of the key's holder. Waiters get the key when the backend serves them, or with their next request.
     pub(crate) fn take_away(&self, full_key: &Arc<str>) {
         self.plan.lock().elsewhere.remove(full_key);
         self.memory.evict(full_key, None);
     }
 
-    /// Gives the key to a holder elsewhere, whether or not it was held.
+    /// Gives the key to a holder elsewhere, even if it is held.
     pub(crate) fn occupy(&self, full_key: &Arc<str>, span: Option<Duration>) {
         let until = self.end_of(span);
         self.plan.lock().elsewhere.insert(full_key.clone(), until);
-        // The backend must also know about that holder, so that it grants a lock that is released in the meantime to none of
+        // The backend must know about that holder, too. Otherwise it would grant a lock that is released in the meantime to
         // its waiters.
         self.memory.evict(full_key, Some(until));
     }
@@ -91,7 +90,7 @@ impl FaultyBackend {
         span.map_or(Moment::NEVER, |span| self.clock.now().after(span))
     }
 
-    /// Returns for how long a holder elsewhere still has the key, as a server would report it now.
+    /// Returns how much longer a holder elsewhere has the key, as a server would report it now.
     fn elsewhere(&self, full_key: &str) -> Option<Duration> {
         let until = *self.plan.lock().elsewhere.get(full_key)?;
         let left = if until == Moment::NEVER {
@@ -111,7 +110,7 @@ impl FaultyBackend {
             return self.memory.acquire(request);
         }
         request.owner.in_flight.note_sent_on(Order::LOCAL);
-        // A release by the holder elsewhere sends no message.
+        // The waiter must poll, since the release of a holder elsewhere sends no message.
         let busy = Busy::without_queue(Expiry::In(left), WakeUpMode::Poll);
         at_once(Ok(Answered {
             outcome: AcquireOutcome::Busy(busy),
@@ -119,7 +118,7 @@ impl FaultyBackend {
         }))
     }
 
-    /// Sends the request, and delays its reply as planned.
+    /// Sends the request unless the backend is unavailable, and delays its reply as planned.
     fn reply<T: Send + 'static>(
         &self,
         within: Duration,
@@ -141,7 +140,7 @@ impl FaultyBackend {
     }
 }
 
-/// Delays a reply. As with a server, no caller waits for it longer than `within`.
+/// Delays a reply. As with a server, the caller waits for at most `within`.
 fn late<T: Send + 'static>(reply: Reply<T>, delay: Duration, within: Duration) -> Reply<T> {
     Box::pin(async move {
         tokio::time::sleep(delay.min(within)).await;
@@ -179,7 +178,7 @@ impl Operate for FaultyBackend {
             let Some(left) = self.elsewhere(&full_key) else {
                 return self.memory.inspect(full_key);
             };
-            // Like a key of another library, whose value is not an owner token.
+            // Shown like a key of another library, whose value is not an owner token.
             let sighting = Sighting {
                 result_kept_for: self.memory.result_kept_for(&full_key),
                 ..sighting_of("", Some(left), 0)

@@ -16,24 +16,24 @@ pub(crate) mod faulty_backend;
 
 /// Injects faults into one in-memory manager, for your tests.
 ///
-/// [`LockManager::in_memory_with_faults`](crate::manager::LockManager::in_memory_with_faults) returns it with the manager. All
-/// faults follow tokio's clock, so a test with `start_paused = true` takes no time. Your code sees the same as with a server:
-/// the same errors at the same times, and bodies that are dropped in the same way.
+/// [`LockManager::in_memory_with_faults`](crate::manager::LockManager::in_memory_with_faults) returns it with the manager.
+/// All faults follow tokio's clock, so a test with `start_paused = true` takes no time. To your code, a fault looks as it
+/// would with a server: calls return the same errors after the same time, and bodies are dropped in the same way.
 ///
 /// | fault | a body that runs | an acquire |
 /// | --- | --- | --- |
 /// | [`lose`](Self::lose), [`expire`](Self::expire) | is dropped, [`LockError::Lost`](crate::error::LockError::Lost) | finds the lock free |
 /// | [`busy`](Self::busy) | is dropped, `Lost` | [`LockError::Busy`](crate::error::LockError::Busy) after its wait |
 /// | [`unavailable`](Self::unavailable) | continues until its lease ends, then `Lost` | [`LockError::Unavailable`](crate::error::LockError::Unavailable) after its wait |
-/// | [`delay`](Self::delay) | continues, if renewals arrive in time | takes longer |
-/// | [`forget`](Self::forget) | continues | by `run_once`: runs the body again |
+/// | [`delay`](Self::delay) | continues if renewals arrive in time | takes longer |
+/// | [`forget`](Self::forget) | continues | of `run_once`: runs the body again |
 ///
-/// If the backend is [`unavailable`](Self::unavailable) while a body of `run_once` ends, the caller gets its value. The result
-/// is kept if the fault ends before the lease does; otherwise the next caller runs the body again.
+/// If the backend is [`unavailable`](Self::unavailable) when a body of `run_once` ends, the caller gets its value. The
+/// result is stored if the fault ends before the lease does. Otherwise, the next caller runs the body again.
 ///
 /// # Examples
 ///
-/// Two functions, and how they behave in each of these cases:
+/// Tests of how two functions behave with these faults:
 ///
 /// ```
 /// # #[cfg(feature = "macros")]
@@ -64,7 +64,7 @@ pub(crate) mod faulty_backend;
 /// # /*
 /// #[tokio::test(start_paused = true)]
 /// # */
-/// async fn a_short_wait_is_waited() {
+/// async fn a_charge_waits_for_a_lock_that_is_busy_for_a_second() {
 ///     let (locks, faults) = LockManager::in_memory_with_faults();
 ///     faults.busy_for("order:42", Duration::from_secs(1));
 ///     assert!(with_locks(locks, charge(42)).await.is_ok());
@@ -73,7 +73,7 @@ pub(crate) mod faulty_backend;
 /// # /*
 /// #[tokio::test(start_paused = true)]
 /// # */
-/// async fn nothing_is_charged_while_the_server_is_away() {
+/// async fn nothing_is_charged_while_the_server_is_unavailable() {
 ///     let (locks, faults) = LockManager::in_memory_with_faults();
 ///     faults.unavailable();
 ///     let charged = with_locks(locks.clone(), charge(42)).await;
@@ -98,7 +98,7 @@ pub(crate) mod faulty_backend;
 /// # /*
 /// #[tokio::test(start_paused = true)]
 /// # */
-/// async fn an_import_that_stood_still_is_not_taken_up_again() {
+/// async fn an_import_ends_when_its_lease_expires() {
 ///     let (locks, faults) = LockManager::in_memory_with_faults();
 ///     let stopped = async {
 ///         tokio::task::yield_now().await;
@@ -111,7 +111,7 @@ pub(crate) mod faulty_backend;
 /// # /*
 /// #[tokio::test(start_paused = true)]
 /// # */
-/// async fn a_slow_server_makes_nothing_fail() {
+/// async fn a_charge_succeeds_on_a_slow_server() {
 ///     let (locks, faults) = LockManager::in_memory_with_faults();
 ///     faults.delay(Duration::from_millis(500));
 ///     assert!(with_locks(locks, charge(42)).await.is_ok());
@@ -122,11 +122,11 @@ pub(crate) mod faulty_backend;
 /// # }
 /// # pub fn all() {
 /// #     run(an_order_that_is_being_charged_elsewhere_is_not_charged());
-/// #     run(a_short_wait_is_waited());
-/// #     run(nothing_is_charged_while_the_server_is_away());
+/// #     run(a_charge_waits_for_a_lock_that_is_busy_for_a_second());
+/// #     run(nothing_is_charged_while_the_server_is_unavailable());
 /// #     run(an_import_ends_when_its_lock_is_lost());
-/// #     run(an_import_that_stood_still_is_not_taken_up_again());
-/// #     run(a_slow_server_makes_nothing_fail());
+/// #     run(an_import_ends_when_its_lease_expires());
+/// #     run(a_charge_succeeds_on_a_slow_server());
 /// # }
 /// # }
 /// # #[cfg(feature = "macros")]
@@ -147,12 +147,13 @@ impl Faults {
 
     /// Takes a lock away from its holder, as when an operator deletes the key.
     ///
-    /// The holder notices at once; with a server it would notice at its next renewal. Its lease is [`LeaseLost::TakenAway`],
-    /// its body is never polled again, and the lock is free.
+    /// The holder notices at once, while with a server it would notice at its next renewal. Its lease is
+    /// [`LeaseLost::TakenAway`], its body is never polled again, and the lock is free.
     ///
     /// # Panics
     ///
-    /// If the key is not held through this manager: a fault without effect proves nothing.
+    /// Panics if the key is not held through this manager, because a test with a fault that has no effect would prove
+    /// nothing.
     #[track_caller]
     pub fn lose(&self, key: impl IntoLockKey) {
         self.end(&key.into_lock_key(), LeaseLost::TakenAway);
@@ -160,11 +161,12 @@ impl Faults {
 
     /// Ends a lease, as if it could not be renewed in time.
     ///
-    /// Like [`lose`](Self::lose), with [`LeaseLost::Expired`], as in a process that was stopped for longer than its ttl.
+    /// Otherwise like [`lose`](Self::lose), with [`LeaseLost::Expired`], as in a process that was stopped for longer than
+    /// its ttl.
     ///
     /// # Panics
     ///
-    /// As [`lose`](Self::lose).
+    /// Panics if the key is not held through this manager.
     #[track_caller]
     pub fn expire(&self, key: impl IntoLockKey) {
         self.end(&key.into_lock_key(), LeaseLost::Expired);
@@ -173,37 +175,36 @@ impl Faults {
     /// Gives a lock to a holder elsewhere, which keeps it until [`heal`](Self::heal).
     ///
     /// That holder renews a lease of 10 s, so `retry_after` says 10 s. A holder of this manager loses the lock at once.
-    /// [`LockManager::force_release`](crate::manager::LockManager::force_release) takes it from the holder elsewhere.
+    /// [`LockManager::force_release`](crate::manager::LockManager::force_release) takes the lock away from the holder
+    /// elsewhere.
     pub fn busy(&self, key: impl IntoLockKey) {
         self.occupy(&key.into_lock_key(), None);
     }
 
-    /// Gives a lock to a holder elsewhere, for this long.
-    ///
-    /// Like [`busy`](Self::busy), but with an end.
+    /// Gives a lock to a holder elsewhere for this long, after which it is free. Otherwise like [`busy`](Self::busy).
     pub fn busy_for(&self, key: impl IntoLockKey, span: Duration) {
         self.occupy(&key.into_lock_key(), Some(span));
     }
 
     /// Refuses every request until [`heal`](Self::heal), as when there is no connection to the server.
     ///
-    /// Acquires retry until their wait is over. Leases that are held last until their ttl, and are renewed if the fault ends in
-    /// time.
+    /// Acquires retry until their wait is over. Leases stay valid until their ttl runs out, and are renewed if the fault
+    /// ends in time.
     pub fn unavailable(&self) {
         self.backend.go_away(None);
     }
 
-    /// Refuses every request for this long; see [`unavailable`](Self::unavailable).
+    /// Refuses every request for this long. Otherwise like [`unavailable`](Self::unavailable).
     pub fn unavailable_for(&self, span: Duration) {
         self.backend.go_away(Some(span));
     }
 
     /// Delays every reply by this much, until [`heal`](Self::heal).
     ///
-    /// A reply that takes as long as a command's time-out (1 s, see
-    /// [`command_timeout`](crate::manager::builder::LockManagerBuilder::command_timeout)) counts as missing, although the
-    /// request was executed. If replies are slow, a renewal waits longer for them, up to a third of the ttl. With a longer
-    /// delay, leases expire.
+    /// If the delay is as long as the command time-out (1 s, see
+    /// [`command_timeout`](crate::manager::builder::LockManagerBuilder::command_timeout)), replies count as missing,
+    /// although the requests are executed. Renewals adapt to slow replies, and wait up to a third of the ttl for them. With
+    /// a longer delay, leases expire.
     pub fn delay(&self, by: Duration) {
         self.backend.delay(by);
     }
@@ -218,7 +219,7 @@ impl Faults {
 
     /// Ends all faults at once: holders elsewhere release their locks, and the backend replies again.
     ///
-    /// A lease that was lost stays lost.
+    /// Leases that were lost stay lost.
     pub fn heal(&self) {
         self.backend.heal();
     }
@@ -231,8 +232,8 @@ impl Faults {
             "the lock `{key}` is not held through this manager"
         );
         let full_key = self.registry.full_key(key);
-        // The lock is freed before the holder is notified, so that the next acquire finds it free. The waiters in the queue get
-        // it only after the loss, which would otherwise also take it from them.
+        // The lock is freed before the holder is notified, so that its next acquire finds it free. Waiters in the queue get
+        // it only afterwards, because the loss would otherwise end their leases, too.
         self.backend.take_away(&full_key);
         self.end_leases(key, reason);
         self.backend.memory.serve(&full_key);
@@ -241,11 +242,11 @@ impl Faults {
     fn occupy(&self, key: &LockKey, span: Option<Duration>) {
         telemetry::check_literal(key);
         self.backend.occupy(&self.registry.full_key(key), span);
-        // Done after the backend, so that a task that acquired the lock between the two calls loses it, too.
+        // Called after the backend has the holder, because a task that acquired the lock in between must lose it, too.
         self.end_leases(key, LeaseLost::TakenAway);
     }
 
-    /// The lease of the key is lost, whichever task has it.
+    /// Ends all leases of the key as lost, whichever tasks have them.
     fn end_leases(&self, key: &LockKey, reason: LeaseLost) {
         for kind in RequestKind::ALL {
             self.registry.event(key, kind, Event::LoseAll(reason));
