@@ -2,7 +2,7 @@
 
 use std::{any::Any, error::Error, fmt, future::Future, pin::Pin, time::Duration};
 
-/// A user and a password for a server, and for how long they are valid.
+/// A user and a password for a server, and how long they are valid.
 ///
 /// This type is itself a [`CredentialsProvider`], which always returns the same credentials.
 ///

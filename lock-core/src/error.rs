@@ -124,6 +124,22 @@ impl LockError {
     }
 
     /// Returns the holder of a lock that is [`Busy`](Self::Busy), as far as the call knew without an extra request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// use lock_core::{LockManager, LockOptions, inspect::HeldBy};
+    ///
+    /// let locks = LockManager::in_memory();
+    /// let guard = locks.acquire("order:7", LockOptions::default()).await?;
+    /// let busy = locks.acquire("order:7", LockOptions::default().no_wait()).await.expect_err("held");
+    /// // This task would wait for itself.
+    /// assert!(matches!(busy.held_by(), Some(HeldBy::ThisTask(_))));
+    /// # guard.release().await
+    /// # }
+    /// ```
     #[must_use]
     pub fn held_by(&self) -> Option<HeldBy> {
         match self {
@@ -519,7 +535,7 @@ impl fmt::Display for LeaseLost {
             Self::TakenAway => "the key is gone or has another holder",
             Self::MaxHold => "it was held for as long as max_hold allows",
             Self::Shutdown => "the manager was shut down",
-            Self::OtherKey => "another key that was taken with it was lost",
+            Self::OtherKey => "another key that was acquired with it was lost",
             Self::Released => "it was released",
         })
     }

@@ -18,7 +18,7 @@
 //! UPDATE account SET balance = $4 WHERE id = $1 AND fencing_token = $2 AND fencing_holder = $3;
 //! ```
 //!
-//! Each statement must be a transaction of its own: two of them in one transaction would hide the announcement from other
+//! Each statement must be a separate transaction: two of them in one transaction would hide the announcement from other
 //! holders until the commit. A holder that is refused may acquire the lock again, but must not raise its token and retry.
 //!
 //! The token alone is not enough where another server may take over from the first, as with Sentinel and Cluster: while two

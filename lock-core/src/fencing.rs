@@ -112,7 +112,7 @@ impl FencingBlock {
     }
 }
 
-/// The number of a key's fencing clock: in a cluster the slot of the key, otherwise 0.
+/// The number of a key's fencing clock: the slot of the key in a cluster, and 0 otherwise.
 pub(crate) type ClockIndex = u16;
 
 /// The largest fencing token that a manager knows, for each fencing clock.

@@ -10,8 +10,8 @@ use crate::{backend::RunResult, driver::hold::Hold, error::LockError, key::LockK
 ///
 /// Dropping the guard releases the lock in the background, within one round trip. This covers an early return, `?`, a
 /// panic, and a dropped future that owns the guard. It works outside a runtime, and while a runtime shuts down, and it
-/// never blocks. Unlike [`release`](Self::release), the drop cannot report how the release went. If the process ends at
-/// once, the message may not be sent. The lock is then free after the rest of its ttl, unless
+/// never blocks. Unlike [`release`](Self::release), the drop cannot report a failure. If the process ends right afterwards,
+/// the message may not be sent. The lock is then free after the rest of its ttl, unless
 /// [`LockManager::shutdown`](crate::manager::LockManager::shutdown) was awaited.
 ///
 /// A guard that is leaked with [`std::mem::forget`] holds its lock for as long as the process lives, or until `max_hold`.

@@ -31,7 +31,7 @@ pub struct LockKey(Arc<Made>);
 /// thousands of waiters.
 struct Made {
     text: Box<str>,
-    /// The hash of the text, kept because a lock looks up its key several times.
+    /// The hash of the text, which is cached because a lock looks up its key several times.
     hash: u64,
     /// Used only by telemetry: keys with the same text are equal, whatever their templates.
     from: Option<&'static Template>,

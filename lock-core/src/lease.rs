@@ -65,6 +65,24 @@ impl Lease {
     ///
     /// It is the fence of [`key`](Self::key). The module [`fenced`](crate::fenced) has the three statements with which a
     /// store refuses a holder that was paused.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = lock_core::LockManager::in_memory();
+    /// use lock_core::LockOptions;
+    ///
+    /// let guard = locks.acquire("account:42", LockOptions::default()).await?;
+    /// let fence = guard.lease().fence();
+    /// // The parameters `$2` and `$3` of the three statements. Both numbers are below 2^53.
+    /// let token = i64::try_from(fence.token.get())?;
+    /// let holder = i64::try_from(fence.holder)?;
+    /// # assert!(token > 0 && holder > 0);
+    /// # Ok(guard.release().await?)
+    /// # }
+    /// ```
     #[must_use]
     pub fn fence(&self) -> Fence {
         self.leases.first().fence()
@@ -281,7 +299,7 @@ fn note_renewal(
         }
         Some(Err(failure)) => Err(LockError::from(failure).about(&lease.key)),
         None => {
-            Err(LockError::unavailable("the backend did not answer for this key").about(&lease.key))
+            Err(LockError::unavailable("the backend did not reply for this key").about(&lease.key))
         }
     }
 }

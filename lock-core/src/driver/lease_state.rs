@@ -1,8 +1,8 @@
-//! The state that the holder of a lease and its observers share.
+//! The state of a lease, which its holder and its observers share.
 //!
 //! The state machine makes the decisions and publishes them here. An observer also reads the clock, so it notices at once
-//! that a lease has run out, whether or not a timer has fired. What an observer notices is not an event of the key: the
-//! state machine ends the lease by its own timer.
+//! that a lease has run out, whether or not a timer has fired. This is not an event of the key: the state machine ends the
+//! lease by its own timer.
 
 use std::{
     sync::{
@@ -48,7 +48,8 @@ pub(crate) struct LeaseState {
     is_renewed: AtomicBool,
     /// `true` while the guard has not been used. Read only by telemetry.
     is_unseen: AtomicBool,
-    /// In nanoseconds of the clock. It only grows, and only the driver of the state machine writes it.
+    /// The end of the lease in nanoseconds of the clock. It only grows, and only the driver of the state machine changes
+    /// it.
     valid_until: AtomicU64,
     /// The task that acquired the lease, and when.
     acquired: (RunningTask, Moment),
@@ -70,7 +71,7 @@ pub(crate) struct LeaseState {
     watch: OnceLock<Mutex<Option<Box<WatchedHold>>>>,
 }
 
-/// The bounds on the time of a lease, in addition to its ttl.
+/// The bounds that `max_hold` and `min_hold` set on the lease.
 struct Bounded {
     terms: Terms,
     /// Set when the task begins to run under the lease, which is when `max_hold` and `min_hold` begin to count.

@@ -24,7 +24,7 @@ use crate::{
 
 /// The outage state of one manager. Each reply is recorded here, as is each request that got none.
 pub(crate) struct Outage {
-    /// New requests no longer wait after this long without a reply; `None` if they always wait.
+    /// How long an outage must last before new requests are refused; `None` if they always wait.
     fail_fast_after: Option<Duration>,
     /// When the outage began, in nanoseconds of the manager's clock: the time of the first failure since the last reply. 0
     /// if there is no outage.

@@ -244,7 +244,7 @@ fn chain() -> impl Iterator<Item = Arc<HeldByBody>> {
 
 fn innermost() -> Option<Arc<HeldByBody>> {
     let (body, task) = INNERMOST.try_with(Clone::clone).ok()?;
-    // A task of a `LocalSet` is polled inside the body that drives the set, but has an id of its own.
+    // A task of a `LocalSet` is polled inside the body that drives the set, but has its own id.
     let is_this_task = task::try_id().is_none_or(|id| task == Some(id));
     is_this_task.then_some(body)
 }

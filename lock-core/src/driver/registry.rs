@@ -72,7 +72,7 @@ impl Registry {
         });
         let weak = Arc::downgrade(&registry);
         registry.context.grants.listen(Box::new(move |news| {
-            // After the manager has ended, no key of it is left.
+            // After the manager has ended, none of its keys is left.
             if let Some(registry) = weak.upgrade() {
                 registry.hear(news);
             }

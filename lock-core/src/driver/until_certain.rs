@@ -75,7 +75,7 @@ impl Tries {
             }
         }
         if let Some(report) = report {
-            let none = "no certain reply before the lease ended by itself";
+            let none = "the release was not confirmed before the lease ended by itself";
             report(Err(Failure::no_reply(none)));
         }
     }
@@ -98,7 +98,7 @@ impl Tries {
         if now >= give_up {
             if self.answered.is_none() {
                 let key = Shown(&action.owner.full_key);
-                tracing::warn!(%key, "the release got no certain reply before the lease ended by itself");
+                tracing::warn!(%key, "the release was not confirmed before the lease ended by itself");
             }
             return false;
         }

@@ -70,7 +70,7 @@ where
                             };
                             request.count_late_grants(granted.is_short(cx.now));
                             if request.late_grants >= MOST_LATE_GRANTS {
-                                // Waiters with a longer ttl get three tries of their own.
+                                // Waiters with a longer ttl get three new tries.
                                 request.late_grants = 0;
                                 self.refuse_as_too_slow(cx.now.since(sent), ttl, cx);
                             }
@@ -514,7 +514,7 @@ mod tests {
         }
     }
 
-    /// Servers that vote give tokens only in reply to an acquire.
+    /// Servers that vote return tokens only in reply to an acquire.
     #[test]
     fn tokens_are_prefetched_only_if_a_renewal_can_take_some() {
         for prefetches in [true, false] {

@@ -26,7 +26,7 @@ pub(crate) struct Batch {
     pub(crate) passed: u32,
     /// When the server granted the lease, or last said that no other process waits.
     pub(crate) since: Moment,
-    /// Whether other processes wait, according to the server; `None` before its first reply.
+    /// The server's last report on other processes that wait; `None` before its first reply.
     pub(crate) contended: Option<Contended>,
     /// When the server last reported this, or granted the lease.
     pub(crate) replied_at: Moment,

@@ -75,7 +75,7 @@ pub(crate) enum Outcome<L, O> {
     Released(AfterRelease<O>),
 }
 
-/// What happens to a lease after its task has released it.
+/// The place of a lease after its task has released it.
 #[derive(Clone, Debug)]
 pub(crate) enum AfterRelease<O> {
     /// It stays in this process: with the next task, with the other tasks of a share, or unused for a later task.

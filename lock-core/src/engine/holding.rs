@@ -131,7 +131,7 @@ where
 
     /// Ends what has run out: leases, holders whose `max_hold` is over, and grants that their tasks have not accepted.
     pub(super) fn expire(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a lease that ends is removed.
+        // Iterates backwards, because a lease that ends is removed from the list.
         for at in (0..self.leases.len()).rev() {
             let held = &mut self.leases[at];
             if cx.now < held.ends_at() {

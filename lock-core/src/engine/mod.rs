@@ -12,7 +12,7 @@
 //! - exclusive: at most one lease, and no request at the same time. The lease is handed over from task to task.
 //! - shared: each lease is a share, which any number of tasks can have. While a share is open, nothing is requested. A
 //!   closed share may remain for its tasks while the next share is requested. See `sharing.rs`.
-//! - permits: each task has a lease of its own. The request of the first waiter may be in flight at the same time.
+//! - permits: each task has its own lease. The request of the first waiter may be in flight at the same time.
 //! - once: like exclusive, except that the lease always returns to the server, which alone knows whether there is a result.
 //!   A result answers all waiters.
 //!

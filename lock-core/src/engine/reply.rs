@@ -50,7 +50,7 @@ impl From<FencingBlock> for Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PushedGrant {
     pub(crate) grant: Grant,
-    /// Larger than the stamp of every reply that was sent before it.
+    /// The stamp of the message, which is larger than that of every reply sent before it.
     pub(crate) stamp: u64,
 }
 
@@ -134,7 +134,7 @@ pub(crate) enum QueueMode {
     CheckPosition(QueuePosition),
 }
 
-/// Determines whether other processes wait for a lock, according to the server.
+/// The server's report on other processes that wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contended {
     /// Other processes are in the queue. A release grants the lock to the first one.

@@ -104,7 +104,7 @@ pub(crate) enum Meanwhile {
     Granted(PushedGrant),
 }
 
-/// The events that send the next request before its time.
+/// The events that trigger the next request early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUps {
     GrantsAndConnections,

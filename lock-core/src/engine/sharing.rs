@@ -29,7 +29,7 @@ where
     O: Clone + PartialEq,
 {
     pub(super) fn close_shares(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a released lease is removed.
+        // Iterates backwards, because a released lease is removed from the list.
         for at in (0..self.leases.len()).rev() {
             self.close_share(at, cx);
         }
@@ -81,7 +81,7 @@ where
 
     /// Closes the shares that have been kept without a task for long enough, which releases them.
     pub(super) fn release_unused(&mut self, cx: &mut Transition<'_, W, L, O>) {
-        // From the last to the first, since a released lease is removed.
+        // Iterates backwards, because a released lease is removed from the list.
         for at in (0..self.leases.len()).rev() {
             let share = self.leases[at].share.as_ref();
             let until = share.and_then(|share| share.unused_until);

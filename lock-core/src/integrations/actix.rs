@@ -33,8 +33,8 @@ impl Problem {
 }
 
 /// Responds with 409 if the lock is busy, with 503 if it is lost or unavailable, with 400 if the key is too long, and with
-/// 500 if the program is wrong. The response has `Retry-After` if it is known when to retry, and a problem document (RFC
-/// 9457) that does not name the key. Annotated functions can therefore return `actix_web::Result<T>`.
+/// 500 if the program has a mistake. The response has `Retry-After` if it is known when to retry, and a problem document
+/// (RFC 9457) that does not name the key. Annotated functions can therefore return `actix_web::Result<T>`.
 impl ResponseError for LockError {
     fn status_code(&self) -> StatusCode {
         Problem::of(self).actix_status()
@@ -59,7 +59,7 @@ impl From<LockError> for HttpResponse {
 }
 
 /// Converts the failure to 409 if the lock is busy, to 503 if it is lost or unavailable, to 400 if the key is too long, and
-/// to 500 if the program is wrong. This is actix's own type, not that of the crate `http`.
+/// to 500 if the program has a mistake. This is actix's own type, not that of the crate `http`.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).actix_status()

@@ -28,7 +28,7 @@ impl Problem {
 }
 
 /// Converts the failure to 409 if the lock is busy, to 503 if it is lost or unavailable, to 400 if the key is too long, and
-/// to 500 if the program is wrong.
+/// to 500 if the program has a mistake.
 impl From<LockError> for StatusCode {
     fn from(error: LockError) -> Self {
         Problem::answering(&error).status_code()

@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// Responds with 409 if the lock is busy, with 503 if it is lost or unavailable, with 400 if the key is too long, and with
-/// 500 if the program is wrong. The response has `Retry-After` if it is known when to retry, and a problem document (RFC
-/// 9457) that does not name the key. Annotated functions can therefore return `poem::Result<T>`.
+/// 500 if the program has a mistake. The response has `Retry-After` if it is known when to retry, and a problem document
+/// (RFC 9457) that does not name the key. Annotated functions can therefore return `poem::Result<T>`.
 impl ResponseError for LockError {
     fn status(&self) -> StatusCode {
         Problem::of(self).status_code()

@@ -53,7 +53,7 @@ impl Problem {
                 "a service that this one needs does not reply: try again later",
             ),
             LockError::Repeated { reason, .. } => match reason {
-                // The client should send the request with a key of its own.
+                // The client should send the request with a different key.
                 Repeat::OtherRequest => (
                     422,
                     "a different request has already been sent with this key",

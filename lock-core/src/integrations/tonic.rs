@@ -21,8 +21,8 @@ type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Converts the failure to `ABORTED` if the lock is busy, to `UNAVAILABLE` if it is lost or unavailable, to
-/// `INVALID_ARGUMENT` if the key is too long, and to `INTERNAL` if the program is wrong. A request that has already been
-/// processed, but whose response was not stored, is `ALREADY_EXISTS`. The message does not name the key.
+/// `INVALID_ARGUMENT` if the key is too long, and to `INTERNAL` if the program has a mistake. A request that has already
+/// been processed, but whose response was not stored, is `ALREADY_EXISTS`. The message does not name the key.
 ///
 /// `grpc-retry-pushback-ms` says when to retry, if that is known. For a busy lock, it is the time for which the lock is
 /// typically held. Clients with a retry policy for the code wait for that long before they retry.

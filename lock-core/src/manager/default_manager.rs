@@ -65,7 +65,7 @@ pub async fn with_locks<F: Future>(manager: LockManager, future: F) -> F::Output
     OF_TASK.scope(Some(manager), future).await
 }
 
-/// Passes this task's manager to a future that will run as a task of its own.
+/// Passes this task's manager to a future that will run as a separate task.
 pub(super) fn with_locks_of_this_task<F: Future>(
     future: F,
 ) -> impl Future<Output = F::Output> + use<F> {

@@ -59,7 +59,7 @@ impl LockManager {
         ended.unwrap_or_else(|error| match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
             Err(_) => Err(LockError::unavailable(
-                "the runtime was shut down while the body ran, and dropped it",
+                "the runtime was shut down, and dropped the body before its end",
             )),
         })
     }

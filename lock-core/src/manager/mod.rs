@@ -175,7 +175,7 @@ impl LockManager {
         check_key(&self.inner.registry.prefix, key)
     }
 
-    /// Refuses a call outside of a tokio runtime if the backend has no thread of its own.
+    /// Refuses a call outside of a tokio runtime if the manager has no thread.
     fn require_runtime(&self) -> Result<(), LockError> {
         if matches!(self.context().executor, Executor::Caller)
             && tokio::runtime::Handle::try_current().is_err()

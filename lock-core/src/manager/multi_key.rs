@@ -34,7 +34,7 @@ impl LockManager {
     /// twice is acquired once. There may be at most 64 different keys. If there are more, lock something that they have in
     /// common instead.
     ///
-    /// The guard and its [`Lease`] stand for all keys. The keys are released together, and lost together: if one key is
+    /// The guard and its [`Lease`] represent all keys. The keys are released together, and lost together: if one key is
     /// lost, all are lost. The other keys are then no longer renewed. They are released with the guard, or end with their
     /// ttl, as with every lost lease. [`run_all`](Self::run_all) releases them at once, since it drops its body.
     ///

@@ -19,7 +19,7 @@ pub(crate) struct WantedKeys {
 /// The keys of a call with their modes, in the order in which they were written, without duplicates. Never empty.
 #[derive(Debug)]
 pub(super) enum KeyList {
-    /// A variant of its own, so that a call with one key allocates no list.
+    /// A separate variant, so that a call with one key does not allocate a list.
     One([(LockKey, Mode); 1]),
     Several(Vec<(LockKey, Mode)>),
 }

@@ -37,8 +37,8 @@ const VERSION: &[u8] = b"1";
 /// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. No cookie is
 /// therefore given to another caller. A replay has the header `Idempotent-Replayed: true`.
 ///
-/// Of a response that is generated while it is sent, one that upgrades its connection (101), and one with more than 64 KiB,
-/// only the success is remembered.
+/// If the response is generated while it is sent, upgrades its connection (101), or has more than 64 KiB, only the fact
+/// that it was a success is remembered.
 #[cfg(feature = "axum")]
 #[diagnostic::do_not_recommend]
 impl Remember for axum_core::response::Response {
@@ -59,8 +59,8 @@ impl Remember for axum_core::response::Response {
 /// `content-language`, `content-encoding`, `location`, `etag`, `last-modified`, `link` and `cache-control`. No cookie is
 /// therefore given to another caller. A replay has the header `Idempotent-Replayed: true`.
 ///
-/// Of a response that is generated while it is sent, one that upgrades its connection (101), and one with more than 64 KiB,
-/// only the success is remembered.
+/// If the response is generated while it is sent, upgrades its connection (101), or has more than 64 KiB, only the fact
+/// that it was a success is remembered.
 #[cfg(feature = "poem")]
 #[diagnostic::do_not_recommend]
 impl Remember for poem::Response {
@@ -134,7 +134,7 @@ fn recalled(bytes: &[u8]) -> Result<Response<Vec<u8>>, Box<dyn Error + Send + Sy
     }
 }
 
-const NO_RESPONSE: &str = "it is not a response, or one of another version";
+const NO_RESPONSE: &str = "it is not a response, or was stored in another version";
 
 /// Returns the bytes before and after the first mark.
 fn split(bytes: &[u8], mark: u8) -> Result<(&[u8], &[u8]), &'static str> {

@@ -162,8 +162,8 @@ fn recalled<T>(by: &Remembering<T>, keeping: &Keeping, bytes: &[u8]) -> Result<T
         key: key.clone(),
         reason,
     };
-    let kept =
-        Kept::read(bytes).ok_or_else(|| unreadable("it is of another version".to_owned()))?;
+    let kept = Kept::read(bytes)
+        .ok_or_else(|| unreadable("it was stored in another version".to_owned()))?;
     if let (Some(theirs), Some(ours)) = (kept.fingerprint, keeping.fingerprint)
         && theirs != ours
     {

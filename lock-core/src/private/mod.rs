@@ -40,7 +40,7 @@ pub use crate::{
     template::Template,
 };
 
-/// The exchange between the annotated function and [`locked`].
+/// One side of the exchange between an annotated function and [`locked`].
 ///
 /// The whole function is one future: arguments, key and body, in this order and in one scope, as they are written in the
 /// source. It stores its request here and suspends in [`acquire`](Self::acquire). `locked` polls it until then, acquires

@@ -31,7 +31,7 @@ pub trait World {
     /// Returns the host and process of the running task, to be shown in the log.
     fn label(&self) -> String;
 
-    /// Starts a thread of the running task's process, with a runtime of its own.
+    /// Starts a thread of the running task's process, with its own runtime.
     fn start_thread(&self) -> Arc<dyn Thread>;
 
     /// Starts a task on the same thread as the running one.

@@ -33,12 +33,12 @@ pub(super) fn took(name: &'static str, key: &LockKey, mode: LockMode, time: Dura
     histogram.record(time.as_secs_f64());
 }
 
-/// Adds one to a counter.
+/// Increments a counter.
 pub(super) fn add(name: &'static str, key: &LockKey, mode: LockMode) {
     counter(&of(name, key, mode)).increment(1);
 }
 
-/// Adds one to a counter that has these labels after the key's.
+/// Increments a counter that has these labels in addition to the key's.
 pub(super) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, &'static str)]) {
     let of_key = ("key", template(key).text());
     let labels = [&[of_key], labels].concat();

@@ -279,7 +279,7 @@ pub(crate) fn handed_on(key: &LockKey, mode: LockMode, kind: &'static str) {
     count("lock_handoffs_total", key, &labels);
 }
 
-/// Adds one to a counter of this key, which has these labels in addition to the key's.
+/// Increments a counter of this key, with these labels in addition to the key's.
 pub(crate) fn count(name: &'static str, key: &LockKey, labels: &[(&'static str, &'static str)]) {
     catch_panic(|| figures::count(name, key, labels));
 }

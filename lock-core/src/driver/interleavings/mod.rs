@@ -309,7 +309,7 @@ fn shares_that_are_joined_and_closed_keep_readers_and_writers_apart() {
 /// A guard of two keys is released while the reply to a renewal of the first key is processed. The second key must not be
 /// lost.
 #[test]
-fn a_renewal_concurrent_with_the_release_of_several_keys_loses_none() {
+fn a_renewal_during_the_release_of_several_keys_loses_none_of_them() {
     explored(|| {
         let first = Contended::new();
         let second = Contended {

@@ -84,7 +84,7 @@ pub(super) fn first_of(block: FencingBlock) -> u64 {
     u64::from(block.last()) + 1 - u64::from(block.left())
 }
 
-/// What will happen to a request in flight.
+/// The further course of a request in flight.
 #[derive(Debug)]
 enum Course {
     Awaited,

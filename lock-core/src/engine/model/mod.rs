@@ -17,7 +17,7 @@
 //! threads:
 //!
 //! - More than two tasks, a third process, and several servers that vote.
-//! - More than one fault of two kinds at a time, and replies in parts.
+//! - Faults of several kinds in one scenario, and replies that arrive in parts.
 //! - `max_hold` and `min_hold`.
 //! - A share that other tasks of the process leave while it is granted to a third one.
 //! - Evicted companions, and a server that loses its data, or whose clock is set.

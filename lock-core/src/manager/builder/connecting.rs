@@ -69,7 +69,7 @@ impl LockManagerBuilder {
         (manager, faults)
     }
 
-    /// Creates the manager. The clock must be that of the machine if the manager has a thread of its own.
+    /// Creates the manager. The clock must be that of the machine if the manager has its own thread.
     pub(super) fn finish(
         mut self,
         backend: Arc<dyn Backend>,

@@ -95,7 +95,7 @@ impl LockManagerBuilder {
             .await
     }
 
-    /// Creates a manager with a thread of its own, and makes its first connection.
+    /// Creates a manager with its own thread, and makes its first connection.
     async fn on_a_thread(
         self,
         executor: Executor,

@@ -127,8 +127,8 @@ impl LockManagerBuilder {
     /// Set it to one of your keys if the server's user may use only some keys under the prefix, or if the prefix is empty.
     /// With an empty prefix, a random key could belong to another service, so only keys in the reserved name space are
     /// tried, and a warning says so. The lock is held for a few round trips, and for at most 1 s, in which other work for
-    /// the same key has to wait. If the lock is busy, the rights are tried all the same. A key that holds something else is
-    /// an error. In a cluster, nodes that do not have the key are tried with reserved keys. Locks in memory need no rights,
+    /// the same key has to wait. If the lock is busy, the rights are checked anyway. A key that holds something else is
+    /// an error. In a cluster, nodes without the key are checked with reserved keys. Locks in memory need no rights,
     /// so nothing is tried.
     ///
     /// Defaults to a random key, `{prefix}__check__:…`, or to none if the prefix is empty.
@@ -170,9 +170,9 @@ impl LockManagerBuilder {
     ///
     /// - when the call returns, another process may still find the lock held, for half a round trip. If the connection
     ///   breaks at this moment, the lock stays held until the release has been repeated, at most for the rest of the ttl;
-    /// - a process that ends at once may end before the release is sent, and the lock is then held for the rest of its ttl.
-    ///   Therefore [`shutdown`](LockManager::shutdown) waits for the replies, and dropping the last clone of the manager
-    ///   blocks the thread until the replies have arrived, for at most 100 ms. The manager of
+    /// - a process that ends right away may do so before the release is sent, and the lock then stays held for the rest of
+    ///   its ttl. Therefore [`shutdown`](LockManager::shutdown) waits for the replies, and dropping the last clone of the
+    ///   manager blocks the thread until the replies have arrived, for at most 100 ms. The manager of
     ///   [`set_global`](crate::manager::default_manager::set_global) is never dropped: shut it down before `main` returns;
     /// - if the lease is lost in the last step of the body, this is logged after the call has returned.
     ///
