@@ -79,7 +79,7 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// The errors of [`acquire`](Self::acquire), except for [`LockError::Busy`].
+    /// Returns the errors of [`acquire`](Self::acquire), except for [`LockError::Busy`].
     ///
     /// # Cancel safety
     ///

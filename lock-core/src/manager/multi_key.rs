@@ -116,8 +116,8 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// The errors of [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] if one of the keys was lost while the body
-    /// ran.
+    /// Returns the errors of [`acquire_all`](Self::acquire_all), and [`LockError::Lost`] if one of the keys was lost while
+    /// the body ran.
     ///
     /// # Panics
     ///

@@ -40,7 +40,7 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
+    /// Returns the errors of [`acquire`](Self::acquire), and [`LockError::Lost`] if the lease was lost while the body ran.
     ///
     /// # Panics
     ///

@@ -16,7 +16,7 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// The errors of [`LockManager::connect`], and [`LockError::Invalid`] if a setting is out of bounds.
+    /// Returns the errors of [`LockManager::connect`], and [`LockError::Invalid`] if a setting is out of bounds.
     ///
     /// # Cancel safety
     ///

@@ -30,7 +30,7 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// The errors of [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
+    /// Returns the errors of [`LockManager::redlock`], and [`LockError::Invalid`] if a setting is out of bounds.
     ///
     /// # Cancel safety
     ///

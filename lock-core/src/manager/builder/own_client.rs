@@ -28,7 +28,7 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// The errors of [`connect`](Self::connect).
+    /// Returns the errors of [`connect`](Self::connect).
     ///
     /// # Cancel safety
     ///
