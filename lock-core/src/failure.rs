@@ -22,7 +22,8 @@ pub(crate) enum Failure {
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Failure {
-    /// Creates the failure of a request that was not sent: no connection exists, or accepts more requests.
+    /// Creates the failure of a request that was not sent, because there is no connection, or none that accepts more
+    /// requests.
     pub(crate) fn not_now(message: impl Into<String>) -> Self {
         Self::NotNow(source(message.into()))
     }

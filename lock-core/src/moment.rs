@@ -1,4 +1,4 @@
-//! A point in time on a manager's clock, which all rooms of the crate use.
+//! A point in time on a manager's clock, which all modules of the crate share.
 
 use std::time::Duration;
 

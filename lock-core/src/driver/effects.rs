@@ -219,7 +219,7 @@ pub(super) fn renew(
     mut batch: Vec<Renew>,
     within: Duration,
 ) {
-    // Read before the request is handed over, because the lease must not count from later than the server's own ttl does.
+    // Read before the request is handed over, because the lease must not begin later than the ttl on the server.
     let sent = context.clock.now();
     for one in &mut batch {
         one.known_fencing = context.known_tokens.of(one.owner.clock);

@@ -5,8 +5,8 @@
 //! bodies are nested.
 //!
 //! If several branches of one body (`join!`) call for a key that the body holds, they take turns. Each call waits for its
-//! [turn](Turn) in the innermost body that holds the key. A call inside such a call finds the body of the outer call, whose
-//! turns are its own, and continues at once.
+//! [turn](Turn) in the innermost body that holds the key. A call inside such a call finds the body of the outer call, which
+//! has separate turns, and continues at once.
 //!
 //! A call in shared mode needs only a part of the turn. Such calls run together, but never together with an exclusive call.
 //! The call's own body then holds the key only shared, even under an exclusive lease. An exclusive call inside that body is

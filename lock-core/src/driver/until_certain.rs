@@ -116,7 +116,7 @@ impl Tries {
 
     /// Returns the outcome for the caller, if this try shows it, and records whether the release is certain.
     ///
-    /// If the server says that the key is not ours, either an earlier try deleted it, or it was taken away. The former is
+    /// If the server says that the key is not ours, either an earlier try deleted it, or it was taken away. The first is
     /// assumed if a try was sent without a reply and the lease cannot have run out.
     ///
     /// A key that ran out before it could be kept for `min_hold` is not set again, because its absence does not tell why it

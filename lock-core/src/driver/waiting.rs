@@ -116,7 +116,7 @@ impl WaitFuture {
                     return Poll::Pending;
                 }
                 (Some(now), None) => now,
-                // Read after the reply, because a pause of the process before it must count.
+                // Read after the reply, because a pause of the process before that must count.
                 (_, Some(_)) => context.clock.now(),
             };
             let has_reply = reply.is_some();

@@ -339,8 +339,8 @@ where
     }
 
     /// Gives a grant to the next waiter if that waiter asks for the same ttl and mode. Otherwise the lock is requested
-    /// again for that waiter: a longer ttl than its own would block others for too long after a crash, and a longer one of
-    /// its own was not granted.
+    /// again for that waiter: with a longer ttl than it asked for, a crash would block others for too long, and a shorter
+    /// one would not be enough.
     fn grant_to_head(&mut self, mut granted: Granted, cx: &mut Transition<'_, W, L, O>) {
         let Some(waiting) = &mut self.waiting else {
             return;

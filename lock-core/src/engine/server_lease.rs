@@ -31,8 +31,8 @@ pub(crate) struct ServerLease<W, L, O> {
     /// `true` if a renewal that takes tokens is in flight, in addition to the planned ones.
     pub(crate) is_prefetching: bool,
     pub(crate) batch: Batch,
-    /// The holders of an exclusive lease are empty only after the last one has released, while the token for the next one
-    /// is in flight.
+    /// The tasks that hold the lease. An exclusive lease has no holder only after the last one has released, while the
+    /// token for the next one is in flight.
     pub(crate) holders: LocalHolders<W, L>,
     /// The number of the permit, for a lease with permits.
     pub(crate) permit: Option<u16>,
@@ -46,8 +46,8 @@ pub(crate) struct ServerLease<W, L, O> {
 /// The state of a shared lease beyond that of other leases: see `sharing.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// `true` if further tasks are admitted. They are not after an exclusive request has begun to wait, or if the lease
-    /// cannot serve more than its first task.
+    /// `true` if further tasks are admitted. No task is admitted after an exclusive request has begun to wait, or if the
+    /// lease cannot serve more than its first task.
     pub(crate) is_open: bool,
     /// The end of the time for which the share is kept without a task.
     pub(crate) unused_until: Option<Moment>,

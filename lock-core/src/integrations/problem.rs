@@ -1,6 +1,6 @@
 //! The report of a failed lock to a client, with the status of each failure in every framework.
 //!
-//! A client must not see the key, parts of which may belong to another client, nor the source of the error, which names
+//! A client must see neither the key, parts of which may belong to another client, nor the source of the error, which names
 //! servers.
 
 use std::time::Duration;

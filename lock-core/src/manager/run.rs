@@ -185,8 +185,8 @@ pub trait Storing<T> {
     fn count(_key: &LockKey, _is_lost: bool) {}
 }
 
-/// The [`Storing`] of a plain lock, which stores nothing. It is a pair because that of a run is: of the functions for its
-/// value and of its options.
+/// The [`Storing`] of a plain lock, which stores nothing. It is a pair because the `Storing` of a run is one, which
+/// consists of the functions for its value and its options.
 pub(crate) type NotStored = ((), ());
 
 pub(super) const NOT_STORED: NotStored = ((), ());

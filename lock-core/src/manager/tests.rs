@@ -304,7 +304,7 @@ async fn permits_bound_the_holders_first_come_first_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_with_a_larger_number_of_permits_does_not_overtake_one_with_a_smaller() {
+async fn a_request_with_a_larger_number_of_permits_does_not_overtake_one_with_a_smaller_number() {
     let manager = LockManager::in_memory();
     let start = Instant::now();
     let mut tasks = Vec::new();

@@ -259,8 +259,8 @@ fn a_shutdown_finds_each_waiter_and_each_holder() {
     });
 }
 
-/// The defect would be that another thread removes the key's entry before the release has begun. Random schedules rarely
-/// produce this, because it takes six switches between threads.
+/// Another thread may remove the key's entry before the release has begun. Random schedules rarely do this, because it
+/// takes six switches between threads.
 #[tokio::test]
 async fn a_shutdown_waits_for_a_release_that_has_not_begun() {
     let all = Contended::new();

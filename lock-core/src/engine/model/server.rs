@@ -251,8 +251,8 @@ impl Server {
         (Some(Reply::Acquired(owner, Ok(outcome))), messages)
     }
 
-    /// Reduces a reply to that of a script, which reports only to a check what the last stamp is, and whether the entry is
-    /// first.
+    /// Reduces a reply to that of a script, which reports the last stamp, and whether the entry is first, only in reply to
+    /// a check.
     fn as_by_a_script(&self, busy: Busy, request: &Acquire) -> Busy {
         let mut queue = self.table.queue.iter();
         let is_first = queue
