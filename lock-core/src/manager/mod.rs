@@ -1,6 +1,11 @@
 //! The manager: its state, and the steps that its calls have in common.
 
-use std::{fmt, sync::Arc, task::Waker, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+};
 
 use crate::{
     driver::{context::Context, hold::Hold, reentry, registry::Registry, waiting::WaitFuture},
@@ -39,7 +44,7 @@ pub use acquire::AcquireFuture;
 pub use builder::LockManagerBuilder;
 pub use default_manager::{LockSource, current_lease, set_global, with_locks};
 
-/// How long the drop of the last manager waits for background releases.
+/// How long the drop of the last manager waits for releases.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
 /// Acquires locks on one backend.
@@ -68,7 +73,7 @@ const LAST_WAIT: Duration = Duration::from_millis(100);
 /// clean-ups, reconnecting. Each tokio runtime that acquires locks has one more connection to the server, up to 8 in all.
 /// The connections and the thread end after the last clone, guard and clean-up. Dropping the last clone waits for the
 /// releases of [`release_in_background`](LockManagerBuilder::release_in_background) and of [shares](LockOptions::shared)
-/// that the process keeps, and blocks for at most 100 ms for each of the two.
+/// that the process keeps, and blocks for at most 100 ms.
 ///
 /// # Forking
 ///
@@ -203,10 +208,11 @@ impl Drop for ManagerState {
         if !context.executor.runs_beside() {
             return;
         }
+        let until = Instant::now() + LAST_WAIT;
         if had_shares {
-            context.in_progress.block_until_emptied(LAST_WAIT);
+            context.in_progress.block_until_emptied(until);
         }
-        context.in_background.block_until_emptied(LAST_WAIT);
+        context.in_background.block_until_emptied(until);
     }
 }
 

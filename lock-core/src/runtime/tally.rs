@@ -69,10 +69,9 @@ impl Tally {
         }
     }
 
-    /// Like [`emptied`](Self::emptied), but blocks the thread, for at most `at_most`.
-    pub(crate) fn block_until_emptied(&self, at_most: Duration) {
-        let start = Instant::now();
-        while self.count() > 0 && start.elapsed() < at_most {
+    /// Like [`emptied`](Self::emptied), but blocks the thread, and not longer than until `deadline`.
+    pub(crate) fn block_until_emptied(&self, deadline: Instant) {
+        while self.count() > 0 && Instant::now() < deadline {
             thread::sleep(LOOK_PAUSE);
         }
     }
