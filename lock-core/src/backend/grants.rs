@@ -11,9 +11,9 @@ use crate::{
 /// The events that a backend reports by itself.
 #[derive(Clone, Copy)]
 pub(crate) enum News<'a> {
-    /// An entry is notified. Its owner may belong to a key that has another one by now, such as during its release.
+    /// A notice for the entry of this owner. The key may have another owner by now, for example while this one is being released.
     Notice(&'a Arc<Owner>, Notice, Moment),
-    /// There has been a new connection since this moment, and messages may have been missed.
+    /// A new connection was made at this moment, and messages may have been missed before it.
     Connected(Moment),
     /// The connection ended at this moment. A lease that the server of the next one does not know is lost.
     Disconnected(Moment),
@@ -44,12 +44,12 @@ pub(crate) struct Message<'a> {
     pub(crate) proof: &'a str,
 }
 
-/// The use of a message.
+/// How a message may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
-    /// It is a grant.
+    /// As a grant.
     Grant,
-    /// It is merely a reason to send a request to the server.
+    /// Only as a reason to ask the server.
     Hint,
 }
 
@@ -89,7 +89,7 @@ impl Grants {
         }
     }
 
-    /// Notifies the driver. Returns whether there is one: one of several servers has none.
+    /// Notifies the driver. Returns whether there is one: the store of one of several servers has none.
     pub(crate) fn report(&self, news: News<'_>) -> bool {
         let listener = self.listener.get();
         listener.map(|listener| listener(news)).is_some()
@@ -116,7 +116,7 @@ mod tests {
         runtime::mutex::Mutex,
     };
 
-    /// Within a microsecond, a release grants a share, and an exclusive request arrives. Both messages have the same time.
+    /// A release may grant a share in the same microsecond in which an exclusive request arrives, so both messages have the same time.
     #[test]
     fn a_grant_and_a_request_after_it_are_each_reported_once() {
         let grants = Arc::<Grants>::default();

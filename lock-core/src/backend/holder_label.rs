@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Otherwise the process's own name could not be given as a label, and would be shown escaped.
+    /// Otherwise the name of the process would be shown escaped, and could not be set as a label.
     #[test]
     fn the_name_of_this_process_could_be_a_label() {
         let name = of_this_process();

@@ -3,7 +3,7 @@
 //! Every reply arrives within a few command time-outs of the backend, and that of a renewal within the time that it is given.
 //! Otherwise it is [`Failure::NoReply`], because the driver has no timers for replies.
 //!
-//! The futures of [`Backend::acquire`] and [`Backend::release`] contain nothing of a runtime, so any task may poll them, on any
+//! The futures of [`Backend::acquire`] and [`Backend::release`] do not depend on a runtime, so any task may poll them, on any
 //! thread, and they may be moved between tasks. Those of the other requests are polled where the manager's work runs.
 //!
 //! A backend calls the driver in one way only: by the callback of [`grants`].
@@ -44,7 +44,7 @@ pub(crate) fn at_once<T: Send + 'static>(reply: Result<T, Failure>) -> Reply<T> 
     Box::pin(std::future::ready(reply))
 }
 
-/// The reason why a request is refused: either the lock or the request is in permits mode, and the other is not.
+/// The reason for refusing a request if either the lock or the request is in permits mode, and the other is not.
 pub(crate) const OTHER_MODE: &str =
     "it is held or waited for in another mode: lock a key with permits everywhere, or nowhere";
 
@@ -82,10 +82,10 @@ pub(crate) trait Operate: fmt::Debug + Send + Sync {
     /// Deletes the result of a run.
     fn forget(&self, full_key: Arc<str>) -> Reply<()>;
 
-    /// Deletes a key, whichever holder it has, and grants it to the next waiter.
+    /// Deletes a key, whoever holds it, and grants it to the next waiter.
     fn force_release(&self, full_key: Arc<str>, known_fencing: u64) -> Reply<()>;
 
-    /// Tries everything that the manager needs from the backend.
+    /// Tries out everything that the manager needs from the backend.
     fn check(&self, known_tokens: Arc<KnownTokens>) -> Reply<Health>;
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct Page {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Acquire {
-    /// Its record of connections is written before the first byte leaves on each of them.
+    /// The owner of the request. A connection is recorded there before the first byte of the request leaves on it.
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
     /// The largest fencing token of the key's clock that this process knows. The new ones are larger.
@@ -184,7 +184,7 @@ pub(crate) struct Renew {
     /// of the acquire.
     pub(crate) owner: Arc<Owner>,
     pub(crate) ttl: Duration,
-    /// Like that of an acquire.
+    /// The largest fencing token of the key's clock that this process knows. The new ones are larger.
     pub(crate) known_fencing: u64,
     /// The number of fencing tokens wanted in advance, for tasks to which an exclusive lease is handed over without a message.
     /// Usually zero.
@@ -201,8 +201,8 @@ pub(crate) struct Release {
     pub(crate) known_fencing: u64,
     /// `true` if the entry may be in the queue.
     pub(crate) may_be_queued: bool,
-    /// When the lease ends. With several servers, one that does not have the key after that need not have executed an earlier
-    /// try.
+    /// When the lease ends. If one of several servers does not have the key after that, this does not show that the server
+    /// executed an earlier try.
     pub(crate) valid_until: Moment,
 }
 

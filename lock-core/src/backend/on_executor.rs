@@ -7,8 +7,8 @@ use crate::{backend::Reply, failure::Failure, runtime::executor::Executor};
 /// The failure of a request that outlives its runtime.
 pub(crate) const ENDED: &str = "the runtime that the request ran on has ended";
 
-/// Runs a request where the manager's work runs. Boxed, so that the future of a request that is ready at once does not contain
-/// its steps.
+/// Runs a request where the manager's work runs. The future is boxed, so that the caller's future, which often completes without
+/// it, does not have to contain its steps.
 pub(crate) fn on_the_manager<T: Send + 'static>(
     executor: &Executor,
     request: impl Future<Output = Result<T, Failure>> + Send + 'static,

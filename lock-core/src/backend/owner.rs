@@ -1,5 +1,5 @@
-//! The owner of a key: one owner token, its entry in a queue, and its records. All are kept as long as a request or a lease has
-//! them.
+//! The owner of a key: one owner token, its entry in a queue, and its records. An owner exists as long as a request or a lease
+//! refers to it.
 
 use std::{
     any::Any,
@@ -27,7 +27,7 @@ use crate::{
 /// The number of one entry for a key within a manager; never zero, never reused, and below 2^53.
 pub(crate) type EntryNumber = u64;
 
-/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It stays the same as long as
+/// An entry in the queue of a backend, and among the holders of a lock that is not exclusive. It does not change as long as
 /// requests use its owner token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -45,7 +45,7 @@ pub(crate) struct Owner {
     /// The fencing clock of the key.
     pub(crate) clock: ClockIndex,
     pub(crate) mode: Mode,
-    /// Also proves that a message is for its entry, and comes from the server.
+    /// The owner token, which also proves that a message is for this entry and comes from the server.
     pub(crate) token: OwnerToken,
     number: EntryNumber,
     /// Set when its entry joins a queue, before the first message of its grant can arrive. Boxed, because a free lock is taken

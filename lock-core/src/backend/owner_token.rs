@@ -17,7 +17,7 @@ use crate::{
 /// random part it contains the holder's label, by which operators recognise the holder of a key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct OwnerToken {
-    /// The scheme and the label, which the tokens of a manager have in common.
+    /// The scheme and the label, shared by all tokens of a manager.
     front: Arc<str>,
     /// Written in hexadecimal digits.
     secret: Uuid,
@@ -85,7 +85,7 @@ impl OwnerToken {
 pub(crate) struct OwnerTokens {
     /// The beginnings of the tokens, by scheme.
     fronts: [Arc<str>; 2],
-    /// Tells managers apart where their fencing tokens do not. Not secret.
+    /// Distinguishes managers with equal fencing tokens. Not secret.
     pub(crate) manager: u64,
     /// Random bytes for the next tokens. Many are drawn from the system's generator at a time, because one call costs more than
     /// the rest of making a token.
@@ -233,7 +233,7 @@ mod tests {
         );
     }
 
-    /// Each character that a label may have is tried at its beginning, in its middle and at its end.
+    /// Tries each allowed character at the beginning, in the middle and at the end of a label.
     #[test]
     fn any_label_is_read_back_and_hides_no_secret() {
         let all = (0..=char::MAX as u32).filter_map(char::from_u32);

@@ -1,4 +1,4 @@
-//! Server messages with the secrets removed that they may quote.
+//! Removing the secrets that a server's message may quote.
 
 use crate::backend::owner_token::Scheme;
 

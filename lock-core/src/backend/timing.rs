@@ -39,9 +39,9 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 impl Timing {
     /// Returns how long a reply may take where replies have recently taken `round_trip`.
     ///
-    /// A server writes a reply even if the client no longer waits for it. If each reply were given up, nothing would ever be
-    /// known about a slow server, and each request would be repeated forever. Twice the round trip leaves room for one that is
-    /// slower than the others.
+    /// A server sends a reply even if the client no longer waits for it. If every reply were abandoned, the round trip of a slow
+    /// server would never be known, and each request would be repeated forever. Twice the round trip leaves room for a reply that
+    /// is slower than the others.
     pub(crate) fn reply_within(self, round_trip: Duration) -> Duration {
         let enough = round_trip.saturating_mul(2).min(LONGEST);
         self.command_timeout.max(enough)

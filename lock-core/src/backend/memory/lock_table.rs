@@ -13,9 +13,9 @@
 //! - A permits entry for one of `n` enters if fewer than `n` permits are held, and takes the lowest one that is free. Permits
 //!   and the other modes refuse each other.
 //!
-//! The parts that a server needs because messages can be lost are absent here. An entry has no place and no beats, and a batch
-//! is not granted in parts. An entry that its process gave up is released. An entry that lost its owner without a release is
-//! skipped.
+//! The mechanisms that a server needs because messages can be lost are absent here: an entry has no stored position and no beats,
+//! and a batch is not granted in parts. An entry that its process gave up is released, and one that lost its owner without a
+//! release is skipped.
 //!
 //! There is no timer. Each operation first removes the holders whose lease has ended, and admits the entries that may then
 //! enter. A waiter checks when its holder's lease must have ended.
@@ -70,7 +70,7 @@ pub(crate) struct TableUpdate<'a> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct EntryHolder {
-    /// `None` if it has no owner, since it is kept for `min_hold` or is elsewhere. No request prolongs or ends its lease.
+    /// `None` for a holder without an owner, which is kept for `min_hold` or is elsewhere. No request prolongs or ends its lease.
     pub(crate) number: Option<EntryNumber>,
     kind: RequestKind,
     token: OwnerToken,
@@ -130,7 +130,7 @@ impl LockTable {
             return Ok(AcquireOutcome::Granted(grant));
         }
         if request.queue_mode == QueueMode::DoNotQueue {
-            // It was the last one, so none waits after it.
+            // It was the last entry, so no other waits after it.
             self.leave(own.number);
         }
         if own.mode.is_alone() {
@@ -284,7 +284,7 @@ impl LockTable {
                 update.notices.push((entry.number, Notice::Hint));
                 continue;
             }
-            // The lease of the entry of this request is as long as it now asks for.
+            // The entry of this request gets a lease of the ttl that the request asks for now.
             if let Some(own) = own.filter(|own| own.owner.number() == entry.number) {
                 mine = Some(self.enter(queued, own.ttl, own.tokens, update));
                 continue;

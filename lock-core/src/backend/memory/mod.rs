@@ -1,7 +1,7 @@
 //! Locks inside one process: for development, for tests, and for programs that run once.
 //!
-//! `lock_table.rs` decides, for one key, which of the requests of this process have it. This file has the map of the keys, and
-//! does what the tables cannot: read the clock, and notify entries of their grants.
+//! `lock_table.rs` decides which of the requests of this process hold a key. This file has the map of all keys, reads the clock for
+//! the tables, and notifies entries of their grants.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -142,16 +142,16 @@ impl MemoryBackend {
         result
     }
 
-    /// Notifies entries, by calls into their state machines. No mutex is locked: the registry carries its actions out without
-    /// its own, and a request is executed before its future is polled. A notice may arrive while its request has not read its
-    /// reply. Then it is kept until the reply is read, as a message of a server would be, and is recognised by its stamp.
+    /// Notifies entries by calls into their state machines. No mutex is locked: the registry carries out its actions without
+    /// holding its own, and a request is executed before its future is polled. A notice that arrives before its request has read
+    /// the reply is kept until then, as a message of a server would be, and is recognised by its stamp.
     ///
-    /// A state that is notified may make requests of its own, within the call. The chain of such requests ends. A grant removes
-    /// an entry from the queue, and a state with a waiter for it keeps the lock. A state without a waiter releases it, and
-    /// acquires again only when a task polls. If the first waiter asks for another ttl or number of permits, the state releases
-    /// the lock, and then acquires again once, with the values that this waiter wants. A share that learns that it is contended
-    /// is closed, once. So a chain has at most two grants for each of the four states of the key, and one release for each
-    /// share. An entry that is notified of a result is no longer in the queue, and its request is answered with the result.
+    /// A notified state may make requests within this call. The chain of such requests is finite. A grant removes an entry from
+    /// the queue, and a state with a waiter keeps the lock. A state without a waiter releases it, and acquires again only when a
+    /// task polls. If the first waiter asks for another ttl or number of permits, the state releases the lock and acquires it
+    /// again once, with the values that this waiter wants. A share that learns that it is contended is closed, once. So a chain
+    /// has at most two grants for each of the four states of the key, and one release for each share. An entry that is notified
+    /// of a result is no longer in the queue, and its request is answered with the result.
     fn deliver(&self, notices: Vec<(EntryNumber, Notice)>, now: Moment) {
         for (number, notice) in notices {
             self.grants.notify_entry(number, notice, now);

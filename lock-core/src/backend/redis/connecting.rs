@@ -1,4 +1,4 @@
-//! From a url to a store, and the first connection: which server it leads to, and which rights its user has.
+//! Creating a store from a url, and making its first connection, which shows the kind of server and the rights of its user.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -106,7 +106,7 @@ impl RedisStore {
     /// connection, requests use the one of the manager's thread.
     pub(crate) fn greet_for_caller(&self) -> Reply<()> {
         let store = self.clone();
-        // Locks that replicas must acknowledge are taken on a connection of their own.
+        // Locks that replicas must acknowledge are taken on a separate connection, so this one would not be used.
         let server = self.0.servers.only();
         let requests = server
             .filter(|server| server.replica_acks.is_none())

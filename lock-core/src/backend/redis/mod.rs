@@ -39,7 +39,7 @@ impl Backend for RedisStore {
                     ..
                 }) = renewed
                 {
-                    // So that the release also grants the lock.
+                    // Makes the release grant the lock to the next entry.
                     store.note_others(&request.owner.key, true);
                 }
             }

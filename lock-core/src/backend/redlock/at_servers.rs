@@ -5,12 +5,12 @@
 //! on a server has the last turn.
 //!
 //! For the driver, all servers together are one order. There is a reply on it as soon as each server has replied on the order
-//! that carried its requests. Until then a release has an outcome, by a majority, but no order. So the driver repeats it, and
+//! that carried its requests. Until then, a release has the outcome of a majority, but no order. So the driver repeats it, and
 //! each try is sent only to those servers that are not certain yet. Usually the last reply arrives before the second try, which
 //! then sends nothing. A server that refuses for good counts as certain after a few refusals: further tries are useless there,
-//! and the key ends with its ttl. A server that does not answer is tried until the driver gives up.
+//! and the key expires. A server that does not answer is tried until the driver gives up.
 //!
-//! All of it runs on the manager's thread.
+//! All of this runs on the manager's thread.
 
 use std::sync::{
     Arc,
@@ -62,7 +62,7 @@ pub(super) struct KnownAtServer {
     outcome: Option<Result<ReleaseOutcome, Failure>>,
     /// The number of tries of the release that were refused for good.
     refused: u32,
-    /// `true` if a try of the release was sent and got no reply.
+    /// `true` if a try of the release was sent, got no reply, and may have been executed.
     may_have_done_it: bool,
 }
 
@@ -115,7 +115,8 @@ impl AtServer {
                 "this request was released before it was sent",
             ));
         }
-        // An earlier request got no reply, and may have taken the key. A later refusal settles when, but not whether.
+        // An earlier request that got no reply may have taken the key. A later refusal settles that it no longer runs, but not
+        // whether it took the key.
         known.took |= !known.owner.in_flight.is_empty();
         Ok(known)
     }

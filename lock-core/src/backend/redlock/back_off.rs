@@ -19,7 +19,7 @@ impl BackOff {
         keys.insert(full_key.clone(), until);
     }
 
-    /// Returns until when a key is left alone, if that was recorded since its last request.
+    /// Removes and returns the time until which a key is left alone, if it is.
     pub(super) fn end(&self, full_key: &str) -> Option<Moment> {
         self.0.lock().remove(full_key)
     }

@@ -2,13 +2,13 @@
 //! tokens that grow.
 //!
 //! Every request is sent to all servers at the same time, and is decided as soon as a majority has replied, so a server that is
-//! down or hangs delays no caller. Requests still in flight then continue. Each server has an in-flight record of its own, and
-//! each lock is released there as on a single server. There is no queue, so waiters poll.
+//! down or hangs delays no caller. The other requests stay in flight. Each server has a separate record of them, and each lock is
+//! released there as on a single server. There is no queue, so waiters poll.
 //!
-//! - `ballot`: the vote, without I/O: which fencing token to propose, and what the replies amount to;
-//! - `redlock_server`: one server, as this process knows it; `restart_quarantine`: the rule by which it may vote;
+//! - `ballot`: the vote, without I/O: which fencing token to propose, and how replies are counted;
+//! - `redlock_server`: one server, as this process knows it; `restart_quarantine`: the rule that decides when it may vote;
 //! - `at_servers`: one lock on each of the servers;
-//! - `requests`, `renew`: acquires and releases, and renewals; `waist`: everything that the driver requests;
+//! - `requests`, `renew`: acquires and releases, and renewals; `waist`: all requests of the driver;
 //! - `back_off`: letting other processes go first.
 
 use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
@@ -40,7 +40,7 @@ mod requests;
 pub(crate) mod restart_quarantine;
 mod waist;
 
-/// The next number is not derived from a number that is further ahead of the servers' clocks than this.
+/// The next number is not derived from an earlier one that is further than this ahead of the servers' clocks.
 const FAR_AHEAD: u64 = 500 * PER_MILLI;
 
 #[derive(Clone)]
@@ -85,8 +85,7 @@ impl RedlockBackend {
         Box::pin(async move {
             let connect = |server: Arc<RedlockServer>| async move { server.connect().await };
             let replies = servers.all_replies(connect).await;
-            // Nothing has been locked yet, and it is better to find a mistake about one server now than when another one is
-            // down.
+            // Any mistake fails here, since nothing has been locked yet, and it would be worse to find it when another server is down.
             let mut failures = replies.failures();
             if let Some(invalid) = failures.find(|one| matches!(one, Failure::Invalid(_))) {
                 return Err(invalid.clone());
@@ -160,7 +159,7 @@ impl RedlockServers {
         number
     }
 
-    /// Twice the time of a message, plus the difference of two clocks within a data centre, in tokens.
+    /// Returns twice the round trip, plus the usual difference between clocks within a data centre, in tokens.
     fn slack(&self) -> u64 {
         in_tokens(self.round_trip() * 2) + PER_MILLI / 2
     }
@@ -171,7 +170,7 @@ impl RedlockServers {
         reached_by_majority(self.count(), known).unwrap_or_default()
     }
 
-    /// Returns how long one server may take to reply about a lock with this ttl. It is a small part of the ttl, but long enough
+    /// Returns how long one server may take to reply to a request for a lock with this ttl: a small part of the ttl, but enough
     /// for a few round trips.
     fn patience(&self, ttl: Duration) -> Duration {
         let enough = (self.round_trip() * 4).max(Duration::from_millis(20));
@@ -210,8 +209,8 @@ fn check_list(named: &[Named]) -> Result<(), LockError> {
     }))
 }
 
-/// Sends requests at the same time, each in a task of its own, so that none delays another. They continue even when no caller
-/// waits for the replies any more.
+/// Sends requests at the same time, each in a separate task, so that none delays another. They continue even after the caller has
+/// stopped waiting for their replies.
 fn spawn_each<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     sender: &mpsc::UnboundedSender<T>,
     requests: impl IntoIterator<Item = F>,

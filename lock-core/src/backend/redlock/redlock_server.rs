@@ -149,8 +149,8 @@ impl RedlockServer {
         Ok(vote)
     }
 
-    /// Returns since when this process has known that the server lost its data. `None` if it did not, or if it may vote before
-    /// this time has passed once more. With a quarantine of zero it votes at once, which is at the user's own risk.
+    /// Returns when this process found that the server had lost its data. `None` if it did not, or if the server may vote sooner
+    /// than `within` from now. With a quarantine of zero, it votes at once, at the user's own risk, and the time is returned anyway.
     pub(super) async fn lost_data(&self, within: Duration) -> Option<Moment> {
         let until = CLOCK.now().after(within);
         let voting_right = self.fetch_voting_right(until).await.ok()?;

@@ -1,12 +1,12 @@
 //! Renewing leases on several servers.
 //!
-//! After a majority has renewed a key, it is set again on a server that lost it. Otherwise a lease that is held for long would
-//! lose its servers one by one as they restart.
+//! After a majority has renewed a key, the key is restored on servers that lost it. Otherwise, a lease that is held for long
+//! would lose its servers one by one as they restart.
 //!
 //! A key can be on less than a majority although most servers are up: one of its servers restarted without its data, and the
-//! others never had the key, since they were down when the lock was taken. So a renewal sets the key on the servers without it
-//! before it reports a loss, if [no other client can have had a majority](excludes_others) since the last renewal. Where
-//! another client has the lock by now, the key is not set, and that server does not count.
+//! others never had the key, since they were down when the lock was taken. So before a renewal reports a loss, it restores the key
+//! on the servers without it, if [no other client can have had a majority](excludes_others) since the last renewal. Where another
+//! client has the lock by now, the key is not restored, and that server does not count.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
 /// The results of a batch, one for each lease.
 type Results = Vec<Result<Renewed, Failure>>;
 
-/// Renews leases, in a task of its own, because replies after the majority's decision are used, too.
+/// Renews leases in a separate task, because replies that arrive after the majority's decision are used, too.
 pub(super) async fn renew(
     servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
@@ -45,7 +45,7 @@ pub(super) async fn renew(
 }
 
 /// Reports the results as soon as a majority has renewed each lease, and then restores the keys on servers that have lost them.
-/// If some lease has no majority, restores first, and reports then.
+/// If a lease has no majority, the keys are restored before the results are reported.
 async fn renew_and_restore(
     servers: Arc<RedlockServers>,
     batch: Vec<Renew>,
@@ -122,7 +122,7 @@ fn results(leases: &[Replies<bool>]) -> Results {
 ///
 /// # Cancel safety
 ///
-/// It runs in a task of its own, and its record says that the key may be there. A release waits for its turn, and finds the
+/// The request runs in a separate task, and is recorded, so the key may be there. A release waits for its turn, and finds the
 /// record.
 async fn restore_key(
     servers: &RedlockServers,
@@ -130,7 +130,7 @@ async fn restore_key(
     request: &Renew,
 ) -> Result<bool, Failure> {
     let lock = AtServers::of(&request.owner, servers.count());
-    // Not after its release has begun, because the restored key would never be released.
+    // Fails once the release has begun, because a key restored after that would never be released.
     let mut known = lock.each[server].turn().await?;
     let (node, within) = (&servers.servers[server].node, servers.patience(request.ttl));
     let restored = node.restore_key(request, within, known.in_flight());

@@ -3,9 +3,9 @@
 //! An acquire is a ballot with real servers. A proposal is sent to all of them at the same time, and awaited until a majority
 //! has replied.
 //!
-//! Without a majority, the client releases what it got at once, as it would release a lease. Otherwise clients that each have a
-//! minority would keep each other out. It tries again after a random pause, with another owner token, so that a late release of
-//! the old vote does no harm.
+//! Without a majority, the client releases its minority of votes at once, as it would release a lease. Otherwise, clients that
+//! each have a minority would keep each other out. It tries again after a random pause, with another owner token, so that a late
+//! release of the old votes does no harm.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -37,8 +37,8 @@ use crate::{
 ///
 /// # Cancel safety
 ///
-/// It runs on the manager's executor, and each request in a task of its own. They are in the records of the servers, so that a
-/// release finds those that are in flight. Replies that arrive after the decision are recorded there, and have no other effect.
+/// It runs on the manager's executor, and each request in a separate task. The record of each server has its requests, so that a
+/// release finds those in flight. Replies that arrive after the decision are recorded there, and have no other effect.
 pub(super) async fn acquire(
     servers: Arc<RedlockServers>,
     request: Acquire,
@@ -62,8 +62,7 @@ pub(super) async fn acquire(
     let round = run_round(&servers, lock, &proposal, known, &mut replies);
     let outcome = match round.await {
         Ok(number) => AcquireOutcome::Granted(block(number, proposal.count).into()),
-        // Each waiter tries again, with a new owner token. The caller releases this one, because a minority may have accepted
-        // it.
+        // A waiter tries again with a new owner token. The caller releases this one, because a minority may have accepted it.
         Err(NoMajority::Busy(expiry)) => {
             AcquireOutcome::Busy(Busy::without_queue(expiry, WakeUpMode::PollWithNewToken))
         }
@@ -84,12 +83,11 @@ pub(super) async fn acquire(
 }
 
 /// Makes one try of a release on all servers that may have the lock. The first outcome is that of a majority, so that no caller
-/// waits for a server that is down. A try after that ends with the last reply.
+/// waits for a server that is down. Later tries end with the last reply.
 ///
 /// # Cancel safety
 ///
-/// The requests are in tasks of their own, so each ends with its reply or its time-out, and records it. The next try waits for
-/// it.
+/// Each request runs in a separate task, which ends with the reply or a time-out, and records it. The next try waits for that.
 pub(super) async fn release(
     servers: Arc<RedlockServers>,
     request: Release,
@@ -109,7 +107,7 @@ pub(super) async fn release(
     }
     let order = lock.order();
     let outcome = match replies.result() {
-        // The driver gives up at refusals, but servers that have not refused may still have the key.
+        // The driver would give up after a refusal, but servers that have not refused may still have the key.
         Err(failure) if !failure.is_transient() && order.is_none() => {
             return Err(failure.executed_in_part());
         }
@@ -139,7 +137,7 @@ async fn run_round(
     loop {
         step = match step {
             BallotStep::Propose { place, number } => {
-                // Each server has a time-out of its own, since one that hangs must not delay the others.
+                // Each server has its own time-out, since one that hangs must not delay the others.
                 let within = servers.patience(proposal.ttl);
                 let each = servers.servers.iter().cloned().zip(&lock.each).enumerate();
                 let votes = each.map(|(position, (server, at))| {
@@ -187,15 +185,15 @@ fn failure(lock: &AtServers, replies: &Replies<Vote>, failure: Failure) -> Failu
     }
 }
 
-/// Returns `true` if a next round may be won soon: a majority is within reach, so this round was lost to other clients, or to
+/// Returns `true` if another round may be won soon: a majority is within reach, so this round was lost to other clients, or to
 /// late replies.
 fn is_contested(servers: usize, replies: &Replies<Vote>) -> bool {
     let not_asked = replies.failures().filter(|one| one.is_definite()).count();
     not_asked <= servers - majority(servers)
 }
 
-/// Returns the fencing tokens for which an accepted number stands; the number is the last of them. A majority accepted all of
-/// them together, so its counters are past all of them before any of them is used.
+/// Returns the block of fencing tokens that an accepted number stands for, of which it is the last. A majority accepted all of
+/// them together, so no counter of that majority is below any of them before the first is used.
 fn block(number: u64, count: u32) -> FencingBlock {
     FencingBlock::new(number + 1 - u64::from(count), count)
 }

@@ -1,15 +1,15 @@
-//! The rule by which a server may vote: it must have had its data for so long that all locks it may have forgotten have ended.
+//! The rule that decides when a server may vote: it must have had its data for so long that all locks that it may have forgotten
+//! have ended.
 //!
-//! A server that restarts without its data, or is flushed, has forgotten in which locks it had a part. Its vote, together with
-//! those of servers that never had such a lock, would make a second majority. So it does not vote until every lease that it may
-//! have had a part in has ended. A lease lasts for at most `max_ttl`, and a request for one may have been in flight for as
-//! long.
+//! A server that restarts without its data, or is flushed, has forgotten the locks for which it voted. Its vote, together with
+//! those of servers that never had such a lock, would make a second majority. So it does not vote until every lease for which it
+//! may have voted has ended. A lease lasts for at most `max_ttl`, and a request for one may have been in flight for as long.
 //!
 //! No server knows for how long it has had its data: its uptime is the difference of two times of a settable clock. So clients
 //! watch the server, each by its own boot clock, and write the watched time to a marker on the server itself. The marker is
-//! lost with the data. It names the server process that it is about, so it does not count after a restart with old data. A
-//! client continues from what the marker says, so the watched times of short-lived processes add up, and a client that finds a
-//! whole quarantine in the marker need not wait.
+//! lost with the data. It names the run of the server, so it does not count after a restart with old data. A client continues
+//! from the time in the marker, so the watched times of short-lived processes add up, and a client that finds a whole quarantine
+//! in the marker need not wait.
 //!
 //! Rejected: a marker that is written only by clients that watched all the time, because jobs that live for a second would
 //! never get a lock again; and a marker that expires, or trust in a long uptime, because both follow the server's clock.
@@ -69,7 +69,7 @@ impl Watch {
     }
 }
 
-/// Detects a server that is in the list twice: a server has one random name from its start to its end.
+/// Detects a server that is in the list twice: a server keeps one random name from its start to its end.
 #[derive(Debug, Default)]
 pub(crate) struct RunIds(HashMap<usize, Arc<str>>);
 
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(fresh.votes_from, at(1125));
         assert_eq!(fresh.watched(at(1100), needed), SECOND * 100);
         assert_eq!(fresh.watched(at(2000), needed), needed);
-        // Others wrote less, or more, than what this client has watched.
+        // Other clients wrote a shorter, or a longer, time than this one has watched.
         let (less, watched) = read("run:name:40000", at(1100), None).expect("whole");
         assert_eq!((less.votes_from, watched), (at(1185), SECOND * 40));
         let (less, _) = read("run:name:40000", at(1100), Some(&fresh)).expect("whole");

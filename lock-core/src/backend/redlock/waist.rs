@@ -47,7 +47,7 @@ impl Backend for RedlockBackend {
     fn traits(&self) -> Traits {
         Traits {
             only_exclusive: Some(EXCLUSIVE_BY_VOTES),
-            // One acquire has tokens for as many hand-overs as other processes, which poll, are to wait for.
+            // One acquire brings tokens for all hand-overs that are allowed while other processes poll.
             prefetches: false,
             round_trip: self.0.round_trip(),
             ..Traits::default()
@@ -89,7 +89,7 @@ impl Operate for RedlockBackend {
         Box::pin(async move { servers.all_replies(force_release).await.result() })
     }
 
-    /// No result is kept, because with a minority of the servers, there could be two for one key.
+    /// Does nothing, because no results are kept: with a minority of the servers, there could be two for one key.
     fn forget(&self, _: Arc<str>) -> Reply<()> {
         at_once(Ok(()))
     }
@@ -99,7 +99,7 @@ impl Operate for RedlockBackend {
     }
 }
 
-/// A minority that does not work is worth a warning, since one more failure is an outage.
+/// Checks all servers. A minority that does not work causes a warning, since one more failure may be an outage.
 async fn check(servers: Arc<RedlockServers>) -> Result<Health, Failure> {
     let check = |server: Arc<RedlockServer>| async move {
         let waits = server.greet().await?;

@@ -209,7 +209,7 @@ impl World {
             (Wait::Yes, false) => QueueMode::JoinQueue,
             (Wait::No, false) => QueueMode::DoNotQueue,
         };
-        // Also one that returns after a grant that has ended.
+        // An entry that returns after its grant has ended is a newcomer, too.
         let was_newcomer = !was_queued && was_held.is_none();
         let request = Acquire {
             owner: Owner::of_entry(own),
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// `was_held` says that it had the lock before, and asks again.
+    /// Checks a grant. `was_held` is the state of the entry if it already held the lock and asked again.
     fn granted(&mut self, entry: Entry, grant: Grant, ttl: Duration, was_held: Option<Seen>) {
         let fencing = u64::from(grant.tokens.last());
         let expires = self.now.after(ttl);
@@ -447,7 +447,7 @@ impl World {
             && entry.mode == Mode::Shared
             && self.held.iter().any(|seen| seen.mode == Mode::Shared)
         {
-            // It joins a phase that an exclusive entry waits for.
+            // It joins a phase whose end an exclusive entry awaits.
             let mut queue = self.queue.iter().map(|waits| waits.entry);
             let first = queue.find(|one| [entry, other.entry].contains(one));
             assert_eq!(first, Some(entry), "S3: it arrived later, but goes first");

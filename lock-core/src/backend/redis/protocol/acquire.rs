@@ -84,7 +84,7 @@ pub(crate) fn acquire(
             } else if let (Some(left_on), false) = (left_on, is_retry) {
                 first_try = Some((!failure.is_definite()).then_some(left_on));
             } else {
-                // The refusal of the second attempt says nothing about the first one, which may have acquired the key.
+                // A refusal of the second attempt proves nothing about the first one, which may have acquired the key.
                 return Err(match first_try.flatten() {
                     None => failure,
                     Some(connection) => {

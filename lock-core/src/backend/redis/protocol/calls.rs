@@ -147,7 +147,7 @@ impl KeyLocation {
             });
             let (id, sent) = match (self.send(connection, commands, left, in_flight).await, last) {
                 (Ok(sent), _) => sent,
-                // What the first rounds have achieved counts. The refusals of the others are temporary.
+                // The calls that succeeded in earlier rounds count, and the refusals of the others are temporary.
                 (Err(_), Some(id)) if in_flight.is_none() => return Ok((id, replies)),
                 (Err(failure), _) => return Err(failure),
             };

@@ -26,7 +26,7 @@ const HIDDEN: &str = "a proxy in front of the server forwards neither INFO nor T
                       and the server's clock, which fencing tokens follow, are not known: check the server itself";
 
 /// Tries a lock on each server, and reads the settings that can harm locks. This takes seven commands per server if it runs
-/// scripts, and four more if it has forgotten the scripts.
+/// scripts, and five more if it has forgotten the scripts.
 pub(crate) async fn check(
     store: &RedisStore,
     known_tokens: &KnownTokens,

@@ -1,6 +1,6 @@
 //! The list of the locks on a server, a page at a time.
 //!
-//! A server has no index of its locks, which would cost each acquire a command. So the list is made by a `SCAN` of all keys.
+//! A server has no index of its locks, since that would cost each acquire a command. The list is made by a `SCAN` of all keys.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,9 +23,9 @@ use crate::{
 /// The approximate number of keys that the server inspects for one page. Between pages it answers other clients.
 const LOOKED_AT: &str = "100";
 
-/// Returns a page of locks. `SCAN` returns each key that exists the whole time at least once. Keys that are added or deleted
-/// meanwhile may be returned or not. This is true for one server process, since each has its own order of keys. So a cursor is
-/// only valid on its connection, and on another one the list starts over.
+/// Returns a page of locks. `SCAN` returns a key at least once if it exists during the whole scan. Keys that are added or deleted
+/// meanwhile may be returned or not. Each server process has its own order of keys, so a cursor is only valid on its connection,
+/// and on another one the list starts over.
 ///
 /// The servers of a cluster are identified by their addresses, since their number and order may change. A slot that moves
 /// meanwhile may be missed, or listed twice.
@@ -49,7 +49,7 @@ pub(crate) async fn page(
         // A proxy may close the connection at this command, too.
         let server = connection.address().shown();
         return Err(Failure::invalid(format!(
-            "a proxy at {server} sends each request to the server of its key, and a list has none: list the locks of each server behind it"
+            "a proxy at {server} chooses a server by the key of each request, but a list has no key: list the locks of each server behind it"
         )));
     }
     let (mut id, mut reply) = scan(connection, from.cursor, &pattern, within).await?;

@@ -60,7 +60,7 @@ impl RedisStore {
         self.0.executor.run(followed).await.flatten()
     }
 
-    /// Inspects a key, and names this many holders and waiters.
+    /// Inspects a key, and names at most this many holders and waiters.
     pub(crate) fn look_at(&self, full_key: Arc<str>, named: usize) -> Reply<Option<Sighting>> {
         let store = self.clone();
         Box::pin(async move {

@@ -287,7 +287,7 @@ mod tests {
 
     /// A renewal that extends a lease while its slot moves must not fail because of a key that may be missing.
     #[test]
-    fn few_keys_are_those_that_exist_as_long_as_the_lease() {
+    fn the_few_keys_exist_as_long_as_the_lease() {
         let all = ["l", "c", "q", "b", "h", "p", "r", "a"].map(Text);
         let keys = LockKeys {
             all,

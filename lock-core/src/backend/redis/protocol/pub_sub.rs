@@ -1,8 +1,8 @@
 //! The channels on which the server notifies a manager that one of its entries was granted.
 //!
 //! Grants are push messages of the third version of the protocol. If a server speaks only the second one, waiters poll.
-//! Rejected: a second connection for those servers. Few need it, and two connections that must begin and end together need a
-//! mechanism of their own.
+//! Rejected: a second connection for those servers, which are few. Two connections that must begin and end together would need
+//! a separate mechanism.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl ConnectionEvents for PubSubDispatch {
         &self.channel
     }
 
-    /// Handles a message that the server pushed. Other messages than grants are ignored.
+    /// Handles a message that the server pushed, and ignores all but grants.
     fn pushed(&self, message: &PushInfo) {
         let [Value::BulkString(channel), rest @ ..] = &message.data[..] else {
             return;
@@ -132,7 +132,7 @@ impl ConnectionEvents for PubSubDispatch {
     }
 }
 
-/// Reads the number of an entry, the message to it, and the proof that the server sent the message: see `scripts/queue.lua`.
+/// Reads the number of an entry, the message to it, and the proof that the server sent the message: see `scripts/grant.lua`.
 fn read(message: &[u8]) -> Option<Message<'_>> {
     let (number, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let (body, proof) = rest.rsplit_once(' ')?;

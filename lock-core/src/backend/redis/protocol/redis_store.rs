@@ -41,11 +41,11 @@ pub(crate) struct RedisState {
     pub(crate) is_one_of_several: bool,
 }
 
-/// The number of marks. Some keys share a mark, which only costs them speed. Which keys do is secret, like the hash of a key,
-/// so that no client can slow down another's key by choosing its own.
+/// The number of marks. Keys may share a mark, which only costs them speed. The hash that assigns them is secret, so that no
+/// client can choose a key to slow down another client's key.
 pub(crate) const MARKS: usize = 1024;
 
-/// The keys that locks have, and the one that represents them in a check.
+/// The prefix of the locks' keys, and the key that represents them in a check.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     pub(crate) prefix: String,
@@ -88,7 +88,7 @@ impl Scope {
 }
 
 impl RedisStore {
-    /// Returns `true` if no other server can take this one's place unnoticed: neither sentinels nor a cluster name one.
+    /// Returns `true` if the locks are on one fixed server: neither sentinels nor a cluster can replace it by another.
     pub(crate) fn is_one_server(&self) -> bool {
         let only = self.0.servers.only();
         only.is_some_and(|server| server.connection.sentinels().is_none())

@@ -37,7 +37,7 @@ pub(crate) async fn renew(servers: &RedisServers, batch: &[Renew], within: Durat
         if open.is_empty() || left.is_zero() {
             break;
         }
-        // All nodes are asked at the same time: one that does not reply must not cost the leases at another one.
+        // All nodes are asked at the same time, so that a node that does not reply costs no lease on another node.
         let asked = grouped(open).into_iter().map(|members| async move {
             let requests = members.iter().map(|(number, _)| batch[*number].clone());
             let requests: Vec<_> = requests.collect();

@@ -70,7 +70,7 @@ pub(crate) fn note_answered(in_flight: &InFlight, connection: ConnectionId) {
 pub(crate) const NO_LOCK: &str =
     "the key holds something that is not a lock: choose another key or prefix";
 
-/// The words of a script's reply if it cannot give a fencing token.
+/// The beginning of the error by which a script reports that it cannot give a fencing token.
 const OUT_OF_BOUNDS: &str = "no fencing token can be given";
 
 /// Returns the failure to give a fencing token where there are no scripts. `clock` is the key of the fencing clock.
@@ -171,7 +171,7 @@ pub(crate) fn read_acquired(
 }
 
 impl AcquireOutcome {
-    /// Returns `true` if the request found no other holder.
+    /// Returns `true` if the request need not wait: it was granted the lock, or got a stored result.
     pub(crate) fn found_it_free(&self) -> bool {
         matches!(self, Self::Granted(_) | Self::Done(_))
     }

@@ -12,7 +12,7 @@ use crate::{
 const LISTED: &str =
     "the section \"Rights\" of the operations guide lists (`lock_core::guide::operations`)";
 
-/// Adds to a failure for lack of rights where the rights are listed.
+/// Adds a pointer to the list of rights to a failure for lack of rights.
 pub(super) fn explained(location: &KeyLocation, failure: Failure) -> Failure {
     let Some(reason) = errors::lack_of_rights(&failure) else {
         return failure;

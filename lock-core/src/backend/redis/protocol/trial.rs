@@ -51,7 +51,7 @@ impl RedisStore {
     /// fails with that failure.
     ///
     /// It also fails on permanent errors: a missing right, a command that the server does not know, or a key that holds
-    /// something else. In all other cases, the locks themselves retry.
+    /// something else. All other errors are left to the locks themselves, which retry.
     pub(crate) async fn try_out(
         &self,
         reached: Result<(), Failure>,
@@ -242,7 +242,7 @@ async fn expect_rights(location: &KeyLocation) -> Result<(), Failure> {
     let Some((name, words)) = refused else {
         return Ok(());
     };
-    // A user's name in the words of a refusal may be any text.
+    // The words of a refusal may contain a user's name, which may be any text.
     let is_refused = ["user executing the script", "ACL failure", "NOPERM"];
     let is_unknown =
         words.contains("nknown") && !is_refused.iter().any(|said| words.contains(said));

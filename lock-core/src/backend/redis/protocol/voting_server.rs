@@ -164,8 +164,8 @@ impl RedisStore {
         text.ok_or_else(|| errors::nonsense("a marker"))
     }
 
-    /// Returns the server's vote on tokens up to this number, or `None` if its marker does not begin with `marker`. `in_flight`
-    /// notes the connection before the first byte leaves.
+    /// Returns the server's vote on tokens up to this number, or `None` if its marker does not begin with `marker`. The connection
+    /// is recorded in `in_flight` before the first byte leaves.
     pub(crate) async fn propose(
         &self,
         proposal: &Proposal,

@@ -3,8 +3,8 @@
 //! There is one connection to each node that is used. A redirect from a node is followed at once. After a redirect of a slot,
 //! or a transient failure of a node, the whole map is requested. No request is repeated without its caller's knowledge.
 //!
-//! Rejected: a client library that follows redirects. It sends a request again on another connection, so that it is unknown on
-//! which one a clean-up would follow that request.
+//! Rejected: a client library that follows redirects. It sends a request again on another connection, so a clean-up would not
+//! know on which connection to follow the request.
 
 use std::{
     collections::HashMap,

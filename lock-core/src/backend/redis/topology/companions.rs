@@ -2,8 +2,8 @@
 //!
 //! A cluster assigns a key by its slot, which is a checksum of the key, or of the part between its first braces
 //! ([specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)). All keys of one script must
-//! be in one slot, so the companions carry a tag of their own, whatever braces the lock's key has. The tag is the smallest
-//! number that has the slot of the lock, so that all clients compute the same names for one lock.
+//! be in one slot, so the names of the companions contain a tag, whatever braces the lock's key has. The tag is the smallest
+//! number that hashes to the slot of the lock, so that all clients compute the same names for one lock.
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_what_a_server_says_it_is() {
+    fn slots_are_those_that_a_server_computes() {
         // As `CLUSTER KEYSLOT` returned.
         for (key, slot) in [("lock:k", 14_041), ("lock:a", 6_035), ("123456789", 12_739)] {
             assert_eq!(slot_of(key), slot, "{key}");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_count_as_a_server_counts_them() {
+    fn braces_are_read_as_a_server_reads_them() {
         assert_eq!(slot_of("a{b}c"), slot_of("b"));
         assert_eq!(slot_of("a{b}{c}"), slot_of("b"));
         assert_eq!(slot_of("{{a}}"), slot_of("{a"));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_has_a_tag_of_its_own() {
+    fn every_slot_has_a_different_tag() {
         assert_eq!(TAGS.len(), usize::from(SLOTS));
         for slot in 0..SLOTS {
             let tag = TAGS[usize::from(slot)];

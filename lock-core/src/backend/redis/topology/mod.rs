@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_and_the_name_of_their_service() {
+    fn a_url_names_sentinels_and_their_service() {
         let url = "redis+sentinel://app:pa%2Css@a,b:1,[::1]:2/my%20master/3?sentinel_password=x";
         let Ok(Topology::Sentinel(service)) = parse(url) else {
             panic!("refused");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_a_cluster() {
+    fn a_url_names_nodes_of_a_cluster() {
         let Ok(Topology::Cluster(seeds)) = parse("valkey+cluster://:pw@a:1,b") else {
             panic!("refused");
         };

@@ -92,7 +92,7 @@ impl Choices {
         self.known.as_ref()
     }
 
-    /// Returns `true` if no later choice than this one was made.
+    /// Returns `true` if the latest choice is still this server.
     pub(crate) fn is_still(&self, primary: &KnownPrimary) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|known| known.is_same_server(primary))

@@ -1,8 +1,7 @@
 //! Waiting until replicas have a lock.
 //!
 //! `WAIT` counts the replicas that have all writes of its own connection, and blocks that connection in the meantime. So locks
-//! are taken on a connection of their own, on which replies may be later by the time of a `WAIT`. Renewals and releases use
-//! another connection.
+//! are taken on a separate connection, where a `WAIT` may delay replies. Renewals and releases use another connection.
 //!
 //! A grant was written on another connection, so it is only a reason to ask, and the acquire that follows waits for the
 //! replicas.
@@ -67,8 +66,8 @@ impl ReplicaAcks {
 
     /// Waits until enough replicas have everything that was written on this connection up to now.
     ///
-    /// One `WAIT` at a time serves all callers, because with one for each caller, each would take the whole time while a
-    /// replica is down. So this takes at most twice that time: for the round that has begun, and for the next one.
+    /// One `WAIT` at a time serves all callers: with one each, the calls of all callers would run in turn, and each would last for
+    /// the whole time-out while a replica is down. So this takes at most two time-outs: the round that has begun, and the next one.
     pub(crate) async fn gather(&self, order: Option<ConnectionId>) -> Result<(), Failure> {
         // A round that has already begun may not cover the latest writes.
         let needed = self.begun.load(Ordering::Acquire) + 1;

@@ -3,13 +3,13 @@
 //! All sentinels are asked at the same time, for each new connection and once a second. `primary_choice.rs` chooses among the
 //! replies.
 //!
-//! The nearest sentinel may have missed a fail-over, and its reply arrives first. So a choice waits for a majority of the
-//! sentinels, as long as others may still reply. Replies that arrive after the choice count in the watch, where each one leads
-//! to another choice.
+//! The nearest sentinel, whose reply arrives first, may have missed a fail-over. So a choice waits for a majority of the
+//! sentinels, as long as others may still reply. The watch also counts replies that arrive after the choice, and chooses again
+//! after each of them.
 //!
-//! `ROLE` is requested only on a new connection, because a primary that was stopped continues as one, whatever the sentinels
-//! have done in the meantime. A primary that is cut off only from the sentinels would continue to give out locks, so they are
-//! also asked after it was silent.
+//! `ROLE` is requested only on a new connection: a primary that was stopped still considers itself one when it resumes, whatever
+//! the sentinels have done in the meantime. A primary that is cut off only from the sentinels would continue to give out locks, so
+//! the sentinels are also asked after it was silent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -171,7 +171,7 @@ impl PrimaryFinder for Sentinels {
                 // Without a choice, as when most sentinels missed the last fail-over, the others are awaited.
                 return self.receive_the_rest(received, need, chosen).await;
             }
-            // In a task of its own, because a sentinel that hangs must not delay the next question. The choice is recorded.
+            // In a separate task, because a sentinel that hangs must not delay the next question. The choice is recorded.
             let of_late_replies = chosen.clone();
             spawn_beside(async move {
                 drop(self.receive_the_rest(received, need, of_late_replies).await);
@@ -189,7 +189,7 @@ impl PrimaryFinder for Sentinels {
     }
 }
 
-/// Returns for how long further replies are awaited after one that counts, if `settled` of the sentinels have chosen a primary.
+/// Returns until when further replies are awaited, once `settled` sentinels have replied that do not lead a fail-over.
 fn others_until(settled: usize, sentinels: usize, majority_by: Instant, now: Instant) -> Instant {
     let soon = now + GRACE;
     if is_majority(settled, sentinels) {

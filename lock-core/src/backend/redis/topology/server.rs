@@ -1,8 +1,8 @@
 //! One server, and the connections to it.
 //!
-//! The tasks of users send their requests for free locks on request connections, of which there is one for each runtime. All
-//! other requests use the connection of the manager's thread, and so do these while there is no connection for the caller's
-//! runtime, and on a thread without a runtime. A user's own client runs its driver itself, so it has no other connection.
+//! The users' tasks send their requests for free locks on request connections, one for each runtime. All other requests use the
+//! connection of the manager's thread. So do requests for free locks from a runtime without a connection, and from a thread without
+//! a runtime. A user's own client drives its connections itself, so with one there are no request connections.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -31,7 +31,7 @@ use crate::{
 /// The maximum number of request connections. Further runtimes share them.
 const MOST: usize = 8;
 
-/// The shortest time between two of them being made. In the meantime, requests use the connection of the manager's thread.
+/// The minimum time between making two of them. In the meantime, requests use the connection of the manager's thread.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How often the sentinels are asked whether the primary has changed.
@@ -46,7 +46,7 @@ pub(crate) struct RedisServer {
     requests: Option<Mutex<Vec<RequestConnection>>>,
     /// For users without the right to run scripts. Only transactions are sent on it.
     pub(crate) changes: Arc<ReconnectingConnection>,
-    /// Like `changes`, for renewals. Hundreds of releases, one after the other, must not let a lease run out.
+    /// Like `changes`, but for renewals, so that hundreds of releases in a row let no lease run out.
     pub(crate) renewals: Arc<ReconnectingConnection>,
     /// The subscriptions to grants at this node, in a cluster.
     pub(crate) subscription: Option<ShardedSubscription>,
@@ -76,8 +76,8 @@ impl RequestConnection {
         self.session().is_some_and(Session::has_home)
     }
 
-    /// Moves the session to the calling task's runtime, if it runs on the manager's thread, because it is new, or that thread
-    /// took it over.
+    /// Moves the session to the calling task's runtime if it runs on the manager's thread, either because it is new or because
+    /// that thread took it over.
     fn bring_home(&mut self) {
         let Some(session) = self.session().filter(|session| !session.has_home()) else {
             return;
@@ -165,8 +165,8 @@ impl RedisServer {
         self.releasing(&request.owner.in_flight).ready()
     }
 
-    /// Returns the runtime's own connection. It is doubted once the manager's thread has lost its own, which renewals prove to
-    /// be dead. Otherwise the next request would find that out, and get no reply.
+    /// Returns the runtime's own connection. It is doubted once the manager's thread has lost its connection, which renewals prove
+    /// to be dead. Otherwise, only the next request would find out, by getting no reply.
     fn own_of_caller(&self, executor: &Executor) -> Option<Ready> {
         let (requests, runtime) = (self.requests.as_ref()?, caller(executor)?);
         let mut requests = requests.lock();
@@ -221,7 +221,7 @@ impl RedisServer {
                 });
                 each.len() - 1
             }
-            // Any of them, because its session serves all.
+            // Any of them will do, because a session serves tasks of all runtimes.
             None => {
                 each.rotate_left(1);
                 0
@@ -271,7 +271,7 @@ pub(crate) async fn watch_sentinels(server: Weak<RedisServer>) {
     };
     // Until the manager ends.
     loop {
-        // Sooner after a silence, in which a fail-over may have begun and ended, and after another choice.
+        // Asks sooner after a silence, in which a fail-over may have begun and ended, and after another choice.
         drop(timeout(WATCH, sentinels.doubted().notified()).await);
         let Some(server) = server.upgrade() else {
             return;

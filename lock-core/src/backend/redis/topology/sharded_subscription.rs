@@ -1,8 +1,8 @@
 //! Receiving grants in a cluster: each slot has a channel, at the node that has the slot.
 //!
-//! The channels of a node have a connection of their own, on which nothing else depends. A node ends a subscription by itself
-//! when its slot moves away, with a message that looks like the reply to a command that ends a subscription. So this process
-//! never ends a subscription. When most channels are unused, the connection is replaced instead.
+//! The channels of a node have a separate connection, on which nothing else depends. A node ends a subscription by itself
+//! when its slot moves away, with a message that looks like the reply to a command that ends a subscription. Therefore this
+//! process never sends such a command: when most channels are unused, the connection is replaced instead.
 
 use std::{
     sync::{
@@ -28,7 +28,7 @@ use crate::{
     failure::Failure,
 };
 
-/// The way in which grants for a key reach this process.
+/// How grants for a key reach this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantDelivery {
     Pushed,

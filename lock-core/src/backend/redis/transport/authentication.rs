@@ -35,7 +35,7 @@ pub(super) async fn credentials_for(address: &Address) -> Result<Option<Credenti
     let Some(provider) = address.credentials().cloned() else {
         return Ok(None);
     };
-    // A task of its own, since the provider is code of the user and may panic. The task ends when this future is dropped.
+    // Runs in a separate task, since the provider is the user's code and may panic. The task ends when this future is dropped.
     let mut asked = JoinSet::new();
     asked.spawn(async move { provider.credentials().await });
     let why = match asked.join_next().await {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_ok_is_authenticated() {
+    async fn only_ok_counts_as_authenticated() {
         for reply in ["-WRONGPASS no\r\n", ":1\r\n", "$-1\r\n", "+PONG\r\n"] {
             let (done, is_retired) = authenticated(reply).await;
             assert!(done.is_err() && !is_retired, "{reply:?}");

@@ -51,7 +51,7 @@ impl fmt::Debug for Commands {
     }
 }
 
-/// The bytes initially allocated for each word. Longer commands grow.
+/// The bytes initially allocated for each word. The buffer grows for longer ones.
 const USUAL_WORD: usize = 32;
 
 /// Makes a command from the words of several lists.
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_millisecond_is_a_whole_one() {
+    fn a_fraction_of_a_millisecond_is_rounded_up() {
         assert_eq!(millis(Duration::ZERO), 0);
         assert_eq!(millis(Duration::from_nanos(1)), 1);
         assert_eq!(millis(Duration::from_millis(7)), 7);

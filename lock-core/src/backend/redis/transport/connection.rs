@@ -1,8 +1,8 @@
 //! One connection: a session of ours, or a handle of a user's own client.
 //!
-//! Both have one socket for their whole life, and execute requests first in, first out. On a handle of the crate `redis`, this
-//! relies on facts that the crate does not document; the tests in `facts.rs` check them. Its replies cannot be verified after
-//! one was late, so a late reply ends such a connection.
+//! Both have one socket for their whole life, and execute requests first in, first out. For a handle of the crate `redis`, this
+//! relies on facts that the crate does not document; the tests in `facts.rs` check them. After a late reply, the later replies on
+//! a handle cannot be verified, so a late reply ends such a connection.
 
 use std::{
     future::poll_fn,
@@ -77,7 +77,7 @@ pub(super) enum Line {
 }
 
 impl Drop for Connection {
-    /// The manager's thread may have ended, and its watch with it.
+    /// Ends the session, since the manager's thread may have ended, and the watch with it.
     fn drop(&mut self) {
         if let Line::Session(session) = &self.line {
             session.end();
@@ -200,7 +200,7 @@ impl Connection {
             // Bounded by the end of the connection, and by `until`.
             loop {
                 if let Some(why) = traffic.ended() {
-                    // The last thing that arrived may be this reply.
+                    // The last value that arrived may be this reply.
                     return Poll::Ready(match reply.as_mut().poll(context) {
                         Poll::Ready(Some(reply)) => Ok(reply),
                         _ => Err(why),

@@ -54,7 +54,7 @@ pub(crate) fn denied(reason: String) -> Failure {
     Failure::Refused(Arc::new(Denial::OfRights(reason)))
 }
 
-/// Returns what the server refuses, if the failure is for lack of a right.
+/// Returns the server's refusal, if the failure is for lack of a right.
 pub(crate) fn lack_of_rights(failure: &Failure) -> Option<&str> {
     match failure {
         Failure::NoReply(source) | Failure::NotNow(source) | Failure::Refused(source) => {
@@ -299,8 +299,8 @@ pub(crate) fn is_nonsense(failure: &Failure) -> bool {
     matches!(failure, Failure::NoReply(source) if source.is::<WrongForm>())
 }
 
-/// Returns the failure for bytes that are not the Redis protocol. It is final if no server at this address ever spoke it.
-/// Otherwise it is temporary: a reply was damaged, or a proxy answered by itself.
+/// Returns the failure for bytes that are not the Redis protocol. It is final if no server at this address ever spoke the
+/// protocol. Otherwise it is temporary: a reply was damaged, or a proxy answered in place of the server.
 fn garbled(address: &Address) -> Failure {
     if address.has_spoken() {
         return Failure::not_now(format!(
@@ -323,7 +323,7 @@ pub(crate) fn wrong_credentials(address: &Address) -> Failure {
     let provider = address.credentials();
     if provider.is_some_and(|provider| !is_fixed(&**provider)) {
         let reason = format!(
-            "{address} refuses the user or password that the credentials provider returned: it is asked again"
+            "{address} refuses the user or password that the credentials provider returned; the provider will be asked again"
         );
         return Failure::NotNow(Arc::new(Denial::OfCredentials(reason)));
     }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirection_is_read_or_else_an_error_like_others() {
+    fn a_redirect_is_read_and_a_malformed_one_is_an_ordinary_error() {
         let slot = answered(&error("MOVED 3999 ::1:6381"));
         let expected = Redirect {
             slot: 3999,
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_certainly_not_executed_is_definite() {
+    fn a_failure_is_definite_only_if_nothing_was_executed() {
         for line in [
             "NOPERM no",
             "NOAUTH no",

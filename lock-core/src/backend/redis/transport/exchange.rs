@@ -35,7 +35,7 @@ const MOST_ROOM: usize = 1 << 16;
 
 /// A request to send, and the destination of its replies.
 pub(super) enum Request {
-    /// Commands in a message of their own.
+    /// Commands in a separate message.
     Alone {
         commands: Commands,
         answer: oneshot::Sender<Vec<Value>>,
@@ -46,14 +46,14 @@ pub(super) enum Request {
     Probe,
 }
 
-/// A request that may share a message with others of its kind.
+/// A request that may share a message with others of the same kind.
 pub(crate) struct MessagePart {
     pub(crate) subject: Arc<dyn Subject>,
     pub(crate) change: Change,
     answer: oneshot::Sender<PartReply>,
 }
 
-/// A key, and the value that it has or is to have.
+/// A key, and its present or future value.
 pub(crate) trait Subject: Send + Sync {
     fn key(&self) -> &str;
 
@@ -142,7 +142,7 @@ impl MessagePart {
         (part, reply)
     }
 
-    /// Sends the reply. Wakes a task of the user, and may drop the last owner of a value of the user's.
+    /// Sends the reply. Wakes a user's task, and may drop the last reference to a user's value.
     pub(crate) fn answer(self, reply: PartReply) {
         catch_panic(|| drop(self.answer.send(reply)));
         catch_panic(|| drop(self.subject));
@@ -258,7 +258,7 @@ impl Exchange {
         arrivals: &mut Vec<Arrival>,
     ) -> Result<Option<Duration>, NoReply> {
         let value = match value {
-            // When a slot moves, the server ends its subscription with a push of its own. The confirmation of a subscription is
+            // When a slot moves, the server ends the subscription by an unrequested push. The confirmation of a subscription is
             // a reply.
             Value::Push { kind, data }
                 if !matches!(kind, PushKind::Subscribe | PushKind::SSubscribe) =>

@@ -182,7 +182,7 @@ async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
             tokio::task::spawn_blocking(move || {
                 for number in 0..EACH {
                     let key = format!("{thread} {number} {:600}", "");
-                    // Nothing reads the reply, but the driver still accepts the request.
+                    // No task awaits the reply, but the driver still accepts the request.
                     let mut request = Box::pin(connection.request(get(&key), None));
                     poll_once(request.as_mut());
                     std::mem::forget(request);
@@ -193,7 +193,7 @@ async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
     let mut next = [0; THREADS];
     for _ in 0..THREADS * EACH {
         let mut bytes = vec![0; sent(&format!("0 0 {:600}", "")).len()];
-        // Numbers differ in length: the head tells how long the rest is.
+        // Numbers differ in length, and the head contains the length of the rest.
         let head = "*2\r\n$3\r\nGET\r\n$".len();
         timeout(HANG, server.read_exact(&mut bytes[..head + 5]))
             .await
@@ -219,7 +219,7 @@ async fn many_threads(connection: Arc<Connection>, mut server: UnixStream) {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_later_runs_before_those_that_follow() {
+async fn a_request_dropped_after_it_was_sent_runs_before_later_ones() {
     for (connection, mut server) in each().await {
         let mut dropped = Box::pin(connection.request(get("dropped"), None));
         poll_once(dropped.as_mut());
@@ -343,7 +343,7 @@ async fn a_retired_connection_ends_after_the_replies_in_flight() {
 }
 
 #[tokio::test]
-async fn a_reply_without_an_end_ends_the_connection() {
+async fn an_endless_reply_ends_the_connection() {
     let (connection, mut server) = session_with(Arc::new(RepliesOnly));
     let request = tokio::spawn(connection.request(get("a"), None));
     expect(&mut server, &sent("a")).await;
@@ -385,7 +385,7 @@ async fn hostile_replies_end_the_connection_and_nothing_else() {
         let (connection, mut server) = session_with(Arc::new(RepliesOnly));
         let request = tokio::spawn(connection.request(get("a"), None));
         expect(&mut server, &sent("a")).await;
-        // The driver may be gone before all is written.
+        // The driver may end before everything is written.
         drop(server.write_all(bytes.as_bytes()).await);
         drop(server);
         let reply = timeout(HANG, request)
@@ -468,7 +468,7 @@ async fn a_request_ends_with_its_connection_whenever_that_ends() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_leave_is_not_noted_as_sent() {
+async fn a_request_that_does_not_leave_is_not_recorded_as_sent() {
     for (connection, _server) in each().await {
         connection.traffic.retire();
         let in_flight = InFlight::default();

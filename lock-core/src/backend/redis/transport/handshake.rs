@@ -125,7 +125,7 @@ pub(super) struct Handshake<'a> {
     refusals: usize,
     /// `true` if the server has answered everything on an earlier connection.
     has_answered_all: bool,
-    /// `true` if the next end of a connection at the greeting may be accidental, and at any later command.
+    /// The ends of a connection that may still be accidental.
     may_be_chance: Chance,
     /// `true` if all questions are asked, rather than only those that old proxies know.
     asks_all: bool,
@@ -137,7 +137,7 @@ pub(super) struct Handshake<'a> {
     known: Known,
 }
 
-/// Which ends of a connection may still be accidental: one of each kind at most, so that the attempts are bounded.
+/// The kinds of ends of a connection that may be accidental. Each kind is accepted at most once, so that the attempts are bounded.
 #[derive(Clone, Copy, Debug)]
 struct Chance {
     at_greeting: bool,
@@ -277,7 +277,7 @@ impl<'a> Handshake<'a> {
         let name = self.terms.name.clone();
         let mut questions: Vec<Question<'_>> = Vec::new();
         if is_client && speaks_resp3 {
-            // The client has sent the greeting.
+            // The user's client has sent the greeting, so this asks only for the server's mode.
             questions.push(("HELLO", vec![]));
         }
         if speaks_resp3 {
@@ -430,7 +430,7 @@ impl<'a> Handshake<'a> {
             _ => &mut self.may_be_chance.later,
         };
         if has_ended && mem::take(may_be_chance) {
-            // Nothing is left out: the same questions are asked again.
+            // The first end may be accidental, so the same questions are asked again.
         } else if asked.contains(&"SUBSCRIBE") {
             self.no_subscription = Some(failure.text());
         } else if has_ended && self.asks_all && !self.has_answered_all {

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn small_values_without_end_are_refused() {
+    fn an_endless_series_of_small_values_is_refused() {
         let many = "_\r\n".repeat(1 << 16);
         let mut pieces = vec![&b"*67108864\r\n"[..]];
         pieces.extend(std::iter::repeat_n(many.as_bytes(), 20));

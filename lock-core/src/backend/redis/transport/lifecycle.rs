@@ -1,12 +1,12 @@
 //! The connections to one server over time, as a state machine without a socket. It decides which connection is current, and
 //! when the next one is made.
 //!
-//! At most one connection is being made at a time, and all callers wait for that one. After a failure, there is a pause before
-//! the next one, so that many callers do not flood a server that is down. Connections that end as soon as they are made count
-//! as a failure.
+//! At most one connection is being made at a time, and all callers wait for it. After a failure, there is a pause before the
+//! next attempt, so that many callers do not flood a server that is down. Several connections in a row that end as soon as they
+//! are made count as a failure.
 //!
 //! The log has one line when a server becomes unreachable, and one when it is reached again. A connection that breaks is
-//! replaced at once, and only if that fails does the server count as unreachable: servers and proxies close idle connections,
+//! replaced at once, and the server counts as unreachable only if that fails: servers and proxies close idle connections,
 //! which is not an outage.
 
 use std::{mem, sync::Arc, time::Duration};
@@ -67,8 +67,8 @@ impl<C: Clone> Lifecycle<C> {
         self.current.as_ref()
     }
 
-    /// Handles a caller that needs a connection and saw none. Checks again, since a connection that carries requests must not
-    /// be replaced.
+    /// Handles a caller that needs a connection and saw none. Checks again, since a connection that another caller has made in
+    /// the meantime must not be replaced.
     pub(super) fn wanted(&mut self, now: Moment) -> Wanted<C> {
         if let Some(current) = &self.current {
             return Wanted::Known(Ok(current.clone()));
@@ -97,7 +97,7 @@ impl<C: Clone> Lifecycle<C> {
         self.last_failure = failure.map(|failure| (now, failure));
     }
 
-    /// Removes and returns the current connection if it is the one that is meant. `broken` is the failure of connections that
+    /// Removes and returns the current connection, if it is the given one. `broken` is the failure to report when connections
     /// break at once.
     pub(super) fn take_if(
         &mut self,
@@ -183,7 +183,7 @@ pub(super) fn since_then(uptime: Option<&str>, away: Duration) -> &'static str {
         None => {
             "the server is reached again; it is not known whether it was restarted and has forgotten locks, because `INFO` is refused"
         }
-        // The server rounds down. A server that is older than the outage was running before it.
+        // The server rounds down. A server that has been up for longer than the outage was running before it.
         Some(seconds) if Duration::from_secs(seconds) > away => {
             "the server is reached again: it was not restarted"
         }

@@ -1,4 +1,4 @@
-//! Opening a connection to an address, until it is ready for use. `handshake.rs` decides what is sent on it.
+//! Opening a connection to an address, and making it ready for use. `handshake.rs` decides what is sent.
 
 use std::{env, path::Path, process, sync::Arc, time::Duration};
 
@@ -62,7 +62,7 @@ impl ReconnectingConnection {
             within: self.timing().connect_timeout,
             started: CLOCK.now(),
         });
-        // Bounded by the handshake, which leaves out something more before each connection but the first two.
+        // Bounded by the handshake, which asks for another connection only a few times for each reason.
         loop {
             let credentials = credentials_for(address).await?;
             let pause = match self.connect(address, credentials.as_ref()).await {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_end() {
+    async fn a_connection_that_has_ended_is_not_kept_until_its_credentials_expire() {
         let day = Duration::from_secs(24 * 60 * 60);
         let (connection, theirs) = watched(Some(day));
         let kept = Arc::downgrade(&connection);

@@ -40,8 +40,7 @@ use crate::{
 /// Connects, and reconnects, to one server. The decisions are made in `lifecycle.rs`, and connections in `opening.rs`.
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
-    /// The address of the server. With sentinels, they name the host and port, and only the other settings of the address
-    /// count.
+    /// The address of the server. With sentinels, only its other settings count, because the sentinels name the host and port.
     address: Address,
     /// The sentinels that know where the server is.
     sentinels: Option<Arc<dyn PrimaryFinder>>,
@@ -91,7 +90,8 @@ impl ReconnectingConnection {
         )
     }
 
-    /// Returns a section of the server's `INFO`. `None` means that the server refuses it, or that a proxy may not be asked.
+    /// Returns a section of the server's `INFO`. `None` means that the server refuses it, or that there is a proxy that must not
+    /// be asked.
     pub(crate) async fn info(
         self: &Arc<Self>,
         section: &str,
@@ -147,7 +147,7 @@ impl ReconnectingConnection {
             Wanted::Known(opened) => return opened,
             Wanted::Wait(attempt) => attempt,
             Wanted::Begin(attempt) => {
-                // The first caller may be a renewal, which has less time for its reply than a connect may take.
+                // A separate task, since the first caller may be a renewal, whose time-out is shorter than that of a connect.
                 spawn_beside(Unfinished(self.clone(), attempt.clone()).connect());
                 attempt
             }
@@ -235,8 +235,8 @@ impl ReconnectingConnection {
         self.forget_if(|current| current.connection.id == id);
     }
 
-    /// Ends a connection on which the form of a reply does not fit its request: replies were lost, and all later ones are
-    /// attributed to the wrong requests.
+    /// Ends the connection if the form of a reply does not fit its request, which shows that replies were lost, and that all
+    /// later ones would be attributed to the wrong requests.
     pub(crate) fn expect_its_form<T>(&self, id: ConnectionId, read: &Result<T, Failure>) {
         if !read.as_ref().is_err_and(errors::is_nonsense) {
             return;
@@ -328,8 +328,8 @@ async fn make_the_next(weak: Weak<ReconnectingConnection>) {
     }
 }
 
-/// The task that connects. Dropping it ends the attempt even if a resolver or a verifier of the user's client panics, and the
-/// next caller connects.
+/// The task that connects. Its drop ends the attempt, even after a panic in a resolver or a verifier of the user's client, so that
+/// the next caller connects.
 struct Unfinished(
     Arc<ReconnectingConnection>,
     Arc<Attempt<Arc<CurrentConnection>>>,

@@ -20,9 +20,9 @@ pub(crate) struct Redirect {
 /// The node of a cluster to which a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRole {
-    /// The node that serves the slot. If a redirect names it, it does so from now on.
+    /// The node that serves the slot. If a redirect names it, this holds for all later requests.
     ServesSlot,
-    /// The node that the slot is being moved to, which already has the key. A redirect to it applies to a single request.
+    /// The node to which the slot is being moved, and which already has the key. A redirect to it applies to a single request.
     MigrationTarget,
 }
 
@@ -49,10 +49,7 @@ impl Redirect {
 impl fmt::Display for Redirect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, port, .. } = self;
-        write!(
-            f,
-            "the key is at {host}:{port} now, which is a part of a cluster"
-        )
+        write!(f, "the key is now at {host}:{port}, a node of a cluster")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests to one server, on the current connection or on one that is made if necessary.
+//! Requests to one server, on the current connection, or on a new one if there is none.
 
 use std::{
     future::poll_fn,
@@ -92,7 +92,7 @@ impl Ready {
         replies.pop().ok_or_else(|| errors::nonsense("a command"))
     }
 
-    /// Sends commands in one message, whose replies count as late after `within`.
+    /// Sends several commands in one message. Their replies count as late after `within`.
     pub(crate) async fn several<'a>(
         &self,
         commands: Commands,
@@ -152,7 +152,7 @@ impl ReconnectingConnection {
 
     /// Sends a command and reads its reply, which may be an error of the server, within a time-out. Connects if necessary.
     ///
-    /// `in_flight` notes the connection before the first byte leaves.
+    /// The connection is recorded in `in_flight` before the first byte leaves.
     pub(crate) async fn send(
         self: &Arc<Self>,
         words: &[&[Arg<'_>]],
@@ -219,7 +219,7 @@ impl ReconnectingConnection {
                 if !matches!(none, NoReply::Late | NoReply::NotSent)
                     || !connection.traffic.is_usable()
                 {
-                    // The watch does this too, but perhaps only after the caller has tried again.
+                    // The watch does this, too, but perhaps only after the caller has tried again.
                     self.forget(id);
                 }
                 return Err(errors::no_value(&none, self.address(), within));

@@ -16,7 +16,7 @@
 //! 1. Bytes are composed and written only under the mutex of `Io`, in the order of the inbox, so no request overtakes another
 //!    one.
 //! 2. A thread that finds that mutex locked wakes the task instead. A task registers its waker with the inbox before it checks
-//!    the inbox. So a queued request is always picked up by a task, except for work that no task waits for.
+//!    the inbox. So a task always picks up a queued request, unless no task waits for its reply.
 //! 3. The thread that drops a guard may block next, with the session's task in a slot of its worker from which no other worker
 //!    can steal it. Therefore a release that no task waits for wakes nothing: it is sent together with the next request, or by the
 //!    manager's thread within 2 ms.
@@ -89,7 +89,7 @@ struct Inbox {
     requests: Vec<Request>,
     /// The task at the session's home, once it was polled.
     task: Option<Waker>,
-    /// `true` if it was woken since it last took requests.
+    /// `true` if the task was woken since it last took requests.
     is_woken: bool,
     has_ended: bool,
 }
@@ -123,7 +123,7 @@ impl Session {
         events: Arc<dyn ConnectionEvents>,
     ) -> Self {
         let session = Self::unstarted(stream, traffic, events);
-        // It is registered there.
+        // The stream is already registered there.
         if let Some(home) = session.0.rehome(true, |_| true) {
             spawn_beside(home);
         }
@@ -245,7 +245,7 @@ impl Session {
         let mut has_reactor = true;
         let task = self.0.rehome(is_manager, |stream| {
             let _inside = home.enter();
-            // This panics if the runtime has none.
+            // This panics if the runtime has no reactor.
             let registered = catch_unwind(AssertUnwindSafe(|| stream.register_here()));
             has_reactor = registered.is_ok();
             matches!(registered, Ok(Ok(true)))
@@ -306,7 +306,7 @@ impl Shared {
         self.has_home.store(!is_manager, SeqCst);
         self.is_lost.store(false, SeqCst);
         drop(slot);
-        // So that it ends.
+        // Lets the task of the earlier home end.
         if let Some(earlier) = earlier {
             earlier.wake();
         }

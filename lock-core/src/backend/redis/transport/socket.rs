@@ -1,8 +1,8 @@
 //! The socket of a session, which can move from the reactor of one runtime to that of another.
 //!
-//! A server that ends a connection may first say why, for example by a TLS alert, and then close it. If a request is sent after
-//! that, its write fails with nothing more than "broken pipe", while the reason is still waiting to be read. So a write never
-//! fails here: its error is stored, nothing more is written, and the reader gets the error after all bytes that have arrived.
+//! A server may say why it ends a connection, for example by a TLS alert, before it closes it. A request that is sent after that
+//! fails with nothing more than "broken pipe", while the reason is still waiting to be read. So a write never fails here: its
+//! error is stored, nothing more is written, and the reader gets the error after all bytes that have arrived.
 
 use std::{
     io,
@@ -162,7 +162,7 @@ impl AsyncWrite for Socket {
                 Poll::Ready(Err(why)) => socket.failed = Some(why),
                 sent => return sent,
             }
-            // The reader may be idle, and has to return the error.
+            // Wakes the reader, which may be idle, so that it returns the error.
             context.waker().wake_by_ref();
         }
         Poll::Ready(Ok(bytes.len()))

@@ -55,7 +55,7 @@ pub(super) async fn connect(address: &Address, command_timeout: Duration) -> io:
 }
 
 impl Stream {
-    /// Registers the socket with the reactor of the runtime that this thread is inside of. Returns whether that is possible.
+    /// Registers the socket with the reactor of the runtime that this thread has entered. Returns whether that is possible.
     ///
     /// # Panics
     /// Panics if that runtime has no reactor.

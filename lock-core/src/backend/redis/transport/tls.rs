@@ -77,9 +77,10 @@ pub(super) fn explained(error: io::Error) -> io::Error {
     io::Error::new(kind, why)
 }
 
-/// Returns `true` if a server sends this alert when it does not accept the client's certificate. In the order of their numbers in RFC 8446
-/// and 5246: `handshake_failure` (the client has none, in TLS 1.2), six from `no_certificate` to `certificate_unknown`,
-/// `unknown_ca`, `access_denied`, `decrypt_error` (it is from another authority of the same name), and `certificate_required`.
+/// Returns `true` if a server sends this alert when it does not accept the client's certificate. In the order of their numbers in
+/// RFC 8446 and 5246, these are `handshake_failure` (in TLS 1.2, if the client has no certificate), the six from `no_certificate`
+/// to `certificate_unknown`, `unknown_ca`, `access_denied`, `decrypt_error` (for a certificate of another authority with the same
+/// name), and `certificate_required`.
 fn is_about_us(alert: AlertDescription) -> bool {
     matches!(u8::from(alert), 40 | 41..=46 | 48 | 49 | 51 | 116)
 }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::backend::redis::transport::tls;
 use crate::moment::Moment;
 
-/// The largest number of requests in flight on one connection. A server with this many is evidently not replying, so further
+/// The largest number of requests in flight on one connection. With this many, the server is evidently not replying, so further
 /// requests are refused.
 const MOST_IN_FLIGHT: usize = 1 << 17;
 
@@ -107,7 +107,7 @@ impl Traffic {
         }
     }
 
-    /// Lets no further request begin. The connection closes when all replies have arrived, or after a command time-out.
+    /// Refuses all further requests. The connection closes when all replies have arrived, or after a command time-out.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         self.changed.notify_one();
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_requests_than_a_server_can_be_sent_are_refused() {
+    fn requests_beyond_the_limit_in_flight_are_refused() {
         let traffic = Traffic::default();
         for number in 1..=MOST_IN_FLIGHT {
             assert_eq!(traffic.begin(), Some(number));

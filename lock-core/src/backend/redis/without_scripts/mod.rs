@@ -1,13 +1,11 @@
-//! Locks for users without the right to run scripts. They are slower than by scripts, and waiters poll.
+//! Locks for users without the right to run scripts. They are slower than with scripts, and waiters poll.
 //!
-//! There is no queue. A free lock is taken in one round trip, as with scripts (`one_message.rs`). This folder has the requests
-//! that may find the lock busy. They take the lock first, and then a fencing token, since the other order could hand out tokens
-//! that decrease. A key that is held is changed in a transaction, or deleted by the command that compares, if there is one
-//! (`capabilities.rs`). A release by a transaction takes three round trips; a batch of renewals takes two. Transactions have
-//! connections of their own, where they begin and end. Renewals have one that nothing else delays.
+//! There is no queue. A free lock is taken in one round trip, as with scripts (`protocol/messages.rs`). This folder has the
+//! requests that may find the lock busy. They take the lock first, and then a fencing token, since the other order could hand out
+//! tokens that decrease. A key that is held is changed or deleted in a transaction. A release takes three round trips; a batch of
+//! renewals takes two. Transactions have separate connections, and those of renewals have one that nothing else delays.
 //!
-//! Their owner tokens have a scheme of their own, `lc0:`, which tells waiters with scripts that no grant will arrive, so that
-//! they poll, too.
+//! The owner tokens begin with `lc0:`, which tells waiters with scripts that no grant will arrive, so that they poll, too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -66,8 +64,8 @@ impl KeyLocation {
             command(&[&[Text("PTTL"), key]]),
         ];
         if request.queue_mode != QueueMode::DoNotQueue {
-            // The mark that notifies a holder of this process. It may remain although the lock was free, because a process
-            // ignores its own mark.
+            // The mark, which tells the holder that this process polls. If the lock was free, it may stay, because a process ignores
+            // its own mark.
             let (name, lasts) = (Text(&self.names.channel), Number(millis(mark)));
             let mark = self.mark(&request.owner);
             commands.push(command(&[&[Text("SET"), mark, name, Text("PX"), lasts]]));
@@ -117,7 +115,7 @@ impl KeyLocation {
         } else {
             batch.len()
         };
-        // A lease that is being handed over must not delay the renewals of others.
+        // The renewal of a lease that is handed over locally must not delay those of other leases.
         let connection = match batch {
             [request] if request.tokens > 0 => &self.server.changes,
             _ => &self.server.renewals,
@@ -182,7 +180,7 @@ impl KeyLocation {
         request: &Release,
     ) -> Result<Answered<ReleaseOutcome>, Failure> {
         let (key, token) = (&*request.owner.full_key, &request.owner.token);
-        // On the connection of the acquire, which must not be overtaken. A transaction is on another one.
+        // A PING on the connection of the acquire, which the transaction must not overtake on its own connection.
         let ping = in_one_message([command(&[&[Text("PING")]])]);
         let within = connection.reply_within();
         let sent = connection.send_all(ping, within, Some(&request.owner.released_on));
@@ -191,7 +189,7 @@ impl KeyLocation {
             &replies[..],
             [Value::SimpleString(_) | Value::ServerError(_)]
         ) {
-            // It is the reply to another request.
+            // This is the reply to another request.
             return Err(errors::nonsense("a PING"));
         }
         let words = match request.keep {
@@ -302,7 +300,7 @@ fn prolonged(owner: &Owner, ttl: Duration) -> Change<'_> {
     }
 }
 
-/// Makes the reply that a script would give. `left` is the reply to PTTL, or 0 if the key is free by now.
+/// Makes the reply that a script would return. `left` is the reply to PTTL, or 0 if the key is free by now.
 fn busy(left: Value, connection: ConnectionId) -> Result<Answered<AcquireOutcome>, Failure> {
     let left = match left {
         Value::Int(-2) => Value::Int(0),

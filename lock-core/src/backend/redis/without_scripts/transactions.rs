@@ -3,8 +3,8 @@
 //! The first message of a transaction watches the keys and reads them. The second one changes those that hold their values, if
 //! no other client has changed a key in between. It is all or nothing, and ends the transaction even if a change is refused.
 //!
-//! A transaction ends with its connection, since on the next one nothing is watched. One that was abandoned half way is ended
-//! by the next one.
+//! A transaction ends with its connection, since nothing is watched on a new one. A transaction that was abandoned halfway is
+//! ended by the next transaction.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ pub(crate) struct Change<'a> {
     /// The value that the key must hold. Otherwise it is left alone.
     pub(crate) holds: &'a OwnerToken,
     pub(crate) command: Commands,
-    /// The key is also left alone if it lasts for this many milliseconds longer. A renewal never shortens a lease: one that
+    /// The key is also left alone if it lasts for this many milliseconds or longer. A renewal never shortens a lease: one that
     /// only verifies it asks for the remaining time.
     pub(crate) unless_it_lasts: u64,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Change<'a> {
 pub(crate) type Changed = Result<bool, Failure>;
 
 impl Change<'_> {
-    /// Reads the replies to GET and PTTL: whether the key holds the value, and whether the change is due.
+    /// Reads the replies to GET and PTTL. Returns whether the key holds the value, and whether the change is due.
     fn read(&self, seen: &[Value]) -> Result<(bool, bool), Failure> {
         match seen {
             [holder, Value::Int(left)]
@@ -61,7 +61,7 @@ impl Change<'_> {
                 Ok((false, false))
             }
             [Value::ServerError(error), _] | [_, Value::ServerError(error)] => Err(answered(error)),
-            _ => Err(errors::nonsense("a look at a key")),
+            _ => Err(errors::nonsense("the reading of a key")),
         }
     }
 }
@@ -86,10 +86,10 @@ pub(crate) async fn change_all(
     let keys: Vec<_> = changes.iter().map(|change| Text(change.key)).collect();
     let word = |word| command(&[&[Text(word)]]);
     for _ in 0..MOST_TRIES {
-        // One transaction at a time, and only for one try, so that the connection need not wait for all of them before it is
-        // authenticated anew.
+        // One transaction at a time. The mutex is locked for one try only, so that reauthenticating the connection need not wait
+        // for all tries.
         let _transaction = connection.transaction().lock().await;
-        // Ends an earlier transaction that was abandoned half way. Nothing was changed in it.
+        // The EXEC ends an earlier transaction that was abandoned halfway. Nothing was changed in it.
         let begin = [word("EXEC"), command(&[&[Text("WATCH")], &keys])];
         let look = |look, key| command(&[&[Text(look), key]]);
         let looks = keys
@@ -99,10 +99,10 @@ pub(crate) async fn change_all(
         let sent = location.send(connection, first, within, None);
         let (id, replies) = sent.await?;
         let [_, watch, seen @ .., multi] = &replies[..] else {
-            return Err(errors::nonsense("the begin of a transaction"));
+            return Err(errors::nonsense("the start of a transaction"));
         };
         if seen.len() != 2 * changes.len() {
-            return Err(errors::nonsense("a look at some keys"));
+            return Err(errors::nonsense("the reading of several keys"));
         }
         // A key that is not watched may get another holder before it is changed. Outside of a transaction, the changes would be
         // made on any value.
@@ -130,7 +130,7 @@ pub(crate) async fn change_all(
             Some(Value::Nil) => {}
             Some(Value::ServerError(error)) => return Err(answered(&error)),
             made => {
-                // If something is wrong with its replies, it may be wrong with the next ones, too.
+                // If replies to this transaction were lost, the next replies may be misplaced, too.
                 let made = merged(results, &due, made);
                 connection.expect_its_form(id, &made);
                 return made.inspect_err(|_| connection.forget(id));

@@ -1,12 +1,12 @@
-//! The client's side of a vote on a fencing token, without I/O: which number to propose, and what the replies amount to.
+//! The client's side of a vote on a fencing token, without I/O: it decides which number to propose, and counts the replies.
 //!
 //! Only acceptances of the *same* number count towards the majority. Two majorities have a server in common, and that server
 //! accepts only numbers above those that it accepted before. So a client that asks after another was granted the lock gets a
-//! larger number, whatever was lost, late, repeated or overtaken in flight. `model.rs` checks exactly this, with this very
-//! code.
+//! larger number, no matter which messages were lost, late, repeated or overtaken. `model.rs` checks exactly this, with the code
+//! of this file.
 //!
-//! Rejected: each server gives a token from its own counter, and the client takes the largest. That takes one round trip, too,
-//! but later tokens can be smaller, whether or not the largest is written back.
+//! Rejected: a token from each server's own counter, of which the client takes the largest. That also takes one round trip, but
+//! later tokens can be smaller, whether or not the largest is written back.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -30,7 +30,7 @@ const STRAY: u64 = 500 * PER_MILLI;
 /// The votes on one request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ballot {
-    /// Earliest first.
+    /// The proposed numbers, the earliest first.
     proposals: Vec<u64>,
     servers: Vec<ServerVotes>,
     /// The number of fencing tokens for which a proposal stands.
@@ -155,7 +155,7 @@ impl Ballot {
         let mut named: Vec<_> = named.collect();
         named.sort_unstable();
         let middle = named[(named.len() - 1).min(self.majority() - 1)];
-        // Also above our own last number, which some servers may have accepted, unless it was far from the servers' clocks.
+        // The number must also exceed our own last one, which some servers may have accepted, unless that was far from their clocks.
         named.push(self.latest());
         let near = |least: &u64| least.saturating_sub(middle) < STRAY;
         let least = named.into_iter().filter(near).max().unwrap_or(middle);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_begins_above_every_refusal() {
+    fn a_block_begins_above_every_refused_number() {
         let mut ballot = Ballot::new(3, NOW, 64, 0);
         let number = NOW + 7 + 64;
         assert_eq!(
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_overtaken_by_growing_steps_and_not_forever() {
+    fn proposals_exceed_others_by_growing_steps_and_are_bounded() {
         let mut ballot = ballot(3);
         let mut refused_at = NOW;
         for place in 1..MOST_PROPOSALS {

@@ -1,9 +1,9 @@
 //! A model of everything that can happen to two acquisitions on three servers, of which the second begins after the first was
-//! granted. Messages are delivered in every order, and each may be lost, late or repeated. In a world of its own, a server
+//! granted. Messages are delivered in every order, and each may be lost, late or repeated. In a separate scenario, a server
 //! loses its data at any moment.
 //!
-//! The clients' rule is the shipped one. The servers' rule is that of `propose.lua`, without the lock itself. A server that has
-//! another client's lock accepts nothing, which is equivalent to a lost message. Larger tokens do not depend on mutual
+//! The clients run the shipped code. The servers follow the rule of `propose.lua`, without the lock itself: a server that has
+//! another client's lock accepts nothing, which is equivalent to a lost message. That tokens grow does not depend on mutual
 //! exclusion.
 //!
 //! A message that was sent can be delivered at any later time, and more than once, so it may be late, overtaken or repeated. A
@@ -80,7 +80,7 @@ struct Proposing {
     world: World,
 }
 
-/// The other events, and how often each happens: seldom enough to visit everything.
+/// The other events, and how often each happens at most, so that all states can be visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     /// The largest number that a server accepts now.
@@ -89,8 +89,8 @@ struct World {
     ticks_left: usize,
     /// How often a server loses its data.
     losses_left: usize,
-    /// This many messages of each client are delivered once more, and are replied to once more. Messages of the first client
-    /// that arrive while the second asks are repeated without a bound, because their replies are not received.
+    /// How many messages of each client are delivered, and replied to, a second time. Messages of the first client that arrive
+    /// while the second asks are repeated without a bound, because their replies are not received.
     repeats: usize,
 }
 
@@ -110,7 +110,7 @@ impl World {
     };
 }
 
-/// The number of proposals of a client: a further one relates to the one before as the second does to the first.
+/// The number of proposals of a client. A third would relate to the second as the second does to the first.
 const PROPOSALS: usize = 2;
 
 impl Proposing {
@@ -267,7 +267,7 @@ fn servers_that_begin_at_zero_after_a_loss_are_detected() {
     assert!(found.is_some());
 }
 
-/// An obvious protocol: each server counts for itself, and the largest count of a majority is the token.
+/// The obvious protocol: each server counts for itself, and the largest count of a majority is the token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CounterRule {
     counters: [u64; SERVERS],

@@ -9,8 +9,8 @@ pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-/// Returns `true` if no other client can have had a majority while this many servers have confirmed a lease, and this many have
-/// lost their data too recently to have voted since then. At least one has to confirm it, because the lock may have been
+/// Returns `true` if no other client can have had a majority, given how many servers have confirmed a lease, and how many have
+/// lost their data too recently to have voted since. At least one has to confirm the lease, because the lock may have been
 /// deleted everywhere.
 pub(crate) const fn excludes_others(servers: usize, confirmed: usize, forgetful: usize) -> bool {
     confirmed > 0 && confirmed + forgetful >= majority(servers)
@@ -64,9 +64,9 @@ impl<T> Replies<T> {
         ))
     }
 
-    /// Returns the kind of failure of a missing majority. The request is wrong only if a majority finds it wrong, because one
-    /// server may itself be wrong. If each failure says that the request was not executed, a retry may succeed, unless all
-    /// refuse it for good.
+    /// Returns the failure of a missing majority. It is `Invalid` only if a majority finds the request wrong, because a single
+    /// server may be wrong itself. If each failure says that the request was not executed, a retry may succeed, unless all
+    /// servers refuse it for good.
     pub(crate) fn failure(&self, text: String) -> Failure {
         let is_invalid = |failure: &&Failure| matches!(failure, Failure::Invalid(_));
         if self.failures().filter(is_invalid).count() >= self.majority() {

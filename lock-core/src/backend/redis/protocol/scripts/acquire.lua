@@ -10,12 +10,12 @@
 -- ARGV[5]  'try': do not wait; 'wait': join the queue, for the first time; a number: wait, at any later time.
 --          The number is the place from the last reply; 0: none yet.
 -- ARGV[6]  its entry without the owner token: the channel of the asking process, a number, the ttl, and the kind.
--- ARGV[7]  if present: the process waits by polling, since grants cannot reach it. A mark says so for this many milliseconds.
+-- ARGV[7]  if present: the process waits by polling, since grants cannot reach it. A mark reports this for so many milliseconds.
 --
 -- Each argument costs the server as much as a comparison, so there are few.
 --
 -- Returns {1, first fencing token, how many} if acquired alone.
--- Returns {2, result} if a body is to run once, and has run: its result is in KEYS[7].
+-- Returns {2, result} if the body is to run once and has run: its result is in KEYS[7].
 -- Returns {1, fencing token, contended, permit, more} if acquired beside others.
 -- Contended 1: an exclusive entry is queued, or for permits, any entry. The permit is 0 if shared.
 -- More 1: the rest of a batch waits for the next call of release.lua, renew.lua, or this program.
@@ -59,7 +59,7 @@ local function take_alone(q)
     redis.call('SET', lock, TOKEN, 'PX', ARGV[2])
   end
   if ARGV[7] and asked then
-    -- The process's own mark must not end its batch. Another polling process soon sets the mark again.
+    -- The process's own mark must not end its batch of hand-overs. Another polling process soon sets the mark again.
     redis.pcall('DEL', asked)
   end
   return {1, first, taken}

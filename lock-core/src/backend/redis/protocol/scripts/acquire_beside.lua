@@ -1,5 +1,5 @@
--- The rest of acquire.lua: requests beside others, and exclusive ones that meet holders beside each other, a queue at a free lock,
--- a holder of another library, or a result.
+-- The rest of acquire.lua: requests beside others, and exclusive requests that find holders beside each other, a queue at a free
+-- lock, a holder of another library, or a result.
 
 -- The number of permits of which the request wants one; nothing in other modes.
 local N = tonumber(KIND)
@@ -9,7 +9,7 @@ local beats, holders = KEYS[4], KEYS[5]
 -- Replies with the result of the body that has run, and abandons the request.
 local function give_up_with_result(q)
   local lock = KEYS[1]
-  -- Granted anyway, by a script that did not find the result while the slot was being moved.
+  -- The lock was granted anyway, by a script that did not find the result while the slot was being moved.
   if q.holder == TOKEN then
     redis.call('DEL', lock)
     q.holder = nil
@@ -33,7 +33,7 @@ local function granted_before(q)
   end
   local permit = n and redis.call('ZSCORE', permits, text) or not n and 0
   if not permit then
-    -- The permits were evicted, so it is unknown which one this is. The request enters anew, when a permit is free.
+    -- The permits were evicted, so the number of this one is unknown. The request enters again when a permit is free.
     redis.call('ZREM', holders, text)
     settle(q)
     return nil
@@ -55,8 +55,8 @@ end
 -- Admits the waiters that may enter, and then this request. Returns the reply if it has entered beside others, or if no fencing
 -- token could be given.
 --
--- The waiters come first, so that neither a newcomer nor a request whose entry was removed as silent overtakes the queue. A crashed
--- holder may have left the lock to them.
+-- The waiters go first, so that neither a newcomer nor a request whose entry was removed as silent overtakes the queue. The lock
+-- may be free for them because its holder crashed.
 local function serve(q)
   local queue = KEYS[3]
   if is_marker(q.holder) and (KIND ~= 's' or redis.call('EXISTS', queue) == 1) then
@@ -91,7 +91,7 @@ if holders and (not q.holder or is_marker(q.holder)) then
   end
 end
 
--- Whether the lock or its queue is in another mode than the request. `ours`: the holder is a process like this one.
+-- Returns true if the lock or its queue is in another mode than the request. `ours`: the holder is a process like this one.
 local function is_other_mode(q, ours)
   local queue = KEYS[3]
   local n, has_permits = N, is_permits(q.holder)
@@ -123,8 +123,8 @@ local function set_cut(q, added)
   return redis.call('ZRANGEBYSCORE', queue, OTHERS, '+inf', 'LIMIT', '0', '1')[1] == q.own
 end
 
--- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint, since each process learns
--- this from its next renewal. So it is enough to ask some of them: those whose leases end last, which also renew last.
+-- Asks the processes of a shared phase to admit no further task to their shares. The message is a hint, since each process also
+-- learns this from its next renewal. So it is enough to ask some of them: those whose leases end last, which also renew last.
 local function ask_to_yield(q)
   local holders = KEYS[5]
   local stamp = next_token(q)

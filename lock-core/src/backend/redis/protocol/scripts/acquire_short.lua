@@ -1,14 +1,14 @@
--- The short paths of acquire.lua, which follows. They need no definitions.
+-- The short paths of acquire.lua, which follows. They use none of its functions.
 --
 local kind_word = string.sub(ARGV[6], -1)
--- A body is to run once, and this request has no entry in the queue yet.
+-- A request for a body that is to run once, which has no entry in the queue yet.
 if kind_word == 'o' and not tonumber(ARGV[5]) then
-  -- It has run: its result is the reply, whoever holds the lock.
+  -- If the body has run, its result is the reply, whoever holds the lock.
   local result = redis.call('GET', KEYS[7])
   if result then
     return {2, result}
   end
-  -- The lock is free, and none waits. An id of the clock that is not a token, or is too small, is left to the long path.
+  -- The lock is free, and no request waits. The long path handles an id of the clock that is not a token, or is too small.
   if redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
     local id = redis.pcall('XADD', KEYS[2], 'MAXLEN', '0', '*', '', '')
     local millis, sequence = string.match(type(id) == 'string' and id or '', '^(%d+)-(%d+)$')
@@ -19,8 +19,8 @@ if kind_word == 'o' and not tonumber(ARGV[5]) then
     end
   end
 end
--- An exclusive request waits for the first time. If the holder is another process like this one, its release will grant the lock to the
--- queue.
+-- An exclusive request that waits for the first time. If the holder is another process like this one, its release will grant the
+-- lock to the queue.
 if ARGV[5] == 'wait' and (kind_word == 'x' or kind_word == 'o') then
   local holder = redis.call('GET', KEYS[1])
   if holder and holder ~= ARGV[1] and string.sub(holder, 1, 4) == 'lc1:' then

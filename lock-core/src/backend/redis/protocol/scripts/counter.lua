@@ -3,8 +3,8 @@
 -- Numbers are fencing tokens, which are times: 2048 for each millisecond. They are doubles here, exact up to 2^53, but are printed with
 -- 14 digits by default.
 --
--- A server without a counter is new, or has lost its data, perhaps without a restart that clients notice. It may have accepted any
--- number up to the bound for its time, so that bound becomes its counter.
+-- A server without a counter is new, or has lost its data, perhaps without a restart that clients would notice. It may have accepted
+-- any number up to the bound at its time, so that bound becomes its counter.
 local PER_MILLI = 2048
 -- The largest distance of a number from the server's time: a second.
 local WINDOW = 1000 * PER_MILLI

@@ -1,8 +1,8 @@
 -- Takes a lock from its holders, in any mode, and grants it to the waiters. A key of another type than a string is not a lock:
 -- reading it fails, and it is not changed.
 --
--- The keys are the first seven of queue.lua. While its slot is being moved, it may be sent with the lock alone. Then it deletes the
--- lock, and holders beside each other with it: they count only while their marker exists. Waiters enter by their next checks.
+-- The keys are the first seven of queue.lua. While the slot is being moved, it may be sent with the lock alone. It then deletes the
+-- lock, which also removes holders beside each other: they count only while their marker exists. Waiters enter by their next checks.
 --
 -- ARGV[1]  the largest fencing token that the asking process knows.
 --

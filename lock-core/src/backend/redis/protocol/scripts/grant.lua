@@ -4,8 +4,8 @@
 
 local CHANNEL = '__lock_core__:grants:'
 
--- Reads an entry: its text, and its words, which are also texts. Returns nothing if it is not an entry, and was not written by a
--- process of ours.
+-- Parses an entry into its words, which are texts. Returns nothing if the text is not an entry, and so was not written by a process
+-- of ours.
 local function parse(text)
   local channel, number, ttl, kind, token = string.match(text, '^(%S+) (%d+) (%d+) (%w+) (.+)$')
   if channel then
@@ -13,19 +13,19 @@ local function parse(text)
   end
 end
 
--- The lock contains a marker while it has holders beside each other. An owner token is not a marker.
+-- Returns true if the value of the lock is a marker, as while it has holders beside each other, rather than an owner token.
 local function is_marker(holder)
   return holder and string.sub(holder, 1, 4) == 'lc1+'
 end
 
 local OUT_OF_BOUNDS = 'ERR no fencing token can be given: '
--- A fencing token is an id of the fencing clock: milliseconds and a sequence number, of which each millisecond has this many.
+-- A fencing token is an id of the fencing clock: milliseconds, and one of this many sequence numbers in each millisecond.
 local PER_MILLI = 2048
 -- The largest lead of a token over the clock: an hour.
 local LARGEST_LEAD = 3600000 * PER_MILLI
 
--- Advances the fencing clock to an id. Returns the id; nothing if the server refuses, and q.refused is then the error. It is not
--- raised, because it must not stop a script after its first write, by which an entry may have been removed.
+-- Advances the fencing clock to an id, and returns the id. If the server refuses, returns nothing and sets q.refused to the error.
+-- It is not raised, because it must not stop a script after its first write, which may have removed an entry.
 local function move_clock(q, id)
   local clock = KEYS[2]
   local moved = redis.pcall('XADD', clock, 'MAXLEN', '0', id, '', '')
@@ -89,7 +89,7 @@ end
 
 -- Publishes a message to the process of an entry. Returns whether the process received it; after an error, it counts as gone.
 --
--- Any user with the right to publish could send a message. So each ends with a proof: a hash of its text and of the owner token,
+-- Any user with the right to publish can send a message, so each ends with a proof: a hash of its text and of the owner token,
 -- which only the process and the server know.
 local function notify(entry, body)
   local message = entry.number .. ' ' .. body .. ' ' .. redis.sha1hex(entry.token .. ' ' .. body)

@@ -1,8 +1,8 @@
 -- Holders beside each other, in shared or permits mode: their marker and their leases.
 --
--- A holder is an entry in the set of holders with the end of its lease; with a permit, it is also in the set of permits. One call
--- adds it to both, see phases.lua and permits.lua, and one call removes it from both: its release, or settle() after its lease has
--- ended.
+-- A holder is an entry in the set of holders, with the end of its lease. If it has a permit, it is also in the set of permits. A
+-- single call adds it to both, see phases.lua and permits.lua, and a single call removes it from both: its release, or settle()
+-- after its lease has ended.
 
 local function milliseconds(q)
   return math.floor(microseconds(q) / 1000)
@@ -28,8 +28,8 @@ local function keep_marker(q, ends)
     -- The first holder to enter since then has created the set, without an expiry.
     redis.call('PEXPIREAT', holders, ends)
   elseif left == -1 and q.own_ttl then
-    -- Another client removed the expiry, and no renewal has set it again: the holders are gone, and their set has expired. If it
-    -- was evicted, they are gone after at most their ttl, which is usually also the ttl of this request.
+    -- Another client removed the expiry, and no renewal has set it again: the holders are gone, and their set has expired. If the
+    -- set was evicted instead, the holders are gone after at most their ttl, which is usually also the ttl of this request.
     redis.call('PEXPIRE', lock, q.own_ttl)
   end
 end
@@ -63,8 +63,8 @@ local function settle(q)
   end
 end
 
--- Whether requests wait that a holder beside others has to know of: exclusive ones if it is shared, any if it has a permit. A key
--- of another type is not a queue.
+-- Returns 1 if a request waits that a holder beside others must know about: an exclusive one if the lock is shared, or any one if it
+-- has permits. Otherwise returns 0. A key of another type is not a queue.
 local function is_contended(q)
   local queue = KEYS[3]
   local waiting

@@ -4,8 +4,8 @@
 --
 -- ARGV[1]  the largest number of holders, and of waiting requests, that are named
 --
--- Returns {holder, remaining milliseconds, waiting requests, holders, leases, queue, result}; nothing if the lock is free, and no
--- result of a run is stored.
+-- Returns {holder, remaining milliseconds, waiting requests, holders, leases, queue, result}; an empty list if the lock is free and
+-- no result of a run is stored.
 -- Holder: the owner token of an exclusive holder, or the marker of holders beside each other; empty if the lock is free.
 -- Remaining: of the longest lease; -1: without an expiry.
 -- Holders: the number of leases that have not ended. Leases: of the holders beside each other: the remaining milliseconds, the
@@ -24,7 +24,7 @@ end
 
 -- Adds the first entries of a band of the queue, with their places. `band`: the lowest score, the highest, and the number added to places.
 local function add_waiters(found, band)
-  -- A key of another type has none.
+  -- A key of another type has no entries.
   local entries = redis.pcall('ZRANGEBYSCORE', KEYS[3], band[1], band[2], 'WITHSCORES', 'LIMIT', 0, MOST)
   for i = 1, entries.err and 0 or #entries, 2 do
     found[#found + 1] = {entries[i], tonumber(entries[i + 1]) - band[3]}

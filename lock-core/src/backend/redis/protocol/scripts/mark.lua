@@ -9,8 +9,8 @@
 --
 -- Returns the marker; empty if none can be written.
 --
--- A marker of another run was read from a file, which may lack the last locks. The watched time counts only if the marker has been
--- here all the time.
+-- A marker of another run was loaded from a file, which may lack the last locks. The watched time counts only if the marker has
+-- existed all the time.
 pcall(read_counter, KEYS[2], time_in_tokens())
 local run = ARGV[1] .. ':'
 local name, watched = string.match(redis.call('GET', KEYS[1]) or '', '^(.+:)(%d+)$')

@@ -37,8 +37,8 @@ pub(crate) struct Lua {
 /// A call declares every key that its script may use, since some servers refuse all others. But while a slot moves between two
 /// nodes of a cluster, both refuse a call that declares existing and missing keys, with `TRYAGAIN`, or with `ASK` at the source
 /// before Redis 7. Such a call was not executed. It is sent again, to the same node, with the few keys that exist for as long as
-/// its lease, or its place in the queue, and the script skips the steps that need the others. Only a node that refuses these, too,
-/// has given the lock away: the target answers that a lock which is still at the source does not exist.
+/// its lease, or its place in the queue, and the script skips the steps that need the others. The lock has left a node only if that
+/// node refuses these keys, too. The target is not asked earlier, since it replies that a lock still at the source does not exist.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     keys: &'a [Arg<'a>],

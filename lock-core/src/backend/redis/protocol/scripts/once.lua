@@ -1,8 +1,8 @@
--- Bodies that are to run once. Their requests have the kind o, and are exclusive. The release of one that has run its body stores
--- the result, and while it is stored, it is the reply to every such request: none of them gets the lock.
+-- Bodies that are to run once. Their requests have the kind o, and are exclusive. The release after such a body stores its result.
+-- As long as that is stored, it is the reply to every request of the kind, and none of them gets the lock.
 
--- Answers an entry that was removed from the queue, if there is a result: the message tells its process to ask for it. Returns
--- whether it did. One call answers a part of such entries, and the requests of each part cause the answers to the next.
+-- If there is a result, answers an entry that was removed from the queue, by a message that makes its process ask for the result.
+-- Returns whether it did. One call answers only some entries; when their processes ask, those calls answer the next ones.
 local function answer_with_result(q, entry)
   local result = KEYS[7]
   if redis.call('EXISTS', result) == 0 then

@@ -1,14 +1,14 @@
 -- Permits: a lock that up to n requests hold at the same time, each with a number below n.
 --
--- The holders of permits are in two sets, under their entries: the holders, with the end of the lease, and the permits, with the number.
--- One call adds an entry to both, and one call removes it from both: enter_permits() adds it; its release (release_beside.lua)
--- removes it, or, whatever became of its process, settle() (holders.lua) once its lease has ended. The number of held permits is
--- the size of the set. There is no separate count, so no permit can leak. Whatever else removes entries removes them all, with the
--- marker, or makes the sizes of the two sets differ: see has_room().
+-- The entry of each holder is in two sets: the holders, with the end of its lease, and the permits, with its number. A single call,
+-- enter_permits(), adds it to both. A single call removes it from both: its release (release_beside.lua), or, if its process is
+-- gone, settle() (holders.lua) after its lease has ended. The number of held permits is the size of the set. There is no separate
+-- count, so no permit can leak. Anything else that removes entries removes them all, with the marker, or makes the sizes of the two
+-- sets differ: see has_room().
 
--- Whether a request for one of `n` permits may enter: fewer than n are held. One of the first n permits is then free, even if
--- others use another n. If the permits or the holders were evicted, the sizes of the sets differ, and nothing enters until the
--- marker has expired.
+-- Returns true if a request for one of `n` permits may enter, because fewer than n are held. One of the first n permits is then free,
+-- even if other requests use another n. If the permits or the holders were evicted, the sizes of the sets differ, and nothing enters
+-- until the marker has expired.
 local function has_room(n)
   local holders, permits = KEYS[5], KEYS[6]
   local counted = redis.call('ZCARD', permits)

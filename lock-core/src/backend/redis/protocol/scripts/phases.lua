@@ -1,14 +1,14 @@
 -- Phases: who has the lock, and who enters next. advance(), at the end, admits requests in all modes. Only the most frequent case
 -- is in release.lua: an exclusive holder that hands the lock over to an exclusive entry.
 --
--- Phases are fair. Exclusive phases alternate with shared ones while both kinds wait. A shared phase has a cut, which is the time
--- of its beginning, or that of the first exclusive entry that came later. Shared entries placed before the cut belong to the phase,
--- even if all its first holders leave before they are granted. After them, an exclusive entry is next. The cut is stored in the
--- beats rather than in the marker, since it has to outlive the marker. It expires with the beats, when no entry was checked for so
--- long that all of them are silent. So if three readers and a writer wait when a writer releases the lock, the readers enter
--- together, whatever their order was, and then the writer, ahead of readers that arrive later.
+-- Phases are fair: exclusive phases alternate with shared ones while both kinds wait. A shared phase has a cut, which is the time
+-- of its beginning, or that of the first exclusive entry that arrived later. Shared entries placed before the cut belong to the
+-- phase, even if all its first holders leave before these are granted. After them, an exclusive entry is next. The cut is stored
+-- in the beats rather than in the marker, since it has to outlive the marker. It expires with the beats, when no entry was checked
+-- for so long that all of them are silent. For example, if three readers and a writer wait when a writer releases the lock, the
+-- readers enter together, in whatever order they arrived, and then the writer, ahead of readers that arrive later.
 --
--- Removing an entry is the first write. A server that is out of memory permits it, and then the other writes of the call.
+-- The first write removes an entry. A server that is out of memory permits that, and then the other writes of the call.
 
 -- The largest number of grants in one call. More would stop the server for milliseconds.
 local PART = 64
@@ -31,8 +31,8 @@ local function first_other(q)
   end
 end
 
--- Admits shared entries that were removed from the queue. Returns whether a fencing token could be given. `more`: others wait after
--- the last of them.
+-- Admits shared entries that were removed from the queue. Returns whether a fencing token could be given. `more`: other entries
+-- wait after the last of these.
 local function enter_shared(q, entries, contended, more)
   local lock, holders, permits = KEYS[1], KEYS[5], KEYS[6]
   local fencing, stamp = q.holder and string.match(q.holder, '(%d+):$'), nil
@@ -40,7 +40,7 @@ local function enter_shared(q, entries, contended, more)
   for _, entry in ipairs(entries) do
     local is_own = entry.text == q.own
     if not fencing or not stamp and not is_own then
-      -- Later entries of a phase have its fencing token, and a stamp of their own.
+      -- Later entries of a phase have its fencing token, but separate stamps.
       stamp = next_token(q)
       if not stamp then
         break
@@ -58,7 +58,7 @@ local function enter_shared(q, entries, contended, more)
       q.left = q.left - 1
     end
   end
-  -- The entries so far are holders, even if the clock gave no stamp for the rest.
+  -- The entries so far become holders, even if the clock gave no stamp for the rest.
   if adds[1] and q.holder then
     -- A copy of the acquire may have entered already: never shorten its lease.
     redis.call('ZADD', holders, 'GT', unpack(adds))
@@ -93,8 +93,8 @@ local function admit(q, found, contended)
   return enter_shared(q, alive, contended, more)
 end
 
--- Grants the free lock to an exclusive entry that was removed from the queue. Returns whether to try the next entry: the process of
--- this one is gone, or it was answered. For an entry of the asking process, the lock is left free.
+-- Grants the free lock to an exclusive entry that was removed from the queue. Returns whether to try the next entry, because the
+-- process of this one is gone, or it was answered with a result. For an entry of the asking process, the lock is left free.
 local function enter_exclusive(q, entry)
   local lock = KEYS[1]
   if entry.text ~= q.own then
@@ -115,7 +115,7 @@ local function enter_exclusive(q, entry)
   return false
 end
 
--- Admits the shared entries that belong to the phase, or that begin one on a free lock. Returns nothing if there are none;
+-- Admits the shared entries that belong to the phase, or that begin one on a free lock. Returns nothing if there are none, or
 -- otherwise whether there may be more. `other`: the first entry that is not shared.
 local function admit_before_cut(q, other)
   local queue, beats = KEYS[3], KEYS[4]
@@ -136,7 +136,7 @@ local function admit_before_cut(q, other)
   local was_free = not q.holder
   local is_given = admit(q, found, other and 1 or 0)
   if is_given and other and not cut and was_free and q.holder then
-    -- The cut is now, so the rest of a batch larger than a part is placed before it.
+    -- The cut is set to now, so if not all of a large batch was admitted, the places of the rest are before it.
     redis.pcall('ZADD', beats, BAND + microseconds(q), '#')
     redis.pcall('PEXPIRE', beats, '2200')
   end
@@ -166,9 +166,9 @@ local function let_next_in(q)
   return enter_exclusive(q, other)
 end
 
--- Admits the entries of the queue that may enter now, in any mode. q.holder is the value of the lock before and afterwards. A
--- marker was settled before, unless the queue is empty. An exclusive entry of the asking process is only removed, and the lock is
--- left free for it.
+-- Admits the entries of the queue that may enter now, in any mode. q.holder is the value of the lock, and is updated. The caller
+-- has settled a marker, unless the queue is empty. An exclusive entry of the asking process is only removed, and the lock is left
+-- free for it.
 --
 -- `kind`  if present: q.own has this kind, and may enter beside others without having been in the queue.
 local function advance(q, kind)

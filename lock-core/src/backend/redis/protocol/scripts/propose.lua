@@ -7,14 +7,14 @@
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
 -- ARGV[3]  the proposal: the last of the fencing tokens.
--- ARGV[4]  how many fencing tokens, one after the other.
+-- ARGV[4]  the number of consecutive fencing tokens.
 -- ARGV[5]  the name of the asking process.
 -- ARGV[6]  for how many milliseconds its mark lasts; 0: it does not wait.
--- ARGV[7]  the beginning that the marker has to have.
+-- ARGV[7]  the expected beginning of the marker.
 --
--- Returns {1, server's time, wanted} if accepted: wanted 1: another process asks for the lock; 0: none does.
+-- Returns {1, server's time, wanted} if accepted. Wanted 1: another process asks for the lock; 0: none does.
 -- Returns {0, the larger of the counter and the server's time, server's time} if refused for its number.
--- Returns {-1, the larger of them, remaining milliseconds} if the lock is another's.
+-- Returns {-1, the larger of them, remaining milliseconds} if another client has the lock.
 -- Remaining -1: without an expiry.
 -- Returns {-2} if the marker is another one: the server may have forgotten locks.
 --
@@ -27,8 +27,8 @@ if string.sub(redis.call('GET', KEYS[4]) or '', 1, #ARGV[7]) ~= ARGV[7] then
   return {-2}
 end
 
--- A script is not rolled back, so every step that can fail precedes the first write. The counter is written before the lock:
--- a lock without a larger counter would be a lock without a fencing token.
+-- A script is not rolled back, so every step that can fail precedes the first write. The counter is written before the lock,
+-- because a lock without a larger counter would have no fencing token.
 local holder = redis.call('GET', lock)
 local now = time_in_tokens()
 local counter = read_counter(fence, now)

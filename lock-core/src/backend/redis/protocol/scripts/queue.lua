@@ -1,6 +1,6 @@
--- The data of a lock, the state of a call, and the queue: its places, its beats and its cut.
+-- The data of a lock, the state of a call, and the queue with its places, beats and cut.
 --
--- All programs have these keys, unless they say otherwise:
+-- All programs have these keys, unless their headers say otherwise:
 --
 -- KEYS[1]  the lock: a string with an expiry: the owner token of an exclusive holder, or a marker, see below.
 -- KEYS[2]  the fencing clock: an empty stream, without an expiry. The ids of its entries are the fencing tokens, and the stamps.
@@ -12,9 +12,9 @@
 -- KEYS[8]  the mark of polling processes: the channel of the last one, with an expiry. Only a polling request, and a renewal that
 --          takes tokens, declare it.
 --
--- No program composes the name of a key, since some servers refuse a key that the call does not declare. While a slot of a cluster
--- moves, its nodes refuse a call that declares existing and missing keys. Such a call is sent again with the few keys that exist
--- then, and skips the steps that need the others: see each program.
+-- No program composes the name of a key, since some servers refuse keys that the call does not declare. While a slot of a cluster
+-- moves, its nodes refuse a call that declares both existing and missing keys. Such a call is sent again with only the keys that
+-- exist then, and skips the steps that need the others: see each program.
 --
 -- An entry is "channel number ttl kind token". It does not change while its request exists.
 --
@@ -26,27 +26,27 @@
 --
 -- Scores:
 --
--- `queue`    the place, which is the time of joining; BAND more for all but shared requests. So there are two queues in one: first
---            the shared requests, and then all others.
+-- `queue`    the place, which is the time of joining; for all but shared requests, BAND is added. So the set contains two queues:
+--            first the shared requests, and then all others.
 -- `beats`    the time of the last check. The member # exists if the last phase was shared, and an exclusive entry is queued. Its
 --            score is BAND plus the cut, see phases.lua.
--- `holders`  the end of the lease, in milliseconds. The member # exists from the beginning: without it, the set was evicted.
+-- `holders`  the end of the lease, in milliseconds. The member # is added with the first holder, so a set without it was evicted.
 -- `permits`  the number of the permit.
 --
 -- Times are in microseconds of the server unless the line says otherwise. They are never compared with tokens and stamps.
 --
 -- A stamp orders a grant message and a reply to the same entry. Each takes an id of the clock, so the later one has the larger stamp.
 --
--- The marker is "lc1+s:" with the fencing token of the phase and a colon, or "lc1+p:". It is not an owner token, and any other
--- client finds the lock busy. Its expiry is set to the latest end of a holder's lease with each change, up or down. Holders count
--- only while the marker exists. So a script that creates one deletes what is left of earlier holders.
+-- The marker is "lc1+s:" with the fencing token of the phase and a colon, or "lc1+p:". It is not an owner token, and to any other
+-- client the lock is busy. Each change sets its expiry, up or down, to the latest end of a holder's lease. Holders count only while
+-- the marker exists, so a script that creates one deletes the remains of earlier holders.
 --
--- An entry that neither joined nor was checked for two beats is skipped. A process that returns restores it at its place.
+-- An entry that neither joined nor was checked for two beats is skipped. If its process returns, it restores the entry at its place.
 
 -- The state of a call is one table, `q`. Each program creates it, and passes it to each function as the first argument. Its fields:
 --
 -- `known`      the largest fencing token that the asking process knows.
--- `own`        the entry of the asking process if it may enter in this call: then it gets a reply instead of a message.
+-- `own`        the entry of the asking process if it may enter in this call, in which case it gets a reply instead of a message.
 -- `own_ttl`    how long its lease lasts, in milliseconds. The entry has the ttl of the request with which it joined the queue.
 -- `place`      its place in the queue, 0 if it is not known.
 -- `holder`     the value of the lock; nothing if it is free.
@@ -58,9 +58,9 @@
 -- `released`   1 if the asking process was a holder, and has left.
 -- `refused`    the error, if no fencing token could be given.
 --
--- The keys are neither fields of it nor variables of the whole program: a table of twice the size costs the server a microsecond at
--- each call, and a function as much for every ten variables outside of it. So a function names the keys that it uses. For this
--- reason, a program also defines only what its frequent cases need, ends there for them, and defines the rest after that.
+-- The keys are neither fields of `q` nor variables of the whole program: a table of twice the size costs the server a microsecond
+-- per call, and so do every ten outer variables that a function uses. So each function names the keys that it uses. For the same
+-- reason, a program first defines only the functions of its frequent cases, handles these, and defines the rest after that.
 
 -- Two beats with their jitter.
 local SILENT = 2200000
@@ -83,7 +83,7 @@ local function leave(text)
   redis.pcall('ZREM', queue, text)
 end
 
--- Whether an entry neither joined nor was checked for too long.
+-- Returns true if an entry neither joined nor was checked for too long.
 local function is_silent(q, text, place)
   local beats = KEYS[4]
   local limit = microseconds(q) - SILENT

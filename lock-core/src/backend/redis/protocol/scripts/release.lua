@@ -1,8 +1,8 @@
 -- Releases a lock in any mode, if the owner token still holds it, and admits waiters. Also removes an entry from the queue.
 --
 -- The keys are the first seven of queue.lua. The release of an exclusive request may be sent with only the first four, while its
--- slot is being moved. It then frees the lock, or grants it to an exclusive entry that is the first of the queue. Other waiters are admitted by their
--- next checks.
+-- slot is being moved. It then frees the lock, or grants it to the first entry of the queue if that is exclusive. Other waiters are
+-- admitted by their next checks.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the largest fencing token that the asking process knows, the lease's own included.
@@ -11,9 +11,11 @@
 -- ARGV[5]  if present: the result of a run, to be stored in KEYS[7].
 -- ARGV[6]  for how many milliseconds the result is stored.
 --
--- Returns 1 if released, 0 if it was not a holder, 2 if the server has no memory for the result, and nothing has changed.
+-- Returns 1 if released, 0 if the token did not hold the lock, and 2 if nothing was changed because the server has no memory for the
+-- result.
 --
--- Changes any of the keys: it admits every entry that may enter, see phases.lua. It never fails for lack of memory, except for the result.
+-- Changes any of the keys: it admits every entry that may enter, see phases.lua. Apart from storing the result, it never fails for
+-- lack of memory.
 --
 -- This file is for a lock that was held alone, and hands it over to an exclusive entry. Everything else continues in release_beside.lua.
 
@@ -34,19 +36,19 @@ local function store_result(value, keep)
   end
 end
 
--- Grants the lock to the first entry of the queue, or frees it if there is none. Returns whether that was possible: the first entry may
--- be of another kind.
+-- Grants the lock to the first entry of the queue if its kind is x, or frees the lock if there is no entry. Returns false if the
+-- first entry has another kind, or the key is not a queue. Shared entries precede all others in the queue.
 --
--- Usually the next entry is exclusive, too, and needs fewer commands than advance(). Shared ones would be first.
--- Removing an entry is the first write. A server that is out of memory permits it, and then the other writes of the call.
--- Bounded by the queue: each round removes an entry.
+-- Usually the next entry is exclusive, too, and this needs fewer commands than advance(). The first write removes an entry. A server
+-- that is out of memory permits that, and then the other writes of the call. The loop is bounded by the queue: each round removes an
+-- entry.
 local function hand_over(q)
   local lock, queue = KEYS[1], KEYS[3]
   local first = redis.pcall('ZPOPMIN', queue)
   while first[1] do
     local entry = parse(first[1])
     if entry and entry.kind ~= 'x' then
-      -- If it cannot be restored, its next check does that.
+      -- If this cannot restore the entry, its next check does.
       redis.pcall('ZADD', queue, first[2], first[1])
       return false
     end
@@ -84,7 +86,7 @@ end
 if LEAVING then
   leave(LEAVING)
 end
--- A key of another type is another's. Other errors are returned.
+-- A key of another type belongs to another client. Other errors are returned.
 if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end

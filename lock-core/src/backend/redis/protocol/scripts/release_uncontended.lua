@@ -1,4 +1,4 @@
--- Releases locks that are held alone: each one that no request waits for. Other locks are left to release.lua.
+-- Releases those of several locks that are held alone and that no request waits for. The others are left to release.lua.
 --
 -- KEYS[1], …      n locks.
 -- KEYS[n + 1], …  their queues.

@@ -10,6 +10,6 @@ if q.holder == TOKEN then
   end
   return 1
 end
--- Even after the release of an exclusive request: the shared entries after it may have waited only for it.
+-- Needed even when an exclusive request leaves the queue: the shared entries after it may have waited only for it.
 advance(q)
 return q.released or 0

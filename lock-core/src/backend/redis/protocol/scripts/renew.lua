@@ -1,9 +1,9 @@
 -- Renews a lease, in any mode. Prefetches fencing tokens, for tasks to which the process hands over an exclusive lease. Admits
 -- waiters beside a holder, if they may enter: for example, the next part of a batch.
 --
--- The keys are those of queue.lua. An exclusive lease declares only the lock if it takes no tokens. While its slot moves, it
--- declares only the lock in any case, and takes none. A lease beside others then declares the lock, the holders, and the permits if
--- it has one: it admits no waiters.
+-- The keys are those of queue.lua. The call for an exclusive lease declares only the lock if it takes no tokens, or while its slot
+-- moves, when it takes none. While its slot moves, the call for a lease beside others declares the lock, the holders and, if it has
+-- a permit, the permits, and admits no waiters.
 --
 -- ARGV[1]  the owner token.
 -- ARGV[2]  the ttl in milliseconds.
@@ -11,15 +11,15 @@
 -- ARGV[4]  the number of fencing tokens wanted: 0 beside others.
 -- ARGV[5]  its entry without the owner token, if the lease is held beside others.
 --
--- Without tokens, an exclusive lease needs only the first two. In any case, renew_short.lua has renewed it.
+-- Without tokens, an exclusive lease needs only the first two arguments. Its renewal itself is in renew_short.lua, which runs first.
 --
--- Returns 0 if the key is gone or another's. Otherwise the lease lasts for at least the ttl.
+-- Returns 0 if the key is gone or belongs to another. Otherwise the lease lasts for at least the ttl.
 -- Returns 1 for an exclusive lease without tokens.
 -- Returns {1, contended} beside others: contended as in acquire.lua.
--- Returns {1, contended, first fencing token, how many} with tokens: contended 1 if another process is queued, 2 if one polls. If none can
--- be given, the reply has only the first two.
+-- Returns {1, contended, first fencing token, how many} with tokens. Contended is 1 if another process is queued, and 2 if one polls.
+-- If no token can be given, the reply has only the first two values.
 --
--- Never shortens a lease: a renewal that was delayed in flight must not cut the lease of a later one.
+-- Never shortens a lease: a renewal that was delayed in flight must not undo a later one.
 --
 -- Changes the lock's expiry, the fencing clock, and beside others any key except the result and the mark: it admits every entry
 -- that may enter, see phases.lua.
@@ -32,6 +32,6 @@ if not ARGV[5] then
   local waiting = redis.pcall('ZCARD', queue)
   local contended = type(waiting) == 'number' and waiting > 0 and 1 or redis.pcall('EXISTS', asked) == 1 and 2 or 0
   local first, taken = take_tokens(q, tonumber(ARGV[4]))
-  -- The lease is renewed, and a refusal must not make the reply an error.
+  -- The lease has been renewed, so a refusal must not turn the reply into an error.
   return first and {1, contended, first, taken} or {1, contended}
 end

@@ -7,7 +7,7 @@ local function renew_beside(q, text)
   if not ends or tonumber(ends) <= milliseconds(q) then
     return false
   end
-  -- This removes nothing, but is a write that a server permits when it is out of memory, and then it permits the others of the call.
+  -- This removes nothing, but is a write that a server permits even when it is out of memory, after which it permits the others.
   redis.call('ZREM', holders, '')
   redis.call('ZADD', holders, 'GT', milliseconds(q) + ARGV[2], text)
   settle(q)
@@ -20,7 +20,7 @@ if has_few_keys then
   KEYS[5], KEYS[6] = KEYS[2], KEYS[3]
 end
 local holder = redis.pcall('GET', lock)
--- A key of another type is another's, too. Other errors are returned.
+-- A key of another type belongs to another client. Other errors are returned.
 if type(holder) == 'table' then
   return string.find(holder.err, 'WRONGTYPE', 1, true) and 0 or holder
 end

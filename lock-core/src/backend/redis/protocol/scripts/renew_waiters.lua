@@ -1,6 +1,6 @@
 -- The last part of renew.lua: admits waiters.
 --
--- The lease is renewed, so nothing after this may make the reply an error. An entry that is removed before an error is restored by
--- its next check.
+-- The lease has been renewed, so no error may become the reply. If an error follows the removal of an entry, its next check restores
+-- it.
 pcall(advance, q)
 return {1, is_contended(q)}

@@ -1,8 +1,8 @@
--- Calls each command of the other scripts once, and finds the first one that the server refuses to this user, or does not have.
+-- Calls each command of the other scripts once, and finds the first one that the server does not have, or that this user may not run.
 --
 -- KEYS[1]  an unused key of the reserved name space, in a slot of this server.
--- ARGV[1]  a channel of the asking process, which it does not subscribe to. In a cluster it has a tag between braces. A server
--- without such channels refuses nothing.
+-- ARGV[1]  a channel of the asking process, to which it does not subscribe. In a cluster it has a tag between braces. If the server
+-- has no sharded channels, that does not count as a refusal.
 --
 -- Returns that command and the server's words, or nothing. Only SET creates the key, which expires soon if it is not deleted.
 local key = KEYS[1]
@@ -17,7 +17,7 @@ for _, call in ipairs({
 }) do
   local reply = redis.pcall(unpack(call))
   local refusal = type(reply) == 'table' and reply.err or ''
-  -- The words of servers before Redis 7.2, those of later ones, and those outside of scripts; then those of a server without the command.
+  -- The words of servers before Redis 7.2, of later ones, and of any outside of scripts; and of a server without the command.
   for _, words in ipairs({'user executing the script', 'ACL failure', 'NOPERM', 'nknown'}) do
     if string.find(refusal, words, 1, true) and not (words == 'nknown' and call[1] == 'SPUBLISH') then
       return {call[1], refusal}

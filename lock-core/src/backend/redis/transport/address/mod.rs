@@ -170,7 +170,7 @@ impl Address {
         }
     }
 
-    /// Opens a connection in the way of the user's own client. Its driver runs on the caller's runtime, and ends when the last
+    /// Opens a connection the way the user's own client does. Its driver runs on the caller's runtime, and ends when the last
     /// handle is dropped.
     pub(crate) async fn open(
         &self,

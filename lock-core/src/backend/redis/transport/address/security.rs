@@ -2,8 +2,8 @@
 //!
 //! A client of the crate `redis` that the user hands over opens the connections, with its own TLS, certificates and DNS. If a
 //! url, a sentinel or a cluster node names the server, its host and port replace those of the client. The rest is unchanged, so
-//! this crate need not read the TLS parameters, to which it has no access. User, password and database are those of the url,
-//! since sentinels have different ones. Therefore a client that sets them, too, is refused.
+//! this crate need not read the TLS parameters, to which it has no access. User, password and database come from the url,
+//! since those of sentinels differ. A client that sets them as well is refused.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl Security {
         let info = info.expect("an address is all that it needs");
         let refused = |why: &str| Err(LockError::invalid(format!("`{}` {why}", url.shown)));
         match &self.client {
-            // The bytes never leave the machine.
+            // A unix socket needs no TLS, because the bytes never leave the machine.
             _ if url.kind == Kind::Socket => return Ok((info, Transport::Plain)),
             Some(client) if client.fits(url.is_over_tls) => {
                 let transport = Transport::Client(client.config.clone());
@@ -55,8 +55,8 @@ impl Security {
             }
             Some(_) => {
                 return refused(
-                    "does not fit the client that the builder was given: that opens connections to hosts, through TLS exactly if \
-                     the url is `rediss` or `valkeys`, and has neither password nor database, which belong to the url or to the \
+                    "does not fit the client that the builder was given: it must connect to a host, use TLS exactly if the url \
+                    is `rediss` or `valkeys`, and have neither password nor database, which belong to the url or to the \
                      builder's `credentials`",
                 );
             }

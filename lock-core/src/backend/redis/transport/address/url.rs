@@ -42,7 +42,7 @@ pub(crate) struct ServerUrl {
     /// The version of the protocol to begin with.
     pub(super) protocol: ProtocolVersion,
     pub(super) credentials: Option<Credentials>,
-    /// Sentinels have users of their own.
+    /// The credentials of the sentinels, which have their own users.
     pub(crate) sentinel_credentials: Option<Credentials>,
     /// The url without the user, the password and the query.
     pub(super) shown: String,
@@ -192,7 +192,7 @@ fn parameters(kind: Kind, query: &str) -> Result<Vec<(String, String)>, String> 
                 "the parameter {name:?} is not known here; the known ones are `{known}`"
             ));
         }
-        // Both names stand for the password of a socket.
+        // A socket's url accepts both names for the password.
         let is_password = |name: &str| matches!(name, "pass" | "password");
         let mut before = parameters[..index].iter();
         if before.any(|(other, _)| other == name || is_password(other) && is_password(name)) {

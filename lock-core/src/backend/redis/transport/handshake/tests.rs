@@ -281,7 +281,7 @@ fn a_proxy_that_silently_spreads_keys_over_servers_is_detected() {
     assert!(known.is_some_and(|known| known.scripts && !known.forwards_all));
 }
 
-/// What was learned about a proxy is forgotten once the proxy is replaced.
+/// The findings about a proxy are forgotten once the proxy is replaced.
 #[test]
 fn each_connection_asks_again_and_believes_a_known_proxy_at_once() {
     let (address, closes) = (

@@ -115,7 +115,7 @@ fn close(pipe: &Pipe) {
     reader.into_iter().for_each(Waker::wake);
 }
 
-/// Wakes a thread that polls a task. A task of the explorer would be unsuitable, because it is also polled after each switch of
+/// Wakes a thread that polls a task. The explorer's own tasks are unsuitable, because they are also polled after each switch of
 /// threads.
 #[derive(Default)]
 struct Woken {
