@@ -57,7 +57,7 @@ struct Finding {
     text: String,
 }
 
-/// Asks the server with a client of its own first, and then tries the manager. Each finding is one line, and the last one is
+/// First asks the server through a separate client, and then tries a manager. Each finding is one line, and the last one is
 /// the verdict.
 pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, Failed> {
     let asked = ask(url).await;
@@ -82,7 +82,7 @@ pub(crate) async fn examine(url: &str, prefix: &str, json: bool) -> Result<u8, F
             findings.extend(health.servers.iter().flat_map(of_server));
             findings.extend(of_health(health, asked.ok().as_ref()));
         }
-        // The manager refuses that, too.
+        // The manager refuses a replica as well, so this is not reported twice.
         Err(_) if findings.iter().any(|finding| finding.what == "role") => {}
         Err(error) => {
             // The server replies, but refuses something that a lock needs.
@@ -218,7 +218,7 @@ struct Asked {
     clock_offset: Option<Duration>,
 }
 
-/// The reason why there is no INFO of a server.
+/// The reason why a server's INFO is not available.
 enum NoInfo {
     Refused,
     /// It cannot be reached, a proxy does not forward the question, or the url names several servers.
@@ -277,7 +277,7 @@ fn of_info(info: &str) -> Vec<Finding> {
     let persistence = if is_on("aof_enabled") {
         good("persistence", "the append-only file is on")
     } else {
-        // Fencing tokens grow all the same, because they follow the clock.
+        // Fencing tokens grow nevertheless, because they follow the clock.
         doubtful(
             "persistence",
             "the append-only file is off, so a restart forgets the locks that are held: set `appendonly yes`",

@@ -3,15 +3,15 @@
 //! A process that is killed cannot end its children. So `run` holds one end of a pipe, and the keeper reads the other. The pipe
 //! is closed when `run` ends. If `run` has not reported before that the command ended, the keeper kills the command.
 //!
-//! The keeper is a shell, because a second process of this program would have its name, and be killed with it by `killall`.
+//! The keeper is a shell, because a second process of this program would have the same name, and `killall` would kill both.
 //!
 //! The keeper is started before the command, and leads the process group that the command joins as it starts. So `run` can be
-//! killed at any moment, and the command ends with its children. At a terminal the command stays in the group of `run`, and the
-//! keeper is told its process id. A `run` that is killed between these two steps leaves the command running, except on Linux:
-//! see `start.rs`.
+//! killed at any moment, and the command ends with its children. At a terminal, the command stays in the group of `run`, and
+//! `run` sends its process id to the keeper. A `run` that is killed before that leaves the command running, except on Linux: see
+//! `start.rs`.
 //!
-//! Rejected: telling the keeper the process id in every case, because the command continued if `run` was killed before that, as
-//! a test showed at once; and sending SIGTERM first, because the kernel sends only one signal, and a command may ignore
+//! Rejected: sending the process id to the keeper in every case, because the command continued if `run` was killed before that,
+//! as a test showed at once; and sending SIGTERM first, because the kernel sends only one signal, and a command may ignore
 //! SIGTERM.
 
 use std::{
@@ -24,8 +24,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const SHELL: &str = "/bin/sh";
 
-/// Signals for the group are meant for the command, which may ignore them. So the keeper ignores them, and reports when it
-/// does. All its commands are part of the shell, so that it starts no process.
+/// The keeper's script. Signals for the group are meant for the command, which may ignore them. So the keeper ignores them, and
+/// reports when it does. All commands in the script are built into the shell, so that it starts no process.
 const SCRIPT: &str = "trap '' HUP INT TERM
 echo ready
 target=-$$
@@ -37,7 +37,7 @@ while read -r line; do
 done
 kill -s KILL -- \"$target\"";
 
-/// The last word that `ps` shows for it.
+/// The name under which `ps` shows the keeper.
 const NAME: &str = "lock-keeper";
 
 /// The process or the process group to end.
@@ -59,13 +59,13 @@ impl Target {
 
 pub(crate) struct Keeper {
     process: Child,
-    /// The process group that it leads.
+    /// The process group that the keeper leads.
     pub(crate) group: Pid,
 }
 
 impl Keeper {
-    /// Starts the keeper. Returns once it ignores signals, because a signal for the group would end the keeper, while the
-    /// command may ignore it.
+    /// Starts the keeper. Returns once the keeper ignores signals: otherwise, a signal for the group that the command ignores
+    /// would end the keeper.
     ///
     /// Returns `None` on a Linux without a shell, as in a container with this program alone. There the kernel ends the command.
     pub(crate) fn start() -> io::Result<Option<Self>> {
@@ -98,7 +98,7 @@ impl Keeper {
         self.write_line(&format!("{}\n", pid.as_raw_nonzero()))
     }
 
-    /// Ends the keeper, because the command has ended, or was not started.
+    /// Ends the keeper after the command has ended, or if it was not started.
     pub(crate) fn dismiss(mut self) {
         // The keeper may have been killed with its group, in which case both fail.
         self.write_line("ended\n").ok();

@@ -1,4 +1,4 @@
-//! `lockctl`: locks from the command line, for scripts, and for operators at night.
+//! `lockctl`: locks from the command line, for scripts and operators.
 
 use std::{
     io::{self, Write},
@@ -68,9 +68,9 @@ enum Command {
         #[arg(default_value = "", value_name = "PREFIX")]
         begin: String,
     },
-    /// Show one lock: its holders with their permits and the rest of each lease, and the queue in its order
+    /// Show one lock: its holders with their permits and the rest of each lease, and the queue in order
     Show { key: String },
-    /// Show the locks that are held in a live table, those with the most waiting processes first
+    /// Show a live table of the held locks, those with the most waiting processes first
     Watch {
         /// Only keys that begin with this
         #[arg(default_value = "", value_name = "PREFIX")]
@@ -119,7 +119,7 @@ impl From<LockError> for Failed {
 
 impl From<io::Error> for Failed {
     fn from(error: io::Error) -> Self {
-        // The reader, such as `head`, has closed the pipe. SIGPIPE would end a program without a handler.
+        // The reader, such as `head`, has closed the pipe. This exits as if SIGPIPE had ended the program.
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self {
                 code: PIPE,
@@ -213,7 +213,7 @@ async fn execute(arguments: Arguments) -> Result<u8, Failed> {
 
 fn complete(shell: clap_complete::Shell) -> Result<u8, Failed> {
     let mut command = Arguments::command();
-    // Written into memory first, because `generate` panics if it cannot write.
+    // Generated in memory first, because `generate` panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "lockctl", &mut script);
     io::stdout().write_all(&script)?;

@@ -21,10 +21,10 @@ const COLUMNS: [&str; 6] = [
 const KEY: usize = 0;
 const HOLDER: usize = 2;
 
-/// The separator of two columns.
+/// The separator between columns.
 const BETWEEN: &str = "  ";
 
-/// Keys and holders keep this width, so that their beginnings can be read.
+/// The minimum width of keys and holders, so that their beginnings can be read.
 const LEAST_WIDTH: usize = 6;
 
 /// One lock to print.
@@ -78,7 +78,7 @@ impl Row {
         value
     }
 
-    /// A line for each holder of a lock that may have several, and for each request in the queue, in its order.
+    /// Returns a line for each holder of a lock that may have several, and for each request in the queue, in order.
     fn details(&self) -> Vec<Vec<String>> {
         let mut leases: Vec<&LeaseInfo> = self.info.leases.iter().collect();
         if self.info.mode == LockMode::Exclusive {

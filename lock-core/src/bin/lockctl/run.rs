@@ -79,7 +79,7 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// The exit code that a shell reports for a command that a signal ended: this number plus that of the signal.
 const BY_SIGNAL: i32 = 128;
 
-/// How long the command may take to end after SIGTERM.
+/// Returns how long the command may take to end after SIGTERM.
 fn kill_after(order: &Run) -> Result<Duration, Failed> {
     let most = order.ttl / 3;
     let kill_after = order.kill_after.unwrap_or(KILL_AFTER.min(most));
@@ -143,7 +143,7 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
         });
     }
     if let Err(error) = released {
-        // No reply says that the lock was lost, so the command's exit code counts.
+        // No reply says that the lock was lost, so the exit code is that of the command.
         drop(writeln!(
             io::stderr(),
             "lockctl: the lock was not released: {error}"
@@ -155,8 +155,8 @@ pub(crate) async fn run(locks: &LockManager, order: Run) -> Result<u8, Failed> {
     })
 }
 
-/// Waits until the server has cleaned up after the dropped acquire: the entry in the queue, or a lock that was granted in the
-/// meantime. Bounded by two time-outs of a command, and ended by another signal.
+/// Waits until the dropped acquire has been cleaned up on the server: its entry in the queue, or a lock that was granted in the
+/// meantime. Bounded by two command time-outs, and ended by another signal.
 async fn await_clean_up(locks: &LockManager, signals: &mut Signals) {
     tokio::select! {
         () = locks.shutdown(Duration::ZERO) => {}
@@ -254,7 +254,7 @@ async fn attend(
     }
     target.send(Signal::TERM);
     if let Ok(status) = timeout(kill_after, child.wait()).await {
-        // Children of the command may still run.
+        // Children of the command may still be running.
         if let Target::Group(_) = target {
             target.send(Signal::KILL);
         }
@@ -267,7 +267,7 @@ async fn attend(
 /// Returns when the lease is lost, or when only `kill_after` is left of it because renewals failed.
 async fn nearly_lost(lease: &Lease, kill_after: Duration) {
     let unrenewed = async {
-        // A renewal moves the end, so each round sleeps until the end that is known now. The loop ends when no renewal arrived
+        // A renewal moves the end, so each round sleeps until the end that is known now. The loop ends when no renewal succeeded
         // in the meantime.
         loop {
             match lease.remaining().checked_sub(kill_after) {
@@ -305,7 +305,7 @@ impl Signals {
     }
 }
 
-/// Installs a handler, unless the signal is ignored: the handler would replace that, and the command would not inherit it.
+/// Installs a handler, unless the signal is ignored: a handler would replace that setting, and the command would not inherit it.
 fn unless_ignored(kind: SignalKind) -> io::Result<Option<tokio::signal::unix::Signal>> {
     // Without this file, for example on macOS, the signal is forwarded.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

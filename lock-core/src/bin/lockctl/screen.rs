@@ -9,7 +9,7 @@ use crate::output::{Row, cut, table};
 /// Moves the cursor to the upper left corner, and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// While the table is drawn, the terminal truncates lines that are too long, because some characters are two columns wide.
+/// Makes the terminal truncate long lines while the table is drawn, because some characters are two columns wide.
 const CUT: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 
@@ -23,7 +23,7 @@ struct Size {
 }
 
 impl Size {
-    /// Returns the size of the terminal to which this program writes. One that does not know its size has the usual one.
+    /// Returns the size of the terminal to which this program writes, or the usual size if the terminal does not know its own.
     fn now() -> Self {
         let size = tcgetwinsize(io::stdout()).ok();
         let size = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);

@@ -1,4 +1,4 @@
-//! The start of the command of `run`: on Linux, so that the kernel kills it when `run` ends.
+//! Starting the command of `run`. On Linux, it is started in such a way that the kernel kills it when `run` ends.
 //!
 //! Only the process itself can request that from the kernel, after its start and before it becomes the command. So `run` starts
 //! this program once more, which makes the request and then becomes the command.
@@ -25,7 +25,7 @@ use crate::SOFTWARE;
 #[cfg(target_os = "linux")]
 pub(crate) const COMMAND: &str = "__exec";
 
-/// This program, even if its file was replaced in the meantime.
+/// The path of this program, which works even if its file was replaced in the meantime.
 #[cfg(target_os = "linux")]
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
@@ -42,9 +42,9 @@ pub(crate) struct Exec {
     command: Vec<OsString>,
 }
 
-/// Returns the command that this process, which is `run`, has to spawn.
+/// Returns the command for `run`, which is this process, to spawn.
 ///
-/// The kernel kills the command when the thread ends that spawned it, so that must be the main thread.
+/// The kernel kills the command when the thread that spawned it ends, so that must be the main thread.
 #[cfg(target_os = "linux")]
 pub(crate) fn starter(command: &[OsString]) -> Command {
     let mut starter = Command::new(THIS_PROGRAM);
@@ -69,7 +69,7 @@ pub(crate) fn become_command(order: &Exec) -> Failed {
             reason: format!("cannot make the command end with this program: {error}"),
         };
     }
-    // If `run` ended before the request, the kernel does nothing. In that case `run` was killed, so there is nobody to report
+    // The kernel does nothing if `run` ended before the request. In that case `run` was killed, so there is nobody to report
     // to.
     if getppid() != Pid::from_raw(order.run) {
         return Failed {
