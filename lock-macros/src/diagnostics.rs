@@ -1,4 +1,4 @@
-//! Errors at the words that the user wrote, with the words to write instead.
+//! Errors that point at the user's own words, and say what to write instead.
 
 use proc_macro2::Span;
 use syn::{Error, Result};

@@ -1,4 +1,4 @@
-//! The output, made from the model. Nothing can fail here.
+//! Generating the output from the model. Nothing can fail here.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
@@ -15,7 +15,7 @@ use crate::{
     key::{Key, Keys},
 };
 
-/// Writes the function without a lock, after a mistake. Additional statements keep the mistake from causing other errors.
+/// Writes the function without a lock, after a mistake. Additional statements prevent the mistake from causing further errors.
 pub(crate) fn unlocked(args: &Args, item: &Item) -> TokenStream {
     let (private, lease) = (&args.private, args.lease.iter());
     let (arguments, bound) = (&item.names.arguments, &item.names.bound);
@@ -62,7 +62,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
     let mut function = quote_spanned!(at=> async #capture { #statements });
     let in_result = answer_in_result(&written).filter(|_| !args.skip_busy);
     if let Some(answer) = answer.as_ref().or(in_result.as_ref()) {
-        // The inner block has all `return`s of the body, and one type, like the function without the lock.
+        // The inner block contains all `return`s of the body, and has one type, like the function without the lock.
         let answered = match in_result {
             Some(_) => answered_in_result(args, answer, &value),
             None => answered(args, answer, &value),
@@ -76,7 +76,7 @@ pub(crate) fn locked(args: &Args, mut item: Item) -> TokenStream {
         function = quote!(async #capture { #private::InResult(#function.await) });
         on_error = quote!(|#error| #private::InResult((#on_error)(#error)));
     }
-    // The value is remembered without the framework's `Json` around it, which is put back for every caller.
+    // The value is stored without the framework's `Json` around it, which is added again for every caller.
     let json = JsonInResult::of(&written).filter(|_| is_once);
     if let Some(JsonInResult { json, .. }) = &json {
         let taken_out = quote!(map(|#json(#value)| #value));
@@ -210,16 +210,16 @@ fn on_error_answers(args: &Args, answer: &Answer<'_>) -> TokenStream {
     quote!(|#error| #value)
 }
 
-/// Writes a statement for an editor only, with each option as a documented item. It is the first statement with and without
-/// mistakes, because an editor completes a name where it finds the same text before it.
+/// Writes a statement for an editor only, with each option as a documented item. With or without mistakes, it is the first
+/// statement, because an editor completes a name only where it finds the same text before it.
 fn options_seen(args: &Args) -> TokenStream {
     let private = &args.private;
     let names = args.names.iter().filter(|name| *name != "crate");
     quote!(#private::for_editor!(#(#private::option::#names),*);)
 }
 
-/// Builds the key and the options, each in a statement of its own, so that no borrow and no temporary of an expression outlives
-/// it while the function waits.
+/// Builds the key and the options, each in a separate statement, so that no borrow or temporary of an expression lives on while the
+/// function waits.
 fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
     let private = &args.private;
     let keys = args.key.iter().flatten();
@@ -235,7 +235,7 @@ fn prologue(args: &Args, [manager, key, options]: &[Ident; 3]) -> TokenStream {
         let setter = hidden(option);
         let value = match *option {
             "on_lost" => quote!(#private::OnLost::#value),
-            // By a conversion from any integer type.
+            // Converts from any integer type.
             "permits" => quote!(#private::permits(#value)),
             _ => value.clone(),
         };

@@ -58,7 +58,7 @@ pub fn __without_once(
     let reason = "`run_once` needs the feature `once` of `lock-core`: add it to `features` of `lock-core` in your `Cargo.toml`";
     let error = Error::new(Span::call_site(), reason).into_compile_error();
     let item = TokenStream::from(item);
-    // The item stays, so that its callers cause no further errors.
+    // The item is kept, so that its callers cause no further errors.
     quote!(#item #error).into()
 }
 
@@ -74,7 +74,7 @@ pub fn key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
         let key = Key::template(&text(input)?, None)?;
         input.parse::<Option<Token![,]>>()?;
         let tokens = key.tokens(&quote!(#path::__private));
-        // A block of its own ends the borrows of the values here, and not after an `.await` of the statement around it.
+        // The separate block ends the borrows of the values here, not after an `.await` in the surrounding statement.
         let key = Ident::new("__key", Span::mixed_site());
         Ok(quote!({ let #key = #tokens; #key }))
     };

@@ -15,13 +15,13 @@ use crate::{
 
 const NO_TEXT: &str = "write a text with a unit, as in `\"10s\"`";
 
-/// The text for a wait without end.
+/// The value of `wait` that means no limit.
 const FOREVER: &str = "forever";
 
 /// The value of an option that is a duration.
 pub(crate) enum DurationValue {
     Milliseconds(u64),
-    /// A wait without end.
+    /// A wait without a limit.
     Forever,
     /// An expression, which is checked at run time.
     Computed(Expr),
@@ -122,7 +122,7 @@ pub(crate) fn duration(
             format!("a number needs a unit: write `\"{number}s\"`")
         }
         Lit::Float(number) if number.suffix().is_empty() => NO_TEXT.to_owned(),
-        // For the compiler, `10s` is a number with a suffix.
+        // To the compiler, `10s` is a number with a suffix.
         Lit::Int(_) | Lit::Float(_) => {
             let text = lit.to_token_stream().to_string();
             match milliseconds(&text) {

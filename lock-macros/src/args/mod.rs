@@ -36,7 +36,7 @@ pub(crate) struct Args {
     pub(crate) finishes: bool,
     /// The setters of the options to call, and their arguments.
     pub(crate) setters: Vec<(&'static str, TokenStream)>,
-    /// `true` if the answer to the release is awaited, whatever the manager's default.
+    /// `true` if the reply to the release is awaited, whatever the manager's default.
     pub(crate) awaits_release: bool,
     pub(crate) modes: Option<Modes>,
     pub(crate) skip_busy: bool,
@@ -49,8 +49,8 @@ pub(crate) struct Args {
     pub(crate) names: Vec<Ident>,
     /// The durations that are literals.
     literals: Literals,
-    /// The options that must be given, without those that were found, or were meant by another word, whether or not they had a
-    /// mistake.
+    /// The required options that are still missing. One that was found does not count as missing, even if it had a mistake or was
+    /// written as another word.
     missing: Vec<OptionName>,
 }
 
@@ -92,7 +92,7 @@ impl Args {
         if let (Some(modes), Some(Ok(keys))) = (&args.modes, &args.key) {
             errors.extend(modes.check(keys).err());
         }
-        // The mistake of the key follows those of the other options, because it has the most lines.
+        // The error about the key follows those about other options, because it has the most lines.
         if let Some(Err(error)) = &args.key {
             errors.push(error.clone());
         }
@@ -229,7 +229,7 @@ impl Args {
         Keys::parse(value, arguments)
     }
 
-    /// Records that an option was found, or was meant.
+    /// Records that an option was found, or was meant by another word.
     fn note(&mut self, found: OptionName) {
         self.missing.retain(|option| *option != found);
     }
@@ -274,7 +274,7 @@ impl Args {
             Some(meant) => {
                 self.note(meant);
                 let option = meant.text();
-                // `rw` only says that there are two modes.
+                // `rw` does not say which of the two modes is meant.
                 match Mode::meant_by(&text).filter(|_| text != "rw") {
                     Some(mode) if meant == OptionName::Mode => {
                         format!("write `mode = {}`", mode.text())
@@ -289,7 +289,7 @@ impl Args {
     }
 }
 
-/// Reports the expected item where a list lacks a comma. The parser of expressions names only the comma.
+/// Reports the expected item where a list lacks a comma, since the parser of expressions names only the comma.
 fn check_list(ahead: ParseStream, option: OptionName) -> Result<()> {
     if !ahead.peek(Bracket) {
         return Ok(());
@@ -327,8 +327,8 @@ fn is_other(option: OptionName, value: &Expr, [usual, other]: [&str; 2]) -> Resu
     Err(Error::new_spanned(value, reason))
 }
 
-/// Refuses a literal as a fingerprint, because it would be the same for every request. A literal elsewhere is a template, so
-/// the values in it are named.
+/// Refuses a literal as a fingerprint, because it would be the same for every request. The user may have meant a template, as
+/// for the key, so the error names the values in its braces.
 fn refuse_text(value: &Expr) -> Result<()> {
     let Expr::Lit(ExprLit { lit, .. }) = value else {
         return Ok(());
@@ -356,7 +356,7 @@ fn names_in_braces(text: &str) -> Vec<String> {
     let inner = text.split('{').skip(1);
     let inner = inner.filter_map(|part| part.split_once('}'));
     let values = inner.map(|(value, _)| {
-        // A single colon begins the spec.
+        // A single colon begins the format spec.
         let end = value.replace("::", "..").find(':');
         value[..end.unwrap_or(value.len())].trim().to_owned()
     });

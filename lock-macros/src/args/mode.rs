@@ -26,7 +26,7 @@ pub(crate) enum Modes {
 }
 
 impl Mode {
-    /// Returns the mode as it is written. The function that brings a key into the mode has the same name.
+    /// Returns the mode as it is written, which is also the name of the function that gives a key this mode.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -124,7 +124,7 @@ pub(crate) fn permits(value: Expr) -> Result<TokenStream> {
         }) => match number.base10_parse::<u64>().unwrap_or(u64::MAX) {
             n if n < least => format!("it is zero, but must be at least {least}"),
             n if n > most => format!("it is too large, and must be at most {most}"),
-            // With its type, since some crates forbid numbers whose type is the default.
+            // Written with a type suffix, since some crates forbid numbers without one.
             n => return Ok(n.into_token_stream()),
         },
         Expr::Lit(ExprLit {

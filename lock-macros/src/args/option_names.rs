@@ -76,7 +76,7 @@ impl OptionName {
         Self::TEXTS[self as usize].2
     }
 
-    /// Returns the option that excludes this one, because both express the same in different ways.
+    /// Returns the option that excludes this one, because both set the same thing in different ways.
     pub(crate) fn excludes(self) -> Option<Self> {
         match self {
             Self::Mode => Some(Self::Permits),

@@ -15,7 +15,7 @@ const ADDRESS: &str = "https://docs.rs/lock-core/";
 /// The beginning of the addresses of the package's files.
 const FILES: &str = "https://docs.rs/crate/lock-core/";
 
-/// A page that a checkout has, but not the package.
+/// A page that is in a checkout, but not in the package.
 const LEFT_OUT: &str = "design.md";
 
 /// Returns the text of a page, with links for the modules of `lock_core::guide`. For a picture, returns the picture as text.
@@ -43,7 +43,7 @@ pub(crate) fn page(package: &Path, file: &str) -> Result<String, String> {
 }
 
 /// Converts a link to another page into one to its module. A link to another file leads to the files of the package, as docs.rs
-/// shows them. From a link to a file that the package does not have, only the text remains.
+/// shows them. A link to a file that the package does not have is replaced by its text.
 fn in_guide(link: &Link<'_>, is_packaged: impl Fn(&str) -> bool) -> String {
     let (target, anchor) = match link.target.split_once('#') {
         Some((target, anchor)) => (target, format!("#{anchor}")),

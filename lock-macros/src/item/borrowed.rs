@@ -1,4 +1,4 @@
-//! The arguments that a body cannot have if it continues without its caller.
+//! Refusing arguments that borrow, which a body that continues without its caller cannot have.
 
 use syn::{
     Error, FnArg, Lifetime, ParenthesizedGenericArguments, ReceiverKind, Signature, TraitBound,

@@ -67,7 +67,7 @@ pub(crate) struct Item {
     pub(crate) body: TokenStream,
     /// The block of a function that is not `async`. It returns the future of an `async` block, which is empty here.
     around: Option<Block>,
-    /// The statements at the top of the `async` block that only give the arguments their names.
+    /// The statements at the top of the `async` block that only rebind the arguments.
     pub(crate) bindings: TokenStream,
     /// `move`, or nothing.
     pub(crate) capture: TokenStream,
@@ -114,7 +114,7 @@ impl Item {
         written.unwrap_or_else(|| parse_quote_spanned!(self.sig.fn_token.span=> _))
     }
 
-    /// Writes the function with other statements, between the braces that the user wrote.
+    /// Writes the function with these statements between the braces that the user wrote.
     pub(crate) fn with(&self, mut statements: TokenStream) -> TokenStream {
         let (attrs, vis, sig, inner) = (&self.attrs, &self.vis, &self.sig, &self.inner_attrs);
         if let Some(mut block) = self.around.clone() {
@@ -230,8 +230,8 @@ pub(crate) fn binds(pat: &PatIdent) -> bool {
     marked || !pat.ident.to_string().starts_with(char::is_uppercase)
 }
 
-/// Replaces each name for which `other` returns one. The new name has the position of the old one. `other` is also told whether
-/// a name follows a dot, as that of a field or a method does.
+/// Replaces each name for which `other` returns another. The new name has the position of the old one. `other` also receives
+/// whether the name follows a dot, as that of a field or a method does.
 pub(crate) fn renamed(
     tokens: TokenStream,
     other: &dyn Fn(&Ident, bool) -> Option<Ident>,

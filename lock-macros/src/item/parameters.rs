@@ -1,4 +1,4 @@
-//! The arguments of the annotated function: how they get into the body, and which of them `on_error` sees.
+//! The arguments of the annotated function: moving them into the body, and making some of them visible to `on_error`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, format_ident, quote};
@@ -78,7 +78,7 @@ pub(crate) fn rebind(item: &mut Item, on_error: Option<&Expr>) -> Arguments {
                     all.copies.extend(quote!(#conditions let #name = #name;));
                 }
                 *other = parse_quote!(#name);
-                // Its copies have the same names.
+                // The copies have the same names.
                 let allow = (!used.is_empty()).then(|| quote!(#[allow(clippy::shadow_unrelated)]));
                 quote!(#attrs let #name = #name; #attrs #allow let #pat = #name; #used)
             }

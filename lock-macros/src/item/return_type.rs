@@ -1,8 +1,8 @@
-//! The facts that the tokens of a return type show, since a macro knows nothing else about the type.
+//! The facts that the tokens of a return type reveal. A macro knows nothing else about the type.
 //!
 //! The path in `impl IntoResponse` names the trait itself, of any framework. `<_ as IntoResponse>::into_response(value)` is a
-//! response, which can represent a failure. Before that call, the body is an `async` block of its own, so that `return`, `?`
-//! and inference work as in the function. The `Responder` of actix also takes the request, so there the value is a hidden
+//! response, which can represent a failure. Before that call, the body is a separate `async` block, so that `return`, `?` and
+//! inference work as in the function. The `Responder` of actix also takes the request, so there the value is a hidden
 //! `Responding`: the responder of the body, or that of the failure.
 
 use std::mem;
@@ -24,7 +24,7 @@ const CONNECTIONS: &str = "TcpStream UnixStream TlsStream DuplexStream";
 
 /// A trait of a web framework that a handler returns as an `impl Trait`. A failed lock can become a value of that trait, too.
 pub(crate) enum Answer<'a> {
-    /// The trait of axum or poem, which makes a response from the value alone.
+    /// The trait of axum and poem, which makes a response from the value alone.
     IntoResponse(&'a Path),
     /// The trait of actix, which makes a response from the value and the request.
     Responder(&'a Path),
@@ -63,7 +63,7 @@ pub(crate) fn answer_in_result(ty: &Type) -> Option<Answer<'_>> {
     Answer::of(value_of(ty)?)
 }
 
-/// Returns the type without parentheses around it, and without the invisible ones of a `macro_rules` that passes it on.
+/// Returns the type without parentheses around it, including the invisible ones of a `macro_rules` macro that passes it on.
 fn bare(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => bare(&group.elem),

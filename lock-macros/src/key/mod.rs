@@ -44,7 +44,7 @@ impl Keys {
     }
 }
 
-/// Moves a value that is in several keys of a list to the place of the first one, so that the compiler reports a missing bound
+/// Gives a value that is in several keys of a list the position of its first use, so that the compiler reports a missing bound
 /// once.
 fn report_values_once(keys: &mut [Key]) {
     let mut first = HashMap::new();
@@ -100,7 +100,7 @@ impl Key {
         Err(Error::new_spanned(value, reason))
     }
 
-    /// Reads a key that must differ from the other ones of its list.
+    /// Reads a key that must differ from the others in its list.
     fn parse_another(
         value: Expr,
         names: Option<&Names>,

@@ -200,7 +200,7 @@ impl Scanner<'_> {
                 return self.names?.find(name).cloned();
             }
             // All fields and methods have the span of the whole template. Without a mark as generated, a compiler that knows a
-            // better name would offer to replace the whole template by it.
+            // better name would offer to replace the whole template with it.
             let mut marked = name.clone();
             marked.set_span(name.span().resolved_at(Span::mixed_site()));
             Some(marked)
