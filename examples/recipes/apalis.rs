@@ -25,7 +25,7 @@ async fn book(account: u64, invoice: u64) -> Result<SystemTime, LockError> {
     send(invoice).await
 }
 
-/// A storage delivers a job again if its worker seems dead. Keep the result for longer than it may do so.
+/// A storage delivers a job again if its worker seems dead. `keep` must be longer than the time in which that can happen.
 #[run_once(key = "invoice:{invoice}", keep = "168h")]
 async fn send(invoice: u64) -> Result<SystemTime, LockError> {
     println!("invoice {invoice} is sent");

@@ -19,8 +19,8 @@ fn tick(now: SystemTime) -> u64 {
     (since + EVERY / 2).as_secs() / EVERY.as_secs()
 }
 
-/// Runs on the first replica that calls it for a tick, and returns when it ran. The others wait, in case that one dies, and then
-/// return its result.
+/// Runs on the first replica that calls it for a tick, and returns the time of that run. The other replicas wait, in case the
+/// first one dies, and then return its result.
 #[run_once(key = "statistics:{tick}", keep = "2h", wait = "10m")]
 async fn statistics(tick: u64) -> Result<SystemTime, LockError> {
     println!("the statistics of tick {tick}");

@@ -21,7 +21,7 @@ impl From<LockError> for Refused {
 
 impl<'r> Responder<'r, 'static> for Refused {
     fn respond_to(self, _: &'r Request<'_>) -> response::Result<'static> {
-        // Rocket has types of its own, so the parts move over one by one.
+        // Rocket has its own types, so the parts are copied one by one.
         let (parts, body) = http::Response::<String>::from(self.0).into_parts();
         let mut response = Response::build();
         response.status(Status::new(parts.status.as_u16()));

@@ -26,7 +26,7 @@ async fn pay(request: &mut Request) -> Result<String, Refused> {
     locked_pay(id).await
 }
 
-/// Salvo's macro wants a handler to itself, so the lock is around a function that the handler calls.
+/// Salvo's `#[handler]` does not combine with other attributes, so the lock is on a function that the handler calls.
 #[distributed_lock(key = "order:{id}", wait = "0s")]
 async fn locked_pay(id: u64) -> Result<String, Refused> {
     Ok(format!("order {id}: paid"))

@@ -7,7 +7,7 @@ use sqlx::SqlitePool;
 
 #[distributed_lock(key = "stock:{item}", wait = "5s", lease = lease)]
 async fn order(database: &SqlitePool, item: i64) -> anyhow::Result<()> {
-    // After the lock: nobody waits for a lock with a connection of the pool in hand.
+    // Begun only under the lock, so that no task occupies a connection of the pool while it waits for a lock.
     let mut transaction = database.begin().await?;
     let left = sqlx::query_scalar("SELECT amount FROM stock WHERE item = ?").bind(item);
     let left: i64 = left.fetch_one(&mut *transaction).await?;
@@ -23,7 +23,7 @@ async fn order(database: &SqlitePool, item: i64) -> anyhow::Result<()> {
     commit(transaction, &lease).await
 }
 
-/// Commits while the lease lasts, and before the lock is released: the next holder reads what this one has written.
+/// Commits while the lease lasts and before the lock is released, so the next holder reads the changes of this one.
 async fn commit(
     transaction: sqlx::Transaction<'_, sqlx::Sqlite>,
     lease: &Lease,

@@ -1,4 +1,4 @@
-//! A locked handler of warp, whose errors are responses of the crate `http`, which the feature `http` makes of a `LockError`.
+//! A locked handler of warp. Its error is a response of the crate `http`, which the feature `http` makes from a `LockError`.
 
 use http::Response;
 use lock_core::{LockError, LockManager, distributed_lock};

@@ -1,4 +1,4 @@
-//! The end of a service, which all services among the examples share.
+//! Graceful shutdown, shared by all examples that are services.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -8,13 +8,13 @@ use tokio::{
     sync::watch,
 };
 
-/// How long requests under way may take after the signal.
+/// How long requests in flight may take after the signal.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Waits for the signal to end: Kubernetes and systemd send `SIGTERM`, a terminal sends `SIGINT` at ctrl-c.
+/// Waits for a shutdown signal: Kubernetes and systemd send `SIGTERM`, a terminal sends `SIGINT` at ctrl-c.
 ///
 /// From the first call on, neither signal ends the process by itself. A service makes that call before it prints its address, so
-/// that no signal comes earlier. All calls report the same signal, also those that come after it.
+/// that no signal arrives earlier. All calls report the same signal, even calls made after it arrived.
 ///
 /// # Panics
 ///
@@ -26,12 +26,12 @@ pub fn shutdown_signal() -> impl Future<Output = ()> + Send + 'static {
         signalled
             .wait_for(|signalled| *signalled)
             .await
-            .expect("the listening task ends after it has told");
+            .expect("the listening task sends the signal before it ends");
     }
 }
 
 fn listen() -> watch::Receiver<bool> {
-    let signal = |kind| signal(kind).expect("a runtime that listens for signals");
+    let signal = |kind| signal(kind).expect("the runtime can listen for signals");
     let mut terminate = signal(SignalKind::terminate());
     let mut interrupt = signal(SignalKind::interrupt());
     let (sender, signalled) = watch::channel(false);
@@ -45,8 +45,8 @@ fn listen() -> watch::Receiver<bool> {
     signalled
 }
 
-/// Waits for the signal to end, and then shuts the manager down, beside the server: it grants no new lock from here on.
-/// A handler that is still under way after five seconds loses its lock and ends with an error.
+/// Waits for a shutdown signal, and then shuts the manager down while the server does the same: no further lock is granted.
+/// A handler that is still running after five seconds loses its lock and ends with an error.
 pub fn shut_down_on_signal(locks: LockManager) -> impl Future<Output = ()> + Send + 'static {
     let signalled = shutdown_signal();
     async move {

@@ -16,7 +16,7 @@ fn figures(row: &str) -> [Vec<i64>; 2] {
 
 #[test]
 fn locks_keep_every_cent_and_every_token_where_the_service_lost_some() {
-    // Deadlocks are found sooner than after the usual second: there may be forty, one after the other.
+    // Finds deadlocks sooner than after the default of one second, since there may be forty in a row.
     let postgres = PostgresServer::start(&["deadlock_timeout=100ms"]);
     let redis = RedisServer::start();
     let variables = [

@@ -1,10 +1,10 @@
-//! Every example that serves ends in order at a signal.
+//! Every example that is a service shuts down gracefully on a signal.
 
 use std::{process::Command, time::Duration};
 
 use lock_tests::{Process, RedisServer, eventually_blocking};
 
-/// Longer than any grace, also on a machine that is busy with a build.
+/// Longer than any grace period, even on a machine that is busy with a build.
 const SOON: Duration = Duration::from_secs(30);
 
 const SERVICES: [&str; 7] = [
@@ -17,7 +17,7 @@ const SERVICES: [&str; 7] = [
     env!("CARGO_BIN_EXE_tonic"),
 ];
 
-/// The signal is sent right after the first line. That is the earliest time at which an operator can send it on purpose.
+/// Sends the signal right after the first line, which is the earliest moment at which an operator would send it.
 fn assert_ends(lock_url: &str, signal: &str) {
     for service in SERVICES {
         let variables = [("LOCK_URL", lock_url), ("PORT", "0")];
@@ -42,7 +42,7 @@ fn each_service_ends_with_success_at_ctrl_c() {
     assert_ends("memory://", "-INT");
 }
 
-/// Ten workers of `metrics` want its locks all the time.
+/// The ten workers of `metrics` constantly compete for its locks.
 #[test]
 fn no_lock_is_left_on_a_server() {
     let redis = RedisServer::start();

@@ -14,10 +14,10 @@ const LOCK: &str = "lock:leader";
 const QUEUE: &str = "__lock_core__:waiters:lock:leader";
 const LABELS: [&str; 3] = ["10.0.3.7:8080", "10.0.3.8:8080", "10.0.3.9:8080"];
 
-/// Longer than any test: a leader that needs a lease to end never comes.
+/// A ttl longer than any test: no process becomes the leader by waiting for a lease to end.
 const NEVER: &str = "300000";
 
-/// A test waits for one lease to end. A leader that gets hardly any time must be able to renew it.
+/// A ttl for tests that wait for one lease to end, long enough for a leader on a busy machine to renew it.
 const SHORT: &str = "4000";
 
 /// One server and one journal.
@@ -52,7 +52,7 @@ impl Election {
         }
     }
 
-    /// Three processes, of which the first one leads. The others wait in their order.
+    /// Starts three processes, of which the first one leads. The others wait in order.
     fn start(ttl_ms: &'static str) -> (Self, [Process; 3]) {
         let election = Self::new(ttl_ms);
         let processes = election.three();
@@ -126,16 +126,19 @@ impl Election {
     }
 
     /// Waits until the last term has taken another step.
-    fn goes_on(&self) {
+    fn continues(&self) {
         let steps = self.steps();
-        eventually_blocking(HANG, "the leader goes on", || self.steps() > steps);
+        eventually_blocking(HANG, "the leader takes another step", || {
+            self.steps() > steps
+        });
     }
 
     fn steps(&self) -> u64 {
         self.journal().last().map_or(0, |last| last.steps)
     }
 
-    /// The lines of all terms, of which each begins once. Tokens grow, no step is lost, and nothing follows the end of a term.
+    /// Returns the lines of all terms. Checks that each term begins once, tokens grow, no step is lost, and nothing follows the end
+    /// of a term.
     fn terms(&self) -> Vec<Vec<Line>> {
         let mut terms: Vec<Vec<Line>> = Vec::new();
         let mut steps = 0;
@@ -157,13 +160,13 @@ impl Election {
         terms
     }
 
-    /// The labels of all terms.
+    /// Returns the labels of the leaders of all terms.
     fn leaders(&self) -> Vec<String> {
         let terms = self.terms().into_iter();
         terms.map(|mut term| term.remove(0).label).collect()
     }
 
-    /// Ends all processes in order; returns what they printed.
+    /// Shuts all processes down, and returns their output.
     fn end(&self, processes: impl IntoIterator<Item = Process>) -> Vec<String> {
         let printed = processes.into_iter().map(|process| {
             terminate(&process);
@@ -185,7 +188,7 @@ fn terminate(process: &Process) {
 #[test]
 fn one_of_three_processes_leads_and_the_others_say_which() {
     let (election, processes) = Election::start(NEVER);
-    election.goes_on();
+    election.continues();
     let printed = election.end(processes);
     assert_eq!(election.leaders()[0], LABELS[0]);
     assert!(printed[0].contains("10.0.3.7:8080: leads with fencing token "));
@@ -235,14 +238,15 @@ fn after_a_kill_the_next_leads_when_the_lease_has_ended() {
     assert!(terms[1][0].is(LABELS[1], "begins"));
 }
 
-/// It is stopped between two steps. The pause between them ends meanwhile, so the next one is due when it goes on.
+/// The leader is stopped between two steps. The pause between them ends meanwhile, so the next step is due when the leader
+/// continues.
 #[test]
 fn a_leader_that_was_stopped_takes_no_further_step_and_waits_again() {
     let mut election = Election::new(SHORT);
     election.step_ms = "3000";
     let [mut first, second, third] = election.three();
-    election.goes_on();
-    // The line of the step is there before the step has ended.
+    election.continues();
+    // The journal shows the step before the step has ended.
     eventually_blocking(HANG, "the step has ended", || sleeps(first.id()));
     first.stop();
     election.leads(LABELS[1]);
@@ -254,14 +258,14 @@ fn a_leader_that_was_stopped_takes_no_further_step_and_waits_again() {
         let mut queue = election.queue().into_iter();
         queue.any(|entry| entry.contains(LABELS[0]))
     });
-    election.goes_on();
+    election.continues();
     let terms = election.terms();
     assert_eq!(terms[0].len(), before);
     assert_eq!(election.leaders(), LABELS[..2]);
     election.end([third, first, second]);
 }
 
-/// No lock can prevent this write: the process is stopped behind its last look at the lease. The journal refuses it.
+/// No lock can prevent this write, because the process is stopped after its last check of the lease. The journal refuses it.
 #[test]
 fn a_write_that_a_stopped_leader_had_begun_is_refused_by_its_token() {
     let (election, [mut first, mut second, third]) = Election::start(SHORT);
@@ -277,7 +281,7 @@ fn a_write_that_a_stopped_leader_had_begun_is_refused_by_its_token() {
     first.cont();
     let line = says(&mut first, &["does not lead", "refuses the token"]);
     assert!(line.contains("refuses the token"), "{line}");
-    election.goes_on();
+    election.continues();
     let terms = election.terms();
     assert!(terms[0].iter().all(|line| line.word != "ends"));
     assert_eq!(terms.len(), 2);
@@ -295,7 +299,7 @@ fn says(process: &mut Process, wanted: &[&str]) -> String {
     }
 }
 
-/// Whether all threads of a process wait for an event.
+/// Returns `true` if all threads of a process wait for an event.
 fn sleeps(id: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{id}/task")).expect("a process");
     let mut states = threads.map(|thread| {
@@ -311,7 +315,7 @@ fn sleeps(id: u32) -> bool {
     states.all(|sleeps| sleeps)
 }
 
-/// Whether a process waits for the lock of a file.
+/// Returns `true` if a process waits for the lock of a file.
 fn waits_for_a_file(id: u32) -> bool {
     let locks = fs::read_to_string("/proc/locks").expect("a list");
     let id = id.to_string();
@@ -319,7 +323,7 @@ fn waits_for_a_file(id: u32) -> bool {
     waiting.any(|line| line.split_whitespace().any(|word| word == id))
 }
 
-/// The test keeps the lock on the server. So it is the leader's own clock that ends the term.
+/// The test keeps the key on the server, so the term can only be ended by the leader's own clock.
 #[test]
 fn a_leader_without_a_network_ends_its_term_before_another_can_begin() {
     let election = Election::new(SHORT);
@@ -328,7 +332,7 @@ fn a_leader_without_a_network_ends_its_term_before_another_can_begin() {
     let [second, third] = election.followed_by_two();
     proxy.black_hole(Scope::All);
     eventually_blocking(HANG, "the term has ended", || {
-        // Again and again, since a renewal may have been on its way.
+        // Repeated, since a renewal may still have been in flight.
         election.redis.cli(&["PERSIST", LOCK]);
         let journal = election.journal();
         journal

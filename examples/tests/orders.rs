@@ -1,7 +1,7 @@
 //! The application as its users run it: real processes, a real Redis, one database file.
 //!
-//! The test is in this package, and not beside those of the libraries. The reason is that cargo builds a
-//! binary only for the integration tests of its own package, and tells only those where it is.
+//! The test is in this package, not beside those of the libraries, because cargo builds a binary only for
+//! the integration tests of its own package, and passes its path only to them.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -10,7 +10,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-/// A lock that was not released is renewed, and so stays held for longer than this.
+/// A lock that was not released would be renewed, and would stay held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
 /// One instance of the shop.
@@ -157,7 +157,7 @@ async fn a_client_that_hangs_up_releases_the_lock_at_once() {
 }
 
 #[tokio::test]
-async fn an_interrupted_shop_finishes_the_payment_under_way_and_lets_go() {
+async fn an_interrupted_shop_finishes_the_payment_under_way_and_releases_the_lock() {
     let shop = Shop::open_with(&[], "2000");
     shop.first.create_order().await;
     let payment = shop.begin_payment().await;
@@ -171,7 +171,7 @@ async fn an_interrupted_shop_finishes_the_payment_under_way_and_lets_go() {
 }
 
 #[tokio::test]
-async fn an_interrupted_shop_gives_up_a_payment_that_outlasts_the_grace() {
+async fn an_interrupted_shop_gives_up_a_payment_that_outlasts_the_grace_period() {
     let shop = Shop::open_with(&[], "600000");
     shop.first.create_order().await;
     let payment = shop.begin_payment().await;
@@ -201,7 +201,7 @@ fn a_shop_that_cannot_start_says_why_and_keeps_the_password_to_itself() {
             "Connection refused",
         ),
         ("LOCK_URL", "http://127.0.0.1", "not a scheme"),
-        ("PORT", "70000", "PORT is not a fitting number: `70000`"),
+        ("PORT", "70000", "PORT is not a valid number: `70000`"),
         (
             "DATABASE_URL",
             "sqlite:/nowhere/orders.db",

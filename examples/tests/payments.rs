@@ -10,7 +10,7 @@ use browser::Browser;
 use lock_tests::{HttpRequest, HttpResponse, Process, RedisServer, eventually};
 use tokio::task::JoinSet;
 
-/// Longer than a charge takes, also on a machine that is busy with a build.
+/// Longer than a charge takes, even on a machine that is busy with a build.
 const SOON: Duration = Duration::from_secs(30);
 
 struct Instance {
@@ -137,7 +137,7 @@ async fn a_key_is_for_one_request_of_one_user() {
 
 #[tokio::test]
 async fn a_client_that_hangs_up_and_sends_again_is_charged_once() {
-    // Long enough to be seen, also on a machine that is busy with a build.
+    // Long enough to be observed, even on a machine that is busy with a build.
     let service = Service::start("2000");
     let [one, other] = &service.instances;
     let request = one.send("ada", "7f3a", 1999).await;

@@ -11,7 +11,7 @@ fn assert_printed(printed: &str) {
     let [began, ended, then_began, then_ended, rest @ ..] = &lines[..] else {
         panic!("{printed}");
     };
-    // One charge after the other. Either of them may be the first.
+    // The charges run one after the other, in either order.
     for (began, ended) in [(began, ended), (then_began, then_ended)] {
         let cents = began.strip_prefix("order 42: asking for ").expect(printed);
         assert_eq!(*ended, format!("order 42: {cents} charged"), "{printed}");
@@ -27,12 +27,12 @@ fn assert_printed(printed: &str) {
 }
 
 #[test]
-fn in_memory_it_shows_one_after_the_other_busy_and_by_hand() {
+fn all_three_ways_are_shown_in_memory() {
     assert_printed(&printed(&[], &[]));
 }
 
 #[test]
-fn on_a_server_it_shows_the_same_and_leaves_no_lock() {
+fn all_three_ways_are_shown_on_a_server_and_no_lock_is_left() {
     let redis = RedisServer::start();
     assert_printed(&printed(&[&redis.url()], &[]));
     assert_printed(&printed(&[], &[("LOCK_URL", &redis.url())]));

@@ -6,7 +6,7 @@ use lock_tests::{HttpRequest, HttpResponse, Process, RedisServer, eventually};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// A lock that was not released is renewed, and so stays held for longer than this.
+/// A lock that was not released would be renewed, and would stay held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
 struct Instance {
@@ -66,7 +66,7 @@ impl Service {
 
     /// Returns the number of leases of the key, in all processes.
     fn holders(&self, key: &str) -> usize {
-        // One member of the set is no holder.
+        // One member of the set is not a holder.
         let holders = format!("__lock_core__:holders:lock:{key}");
         self.redis.queue(&holders).len().saturating_sub(1)
     }
@@ -101,7 +101,7 @@ async fn reports_run_together_and_see_one_edition_whatever_is_imported() {
 }
 
 #[tokio::test]
-async fn reports_of_both_processes_run_at_a_time_and_keep_an_import_out() {
+async fn reports_of_both_processes_run_together_and_keep_an_import_out() {
     let service = Service::start("100");
     let [one, other] = &service.instances;
     let first = one.ask("POST", "/import").await;
@@ -142,7 +142,7 @@ async fn three_exports_run_at_a_time_and_each_has_its_permit() {
 }
 
 #[tokio::test]
-async fn one_process_needs_no_server_of_locks_and_no_file() {
+async fn one_process_needs_neither_a_lock_server_nor_a_file() {
     let instance = Instance::start(&[("LOCK_URL", "memory://"), ("STEP_MS", "1")]);
     let imported = instance.ask("POST", "/import").await;
     let (_, edition) = imported.body.rsplit_once(' ').expect("an edition");
@@ -154,11 +154,11 @@ async fn one_process_needs_no_server_of_locks_and_no_file() {
 
 /// The requests are sent by other threads, while this one reads the service's lines.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_sigterm_it_finishes_what_is_under_way_and_lets_go() {
+async fn after_sigterm_it_finishes_requests_in_flight_and_releases_the_locks() {
     let mut service = Service::start("100");
     let [one, _] = &mut service.instances;
     let (report, export) = (one.send("GET", "/report"), one.send("POST", "/export"));
-    // The lock on the server is no proof: a shutdown refuses a handler that has not received its lock yet.
+    // The lock on the server is not proof enough: a shutdown refuses a handler that has not received its lock yet.
     let mut begun = BTreeSet::new();
     while begun.len() < 2 {
         let line = one.process.line();

@@ -31,7 +31,7 @@ fn three_processes_send_once() {
     assert_eq!(sent(&printed), 1, "{printed}");
 }
 
-/// Each process is done before the next one begins, as if the clock of the next one were late.
+/// Each process ends before the next one begins, as if the clock of the next one were late.
 #[test]
 fn a_late_process_sends_again_only_without_min_hold() {
     for (option, expected) in [(None, 1), (Some("--without-min-hold"), 3)] {

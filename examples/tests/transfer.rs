@@ -11,7 +11,7 @@ fn printed(lock_url: &str) -> String {
 const RIGHT: &str = "ann has 500 cents, ben has 1500";
 
 #[test]
-fn transfers_in_both_directions_end_and_keep_every_cent_with_locks_alone() {
+fn transfers_in_both_directions_end_and_keep_every_cent_only_with_locks() {
     let redis = RedisServer::start();
     for url in ["memory://", &*redis.url()] {
         let printed = printed(url);

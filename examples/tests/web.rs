@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lock_tests::{HttpRequest, Process, RedisServer, eventually};
 
-/// A lock that was not released is renewed, and so stays held for longer than this.
+/// A lock that was not released would be renewed, and would stay held for longer than this.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Starts an example that takes so long for a payment, and returns the address that it prints.
+/// Starts an example whose payments take this long, and returns the address that it prints.
 fn start(program: &str, lock_url: &str, payment_ms: &str) -> (Process, String) {
     let variables = [
         ("LOCK_URL", lock_url),
@@ -50,7 +50,7 @@ async fn actix_refuses_a_second_payment_until_the_first_is_given_up() {
 }
 
 #[tokio::test]
-async fn actix_needs_no_server_of_locks() {
+async fn actix_runs_without_a_lock_server() {
     let (_process, url) = start(env!("CARGO_BIN_EXE_actix"), "memory://", "0");
     for (id, status) in [(1, 200), (0, 404)] {
         let sent = HttpRequest::send("POST", &format!("{url}/orders/{id}/pay"), "").await;
@@ -82,7 +82,7 @@ async fn tonic_refuses_a_second_payment_until_the_first_is_given_up() {
 }
 
 #[tokio::test]
-async fn tonic_needs_no_server_of_locks() {
+async fn tonic_runs_without_a_lock_server() {
     let (_process, address) = start(env!("CARGO_BIN_EXE_tonic"), "memory://", "0");
     assert_eq!(pay(&address).line(), "order 1: paid");
 }

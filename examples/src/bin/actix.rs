@@ -1,9 +1,9 @@
-//! A shop on actix that does one thing at a time for each order, in all its processes together.
+//! A shop on actix that handles one request at a time for each order, across all its processes.
 //!
 //!     cargo run -p examples --bin actix -F actix
 //!
-//! Then pay an order twice at the same time, and close a connection in the middle. `LOCK_URL=redis://127.0.0.1` is for more than
-//! one process; without it, locks are in memory. `PORT` is 3000 if unset, `PAYMENT_MS` is 3000.
+//! Then pay an order twice at the same time, and close a connection in the middle. Set `LOCK_URL=redis://127.0.0.1` to run more
+//! than one process; without it, locks are in memory. `PORT` and `PAYMENT_MS` default to 3000.
 #![expect(clippy::print_stdout, reason = "an example shows what to try")]
 
 use std::{env, time::Duration};
@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
         payment_takes: Duration::from_millis(number("PAYMENT_MS", 3000)?),
     });
     let server = HttpServer::new(move || App::new().app_data(shop.clone()).service(pay))
-        // By default, actix goes on with a request after its client has disconnected, and keeps the lock.
+        // By default, actix continues a request after its client has disconnected, and so keeps the lock.
         .h1_allow_half_closed(false)
         .shutdown_signal(shutdown_signal())
         .bind(format!("127.0.0.1:{}", number("PORT", 3000)?))?;
@@ -48,7 +48,7 @@ async fn main() -> anyhow::Result<()> {
     let url = format!("http://{}", server.addrs()[0]);
     println!("actix on {url}");
     println!("  curl -i -X POST {url}/orders/1/pay & sleep 1; curl -i -X POST {url}/orders/1/pay");
-    // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
+    // After the signal, no request is accepted and no lock granted. A handler that outlasts the grace period loses its lock.
     tokio::join!(server.run(), shut_down_on_signal(locks)).0?;
     Ok(())
 }

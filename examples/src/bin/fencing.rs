@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p examples --bin fencing -F fencing
 //!
-//! No lock can keep a process that was paused in the middle of a step from its next write. The store can refuse that write by the
-//! fencing token. With `-- --unfenced` it does not, and the sleeper overwrites the change of the next holder.
+//! No lock can stop a process that was paused in the middle of a step from making its next write. The store can refuse that write
+//! by the fencing token. With `-- --unfenced` it does not, and the sleeper overwrites the change of the next holder.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Account {
     }
 }
 
-/// A token and a holder's number fit in 53 bits, and so in any column for large numbers.
+/// Fencing tokens and holder numbers fit in 53 bits, so they fit in a `BIGINT` column.
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! One of several processes leads. The others say which one, and the next of them leads when it ends.
+//! One of several processes leads. The others print which one it is, and the next of them takes over when it ends.
 //!
 //! ```text
 //! LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin leader -- 10.0.3.7:8080
@@ -13,8 +13,8 @@
 //! The leader's work is to add a step to a journal each second. The journal is a file that refuses a step of an earlier term, by the
 //! fencing token: `tail -f /tmp/leader.journal` (`JOURNAL`) shows the terms and their steps.
 //!
-//! `LOCK_URL` is `memory://` if unset: then one process leads alone. `TTL_MS` is how long the lease lasts unless it is renewed, 10,000
-//! if unset. `STEP_MS` is the pause between two steps, 1,000 if unset.
+//! Without `LOCK_URL`, the locks are in memory, and one process leads alone. `TTL_MS` is how long the lease lasts unless it is
+//! renewed, and defaults to 10,000. `STEP_MS` is the pause between two steps, and defaults to 1,000.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{
@@ -30,7 +30,7 @@ use examples::shutdown_signal;
 use lock_core::{LockError, LockManager, distributed_lock, fenced::Fence};
 use tokio::time::sleep;
 
-/// The pause between two looks at the leader, and between a term and the next wait.
+/// The pause between two checks of the leader, and between a term and the next wait.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long the release may take when the process ends.
@@ -64,7 +64,7 @@ async fn lead(me: &Candidate) -> Result<(), LockError> {
                 );
                 return Ok(());
             }
-            // A leader that cannot work lets another one try.
+            // A leader that cannot work ends its term, so that another process can try.
             Err(error) => {
                 println!("{label}: cannot write to the journal: {error}");
                 return Ok(());
@@ -73,12 +73,12 @@ async fn lead(me: &Candidate) -> Result<(), LockError> {
     }
 }
 
-/// Waits for a term, again and again.
+/// Waits for one term after another.
 async fn run_for_leader(me: &Candidate) -> Result<(), LockError> {
     loop {
         match lead(me).await {
             Ok(()) => {}
-            // A setting is wrong, and stays wrong.
+            // A retry cannot cure a wrong setting.
             Err(error @ LockError::Invalid { .. }) => return Err(error),
             Err(error) => println!("{}: does not lead: {error}", me.label),
         }
@@ -86,7 +86,7 @@ async fn run_for_leader(me: &Candidate) -> Result<(), LockError> {
     }
 }
 
-/// Says which other process leads, whenever that has changed.
+/// Prints which other process leads, whenever that has changed.
 async fn follow(me: &Candidate) {
     let mut known = None;
     loop {
@@ -127,8 +127,8 @@ impl<'a> Journal<'a> {
         Self { path, label, term }
     }
 
-    /// Announces the term, unless it has begun, reads the number of steps, and adds one. Returns whether the journal accepted the
-    /// step: it refuses an earlier term.
+    /// Announces the term, unless that was done before, and adds a step to the journal. Returns whether the journal accepted it:
+    /// the journal refuses an earlier term.
     fn step(&mut self, fence: Fence) -> io::Result<bool> {
         if self.term.is_none() {
             let begins =
@@ -148,9 +148,10 @@ impl<'a> Journal<'a> {
         Ok(Last::of(&mut file)?.steps)
     }
 
-    /// Adds a line, if `next` says which one: a word, and the number of steps. Returns whether it did. Other processes wait meanwhile.
+    /// Adds the line that `next` returns, if any: a word, and the number of steps. Returns whether it did. Meanwhile, other
+    /// processes wait for the file.
     ///
-    /// This blocks the task. The lease is renewed nevertheless, by a thread of the manager's own.
+    /// This blocks the thread, but the lease is still renewed, by the manager's own thread.
     fn add(
         &self,
         fence: Fence,
@@ -161,7 +162,7 @@ impl<'a> Journal<'a> {
             .append(true)
             .create(true)
             .open(self.path)?;
-        // Until the file is closed.
+        // Locked until the file is closed.
         file.lock()?;
         let last = Last::of(&mut file)?;
         let Some((word, steps)) = next(&last) else {
@@ -169,7 +170,7 @@ impl<'a> Journal<'a> {
         };
         let (token, holder, label) = (fence.token, fence.holder, self.label);
         let line = format!("{token} {holder} {label} {word} {steps}\n");
-        // In one write, so that a process that is killed leaves a whole line or none.
+        // One write, so that a process that is killed leaves a whole line or none.
         file.write_all(line.as_bytes())?;
         Ok(true)
     }
@@ -185,7 +186,7 @@ impl Last {
         let mut words = line.split(' ');
         let mut number = |skipped| {
             let number = words.nth(skipped).and_then(|word| word.parse().ok());
-            number.ok_or_else(|| io::Error::other(format!("this is no journal: {line}")))
+            number.ok_or_else(|| io::Error::other(format!("not a line of a journal: {line}")))
         };
         Ok(Self {
             token: number(0)?,
@@ -199,7 +200,7 @@ impl Last {
     }
 }
 
-/// The body has ended: it has returned, or was dropped.
+/// Records the end of the term: the body has returned, or was dropped.
 impl Drop for Journal<'_> {
     fn drop(&mut self) {
         let Some(fence) = self.term else { return };

@@ -1,13 +1,13 @@
-//! The figures of the locks for Prometheus: times of waits and holds, the number of waiters now, and lost leases.
+//! Metrics of the locks for Prometheus: how long tasks wait for locks and hold them, how many wait now, and lost leases.
 //!
 //! ```text
 //! cargo run -p examples --bin metrics -F metrics
 //! curl http://127.0.0.1:9000/metrics
 //! ```
 //!
-//! Ten workers want three shelves, all the time. They book deliveries that run once, and one job counts the stock. With
-//! `LOCK_URL=redis://127.0.0.1` they share the locks with every other process that is started so. Without it, the locks are in
-//! memory. `PORT` is 9000 if unset.
+//! Ten workers constantly compete for three shelves. They book deliveries, each of which is booked once, and one job counts the
+//! stock. Processes that are started with `LOCK_URL=redis://127.0.0.1` share their locks. Without it, the locks are in memory.
+//! `PORT` defaults to 9000.
 //!
 //! A file `prometheus.yml` in the folder of the project makes Prometheus read the page and the alert rules:
 //!
@@ -19,10 +19,10 @@
 //!     static_configs: [{targets: ["127.0.0.1:9000"]}]
 //! ```
 //!
-//! Start `prometheus` in that folder, and name it as a data source of Grafana. There choose *Dashboards*, *New*, *Import*, upload
-//! `docs/dashboards/lock-core.json`, and pick the data source at the top of the dashboard.
+//! Start `prometheus` in that folder, and add it to Grafana as a data source. There choose *Dashboards*, *New*, *Import*, upload
+//! `docs/dashboards/lock-core.json`, and select the data source at the top of the dashboard.
 //!
-//! `redis-cli del lock:stocktaking` takes a lock away, and a stop of the server ends the connection. The alerts name both.
+//! To see alerts fire, take a lock away by `redis-cli del lock:stocktaking`, or stop the server.
 
 #![expect(clippy::print_stdout, reason = "it tells the user what to try")]
 
@@ -38,7 +38,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// The upper bounds of the buckets for waits, in seconds. `docs/operations.md` says why these.
+/// The upper bounds of the buckets for waits, in seconds, as recommended in `docs/operations.md`.
 const WAITS: [f64; 16] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0,
@@ -61,14 +61,14 @@ async fn book(number: u64) -> Result<u64, LockError> {
     Ok(number)
 }
 
-/// Holds its lock for seconds, so that there is time to take it away.
+/// Holds its lock for several seconds, so that there is time to take it away.
 #[distributed_lock(key = "stocktaking", ttl = "1s")]
 async fn count_the_stock() -> Result<(), LockError> {
     sleep(Duration::from_secs(3)).await;
     Ok(())
 }
 
-/// Says what went wrong, unless a lock was busy. Pauses, since a server that is away fails each call.
+/// Prints an error and pauses, because every call fails while the server is away. A busy lock is not an error here.
 async fn report<T>(result: Result<T, LockError>) {
     if let Err(error) = result
         && !error.is_busy()
@@ -78,7 +78,7 @@ async fn report<T>(result: Result<T, LockError>) {
     }
 }
 
-/// Fills one shelf after the other. If a shelf is busy for too long, the worker goes to the next one.
+/// Fills one shelf after the other. If a shelf is busy for too long, the worker moves to the next one.
 async fn work(number: usize) {
     let takes = Duration::from_millis(20 + 10 * u64::try_from(number).unwrap_or(0));
     let mut shelf = number;
@@ -95,7 +95,7 @@ async fn take_stock() {
     }
 }
 
-/// Callers that give up after 30 ms, as clients do that hang up.
+/// Simulates clients that hang up: each call is dropped after 30 ms.
 async fn hurry() {
     loop {
         let takes = Duration::from_millis(1);

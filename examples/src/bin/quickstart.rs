@@ -3,14 +3,14 @@
 //!     cargo run -p examples --bin quickstart
 //!     cargo run -p examples --bin quickstart -- redis://127.0.0.1:6379
 //!
-//! The variable `LOCK_URL` may have the url, too.
+//! The url can also be set in the variable `LOCK_URL`.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{env, time::Duration};
 
 use lock_core::{LockError, LockManager, LockOptions, distributed_lock, key};
 
-/// Runs in one place at a time for each order, in all processes together.
+/// Runs once at a time for each order, across all processes.
 #[distributed_lock(key = "order:{order_id}", ttl = "10s")]
 async fn charge(order_id: u64, cents: u32) -> Result<(), LockError> {
     println!("order {order_id}: asking for {cents} cents");
@@ -19,7 +19,7 @@ async fn charge(order_id: u64, cents: u32) -> Result<(), LockError> {
     Ok(())
 }
 
-/// The same lock, for a caller that wants an error instead of a wait.
+/// Takes the same lock as `charge`, but returns an error instead of waiting.
 #[distributed_lock(key = "order:{order_id}", ttl = "10s", wait = "0s")]
 async fn charge_at_once(order_id: u64) -> Result<(), LockError> {
     println!("order {order_id}: charged at once");
@@ -35,7 +35,7 @@ async fn by_hand(locks: &LockManager, order_id: u64) -> Result<(), LockError> {
         Err(LockError::Busy { key, .. }) => println!("{key} is busy"),
         other => other?,
     }
-    // Another order has another lock.
+    // Each order has its own lock.
     charge_at_once(order_id + 1).await?;
 
     // A guard that is only dropped is released too, in the background. This call waits, and returns the outcome.

@@ -1,15 +1,15 @@
-//! A catalog with many readers at a time, an import that replaces it alone, and exports, of which three run at a time.
+//! A catalog with many concurrent readers, an import that has it to itself, and exports, of which at most three run at a time.
 //!
 //! ```text
 //! cargo run -p examples --bin reports -F reports
 //! ```
 //!
-//! The catalog has ten pages. A report reads them from the first one on, an import writes them from the last one on. A report must
-//! not see pages of two imports. So reports share a lock, and an import has it alone. Exports take much memory, so they have permits
-//! of another lock.
+//! The catalog has ten pages. A report reads them from the first to the last, and an import writes them from the last to the first.
+//! A report must not see pages of two imports, so reports share a lock that an import takes exclusively. Exports use a lot of
+//! memory, so their number is limited by the permits of another lock.
 //!
-//! `LOCK_URL=redis://127.0.0.1` and `DATABASE_URL=sqlite:catalog.db` are for more than one process; without them, locks are in
-//! memory and the catalog is in a temporary file. `PORT` is 3000 if unset. `STEP_MS` is how long a page takes, 200 if unset.
+//! To run more than one process, set `LOCK_URL=redis://127.0.0.1` and `DATABASE_URL=sqlite:catalog.db`; without them, locks are in
+//! memory and the catalog is in a temporary file. `PORT` defaults to 3000. `STEP_MS` is how long a page takes, and defaults to 200.
 #![expect(clippy::print_stdout, reason = "an example shows what to try")]
 
 use std::{collections::BTreeSet, env, str::FromStr as _, time::Duration};
@@ -37,7 +37,7 @@ struct App {
     step: Duration,
 }
 
-/// Reads all pages. Any number of reports run at a time, in all processes together, but none beside an import.
+/// Reads all pages. Any number of reports run at a time, in all processes, but none while an import runs.
 #[distributed_lock(key = "catalog", mode = shared, wait = "30s", locks = app.locks)]
 async fn report(State(app): State<App>) -> impl IntoResponse {
     println!("a report begins");
@@ -48,15 +48,15 @@ async fn report(State(app): State<App>) -> impl IntoResponse {
         editions.extend(edition.fetch_optional(&app.pages).await.map_err(failed)?);
         sleep(app.step).await;
     }
-    // The lock is no transaction: an import that was killed, or that lost its client, leaves pages of two editions.
+    // The lock is not a transaction: an import that was killed, or that lost its client, leaves pages of two editions.
     let edition = editions.first().copied().unwrap_or_default();
     let is_whole = editions.len() <= 1;
     let catalog = is_whole.then(|| format!("the catalog of edition {edition}\n"));
     catalog.ok_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// Writes all pages, alone. The edition is the fencing token. So an import that was stopped for longer than its lease, and then
-/// goes on, is refused at each page that a later import wrote.
+/// Writes all pages under the exclusive lock. The edition is the fencing token, so an import that was stopped for longer than its
+/// lease and then continues is refused at each page that a later import has written.
 #[distributed_lock(key = "catalog", wait = "30s", lease = lease, locks = app.locks)]
 async fn import(State(app): State<App>) -> impl IntoResponse {
     let edition = i64::try_from(u64::from(lease.fencing_token())).map_err(failed)?;
@@ -74,10 +74,10 @@ async fn import(State(app): State<App>) -> impl IntoResponse {
     Ok(format!("imported edition {edition}\n"))
 }
 
-/// Exports the catalog, three times at once at the most, in all processes together. A fourth export gets 409 after two seconds.
+/// Exports the catalog. At most three exports run at once, across all processes; a fourth gets 409 after two seconds.
 #[distributed_lock(key = "export", permits = 3, wait = "2s", lease = lease, locks = app.locks)]
 async fn export(State(app): State<App>) -> impl IntoResponse {
-    // A number from 0 to 2 that no other export has at this time. It could name a working folder.
+    // A number from 0 to 2 that no other running export has. It could name a working folder.
     let permit = lease.permit().unwrap_or_default();
     println!("an export with permit {permit} begins");
     for _ in 1..=PAGES {
@@ -86,7 +86,7 @@ async fn export(State(app): State<App>) -> impl IntoResponse {
     format!("exported with permit {permit}\n")
 }
 
-/// Logs the reason for the operator, and does not show it to clients.
+/// Logs the error for the operator, without showing it to clients.
 fn failed(error: impl std::fmt::Display) -> StatusCode {
     eprintln!("reports: {error}");
     StatusCode::INTERNAL_SERVER_ERROR
@@ -121,7 +121,7 @@ async fn main() -> anyhow::Result<()> {
     println!("  seq 20 | xargs -P 20 -I{{}} curl -s {url}/report & curl -X POST {url}/import");
     println!("  seq 5 | xargs -P 5 -I{{}} curl -s -X POST {url}/export");
 
-    // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
+    // After the signal, no request is accepted and no lock granted. A handler that outlasts the grace period loses its lock.
     let server = axum::serve(listener, router).with_graceful_shutdown(signal);
     tokio::join!(server.into_future(), shut_down_on_signal(locks)).0?;
     Ok(())

@@ -3,13 +3,13 @@
 //!     cargo run -p examples --bin scheduled_job
 //!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin scheduled_job -- 1
 //!
-//! Three replicas, with clocks 50 ms apart, are to send one notification. A lock alone is not enough: the job is done in a
-//! moment, and the next replica finds the lock free. `min_hold` keeps the lock for longer than the clocks are apart. With
-//! `--without-min-hold` the notification is sent three times. With a number, the program runs that replica alone, as on a
+//! Three replicas, with clocks 50 ms apart, must send only one notification. A lock alone is not enough: the job is done in a
+//! moment, and the next replica finds the lock free. `min_hold` keeps the lock for longer than the clocks differ. With
+//! `--without-min-hold`, the notification is sent three times. With a number, the program runs only that replica, as on a
 //! machine of its own.
 //!
-//! `min_hold` counts after an error, too: the other replicas skip a job that has failed, until the next round. If one of them is to
-//! try again at once, do without `min_hold`, and have the job record in a store that it is done.
+//! `min_hold` also applies after an error: the other replicas skip a failed job until the next round. If one of them should retry
+//! at once, leave `min_hold` out, and have the job record in a store that it is done.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{env, time::Duration};
@@ -17,17 +17,17 @@ use std::{env, time::Duration};
 use lock_core::{LockError, LockManager, distributed_lock};
 use tokio::{task::JoinSet, time::sleep};
 
-/// How far the clocks of two replicas are apart.
+/// The difference between the clocks of two replicas.
 const APART: Duration = Duration::from_millis(50);
 
-/// Sends, unless another replica has the lock, or had it in the last minute. In both cases this round is done.
+/// Sends the notification, unless another replica has the lock or had it in the last minute, so that this round is done.
 #[distributed_lock(key = "job:{job}", wait = "0s", on_busy = skip, min_hold = "1m")]
 async fn run(job: &str, replica: u32) -> Result<Option<()>, LockError> {
     send(job, replica);
     Ok(Some(()))
 }
 
-/// The same without `min_hold`. It is right only if no replica starts after another one has finished the job.
+/// Like `run`, but without `min_hold`, which is correct only if no replica starts after another one has finished the job.
 #[distributed_lock(key = "job:{job}", wait = "0s", on_busy = skip)]
 async fn run_too_often(job: &str, replica: u32) -> Result<Option<()>, LockError> {
     send(job, replica);
@@ -74,7 +74,7 @@ async fn main() -> anyhow::Result<()> {
     for ended in replicas.join_all().await {
         ended?;
     }
-    // A lock that `min_hold` keeps stays on the server.
+    // This does not release a lock that is kept for `min_hold`.
     locks.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! A gRPC service that does one thing at a time for each order, in all its processes together.
+//! A gRPC service that handles one request at a time for each order, across all its processes.
 //!
 //!     cargo run -p examples --bin tonic -F tonic
 //!     cargo run -p examples --bin tonic -F tonic -- pay 42
 //!
-//! The first command is the server, the second is a client. `LOCK_URL=redis://127.0.0.1` is for more than one server process;
-//! without it, locks are in memory. `PORT` is 50051 if unset, `PAYMENT_MS` is 3000.
+//! The first command starts the server, the second a client. Set `LOCK_URL=redis://127.0.0.1` to run more than one server process;
+//! without it, locks are in memory. `PORT` defaults to 50051, and `PAYMENT_MS` to 3000.
 #![expect(clippy::print_stdout, reason = "an example shows what to try")]
 
 use std::{env, time::Duration};
@@ -61,7 +61,7 @@ async fn main() -> anyhow::Result<()> {
     let number = |name, unset| env::var(name).map_or(Ok(unset), |text| text.parse());
     let port = u16::try_from(number("PORT", 50051)?)?;
     if let [_, verb, id] = env::args().collect::<Vec<_>>().as_slice() {
-        anyhow::ensure!(verb == "pay", "there is only `pay`");
+        anyhow::ensure!(verb == "pay", "unknown command: the only one is `pay`");
         return pay(port, id.parse()?).await;
     }
 
@@ -75,7 +75,7 @@ async fn main() -> anyhow::Result<()> {
         locks: locks.clone(),
         payment_takes,
     });
-    // No new request and no new lock. A handler that outlasts the grace loses its lock, and ends with an error.
+    // After the signal, no request is accepted and no lock granted. A handler that outlasts the grace period loses its lock.
     let server = Server::builder()
         .add_service(service)
         .serve_with_incoming_shutdown(incoming, signal);

@@ -1,5 +1,5 @@
-//! Two accounts, two locks: transfers in both directions at once, no deadlock, and no cent lost. Without locks, most transfers are
-//! lost.
+//! Concurrent transfers in both directions between two accounts, each under two locks: nothing deadlocks, and no cent is lost.
+//! Without locks, most transfers are lost.
 //!
 //!     cargo run -p examples --bin transfer
 //!     LOCK_URL=redis://127.0.0.1 cargo run -p examples --bin transfer
@@ -18,7 +18,7 @@ use tokio::{task::JoinSet, time::sleep};
 /// How many transfers there are in each direction.
 const TRANSFERS: u32 = 100;
 
-/// A store that takes a moment for each reply. In that moment, other tasks may read and write too.
+/// A store that takes a moment for each reply, in which other tasks may read and write, too.
 #[derive(Clone)]
 struct Bank {
     cents: Arc<Mutex<HashMap<&'static str, i64>>>,

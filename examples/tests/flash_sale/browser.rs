@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-/// Many times the time that Chromium needs to start, for a machine that is busy with a build.
+/// Many times longer than Chromium needs to start, to allow for a machine that is busy with a build.
 const READY_WITHIN: Duration = Duration::from_mins(1);
 
-/// Both processes are children of the test, and end with it. A browser that `ChromeDriver` started would outlive the test.
+/// A browser and its driver. Both are children of the test, and end with it, whereas a browser started by `ChromeDriver` would
+/// outlive the test.
 pub(crate) struct Browser {
     session: String,
     _driver: Process,
@@ -86,7 +87,7 @@ impl Browser {
         self.post("execute/sync", &call).await
     }
 
-    /// Lets the page record each text that it shows in an element from now on. Such a text may be gone at the next query.
+    /// Makes the page record each text that it shows in an element from now on, since a text may be gone before the next query.
     pub(crate) async fn record(&self, selector: &str) {
         let body = format!(
             "window.shown ??= {{}};
@@ -154,7 +155,7 @@ impl Browser {
     }
 }
 
-/// Debian's Chromium, or its replacement on other systems.
+/// Returns the name of Debian's Chromium, or of its replacement on other systems.
 fn program() -> &'static str {
     let search = env::var_os("PATH").unwrap_or_default();
     let is_there = |name: &str| env::split_paths(&search).any(|folder| folder.join(name).is_file());

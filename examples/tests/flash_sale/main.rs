@@ -25,10 +25,10 @@ use browser::Browser;
 /// A sale takes five seconds, and ends by itself after two and a half minutes.
 const OVER_WITHIN: Duration = Duration::from_mins(3);
 
-/// Many times the time of any other step, for a machine that is busy with a build.
+/// Many times longer than any other step takes, to allow for a machine that is busy with a build.
 const SOON: Duration = Duration::from_mins(1);
 
-/// A sale is a thousand tasks and two processes. All tests at once would test only the load.
+/// Limits concurrent sales, each of which has a thousand tasks and two processes: more at once would only test the machine's load.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 /// The example, started.
@@ -59,7 +59,7 @@ impl Sale {
         response.expect("a response")
     }
 
-    /// Starts a sale. It may be refused only because the backend is too slow with a reply, as on a busy machine.
+    /// Starts a sale. It may be refused only because the backend replies too slowly, as on a busy machine.
     async fn start(&self) {
         eventually(SOON, "the sale starts", async || {
             let response = self.ask("POST", "/start").await;
@@ -82,7 +82,7 @@ impl Sale {
         self.board().await
     }
 
-    /// Returns the one process that the example has started. It stays while a [`Hold`] keeps its buyers waiting.
+    /// Returns the one process that the example has started, which stays as long as a [`Hold`] keeps its buyers waiting.
     fn second(&self) -> u32 {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("it runs");
         let children = threads.map(|thread| {
@@ -109,7 +109,7 @@ impl Hold {
         Self::wait(locks.expect("the server is up")).await
     }
 
-    /// Takes the lock with a ttl that is longer than any test, so that the lease outlives a server that is stopped for a while.
+    /// Takes the lock with a ttl longer than any test, so that the lease survives while the server is stopped.
     async fn wait(locks: LockManager) -> Self {
         let options = LockOptions::new(2 * OVER_WITHIN).wait(SOON);
         let guard = locks.acquire(Self::KEY, options).await;
@@ -117,7 +117,7 @@ impl Hold {
         Self { locks, guard }
     }
 
-    /// Waits until both processes wait for the lock. The sale is under way then, and stays so for two minutes, the buyers' wait.
+    /// Waits until both processes wait for the lock. The sale is then under way, and stays so for the buyers' wait of two minutes.
     async fn is_waited_for(&self) {
         self.has_waiters(2).await;
     }
@@ -130,7 +130,7 @@ impl Hold {
         let next = tokio::spawn(Self::wait(locks.expect("the server is up")));
         self.has_waiters(3).await;
         self.end().await;
-        next.await.expect("its turn behind both")
+        next.await.expect("its turn after both processes")
     }
 
     async fn has_waiters(&self, processes: usize) {
@@ -142,7 +142,7 @@ impl Hold {
         .await;
     }
 
-    /// Lets the sale go on.
+    /// Lets the sale continue.
     async fn end(self) {
         drop(self.guard);
         self.locks.shutdown(SOON).await;
@@ -184,7 +184,7 @@ fn assert_right_and_wrong(board: &Value) {
 }
 
 #[tokio::test]
-async fn one_process_oversells_without_the_lock_alone_however_often_it_is_run() {
+async fn one_process_oversells_only_without_the_lock_however_often_it_is_run() {
     let sale = Sale::open("memory://").await;
     for _ in 0..2 {
         sale.start().await;
@@ -205,10 +205,14 @@ async fn a_sale_that_waits() -> (RedisServer, Sale, Hold) {
 }
 
 #[tokio::test]
-async fn two_processes_oversell_without_the_lock_alone() {
+async fn two_processes_oversell_only_without_the_lock() {
     let (_redis, sale, hold) = a_sale_that_waits().await;
     let second = sale.second();
-    assert_eq!(sale.ask("POST", "/start").await.status, 409, "one a time");
+    assert_eq!(
+        sale.ask("POST", "/start").await.status,
+        409,
+        "only one sale at a time"
+    );
     hold.end().await;
     let board = sale.finished().await;
     assert_eq!(board["processes"], 2);
@@ -217,7 +221,7 @@ async fn two_processes_oversell_without_the_lock_alone() {
 }
 
 #[tokio::test]
-async fn a_backend_that_hangs_is_noticed_and_the_sale_goes_on_when_it_is_back() {
+async fn a_backend_that_hangs_is_noticed_and_the_sale_continues_when_it_is_back() {
     let (redis, sale, hold) = a_sale_that_waits().await;
     let hold = hold.let_some_in(&redis).await;
     redis.stop();
@@ -251,14 +255,18 @@ async fn without_a_backend_no_sale_starts_until_it_is_back() {
     let sale = Sale::open(&redis.url()).await;
     redis.kill9();
     // The first responses may say that the connection broke; all later ones say that none can be opened.
-    eventually(SOON, "the board tells what the answer does", async || {
-        let response = sale.ask("POST", "/start").await;
-        assert_eq!(response.status, 503, "{response:?}");
-        let board = sale.board().await;
-        assert_eq!(board["phase"], "ready");
-        assert!(!board["backend_trouble"].is_null() && !response.body.is_empty());
-        board["backend_trouble"] == response.body
-    })
+    eventually(
+        SOON,
+        "the board shows the same reason as the response",
+        async || {
+            let response = sale.ask("POST", "/start").await;
+            assert_eq!(response.status, 503, "{response:?}");
+            let board = sale.board().await;
+            assert_eq!(board["phase"], "ready");
+            assert!(!board["backend_trouble"].is_null() && !response.body.is_empty());
+            board["backend_trouble"] == response.body
+        },
+    )
     .await;
 
     redis.restart();
@@ -270,10 +278,10 @@ async fn without_a_backend_no_sale_starts_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn ctrl_c_ends_both_processes_in_order() {
+async fn ctrl_c_shuts_both_processes_down() {
     let (redis, sale, hold) = a_sale_that_waits().await;
     let second = sale.second();
-    // Four seconds of sale are left. On a machine that stalls for longer, ctrl-c comes after the sale.
+    // Four seconds of the sale are left. On a machine that stalls for longer, ctrl-c arrives after the sale.
     hold.let_some_in(&redis).await.end().await;
     sale.process.interrupt();
     sale.process.join();
@@ -281,9 +289,9 @@ async fn ctrl_c_ends_both_processes_in_order() {
     assert_eq!(redis.get("lock:sale:ticket"), None);
 }
 
-/// A container that ends sends the signal to all of its processes.
+/// When a container is stopped, all of its processes may get the signal.
 #[tokio::test]
-async fn sigterm_to_both_processes_ends_them_in_order() {
+async fn sigterm_to_both_processes_shuts_them_down() {
     let (redis, sale, hold) = a_sale_that_waits().await;
     let second = sale.second();
     let hold = hold.let_some_in(&redis).await;
@@ -300,7 +308,7 @@ async fn sigterm_to_both_processes_ends_them_in_order() {
 async fn the_second_process_ends_when_the_first_is_killed() {
     let (redis, mut sale, _hold) = a_sale_that_waits().await;
     let second = sale.second();
-    // Without the lock and without a server, the second process would wait for minutes and not end by itself.
+    // With the server stopped, the buyers of the second process would wait for minutes instead of ending by themselves.
     redis.stop();
     assert!(is_running(second));
     sale.process.kill9();
@@ -308,7 +316,7 @@ async fn the_second_process_ends_when_the_first_is_killed() {
 }
 
 #[tokio::test]
-async fn a_second_process_that_dies_is_shown_and_the_next_sale_has_another() {
+async fn the_death_of_the_second_process_is_shown_and_the_next_sale_starts_another() {
     let (_redis, sale, hold) = a_sale_that_waits().await;
     send("-KILL", sale.second());
     hold.end().await;
@@ -364,7 +372,7 @@ async fn the_page_shows_a_sale_from_the_click_to_the_result() {
     })
     .await;
     shoot(&browser, "running").await;
-    eventually(OVER_WITHIN, "the result is spoken", async || {
+    eventually(OVER_WITHIN, "the result is shown", async || {
         let status = browser.text("#status").await;
         status.ends_with("With it: 100 sold, none too many.")
     })
@@ -400,7 +408,7 @@ async fn the_page_shows_a_sale_from_the_click_to_the_result() {
     assert_eq!(browser.complaints().await, Vec::<Value>::new());
 
     redis.kill9();
-    eventually(SOON, "the trouble is told", async || {
+    eventually(SOON, "the trouble is shown", async || {
         let trouble = browser.text("#trouble").await;
         trouble.starts_with("The locks cannot be reached now: ")
     })

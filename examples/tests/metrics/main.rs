@@ -1,4 +1,4 @@
-//! The example that shows the text for Prometheus, and the dashboard and alert rules that are made for that text.
+//! The example that exports metrics to Prometheus, and the dashboard and alert rules for these metrics.
 
 mod page;
 mod promql;
@@ -145,7 +145,7 @@ fn labels_shown(text: &str) -> Vec<&str> {
     names.filter(|name| !name.starts_with('$')).collect()
 }
 
-/// What is wrong with a query: names that no page has.
+/// Returns the mistakes in a query, which are names that no page has.
 fn unknown(used: &Used, page: &Page) -> Vec<String> {
     let Used {
         place,
@@ -203,7 +203,7 @@ async fn the_page_shows_each_kind_of_lock_by_one_template() {
 }
 
 #[tokio::test]
-async fn the_dashboard_and_the_alerts_name_what_is_exported() {
+async fn the_dashboard_and_the_alerts_name_only_exported_metrics() {
     let page = page_with_every_metric().await;
     let ours = page.kinds.keys().filter(|name| name.starts_with("lock_"));
     assert_eq!(ours.cloned().collect::<BTreeSet<_>>(), exported());
@@ -237,7 +237,7 @@ async fn the_dashboard_and_the_alerts_name_what_is_exported() {
 }
 
 #[tokio::test]
-async fn a_node_that_left_its_cluster_no_longer_counts_as_out_of_reach() {
+async fn a_node_that_left_its_cluster_is_no_longer_out_of_reach() {
     let cluster = Cluster::start();
     let example = Example::start(&[("LOCK_URL", &cluster.url())]);
     let is_out_of_reach = async || {
@@ -288,7 +288,7 @@ fn the_values_of_labels_are_those_of_the_crate() {
 fn the_dashboard_can_be_imported_everywhere() {
     let dashboard = dashboard();
     assert!(dashboard["schemaVersion"].as_u64() >= Some(36), "Grafana 9");
-    // An id would be that of a dashboard in one installation.
+    // An id would identify a dashboard of one installation.
     assert!(dashboard["id"].is_null());
     let variables = list(&dashboard["templating"]["list"]);
     let mut names: Vec<_> = variables.iter().map(|one| text(&one["name"])).collect();

@@ -14,7 +14,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Reads the text format of Prometheus, as far as this project's labels need it: no value has a quote or `,` in it.
+    /// Parses the text format of Prometheus, as far as this project's labels need it: no value contains a quote or `,`.
     pub(crate) fn read(text: &str) -> Self {
         let mut page = Self::default();
         for line in text.lines() {
@@ -46,7 +46,7 @@ impl Page {
         }
     }
 
-    /// The metric that a series belongs to: the histogram of its buckets, sum or count, or itself.
+    /// Returns the metric to which a series belongs: the histogram of its buckets, sum or count, or the series itself.
     pub(crate) fn metric_of<'a>(&self, series: &'a str) -> &'a str {
         let parts = ["_bucket", "_sum", "_count"].iter();
         let mut histograms = parts.filter_map(|part| series.strip_suffix(part));

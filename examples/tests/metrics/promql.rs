@@ -1,6 +1,7 @@
-//! As much of the language of Prometheus as the dashboard and the alert rules use: which series and labels a query names.
+//! A parser for the parts of Prometheus's query language that the dashboard and the alert rules use: it finds the series and labels
+//! that a query names.
 
-/// The functions, operators and words that may stand in a query. Every other name is one of a series.
+/// The functions, operators and words that may occur in a query. Every other name is that of a series.
 const WORDS: [&str; 17] = [
     "and",
     "bool",
@@ -21,15 +22,15 @@ const WORDS: [&str; 17] = [
     "on",
 ];
 
-/// The words that a list of labels follows.
+/// The words that are followed by a list of labels.
 const GROUPS: [&str; 3] = ["by", "without", "on"];
 
-/// What a query names.
+/// The names in a query.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query {
-    /// Each series, with the labels that it is chosen by.
+    /// Each series, with the labels by which it is selected.
     pub(crate) series: Vec<(String, Vec<String>)>,
-    /// The values of labels that are chosen, with their labels. A value that is a variable is none.
+    /// The selected values of labels, with their labels. Variables are not among them.
     pub(crate) values: Vec<(String, String)>,
     /// The labels that results are grouped by.
     pub(crate) groups: Vec<String>,
@@ -81,7 +82,7 @@ impl Query {
         query
     }
 
-    /// Notes the values between braces. Returns their labels.
+    /// Records the values between braces, and returns their labels.
     fn choices(&mut self, tokens: &[Token]) -> Vec<String> {
         let mut labels = Vec::new();
         for token in tokens {

@@ -1,12 +1,12 @@
 //! Two instances of a service on one PostgreSQL database, before and after its handlers take locks.
 //!
-//! It sends both of them the requests that a busy day sends, and counts what goes wrong:
+//! The program sends both instances the requests of a busy day, and counts the failures:
 //!
 //!     docker run -d -p 5432:5432 -e POSTGRES_HOST_AUTH_METHOD=trust postgres
 //!     docker run -d -p 6379:6379 redis
 //!     cargo run -p examples --bin accounts -F accounts
 //!
-//! `DATABASE_URL` and `LOCK_URL` name other servers. The tables `accounts` and `sessions` of that database are replaced.
+//! Set `DATABASE_URL` and `LOCK_URL` to use other servers. The tables `accounts` and `sessions` of that database are replaced.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 mod app;
@@ -37,7 +37,7 @@ async fn main() -> Result<()> {
     let database_url = setting("DATABASE_URL", "postgres://postgres@127.0.0.1/postgres");
     let lock_url = setting("LOCK_URL", "redis://127.0.0.1");
 
-    // Pools and managers of their own, as if these were two processes.
+    // Each instance has its own pool and manager, like a separate process.
     let apps = [
         instance(&database_url, &lock_url).await?,
         instance(&database_url, &lock_url).await?,

@@ -7,7 +7,7 @@ use crate::{
     shop::{Outcome, STOCK, Side, Visit},
 };
 
-/// How far the sale is.
+/// The progress of the sale.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
@@ -28,7 +28,7 @@ pub(crate) struct Board {
     pub(crate) with_lock: Panel,
     /// Why the backend of the locks cannot be reached now.
     pub(crate) backend_trouble: Option<String>,
-    /// What went wrong in the last sale.
+    /// The failure of the last sale.
     pub(crate) sale_trouble: Option<String>,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct Panel {
     pub(crate) oversold: u32,
     pub(crate) waiting: u32,
     pub(crate) gave_up: u32,
-    /// The reason of the first buyer that gave up.
+    /// Why the first buyer to give up did so.
     pub(crate) reason: Option<String>,
     /// The largest number of buyers that were between reading and writing at once.
     pub(crate) most_inside: u32,
-    /// The number of items left, by the database.
+    /// The number of items left, according to the database.
     pub(crate) left: u32,
     /// The buyer between reading and writing, if there is exactly one.
     pub(crate) holder: Option<Holder>,

@@ -46,7 +46,7 @@ impl From<sqlx::Error> for BuyError {
     }
 }
 
-/// Lets these buyers in, all at once and on both sides, and waits until the last buyer has a response.
+/// Lets these buyers in, all at once and on both sides, and waits until each of them has a response.
 pub(crate) async fn let_in(shop: &Shop, numbers: Range<u32>) -> Result<(), sqlx::Error> {
     let mut crowd = JoinSet::new();
     for number in numbers {
@@ -75,7 +75,7 @@ async fn serve(shop: Shop, buyer: Buyer) -> Result<(), sqlx::Error> {
     }
 }
 
-/// Buys one item under the lock: of all buyers, in all processes together, one at a time runs this body.
+/// Buys one item under the lock: only one buyer at a time, across all processes, runs this body.
 #[distributed_lock(key = "sale:{item}", ttl = "10s", wait = "2m")]
 async fn buy(shop: &Shop, buyer: Buyer, item: &str) -> Result<(), BuyError> {
     buy_one(shop, buyer).await

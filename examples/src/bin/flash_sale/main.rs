@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each buyer reads the stock, pays, and writes back the new stock. Without the lock all buyers read the same number, and far too
-//! many items are sold. The one line that prevents it is in `buyers.rs`. With Redis the program starts itself a second time, and
-//! each process brings half of the buyers. Locks in memory end at the process, so without Redis one process brings all.
+//! many items are sold. The one line that prevents it is in `buyers.rs`. With Redis, the program starts a second process, and each
+//! process brings half of the buyers. Locks in memory exclude only inside a process, so without Redis there is only one.
 //!
 //! | variable | says | if unset |
 //! | --- | --- | --- |
@@ -32,7 +32,7 @@ use tokio::net::TcpListener;
 
 use self::{sale::Sale, shop::Shop};
 
-/// How long a buyer with the lock may go on after the signal to end.
+/// How long a buyer with the lock may continue after the shutdown signal.
 const GRACE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -89,7 +89,7 @@ async fn first(locks: LockManager, alone: bool) -> anyhow::Result<()> {
 
 async fn listen() -> anyhow::Result<TcpListener> {
     if let Ok(port) = env::var("PORT") {
-        let port: u16 = port.parse().context("PORT is not a fitting number")?;
+        let port: u16 = port.parse().context("PORT is not a valid port number")?;
         return Ok(TcpListener::bind(("127.0.0.1", port)).await?);
     }
     match TcpListener::bind("127.0.0.1:3000").await {

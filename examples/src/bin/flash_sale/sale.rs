@@ -1,4 +1,4 @@
-//! One sale after the other, and the state of the current one.
+//! Running one sale after another, and the state of the current one.
 
 use std::{
     collections::VecDeque,
@@ -50,7 +50,7 @@ pub(crate) struct Sale {
     shared: Option<PathBuf>,
     locks: LockManager,
     board: watch::Sender<Board>,
-    /// Held by the sale that runs.
+    /// Locked by the running sale.
     running: Arc<Mutex<()>>,
 }
 
@@ -95,13 +95,13 @@ impl Sale {
         self.board.subscribe()
     }
 
-    /// Waits, after the signal to end, until the current sale has stopped in order.
+    /// Waits, after the shutdown signal, until the current sale has stopped.
     pub(crate) async fn stopped(&self) -> anyhow::Result<()> {
         if self.running.try_lock().is_ok() {
             return Ok(());
         }
         let stops = timeout(3 * GRACE, self.running.lock()).await;
-        let _stopped = stops.context("the sale does not stop")?;
+        let _stopped = stops.context("the sale did not stop in time")?;
         match &self.board.borrow().sale_trouble {
             Some(trouble) => bail!(trouble.clone()),
             None => Ok(()),
@@ -141,7 +141,7 @@ impl Sale {
         };
         // The last figures are those of the whole sale.
         self.show(|turns, ms| turns * 1_000 / ms.max(1)).await?;
-        sold.context("the sale did not come to an end")?
+        sold.context("the sale did not end in time")?
     }
 
     async fn sell(&self) -> anyhow::Result<()> {
@@ -156,7 +156,7 @@ impl Sale {
         Ok(())
     }
 
-    /// Lets in the buyers of this process; drops them all at the signal to end.
+    /// Lets in the buyers of this process, and drops them all at the shutdown signal.
     async fn let_in(&self, numbers: Range<u32>) -> anyhow::Result<()> {
         tokio::select! {
             sold = buyers::let_in(&self.shop, numbers) => Ok(sold?),

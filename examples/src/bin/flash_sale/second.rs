@@ -1,4 +1,4 @@
-//! The second process: the same program again, with the other half of the buyers.
+//! The second process, which runs the same program with the other half of the buyers.
 //!
 //! The two processes talk through the standard streams of the second one. It reports when it is ready, and reads when to begin. It
 //! stops when its input ends, which also happens when the first process dies in any way.
@@ -39,7 +39,7 @@ pub(crate) async fn run(locks: &LockManager, database: &Path) -> anyhow::Result<
     tokio::select! {
         sold = buyers::let_in(&shop, NUMBERS) => sold?,
         _ = input.read(&mut word) => locks.shutdown(GRACE).await,
-        // Both processes get this signal if all processes of a service are ended.
+        // Both processes get this signal when a whole service is terminated.
         () = signal => locks.shutdown(GRACE).await,
     }
     // Without the exit, the thread that reads the input would keep the runtime from ending.
@@ -59,7 +59,7 @@ impl Second {
             .arg(database)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-c is for the first process, which ends this one in order.
+            // Ctrl-c must reach only the first process, which then shuts this one down.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -84,7 +84,7 @@ impl Second {
             }
             () = shutdown_signal() => {
                 drop(input);
-                timeout(GRACE * 2, self.child.wait()).await.context("the second process does not stop")??;
+                timeout(GRACE * 2, self.child.wait()).await.context("the second process did not stop in time")??;
             }
         }
         Ok(())

@@ -49,7 +49,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Visit {
     pub(crate) buyer: u32,
     pub(crate) process: String,
-    /// How many buyers were between reading and writing when this one came, this one included.
+    /// How many buyers were between reading and writing when this one arrived, this one included.
     pub(crate) inside: u32,
     /// `None` as long as the buyer is inside.
     pub(crate) outcome: Option<Outcome>,

@@ -5,7 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// The reason why a request failed that had its lock, or needed none.
+/// Why a request failed, for reasons other than a failed lock.
 #[derive(Debug)]
 pub(crate) enum ApiError {
     NoSuchOrder,

@@ -51,11 +51,11 @@ pub(crate) async fn show(
     Ok(Json(OrderAndCharges { order, charges }))
 }
 
-/// Pays an order. All instances of the shop together run this once at a time for each order.
+/// Pays an order. Only one call per order runs at a time, across all instances of the shop.
 ///
-/// A lock alone cannot stop an instance that was frozen for longer than its lease and then goes on
-/// where it was. The fencing token can: it grows with each holder of the lock, and each write has it.
-/// The database refuses a token that is smaller than the largest one that it has seen.
+/// A lock alone cannot stop an instance that was frozen for longer than its lease and then continues
+/// where it was. The fencing token can: it grows with each holder of the lock, and every write carries
+/// it. The database refuses a token that is smaller than the largest one that it has seen.
 ///
 /// If the lock is busy, lost or unavailable, the client gets 409 or 503 and `Retry-After`, without any code for it here.
 #[distributed_lock(key = "order:{order_id}", ttl = "10s", lease = lease)]
@@ -69,14 +69,14 @@ pub(crate) async fn pay_without_lock(
     State(shop): State<Shop>,
     Path(order_id): Path<i64>,
 ) -> Result<Json<Order>, ApiError> {
-    // All calls have the smallest token, so the database refuses none.
+    // Every call passes the smallest token, so the database refuses none.
     charge_if_open(&shop, order_id, 0).await
 }
 
 /// Charges an order that is not paid yet.
 ///
-/// If the lease is lost or the client disconnects, this future is dropped at any await, even between the
-/// charge and the write. So a real provider also gets a key by which it knows a charge that it made before.
+/// If the lease is lost or the client disconnects, this future may be dropped at any await, even between the
+/// charge and the write. So give a real provider a key by which it recognises a repeated charge.
 async fn charge_if_open(
     shop: &Shop,
     order_id: i64,

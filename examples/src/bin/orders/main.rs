@@ -65,7 +65,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let signal = shutdown_signal();
     print_what_to_try(&listener, settings.with_lock)?;
 
-    // The server and the manager begin to stop at SIGTERM and at ctrl-c: no new request, and no new lock.
+    // At SIGTERM and at ctrl-c, the server accepts no more requests, and the manager grants no more locks.
     // A payment that is still under way after five seconds loses its lock, and its handler ends with an error.
     let app = router(shop, settings.with_lock);
     let server = axum::serve(listener, app).with_graceful_shutdown(signal);
@@ -118,7 +118,7 @@ fn print_what_to_try(listener: &TcpListener, with_lock: bool) -> io::Result<()> 
     Ok(())
 }
 
-/// Prints an error, which says what failed, with its sources, which say why.
+/// Prints an error together with its sources.
 fn report(error: &dyn Error) {
     eprint!("orders: {error}");
     let mut source = error.source();

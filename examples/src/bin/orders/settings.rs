@@ -54,6 +54,6 @@ fn number<T: FromStr>(variable: &str) -> Result<Option<T>, String> {
         return Ok(None);
     };
     let number = text.parse().ok();
-    let number = number.ok_or_else(|| format!("{variable} is not a fitting number: `{text}`"))?;
+    let number = number.ok_or_else(|| format!("{variable} is not a valid number: `{text}`"))?;
     Ok(Some(number))
 }

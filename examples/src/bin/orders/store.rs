@@ -67,7 +67,7 @@ impl Orders {
 
     /// Reads an order, and announces the holder that is going to write it.
     ///
-    /// From here on the database refuses every earlier holder. So only this holder, or a later one, can
+    /// From then on, the database refuses every earlier holder, so only this holder or a later one can
     /// change the order that was read.
     pub(crate) async fn claim(&self, id: i64, fencing_token: u64) -> Result<Order, ApiError> {
         let update = "UPDATE orders SET fencing_token = ?2 WHERE id = ?1 AND fencing_token <= ?2
@@ -92,7 +92,7 @@ impl Orders {
         let order = sqlx::query_as(update).bind(id).bind(token);
         match order.fetch_optional(&self.database).await? {
             Some(order) => Ok(order),
-            // No row was changed: either there is none with this id, or its token is larger.
+            // No row was changed: either no order has this id, or its token is larger.
             None => self.find(id).await.and(Err(ApiError::Overtaken)),
         }
     }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_order_that_does_not_exist_is_no_order_that_was_overtaken() {
+    async fn a_missing_order_is_not_reported_as_overtaken() {
         let (orders, _folder) = no_orders().await;
         let missing = orders.claim(1, 7).await;
         assert!(matches!(missing, Err(ApiError::NoSuchOrder)), "{missing:?}");

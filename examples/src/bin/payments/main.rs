@@ -5,17 +5,17 @@
 //! LOCK_URL=redis://127.0.0.1 PORT=3001 cargo run -p examples --bin payments -F payments
 //! ```
 //!
-//! A client that timed out, or lost its connection, does not know whether it has paid. So it sends the request again with the same
-//! key, to any instance. It gets the response of the one charge, with the header `Idempotent-Replayed: true`. The same key with
-//! another amount is refused with 422.
+//! A client that timed out, or lost its connection, does not know whether it has paid, so it sends the request again with the same
+//! key, to any instance. It gets the response to the one charge, with the header `Idempotent-Replayed: true`. A request with the
+//! same key and another amount is refused with 422.
 //!
 //! The page of the service sends one request 20 times at once, and shows that the card is charged once.
 //!
-//! `LOCK_URL` is for more than one instance; without it, one process remembers its responses in memory. `PORT` is 3000 if unset.
-//! `PAYMENT_MS` is how long the payment provider takes, 500 if unset.
+//! Set `LOCK_URL` to run more than one instance; without it, a single process keeps the responses in memory. `PORT` defaults to
+//! 3000. `PAYMENT_MS` is how long the payment provider takes, and defaults to 500.
 //!
-//! This is not exactly once: a process that dies right behind its charge leaves no response, and the next request charges again.
-//! So a real provider also gets the key.
+//! This is not exactly once: if a process dies right after a charge, no response is stored, and the next request charges again. So
+//! pass the key on to a real provider.
 #![expect(clippy::print_stdout, reason = "an example shows what to try")]
 
 use std::{
@@ -48,8 +48,8 @@ struct Charge {
     cents: u32,
 }
 
-/// Charges the user's card. The user is a part of the key, so that no user gets the response of another. A real service takes the
-/// user from the session. If the client hangs up, the body goes on.
+/// Charges the user's card. The user is part of the key, so that no user gets the response of another. A real service takes the
+/// user from the session. If the client hangs up, the body continues.
 #[run_once(key = "charge:{user}:{key}", keep = "24h", fingerprint = body, locks = app.locks)]
 async fn charge(
     State(app): State<App>,
@@ -67,7 +67,7 @@ async fn charges(State(app): State<App>, Path(user): Path<String>) -> String {
     format!("{user}: {}\n", app.provider.charges(&user))
 }
 
-/// Stands for a payment provider, and counts.
+/// Stands for a payment provider, and counts its charges.
 struct Provider {
     takes: Duration,
     charges: Mutex<HashMap<String, u32>>,
@@ -123,7 +123,7 @@ async fn main() -> anyhow::Result<()> {
     );
     println!("  curl {url}/users/ada/charges");
 
-    // No new request and no new lock. A charge that outlasts the grace loses its lock, and ends with an error.
+    // After the signal, no request is accepted and no lock granted. A charge that outlasts the grace period loses its lock.
     let server = axum::serve(listener, router).with_graceful_shutdown(signal);
     tokio::join!(server.into_future(), shut_down_on_signal(locks)).0?;
     Ok(())

@@ -42,7 +42,7 @@ function status() {
   return `Without the lock: ${words(board.without_lock)}. With it: ${words(board.with_lock)}.`;
 }
 
-// A screen reader speaks each text that is written, so a text that is the same is not written again.
+// A screen reader reads out every text that is written, so unchanged text is not written again.
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -69,7 +69,7 @@ function showPanel(id) {
 const sorted = (waits) => waits.map(([ms]) => ms).sort((a, b) => a - b);
 const seconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
 
-// Draws one line for each buyer, in the order of the answers. Both charts have the same scale.
+// Draws one line for each buyer, in the order of their answers. Both charts have the same scale.
 function drawChart(svg, waits) {
   const width = svg.clientWidth, height = svg.clientHeight;
   const [left, right, top, bottom] = [34, 14, 24, 38];
@@ -113,7 +113,7 @@ const line = (x1, y1, x2, y2, name = "grid") => element("line", { x1, y1, x2, y2
 byId("start").addEventListener("click", async () => {
   byId("start").disabled = true;
   try {
-    // The response needs no reader: the board shows its content, and the server sends the board.
+    // The response is not read, because the board, which the server sends anyway, has its content.
     await fetch("/start", { method: "POST" });
   } catch {
     connected = false;
