@@ -2,7 +2,7 @@ use lock_core::{LockError, distributed_lock};
 
 #[distributed_lock(key = "migrations:orders", wait = "forever")]
 async fn migrate(database: &Database) -> Result<(), LockError> {
-    // What another replica has applied is in the version, and is not applied again.
+    // The version includes the steps that another replica has applied, so none is applied twice.
     for step in database.version().await..LATEST {
         database.apply(step).await;
     }

@@ -3,7 +3,7 @@ use lock_core::{LockError, run_once};
 enum Delivery {
     /// Done, by this delivery or by an earlier one: delete the message.
     Acknowledge,
-    /// Another consumer is at it, or it failed: let the queue deliver it again.
+    /// Another consumer is working on it, or it failed: let the queue deliver it again.
     Return,
 }
 
