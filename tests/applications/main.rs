@@ -1,6 +1,6 @@
-//! Applications of users: handlers in web frameworks, and tests of their own.
+//! Users' applications: handlers in web frameworks, and tests of their own.
 //!
-//! Some tests are about a program without a manager of the process. So no test in here sets one: `in_process` has that.
+//! Some tests are about a program without a global manager, so no test here sets one. Those of `in_process` do.
 
 mod testing_support;
 mod web;

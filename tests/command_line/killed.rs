@@ -1,4 +1,4 @@
-//! `lockctl run`, ended by force: its command must not go on beside the next holder.
+//! A `lockctl run` that is killed must end its command, which must not overlap with the next holder.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::LOCKCTL;
 
-/// The mark of a test is in the environment of `lockctl`, and so of its command and of all that the command starts.
+/// The environment variable that marks a test's `lockctl`, its command, and all that the command starts.
 const MARK: &str = "KILLED_TEST";
 
 struct Running {
@@ -16,12 +16,12 @@ struct Running {
     name: String,
 }
 
-/// The processes that run now. Zombies are not among them.
+/// Returns all running processes, except zombies.
 fn processes() -> Vec<Running> {
     let entries = fs::read_dir("/proc").expect("a process file system");
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     ids.filter_map(|id: i32| {
-        // The process may have ended meanwhile.
+        // The process may have ended in the meantime.
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         let (front, back) = stat.rsplit_once(") ")?;
         let (_, name) = front.split_once('(')?;
@@ -36,12 +36,11 @@ fn processes() -> Vec<Running> {
 
 fn kill(id: i32) {
     let pid = Pid::from_raw(id).expect("a process");
-    // An error means that it has ended already.
+    // An error means that it has already ended.
     kill_process(pid, Signal::KILL).ok();
 }
 
-/// As `killall -9` with the name of `lockctl`, but only this one and what it started. Its children end first: none is left to notice
-/// its end.
+/// Kills as `killall -9 lockctl` does, but only this one and its children. The children end first, so that none notices its end.
 fn kill_by_name(lockctl: &mut Process) {
     let root = i32::try_from(lockctl.id()).expect("a process id");
     let name = LOCKCTL.rsplit('/').next().expect("a name");
@@ -53,7 +52,7 @@ fn kill_by_name(lockctl: &mut Process) {
     lockctl.kill9();
 }
 
-/// The processes with a mark. Those that are left are killed at the end of the test.
+/// The processes with a mark. The end of the test kills those that are left.
 struct Marked(String);
 
 impl Marked {
@@ -68,7 +67,7 @@ impl Marked {
         ids.filter(has_mark).collect()
     }
 
-    /// Runs a command that ignores what can be ignored, and so does its child.
+    /// Runs a command that ignores signals, like its child.
     fn start(&self, server: &RedisServer) -> Process {
         let stays =
             "trap '' HUP INT TERM; sh -c 'while :; do sleep 0.1; done' & echo started; wait";
@@ -99,15 +98,15 @@ async fn a_command_and_its_children_end_with_all_processes_named_lockctl() {
     marked.none_is_left().await;
 }
 
-/// The lock is taken, and its command is perhaps not started yet.
+/// The lock is held, but its command may not have started yet.
 #[tokio::test]
 async fn a_command_ends_with_all_processes_named_lockctl_right_after_the_start() {
     let server = RedisServer::start();
     for round in 0..30 {
         let marked = Marked(format!("start-{round}"));
         let mut process = marked.start(&server);
-        eventually_blocking(HANG, "the lock is taken", || server.get("lock:k").is_some());
-        // Each round kills it a moment later.
+        eventually_blocking(HANG, "the lock is held", || server.get("lock:k").is_some());
+        // Each round kills it a little later.
         for _ in 0..round {
             processes();
         }
@@ -117,7 +116,7 @@ async fn a_command_ends_with_all_processes_named_lockctl_right_after_the_start()
     }
 }
 
-/// The kernel ends the command, if no process is left to do so.
+/// The kernel ends the command if no process is left to do so.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_command_ends_if_everything_else_is_killed() {
@@ -146,7 +145,7 @@ async fn a_command_ends_if_everything_else_is_killed() {
     marked.none_is_left().await;
 }
 
-/// There it is in the process group of `lockctl`, which has the terminal.
+/// There, the command is in the process group of `lockctl`, which owns the terminal.
 #[tokio::test]
 async fn a_command_at_a_terminal_ends_with_lockctl() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! `lockctl watch` at a terminal, which the program `script` makes.
+//! `lockctl watch` at a terminal, which the program `script` provides.
 
 use lock_core::LockManager;
 use lock_tests::{
@@ -7,7 +7,7 @@ use lock_tests::{
 
 use super::LOCKCTL;
 
-/// Moves the cursor to the upper left, and clears what was drawn.
+/// Moves the cursor to the upper left, and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) fn at_terminal(server: &RedisServer, size: &str, arguments: &str) -> Process {
@@ -21,16 +21,16 @@ pub(crate) fn at_terminal(server: &RedisServer, size: &str, arguments: &str) -> 
     )
 }
 
-/// The lines of the second screen: it is complete when the third one begins.
+/// Returns the lines of the second screen, which is complete when the third one begins.
 pub(crate) fn screen(process: &mut Process) -> Vec<String> {
     let mut seen = String::new();
-    // Bounded by the longest wait for a line.
+    // Ends because the wait for a line is bounded.
     while seen.matches(CLEAR).count() < 3 {
         seen += &process.line();
         seen.push('\n');
     }
     let second = seen.split(CLEAR).nth(2).expect("two screens");
-    // Nothing but the cursor's commands has escapes.
+    // Only the commands for the cursor contain escapes.
     second
         .replace("\x1b[?7l", "")
         .replace("\x1b[?7h", "")
@@ -39,7 +39,7 @@ pub(crate) fn screen(process: &mut Process) -> Vec<String> {
         .collect()
 }
 
-/// Lets this many other processes wait for the key.
+/// Lets this many managers, which stand for processes, wait for a key.
 async fn waiting(server: &RedisServer, key: &'static str, count: usize) -> Vec<LockManager> {
     let locks = connect(&server.url()).await;
     let mut waiting = Vec::new();
@@ -97,21 +97,4 @@ async fn three_hundred_locks_fit_a_terminal_and_the_busiest_is_first() {
     }
     one.release_held().await;
     two.release_held().await;
-}
-
-#[tokio::test]
-async fn a_long_key_is_cut_so_that_its_row_fits() {
-    let server = RedisServer::start();
-    let key = format!("lock:{}", "long".repeat(100));
-    server.set_all([key, "lock:short".to_owned()]);
-    let mut process = at_terminal(&server, "rows 24 cols 80", "watch --interval 100ms");
-    let lines = screen(&mut process);
-    let row = lines.iter().find(|line| line.starts_with("longlong"));
-    let row = row.unwrap_or_else(|| panic!("{lines:#?}"));
-    assert!(row.contains("… ") && row.ends_with(" 0"), "{row}");
-    assert!(row.chars().count() <= 80, "{row}");
-    assert!(
-        lines.iter().all(|line| !line.contains("more")),
-        "{lines:#?}"
-    );
 }

@@ -1,5 +1,4 @@
-// A client of the Node library redlock that obeys the lines of its input. It does the same as client.py, without single reads
-// and writes.
+// A client of the Node library redlock, with the same commands as client.py.
 //
 //     node client.js redlock <url> <key>
 "use strict";
@@ -12,13 +11,13 @@ const Redlock = require("redlock");
 const TTL = 600000;
 const COUNTER = "counter";
 const PAUSE = 1;
-// Much shorter than a lease, so that no expiry is taken for a release.
+// Much shorter than a lease, so that no expiry is mistaken for a release.
 const LIFE = 120000;
 
 const [url, key] = process.argv.slice(3);
 const client = new Redis(url);
 const once = new Redlock([client], { retryCount: 0 });
-// -1 means without end.
+// -1 means forever.
 const patient = new Redlock([client], { retryCount: -1, retryDelay: 5, retryJitter: 2 });
 let lock = null;
 

@@ -1,15 +1,13 @@
-"""A client of another library, or a hand-written one, that obeys the lines of its input.
+"""A client of another library, or a hand-written one, that follows the commands on its standard input.
 
     client.py <library> <url> <key> [<seconds that its clock is ahead>]
 
-It prints `ready`, and then a line for each line that it reads:
+It prints `ready`, and then one line for each command:
 
     try         held, or busy
-    acquire     held, after any length of wait
+    acquire     held, however long that takes
     release     released, or "not held"
-    read        the counter
-    write       written: what was read, and one more
-    count <n>   counted: n times acquire, read, write, release
+    count <n>   counted: n times acquire, read the counter, write it plus one, release
 """
 
 import logging
@@ -22,11 +20,11 @@ import redis
 import libraries
 import recipes
 
-# The increment is not atomic, so that only a lock keeps two clients from losing increments. The pause widens the gap.
+# The increment is not atomic, so only a lock keeps two clients from losing increments. The pause widens the gap.
 COUNTER = "counter"
 PAUSE = 0.001
 
-# Much shorter than any lease, so that no expiry is taken for a release.
+# Much shorter than any lease, so that no expiry is mistaken for a release.
 LIFE = 120
 
 
@@ -34,7 +32,6 @@ class Client:
     def __init__(self, lock, store):
         self.lock = lock
         self.store = store
-        self.seen = None
 
     def obey(self, words):
         match words:
@@ -45,12 +42,6 @@ class Client:
                 return "held"
             case ["release"]:
                 return "released" if self.lock.release() else "not held"
-            case ["read"]:
-                self.seen = int(self.store.get(COUNTER) or 0)
-                return str(self.seen)
-            case ["write"]:
-                self.store.set(COUNTER, self.seen + 1)
-                return "written"
             case ["count", times]:
                 for _ in range(int(times)):
                     self.count()
@@ -59,17 +50,17 @@ class Client:
 
     def count(self):
         self.lock.acquire()
-        self.obey(["read"])
+        seen = int(self.store.get(COUNTER) or 0)
         time.sleep(PAUSE)
-        self.obey(["write"])
+        self.store.set(COUNTER, seen + 1)
         self.lock.release()
-        # The pause gives other clients a turn: a client that polls has no place in a queue.
+        # Gives other clients a turn, since those that poll are not queued.
         time.sleep(PAUSE)
 
 
 def main():
     signal.alarm(LIFE)
-    # The libraries would warn of a busy lock, which is expected here.
+    # The libraries would warn about a busy lock, which is expected here.
     logging.disable(logging.WARNING)
     library, url, key, *ahead = sys.argv[1:]
     store = redis.Redis.from_url(url)

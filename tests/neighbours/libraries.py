@@ -1,8 +1,8 @@
-"""The libraries, each behind the same three methods: attempt, acquire and release."""
+"""The libraries, all with the same three methods: attempt, acquire and release."""
 
 import redis
 
-# Longer than any test; the pause between two attempts is short.
+# Longer than any test, with a short pause between two attempts.
 TTL = 600
 PAUSE = 0.005
 ATTEMPTS = 1_000_000
@@ -43,7 +43,7 @@ class RedlockPy:
         assert self.lock
 
     def release(self):
-        # The library does not tell whether the key was still its own.
+        # The library does not say whether the key was still its own.
         self.patient.unlock(self.lock)
         return True
 
@@ -68,7 +68,7 @@ class PypiRedlock:
         assert self.patient.acquire()
 
     def release(self):
-        # This library does not tell whether the key was still its own either.
+        # This library does not say so either.
         self.held.release()
         return True
 
@@ -105,7 +105,7 @@ class PythonRedisLock:
         return self.lock.acquire(blocking=False)
 
     def acquire(self):
-        # Only the library's own releases wake its waiters. They try again by themselves after the time-out, in seconds.
+        # Only the library's own releases wake its waiters, which otherwise try again after the time-out, in seconds.
         while not self.lock.acquire(timeout=1):
             pass
 

@@ -1,4 +1,4 @@
-"""Hand-written locks, each behind the same three methods: attempt, acquire and release."""
+"""Hand-written locks, all with the same three methods: attempt, acquire and release."""
 
 import math
 import time
@@ -64,7 +64,7 @@ class SetnxThenExpire(ReleasedInATransaction):
             self.client.expire(self.key, math.ceil(LOCK_TIMEOUT))
             return True
         if self.client.ttl(self.key) == -1:
-            # The holder died between the two commands, or is still between them.
+            # The holder died between the two commands, or has not sent the second one yet.
             self.client.expire(self.key, math.ceil(LOCK_TIMEOUT))
         return False
 
@@ -88,9 +88,8 @@ class SetNxPx(ReleasedByScript):
 
 
 class TimeStamps(Recipe):
-    """The end of the lease is the value, and GETSET takes over a lease that has ended. Not safe: see docs/migrating.md."""
+    """The value is the end of the lease, and GETSET takes over a lease that has ended. Not safe: see docs/migrating.md."""
 
-    # Shorter than for the other recipes, so that a small difference of clocks is enough.
     LOCK_TIMEOUT = 60
 
     def __init__(self, url, key, ahead=0.0):
@@ -127,21 +126,10 @@ def number(text):
         return 0.0
 
 
-class NoLock(Recipe):
-    """No lock, for comparison."""
-
-    def attempt(self):
-        return True
-
-    def release(self):
-        return True
-
-
 BY_NAME = {
     "setnx-without-expiry": SetnxWithoutExpiry,
     "setnx-then-expire": SetnxThenExpire,
     "setnx-and-expire-in-a-script": SetnxAndExpireInAScript,
     "set-nx-px": SetNxPx,
     "time-stamps": TimeStamps,
-    "no-lock": NoLock,
 }

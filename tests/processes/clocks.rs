@@ -1,4 +1,4 @@
-//! Servers with a clock that jumps, or goes too fast, while locks are held.
+//! Servers whose clock jumps or runs too fast while locks are held.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn a_clock_that_jumps_ahead_ends_leases_and_tokens_grow() {
     let options = LockOptions::new(SECOND * 10).wait(HANG);
     let first = one.acquire_free("k", options.clone()).await;
     clock.set_ahead(SECOND * 60);
-    // Exclusion is not promised then, but the first holder learns of the loss.
+    // Exclusion is not promised, but the first holder learns of its loss.
     let second = timeout(HANG, other.acquire("k", options)).await;
     let second = second.expect("no hang").expect("expired");
     assert!(second.lease().fencing_token() > first.lease().fencing_token());
@@ -37,7 +37,7 @@ async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_e
         .await;
     let before = first.lease().fencing_token();
     clock.set_back(SECOND * 3600);
-    // The lease ends in time for its holder, and an hour later for the server.
+    // The lease ends in time for its holder, but an hour later on the server.
     assert!(first.lease().remaining() <= ttl);
     let seen = other.inspect("k").await.expect("a reply").expect("held");
     let left = seen.remaining.expect("an expiry");
@@ -51,7 +51,7 @@ async fn a_clock_that_jumps_back_makes_a_lock_last_and_an_operator_sees_it_and_e
     assert!(second.lease().fencing_token() > before);
 }
 
-/// The allowance for drift covers the difference.
+/// The allowance for drift covers this.
 #[tokio::test]
 async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
     let clock = ShiftedClock::new();
@@ -61,12 +61,12 @@ async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
         processes: 2,
         tasks: 2,
         ttl: SECOND,
-        // Longer than the ttl, so that leases are renewed by a clock that runs away from ours.
+        // Longer than the ttl, so that leases are renewed by a clock that drifts away from ours.
         hold: Duration::from_millis(1300),
     };
     let mut holders = Holders::start(env!("CARGO_BIN_EXE_holder"), &server.url(), &load);
     let started = std::time::Instant::now();
-    eventually(HANG, "some seconds are over", async || {
+    eventually(HANG, "some seconds have passed", async || {
         clock.set_ahead(started.elapsed() / 100);
         started.elapsed() > SECOND * 8
     })
@@ -79,5 +79,5 @@ async fn a_clock_that_is_one_percent_too_fast_makes_no_two_holders() {
     assert!(regressions.is_empty(), "{regressions:#?}");
     let released = |event: &&Event| event.step == Step::Released;
     let released = history.events().iter().filter(released).count();
-    assert!(released > 1, "some were renewed, beyond their ttl");
+    assert!(released > 1, "some leases were renewed beyond their ttl");
 }

@@ -1,4 +1,4 @@
-//! Processes that end right after they dropped a guard.
+//! Processes that end right after dropping a guard.
 
 use lock_tests::{Process, RedisServer};
 

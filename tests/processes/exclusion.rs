@@ -1,4 +1,4 @@
-//! Mutual exclusion between processes, shown by increments that would be lost without it.
+//! Mutual exclusion between processes, shown by a counter that loses increments without it.
 
 use lock_tests::{Process, RedisServer};
 
@@ -6,7 +6,7 @@ const PROCESSES: u32 = 2;
 const TASKS: u32 = 4;
 const INCREMENTS: u32 = 250;
 
-/// Lets all tasks of all processes increment one counter at the same time; returns its end value.
+/// Lets all tasks of all processes increment one counter at the same time. Returns its final value.
 fn count(server: &RedisServer, mode: &str) -> u32 {
     contend(server, mode);
     value(server, "counter")
@@ -24,7 +24,7 @@ fn contend(server: &RedisServer, mode: &str) {
     let mut contenders: Vec<Process> = (0..PROCESSES)
         .map(|_| Process::spawn(env!("CARGO_BIN_EXE_contender"), &arguments, &[]))
         .collect();
-    // All are connected before the first begins, so that they really compete.
+    // All are connected before the first begins, so that they really contend.
     for contender in &mut contenders {
         assert_eq!(contender.line(), "ready");
     }
@@ -41,7 +41,7 @@ fn two_processes_of_four_tasks_lose_no_increment() {
     let server = RedisServer::start();
     let expected = PROCESSES * TASKS * INCREMENTS;
     assert_eq!(count(&server, "locked"), expected);
-    assert_eq!(server.get("lock:contender:counter"), None, "all let go");
+    assert_eq!(server.get("lock:contender:counter"), None, "all released");
 }
 
 /// Of four tasks, three increment each counter, in each order and alone.
@@ -53,7 +53,7 @@ fn two_processes_that_lock_two_keys_in_both_orders_lose_no_increment() {
         let expected = PROCESSES * TASKS * 3 / 4 * INCREMENTS;
         assert_eq!(value(&server, counter), expected, "{counter}");
     }
-    assert!(server.keys("lock:*").is_empty(), "all let go");
+    assert!(server.keys("lock:*").is_empty(), "all released");
 }
 
 #[test]

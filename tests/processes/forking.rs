@@ -1,4 +1,4 @@
-//! Processes that fork, each child with a manager of its own.
+//! Processes that fork, and whose children each make their own manager.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ async fn children_that_each_make_a_manager_exclude_each_other_with_growing_token
     let path = path.to_str().expect("a path in UTF-8");
     let (children, locks) = (CHILDREN.to_string(), LOCKS.to_string());
     let process = forks.spawn(PROGRAM, &[&server.url(), path, &children, &locks]);
-    eventually(HANG, "each child had it so many times", async || {
+    eventually(HANG, "each child has had it so many times", async || {
         let history = follower.history();
         (0..CHILDREN).all(|child| history.grants(child, Moment::from_nanos(0)) == LOCKS)
     })

@@ -1,6 +1,6 @@
-//! Several processes: contenders, other libraries, forks, and processes or clocks that stop.
+//! Several processes: contenders, other libraries, forks, stopped and killed processes, and clocks that jump.
 //!
-//! The tests start them as programs and check their results. They change no state of the test's own process.
+//! The tests start programs and check their results, and leave the state of their own process alone.
 
 mod beliefs;
 mod clocks;
@@ -8,7 +8,6 @@ mod ending;
 mod exclusion;
 mod forking;
 mod neighbours;
-mod read_write_locks;
+mod pauses;
 mod running_once;
-mod standing_still;
 mod stopped;

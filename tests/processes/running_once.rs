@@ -1,4 +1,4 @@
-//! A body that runs once, in processes that are killed or stopped in it.
+//! Bodies that run once, in processes that are killed or stopped in the meantime.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lock_tests::{
 };
 
 const FULL_KEY: &str = "lock:k";
-/// Long enough for a busy machine, on which a renewal may come late.
+/// Long enough for a busy machine, on which a renewal may be late.
 const TTL: Duration = Duration::from_secs(2);
 
 fn runner(servers: &Deployment, value: &str) -> Process {
@@ -60,7 +60,7 @@ async fn a_holder_that_slept_through_its_lease_overwrites_no_result() {
         assert_eq!(run(&locks, "in time").await, "in time");
         sleeps.cont();
         sleeps.say("");
-        // It ran its body, and returns its own value.
+        // It ran its body, so it returns its own value.
         assert_eq!(sleeps.line(), "too late");
         assert_eq!(run(&locks, "third").await, "in time");
         sleeps.join();

@@ -1,4 +1,4 @@
-//! Waiters that are stopped when their turn comes, and go on after it is over.
+//! Waiters that are stopped when they are granted a lock, and continue after the grant has expired.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use lock_tests::{
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
 
-/// Several rounds, since it is chance which of two messages a process reads first when it goes on.
+/// Several rounds, since chance decides which of two messages a process reads first when it continues.
 const ROUNDS: u32 = 12;
 
 #[tokio::test]
@@ -20,9 +20,9 @@ async fn a_waiter_that_slept_through_its_grant_does_not_take_it_for_a_new_one() 
     sleep_through_grants(&RedisServer::start().into()).await;
 }
 
-/// With RESP2, messages come on a second connection, in no order with the replies.
+/// In a cluster, messages arrive on a second connection, in any order relative to the replies.
 #[tokio::test]
-async fn a_waiter_in_a_cluster_that_slept_through_its_grant_does_not_either() {
+async fn a_waiter_in_a_cluster_that_slept_through_its_grant_does_not_take_it_for_a_new_one() {
     sleep_through_grants(&Cluster::start().into()).await;
 }
 
@@ -40,15 +40,15 @@ async fn sleep_through_grants(servers: &Deployment) {
     );
     let locks = connect(&servers.url()).await;
     for round in 0..ROUNDS {
-        let first = locks.acquire(KEY, patient()).await.expect("it is let go");
-        line_up(servers).await;
+        let first = locks.acquire(KEY, patient()).await.expect("it is released");
+        joins_the_queue(servers).await;
         waiters.processes()[0].stop();
         first.release_held().await;
-        eventually!(HANG, "the grant has run out" => servers.get(FULL_KEY).is_none());
+        eventually!(HANG, "the grant has expired" => servers.get(FULL_KEY).is_none());
         let second = locks.acquire_free(KEY, patient()).await;
         let from = Moment::now();
         waiters.processes()[0].cont();
-        line_up(servers).await;
+        joins_the_queue(servers).await;
         second.lease().verify().await.expect("held");
         let to = Moment::now();
         second.release_held().await;
@@ -63,8 +63,8 @@ async fn sleep_through_grants(servers: &Deployment) {
     waiters.stop();
 }
 
-/// Waits until the waiter joins the queue after this call, or checks its place there.
-async fn line_up(servers: &Deployment) {
+/// Waits until the waiter joins the queue after this call, or checks its position there.
+async fn joins_the_queue(servers: &Deployment) {
     for line in servers.keys("*queue*") {
         servers.delete(&line);
     }

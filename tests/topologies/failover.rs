@@ -1,4 +1,4 @@
-//! Locks on a server that dies, again and again, while another one takes over.
+//! Locks on servers that die again and again, while others take over.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ const TTL: Duration = Duration::from_secs(2);
 /// The number of times that the server dies.
 const ROUNDS: u32 = 10;
 
-/// The number of times that each process has to get the lock between two deaths, while nothing is broken.
+/// The number of grants to each process between two deaths, while nothing is broken.
 const GRANTS: usize = 5;
 
-/// The time after a take-over within which each process has to get the lock. It is many times the usual time, for a machine
-/// busy with a build.
+/// The time after a take-over within which each process must get the lock: many times the usual time, for a machine that is busy with
+/// a build.
 const PROGRESS: Duration = Duration::from_secs(30);
 
 /// Makes a test of each claim on the servers that `start` starts.
@@ -42,23 +42,23 @@ macro_rules! on {
 
 // The server has lost its data each time.
 on! { a_server_that_is_started_again: RedisServer::start() =>
-    all_waiters_go_on_and_tokens_grow
+    all_waiters_continue_and_tokens_grow
     a_lease_that_the_next_server_does_not_know_is_lost
 }
 on! { sentinels: Sentinels::start() =>
-    all_waiters_go_on_and_tokens_grow
+    all_waiters_continue_and_tokens_grow
     each_token_is_at_least_the_time
     a_lease_that_the_next_server_does_not_know_is_lost
-    a_lease_that_the_next_server_knows_goes_on
+    a_lease_that_the_next_server_knows_continues
 }
 on! { cluster: Cluster::start() =>
-    all_waiters_go_on_and_tokens_grow
+    all_waiters_continue_and_tokens_grow
     each_token_is_at_least_the_time
     a_lease_that_the_next_server_does_not_know_is_lost
-    a_lease_that_the_next_server_knows_goes_on
+    a_lease_that_the_next_server_knows_continues
 }
 
-async fn all_waiters_go_on_and_tokens_grow(servers: &Deployment) {
+async fn all_waiters_continue_and_tokens_grow(servers: &Deployment) {
     let mut holders = Holders::start(
         env!("CARGO_BIN_EXE_holder"),
         &servers.url(),
@@ -87,8 +87,8 @@ async fn all_waiters_go_on_and_tokens_grow(servers: &Deployment) {
     assert!(overlaps.is_empty(), "{overlaps:#?}");
 }
 
-/// For a moment two servers may take writes, the old primary and the new one. Only the time is the same for both. So a token
-/// that is counted up on one can be smaller than an earlier token of the other.
+/// For a moment, both the old primary and the new one may accept writes. Only the time is common to both, so a token that was merely
+/// incremented on one could be smaller than an earlier token of the other.
 async fn each_token_is_at_least_the_time(servers: &Deployment) {
     let (one, other) = (connect(&servers.url()).await, connect(&servers.url()).await);
     let micros = || u64::try_from(servers.time(FULL_KEY).as_micros()).expect("a time");
@@ -96,7 +96,7 @@ async fn each_token_is_at_least_the_time(servers: &Deployment) {
         let before = micros();
         let guard = one.acquire_free(KEY, options()).await;
         let token = u64::from(guard.lease().fencing_token());
-        assert!(token >= before, "taken: {token} at {before}");
+        assert!(token >= before, "acquired: {token} at {before}");
         let other = other.clone();
         let waiting = tokio::spawn(async move { other.acquire(KEY, options()).await });
         eventually!(HANG, "it is in the wait queue" => servers.has_a_line(FULL_KEY));
@@ -109,7 +109,7 @@ async fn each_token_is_at_least_the_time(servers: &Deployment) {
     }
 }
 
-/// Kills the server of the key, and returns the time in which exclusion is not promised.
+/// Kills the server of the key, and returns the window in which exclusion is not promised.
 async fn fail_over(servers: &Deployment, holders: &mut Holders) -> Window {
     let from = Moment::now();
     let killed = servers.kill_server_of(FULL_KEY);
@@ -150,13 +150,13 @@ async fn a_lease_that_the_next_server_does_not_know_is_lost(servers: &Deployment
     assert_eq!(servers.get(FULL_KEY), None);
     let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
     assert_eq!(reason, LeaseLost::TakenAway);
-    assert_eq!(servers.get(FULL_KEY), None, "it is not made anew");
+    assert_eq!(servers.get(FULL_KEY), None, "it is not recreated");
     let before = guard.lease().fencing_token();
     let next = locks.acquire_free(KEY, options()).await;
     assert!(next.lease().fencing_token() > before);
 }
 
-async fn a_lease_that_the_next_server_knows_goes_on(servers: &Deployment) {
+async fn a_lease_that_the_next_server_knows_continues(servers: &Deployment) {
     let locks = connect(&servers.url()).await;
     let guard = locks.acquire_free(KEY, options()).await;
     eventually!(HANG, "the replicas have it" => servers.is_replicated(FULL_KEY));

@@ -13,4 +13,5 @@ mod servers;
 mod slots;
 mod split_brain;
 mod waist;
+mod waiting;
 mod without_scripts;

@@ -1,5 +1,5 @@
-//! An address that leads to a new primary, while connections to the old primary stay, which still takes writes.
-//! Fencing tokens still grow, in the order in which the locks are acquired.
+//! An address that moves to a new primary, while connections to the old one stay, which still accepts writes.
+//! Fencing tokens still grow in the order in which locks are acquired.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ struct MovedAddress {
 }
 
 impl MovedAddress {
-    async fn reached_by(url: impl Fn(&Proxy) -> String) -> Self {
+    async fn start(url: impl Fn(&Proxy) -> String) -> Self {
         let [old, new] = [RedisServer::start(), RedisServer::start()];
         for server in [&old, &new] {
             server.add_user_without_scripts();
@@ -40,8 +40,8 @@ impl MovedAddress {
     }
 }
 
-/// The servers do not know of each other, and tell two moments apart by milliseconds.
-async fn later(token: FencingToken) {
+/// Waits until the servers, which do not know each other, issue larger tokens. Their clocks count milliseconds.
+async fn later_than(token: FencingToken) {
     eventually(HANG, "the millisecond is over", async || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let millis = since.expect("after 1970").as_millis();
@@ -50,12 +50,12 @@ async fn later(token: FencingToken) {
     .await;
 }
 
-/// Takes the lock and releases it; another server gives a larger token when this returns.
+/// Acquires and releases the lock, and returns once every server issues larger tokens.
 async fn token(locks: &LockManager) -> FencingToken {
     let guard = locks.acquire_free("k", options()).await;
     let token = guard.lease().fencing_token();
     guard.release_held().await;
-    later(token).await;
+    later_than(token).await;
     token
 }
 
@@ -70,24 +70,27 @@ async fn tokens_grow(address: MovedAddress) {
         }
     }
     assert_eq!(back, 0, "of {} tokens went back", 2 * ROUNDS);
-    assert!(address.old.calls("set") > 0, "the old primary took writes");
+    assert!(
+        address.old.calls("set") > 0,
+        "the old primary accepted writes"
+    );
 }
 
 #[tokio::test]
-async fn tokens_grow_behind_an_address_that_moves() {
-    tokens_grow(MovedAddress::reached_by(Proxy::url).await).await;
+async fn tokens_grow_across_an_address_that_moves() {
+    tokens_grow(MovedAddress::start(Proxy::url).await).await;
 }
 
 #[tokio::test]
-async fn tokens_grow_behind_an_address_that_moves_for_a_user_without_scripts() {
-    let without_scripts = MovedAddress::reached_by(|proxy| proxy.url_as("plain", "word"));
+async fn tokens_grow_across_an_address_that_moves_for_a_user_without_scripts() {
+    let without_scripts = MovedAddress::start(|proxy| proxy.url_as("plain", "word"));
     tokens_grow(without_scripts.await).await;
 }
 
-/// The old primary takes a token for a waiter when the lock is released to it.
+/// The old primary issues the token of a waiter when it grants the lock.
 #[tokio::test]
-async fn a_waiter_on_the_old_primary_is_granted_a_larger_token_than_the_new_one_gave() {
-    let address = MovedAddress::reached_by(Proxy::url).await;
+async fn a_waiter_on_the_old_primary_gets_a_larger_token_than_the_new_one_issued() {
+    let address = MovedAddress::start(Proxy::url).await;
     let [holder, waiter] = &address.before;
     for _ in 0..10 {
         let guard = holder.acquire_free("k", options()).await;

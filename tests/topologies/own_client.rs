@@ -1,4 +1,4 @@
-//! A user's own client opens the connections to servers that a url, a sentinel or a cluster node names.
+//! A user's own client opens the connections to the servers that a url, a sentinel or a cluster node names.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use lock_tests::{
     patient,
 };
 
-/// A client that trusts these certificates. There is no server at its own address.
+/// Returns a client that trusts these certificates. No server has its address.
 fn trusting(certificates: &Certificates) -> Client {
     let trusted = TlsCertificates {
         client_tls: None,
@@ -23,14 +23,14 @@ fn trusting(certificates: &Certificates) -> Client {
 async fn connect_through(client: Client, url: &str) -> Result<LockManager, LockError> {
     let builder = LockManager::builder()
         .through(client, AsyncConnectionConfig::new())
-        // Several handshakes with TLS in a build without optimisations, on a busy machine.
+        // Long, for several TLS handshakes in an unoptimised build on a busy machine.
         .command_timeout(SECOND * 20)
         .connect_timeout(HANG);
     builder.connect(url).await
 }
 
 #[tokio::test]
-async fn all_nodes_of_a_cluster_are_reached_with_its_certificates() {
+async fn all_nodes_of_a_cluster_are_reached_with_the_clients_certificates() {
     let certificates = Arc::new(Certificates::new());
     let cluster = Cluster::builder()
         .masters_alone(3)
@@ -66,7 +66,7 @@ async fn all_nodes_of_a_cluster_are_reached_with_its_certificates() {
 }
 
 #[tokio::test]
-async fn sentinels_and_each_primary_are_reached_with_its_certificates() {
+async fn sentinels_and_each_primary_are_reached_with_the_clients_certificates() {
     let certificates = Arc::new(Certificates::new());
     let sentinels = Sentinels::builder()
         .password("hunter2")
@@ -79,12 +79,14 @@ async fn sentinels_and_each_primary_are_reached_with_its_certificates() {
     guard.release_held().await;
     let killed = sentinels.kill_primary();
     sentinels.failed_over(killed);
-    eventually(HANG, "locks are at the new primary", async || {
-        match locks.acquire("k", patient()).await {
+    eventually(
+        HANG,
+        "locks are acquired on the new primary",
+        async || match locks.acquire("k", patient()).await {
             Ok(guard) => guard.release().await.is_ok(),
             Err(_) => false,
-        }
-    })
+        },
+    )
     .await;
 }
 

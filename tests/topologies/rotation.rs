@@ -1,4 +1,4 @@
-//! Passwords that are replaced, where sentinels or cluster nodes name the server of a lock.
+//! Passwords that are replaced while locks are held through sentinels or in a cluster.
 
 use std::{
     io,
@@ -66,7 +66,7 @@ async fn a_cluster_gets_the_next_password_on_each_node() {
 }
 
 #[tokio::test]
-async fn a_primary_that_sentinels_know_gets_the_next_password() {
+async fn a_primary_behind_sentinels_gets_the_next_password() {
     let sentinels = Sentinels::builder()
         .user("app", "word0", "~* &* +@all")
         .start();

@@ -1,42 +1,38 @@
-//! The special cases of sentinels: the primary that they name, the sentinel that is believed, and their cost.
+//! The special cases of sentinels: which of them is believed, and how managers leave a primary that was replaced.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use lock_core::{LockError, LockGuard, LockManager, LockOptions};
+use lock_core::{LockError, LockManager, LockOptions};
 use lock_tests::{
     AcquireFree as _, Direction, FakeServer, HANG, Proxy, RedisServer, ReleaseHeld as _, Reply,
     SECOND, Scope, Sentinels, assert_fails, connect, eventually,
 };
 use tokio::time::timeout;
 
-/// The time within which managers have to leave a primary that was replaced.
+use crate::waiting::{granted, many_wait_in_an_outage};
+
+/// The time within which managers must leave a primary that was replaced.
 const SOON: Duration = Duration::from_secs(30);
 
 fn options() -> LockOptions {
     LockOptions::new(SECOND * 30).wait(HANG)
 }
 
-/// A fake sentinel that names the primary that a test chooses.
+/// A fake sentinel, which names the primary that a test chooses.
 pub(super) struct Puppet {
     server: FakeServer,
     names: Arc<Mutex<(u16, u64)>>,
-    asked: Arc<AtomicU64>,
 }
 
 impl Puppet {
     pub(super) fn naming(primary: &RedisServer, epoch: u64) -> Self {
         let names = Arc::new(Mutex::new((primary.port(), epoch)));
-        let asked = Arc::<AtomicU64>::default();
-        let (shown, counted) = (names.clone(), asked.clone());
+        let shown = names.clone();
         let server = FakeServer::start(move |words| match words[0].as_str() {
             "SENTINEL" => {
-                counted.fetch_add(1, Ordering::Relaxed);
                 let (port, epoch) = *shown.lock().expect("no panic");
                 let (port, epoch) = (port.to_string(), epoch.to_string());
                 let words = ["ip", "127.0.0.1", "port", &port, "config-epoch", &epoch];
@@ -46,11 +42,7 @@ impl Puppet {
             }
             _ => Reply::line("-ERR unknown command"),
         });
-        Self {
-            server,
-            names,
-            asked,
-        }
+        Self { server, names }
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -59,10 +51,6 @@ impl Puppet {
 
     fn name(&self, primary: &RedisServer, epoch: u64) {
         *self.names.lock().expect("no panic") = (primary.port(), epoch);
-    }
-
-    fn asked(&self) -> u64 {
-        self.asked.load(Ordering::Relaxed)
     }
 }
 
@@ -74,9 +62,9 @@ fn url_of(puppets: &[&Puppet], credentials: &str) -> String {
     format!("redis+sentinel://{credentials}{}/locks", hosts.join(","))
 }
 
-/// Waits until locks are taken at `primary`, one after the other.
-async fn locks_are_taken_at(primary: &RedisServer, locks: &LockManager) {
-    eventually(SOON, "locks are taken at the new primary", async || {
+/// Waits until locks are acquired on `primary`.
+async fn locks_are_acquired_on(primary: &RedisServer, locks: &LockManager) {
+    eventually(SOON, "locks are acquired on the new primary", async || {
         let Ok(guard) = locks.acquire("moved", options()).await else {
             return false;
         };
@@ -95,15 +83,15 @@ fn without_scripts() -> RedisServer {
 }
 
 #[tokio::test]
-async fn every_connection_leaves_a_primary_that_only_we_can_reach() {
+async fn every_connection_leaves_a_primary_that_sentinels_cannot_reach() {
     let (old, new) = (without_scripts(), without_scripts());
     let puppet = Puppet::naming(&old, 1);
     let locks = connect(&url_of(&[&puppet], "plain:word@")).await;
-    // After this, the connection for transactions is open.
+    // Opens the connection for transactions.
     let first = locks.acquire_free("k", options()).await;
     first.release_held().await;
     puppet.name(&new, 2);
-    locks_are_taken_at(&new, &locks).await;
+    locks_are_acquired_on(&new, &locks).await;
     let guard = locks.acquire_free("k", options()).await;
     assert!(new.get("lock:k").is_some());
     guard.release_held().await;
@@ -111,56 +99,29 @@ async fn every_connection_leaves_a_primary_that_only_we_can_reach() {
 }
 
 #[tokio::test]
-async fn where_replicas_are_waited_for_every_connection_leaves_it_too() {
+async fn a_stale_sentinel_does_not_lead_back() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
-    let replicas = [&old, &new].map(|server| {
-        let replica = RedisServer::start();
-        replica.cli(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
-        replica
-    });
-    for server in [&old, &new] {
-        eventually(HANG, "its replica is there", async || {
-            server.info("replication").contains("state=online")
-        })
-        .await;
-    }
-    let puppet = Puppet::naming(&old, 1);
-    let locks = LockManager::builder()
-        .min_replicas_acked(1, SECOND * 5)
-        .connect(&url_of(&[&puppet], ""))
-        .await
-        .expect("up");
-    let first = locks.acquire_free("k", options()).await;
-    first.release_held().await;
-    puppet.name(&new, 2);
-    locks_are_taken_at(&new, &locks).await;
-    drop(replicas);
-}
-
-#[tokio::test]
-async fn a_sentinel_that_is_behind_does_not_lead_back() {
-    let (old, new) = (RedisServer::start(), RedisServer::start());
-    let (behind, ahead) = (Puppet::naming(&old, 1), Puppet::naming(&old, 1));
-    let locks = connect(&url_of(&[&behind, &ahead], "")).await;
-    ahead.name(&new, 2);
-    locks_are_taken_at(&new, &locks).await;
-    // Only the sentinel that is behind is left, and the connections break: that for requests, and that of the manager's thread.
-    drop(ahead);
+    let (stale, current) = (Puppet::naming(&old, 1), Puppet::naming(&old, 1));
+    let locks = connect(&url_of(&[&stale, &current], "")).await;
+    current.name(&new, 2);
+    locks_are_acquired_on(&new, &locks).await;
+    // Only the stale sentinel is left, and the connections for requests and of the manager's thread break.
+    drop(current);
     new.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     new.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let refused = locks.acquire("k", options().wait(SECOND * 3)).await;
     assert_fails!(refused, LockError::Unavailable { .. });
     assert_eq!(old.get("lock:k"), None);
     // The sentinel learns of the new primary.
-    behind.name(&new, 2);
+    stale.name(&new, 2);
     let guard = locks.acquire_free("k", options()).await;
     assert!(new.get("lock:k").is_some());
     guard.release_held().await;
 }
 
-/// A choice is made when two of three have replied. Only the third one knows of the fail-over.
+/// A primary is chosen when two of three sentinels have replied. Only the third one knows of the fail-over.
 #[tokio::test]
-async fn a_reply_that_comes_after_the_choice_leads_to_the_new_primary() {
+async fn a_reply_that_arrives_after_the_choice_leads_to_the_new_primary() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let puppets = [(); 3].map(|()| Puppet::naming(&old, 1));
     let slow = Proxy::start(puppets[2].port());
@@ -172,35 +133,11 @@ async fn a_reply_that_comes_after_the_choice_leads_to_the_new_primary() {
     assert!(old.get("lock:k").is_some());
     first.release_held().await;
     puppets[2].name(&new, 2);
-    locks_are_taken_at(&new, &locks).await;
+    locks_are_acquired_on(&new, &locks).await;
 }
 
 #[tokio::test]
-async fn sentinels_that_were_set_up_anew_are_believed() {
-    let (old, new) = (RedisServer::start(), RedisServer::start());
-    let puppets = [
-        Puppet::naming(&old, 7),
-        Puppet::naming(&old, 7),
-        Puppet::naming(&old, 7),
-    ];
-    let url = url_of(&[&puppets[0], &puppets[1], &puppets[2]], "");
-    let locks = connect(&url).await;
-    for puppet in &puppets[..2] {
-        puppet.name(&new, 0);
-    }
-    let [_, _, last] = puppets.each_ref();
-    assert!(last.asked() > 0);
-    let [first, second, third] = puppets;
-    drop(third);
-    old.kill9();
-    let guard = locks.acquire_free("k", options()).await;
-    assert!(new.get("lock:k").is_some());
-    guard.release_held().await;
-    drop((first, second));
-}
-
-#[tokio::test]
-async fn one_live_sentinel_is_enough_and_none_is_needed_once_connected() {
+async fn one_sentinel_is_enough_to_connect_and_none_is_needed_afterwards() {
     let sentinels = Sentinels::start();
     let [dead, stopped, live] = sentinels.sentinels() else {
         panic!("three sentinels")
@@ -227,18 +164,8 @@ async fn one_live_sentinel_is_enough_and_none_is_needed_once_connected() {
     stopped.cont();
 }
 
-type Waiting = tokio::task::JoinHandle<Result<LockGuard, LockError>>;
-
-async fn granted(waiting: Waiting) -> LockGuard {
-    let granted = timeout(HANG, waiting)
-        .await
-        .expect("no missed wake-up")
-        .expect("no panic");
-    granted.expect("granted")
-}
-
 #[tokio::test]
-async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
+async fn an_error_about_a_url_contains_no_secret() {
     let sentinels = Sentinels::builder()
         .password("s3cret")
         .sentinel_password("w4tch")
@@ -273,19 +200,8 @@ async fn what_is_wrong_with_a_url_is_said_without_its_secrets() {
     }
 }
 
-#[tokio::test]
-async fn a_plain_server_is_no_sentinel_and_the_error_says_so() {
-    let server = RedisServer::start();
-    let url = format!("redis+sentinel://127.0.0.1:{}/locks", server.port());
-    let refused = timeout(HANG, LockManager::connect(&url)).await;
-    let error = refused.expect("at once").expect_err("no sentinel");
-    assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
-    let says = format!("127.0.0.1:{} is not a sentinel", server.port());
-    assert!(error.to_string().contains(&says), "{error}");
-}
-
-/// The number of processes that are subscribed to grants on a server.
-fn listeners(server: &RedisServer) -> usize {
+/// Returns the number of managers that are subscribed to grants on a server.
+pub(super) fn listeners(server: &RedisServer) -> usize {
     let channels = server.cli(&["PUBSUB", "CHANNELS", "__lock_core__:grants:*"]);
     let channels: Vec<String> = redis::from_redis_value(channels).expect("names");
     channels.len()
@@ -315,7 +231,7 @@ async fn a_planned_fail_over_loses_no_waiter() {
     };
     let mut asked: Option<Instant> = None;
     eventually(HANG, "another server is the primary", async || {
-        // The sentinels give the fail-over up if a server is slow, and do not begin again by themselves.
+        // The sentinels abandon the fail-over if a server is slow, and do not try again by themselves.
         if asked.is_none_or(|asked| asked.elapsed() > SECOND * 5) {
             let reply = sentinel.try_cli(&["SENTINEL", "FAILOVER", sentinels.service()]);
             asked = reply.is_ok().then(Instant::now).or(asked);
@@ -326,7 +242,7 @@ async fn a_planned_fail_over_loses_no_waiter() {
     sentinels.failed_over(first);
     let before = u64::from(guard.lease().fencing_token());
     let second = sentinels.primary();
-    // The first primary does not become a replica for a while, and would still grant locks.
+    // For a while, the first primary is not demoted, and would still grant locks.
     eventually!(SOON, "both processes have left the first one" => listeners(second) == 2);
     guard.lease().verify().await.expect("held");
     guard.release_held().await;
@@ -340,7 +256,7 @@ async fn a_planned_fail_over_loses_no_waiter() {
 }
 
 #[tokio::test]
-async fn while_everything_is_down_the_sentinels_get_few_requests() {
+async fn sentinels_get_few_requests_while_the_primary_is_down() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let [primary, gone] = &servers;
     let puppet = Puppet::naming(primary, 1);
@@ -356,21 +272,7 @@ async fn while_everything_is_down_the_sentinels_get_few_requests() {
     proxy.lead_to(gone.port());
     gone.kill9();
     proxy.reset();
-    let waiting: Vec<Waiting> = (0..50)
-        .map(|number| {
-            let (locks, key) = (locks.clone(), format!("wanted{number}"));
-            tokio::spawn(async move { locks.acquire(key, options()).await })
-        })
-        .collect();
-    let (before, started) = (proxy.connections(), Instant::now());
-    eventually!(HANG, "some time has passed" => started.elapsed() > SECOND * 3);
-    let connections = u128::from(proxy.connections() - before);
-    // At most one in fifty milliseconds.
-    let most = started.elapsed().as_millis() / 50 + 20;
-    assert!(
-        (1..=most).contains(&connections),
-        "{connections}, and not {most} at most"
-    );
+    let waiting = many_wait_in_an_outage(&locks, &proxy, Duration::from_millis(50)).await;
     proxy.lead_to(puppet.server.port());
     primary.restart();
     for waiting in waiting {

@@ -1,4 +1,4 @@
-//! Servers and proxies of other kinds: each does what its row of `docs/servers.md` says, or is refused at connect with what to do.
+//! Servers and proxies of other kinds. Each does what its row in `docs/servers.md` says, or is refused at connect with advice.
 
 use std::{
     sync::{
@@ -14,14 +14,14 @@ use lock_core::{
 };
 use lock_tests::{
     AcquireFree as _, HANG, Proxy, RealProxy, RedisServer, Refuses, ReleaseHeld as _, SECOND,
-    StandIn, connect, eventually, patient,
+    StandIn, connect, eventually, patient, unavailable,
 };
 use tokio::{task::JoinSet, time::timeout};
 
-/// A lease is renewed after a third of it, when a proxy has closed connections that were idle for two seconds.
+/// A lease is renewed after a third of its ttl. By then, a proxy has closed connections that were idle for two seconds.
 const TTL: Duration = Duration::from_secs(8);
 
-/// What runs behind the stand-in or proxy.
+/// Starts a server with a stand-in in front of it.
 fn behind(refuses: Refuses) -> (RedisServer, StandIn) {
     let server = RedisServer::start();
     let stand_in = StandIn::start(server.port(), refuses);
@@ -34,7 +34,7 @@ fn calls(servers: &[RedisServer]) -> u64 {
     servers.iter().map(all).sum()
 }
 
-/// An exclusive lock excludes, is renewed, and is passed on to a waiter, and nothing of it stays.
+/// An exclusive lock excludes, is renewed, and is handed over to a waiter. It leaves nothing.
 async fn exclusive_locks_work(url: &str, servers: &[RedisServer], ttl: Duration) {
     let (one, other) = (connect(url).await, connect(url).await);
     let guard = one.acquire_free("k", LockOptions::new(ttl)).await;
@@ -101,8 +101,8 @@ async fn a_shared_key_refuses_an_exclusive_request(url: &str) {
     guard.release_held().await;
 }
 
-/// Returns the reply to a list of the locks.
-async fn operators_look_and_take_away(url: &str) -> Result<usize, LockError> {
+/// Inspects a lock, lists all locks, and takes the lock from its holder. Returns the number of listed locks.
+async fn operators_inspect_list_and_release(url: &str) -> Result<usize, LockError> {
     let (one, other) = (connect(url).await, connect(url).await);
     let guard = one.acquire_free("k", LockOptions::new(SECOND * 3)).await;
     let found = other.inspect("k").await.expect("a reply").expect("held");
@@ -124,12 +124,17 @@ async fn everything_works(url: &str, servers: &[RedisServer]) {
     exclusive_locks_work(url, servers, SECOND * 3).await;
     shared_locks_permits_and_results_work(url).await;
     a_shared_key_refuses_an_exclusive_request(url).await;
-    assert_eq!(operators_look_and_take_away(url).await.expect("a list"), 1);
+    assert_eq!(
+        operators_inspect_list_and_release(url)
+            .await
+            .expect("a list"),
+        1
+    );
     let health = checked(url).await;
     assert!(health.warnings.is_empty(), "{health:?}");
 }
 
-/// Returns what a check finds, but for a machine that is slow just now.
+/// Returns the findings of a check, except for the latency, since this machine may be slow.
 async fn checked(url: &str) -> Health {
     let mut health = connect(url).await.check().await.expect("a reply");
     let warnings = &mut health.warnings;
@@ -137,7 +142,7 @@ async fn checked(url: &str) -> Health {
     health
 }
 
-/// Connecting is refused, as [`LockError::Invalid`] with these words.
+/// Connecting is refused as [`LockError::Invalid`], with these words.
 async fn connecting_is_refused(url: &str, words: &str) {
     let refused = LockManager::connect(url).await;
     let error = refused.map(drop).expect_err("it cannot keep locks");
@@ -151,46 +156,22 @@ async fn connecting_is_refused(url: &str, words: &str) {
 async fn several_shards_behind_one_endpoint_are_refused_unless_the_url_says_so() {
     let (_server, shards) = behind(Refuses::OtherSlots);
     connecting_is_refused(&shards.url(), "add `?sharded=true` to its url").await;
-    // Locks are tried in `servers.rs`.
+    // `servers.rs` tests the locks.
     let url = format!("{}?sharded=true", shards.url());
-    let listed = operators_look_and_take_away(&url).await;
+    let listed = operators_inspect_list_and_release(&url).await;
     assert_eq!(listed.expect("a list"), 1);
     let health = checked(&url).await;
     assert!(health.warnings.is_empty(), "{health:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_undeclared_keys_works() {
-    let (server, strict) = behind(Refuses::UndeclaredKeys);
-    let servers = [server];
-    everything_works(&strict.url(), &servers).await;
-    // The other tests of locks there are in `servers.rs`. A shared lock is shown, and taken from its holders.
-    let (one, other) = (connect(&strict.url()).await, connect(&strict.url()).await);
-    let guard = one.acquire_free("k", patient().shared()).await;
-    let found = other.inspect("k").await.expect("a reply").expect("held");
-    assert_eq!(found.holders, 1);
-    let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
-    eventually(HANG, "it waits", async || {
-        let found = one.inspect("k").await.expect("a reply");
-        found.is_some_and(|found| found.waiters == 1)
-    })
-    .await;
-    one.force_release("k").await.expect("a reply");
-    let next = timeout(HANG, waiting).await.expect("no hang");
-    let next = next.expect("no panic").expect("its turn");
-    let reason = timeout(HANG, guard.lease().lost()).await;
-    assert_eq!(reason.expect("noticed"), LeaseLost::TakenAway);
-    next.release_held().await;
-}
-
-#[tokio::test]
-async fn envoy_passes_all_but_lists_and_messages() {
+async fn envoy_supports_all_but_lists_and_messages() {
     let (server, envoy) = behind(Refuses::LikeEnvoy { password: None });
     by_a_proxy_of_scripts(&envoy.url(), &[server]).await;
 }
 
 #[tokio::test]
-async fn envoy_asks_for_its_own_password() {
+async fn envoy_requires_its_own_password() {
     let password = Some("word");
     let (_server, envoy) = behind(Refuses::LikeEnvoy { password });
     let locks = connect(&envoy.url_with("word")).await;
@@ -205,17 +186,17 @@ async fn envoy_asks_for_its_own_password() {
 }
 
 #[tokio::test]
-async fn an_earlier_envoy_refuses_in_its_own_words() {
+async fn an_earlier_envoy_refuses_in_other_words() {
     let (server, envoy) = behind(Refuses::LikeOldEnvoy);
     by_a_proxy_of_scripts(&envoy.url(), &[server]).await;
 }
 
-/// The proxy sends each script to the server of its first key, and passes no other command that locks need.
+/// Such a proxy sends each script to the server of its first key, and passes no other command that locks need.
 async fn by_a_proxy_of_scripts(url: &str, servers: &[RedisServer]) {
     exclusive_locks_work(url, servers, SECOND * 3).await;
     shared_locks_permits_and_results_work(url).await;
     a_shared_key_refuses_an_exclusive_request(url).await;
-    let listed = operators_look_and_take_away(url).await;
+    let listed = operators_inspect_list_and_release(url).await;
     assert!(
         matches!(listed, Err(LockError::Invalid { .. })),
         "{listed:?}"
@@ -245,7 +226,7 @@ async fn a_server_that_closes_at_a_subscription_is_polled() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_command_after_a_subscription_is_polled() {
+async fn a_server_that_refuses_commands_after_a_subscription_is_polled() {
     let (server, deaf) = behind(Refuses::CommandsAfterSubscribe);
     everything_works(&deaf.url(), &[server]).await;
 }
@@ -266,38 +247,21 @@ async fn an_active_replica_is_refused() {
     connecting_is_refused(&active.url(), "is an active replica").await;
 }
 
-fn replica() -> (RedisServer, RedisServer) {
+#[tokio::test]
+async fn a_replica_is_refused_unless_it_is_promoted_in_time() {
     let (primary, replica) = (RedisServer::start(), RedisServer::start());
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-    (primary, replica)
-}
-
-#[tokio::test]
-async fn a_replica_is_refused_once_the_time_for_connecting_is_over() {
-    let (primary, replica) = replica();
-    let locks = LockManager::builder().connect_timeout(SECOND * 3);
-    let refused = locks.connect(&replica.url()).await;
-    let error = refused.map(drop).expect_err("it takes no writes");
-    let LockError::Unavailable { source, .. } = &error else {
-        panic!("{error:?}");
-    };
-    let names = format!("is a replica of 127.0.0.1:{}", primary.port());
-    assert!(source.to_string().contains(&names), "{source}");
-}
-
-#[tokio::test]
-async fn a_replica_that_is_promoted_meanwhile_is_connected_to() {
-    let (_primary, replica) = replica();
     let proxy = Proxy::start(replica.port());
-    let url = proxy.url();
-    let connecting = tokio::spawn(async move {
-        let locks = LockManager::builder().connect_timeout(HANG);
-        locks.connect(&url).await
-    });
-    eventually(HANG, "its role was asked", async || {
-        proxy.requests("INFO") > 1
-    })
-    .await;
+    let within = |timeout| {
+        let (builder, url) = (LockManager::builder().connect_timeout(timeout), proxy.url());
+        tokio::spawn(async move { builder.connect(&url).await })
+    };
+    let refused = within(SECOND).await.expect("no panic");
+    let names = format!("is a replica of 127.0.0.1:{}", primary.port());
+    unavailable(&refused.expect_err("it accepts no writes"), &names);
+    proxy.clear_log();
+    let connecting = within(HANG);
+    eventually!(HANG, "it asks for the role again" => proxy.requests("INFO") > 1);
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     let locks = timeout(HANG, connecting).await.expect("no hang");
     let locks = locks.expect("no panic").expect("a primary");
@@ -310,7 +274,7 @@ async fn a_replica_that_is_promoted_meanwhile_is_connected_to() {
 
 /// `HAProxy` closes the connections of holders and waiters, which send nothing for two seconds.
 #[tokio::test]
-async fn locks_and_waits_outlive_the_time_outs_of_haproxy() {
+async fn locks_and_waits_survive_the_time_outs_of_haproxy() {
     let server = RedisServer::start();
     let haproxy = RealProxy::haproxy(&server);
     let connections = || server.calls("hello");
@@ -321,14 +285,14 @@ async fn locks_and_waits_outlive_the_time_outs_of_haproxy() {
 }
 
 #[tokio::test]
-async fn twemproxy_passes_all_but_lists_and_messages() {
+async fn twemproxy_supports_all_but_lists_and_messages() {
     let servers = [(); 2].map(|()| RedisServer::start());
     let twemproxy = RealProxy::twemproxy(&servers);
     by_a_proxy_of_scripts(&twemproxy.url(), &servers).await;
 }
 
 #[tokio::test]
-async fn tasks_of_several_managers_exclude_each_other_by_twemproxy() {
+async fn tasks_of_several_managers_exclude_each_other_through_twemproxy() {
     let servers = [(); 2].map(|()| RedisServer::start());
     let twemproxy = RealProxy::twemproxy(&servers);
     tasks_of_several_managers_exclude_each_other(&twemproxy.url(), 20).await;
@@ -341,14 +305,19 @@ async fn tasks_of_several_managers_exclude_each_other_by_twemproxy() {
     }
 }
 
-/// It takes no command after a subscription, although it speaks RESP3, and has no hashes in scripts.
+/// Although it speaks RESP3, it refuses commands after a subscription. Its scripts have no hashes.
 #[tokio::test]
 #[ignore = "fetched by `tests/run --all`"]
-async fn fakeredis_with_lua_passes_all_but_messages() {
+async fn fakeredis_with_lua_supports_all_but_messages() {
     let fakeredis = RealProxy::fakeredis(true);
     let url = fakeredis.url();
     tasks_of_several_managers_exclude_each_other(&url, 20).await;
-    assert_eq!(operators_look_and_take_away(&url).await.expect("a list"), 1);
+    assert_eq!(
+        operators_inspect_list_and_release(&url)
+            .await
+            .expect("a list"),
+        1
+    );
     shared_locks_permits_and_results_work(&url).await;
     assert!(!checked(&url).await.servers[0].notifies);
     let (one, other) = (connect(&url).await, connect(&url).await);
@@ -367,12 +336,17 @@ async fn fakeredis_with_lua_passes_all_but_messages() {
 
 #[tokio::test]
 #[ignore = "fetched by `tests/run --all`"]
-async fn fakeredis_without_lua_passes_exclusive_locks() {
+async fn fakeredis_without_lua_supports_exclusive_locks() {
     let fakeredis = RealProxy::fakeredis(false);
     let url = fakeredis.url();
-    // They poll, in no order.
+    // Waiters poll, in no order.
     tasks_of_several_managers_exclude_each_other(&url, 3).await;
-    assert_eq!(operators_look_and_take_away(&url).await.expect("a list"), 1);
+    assert_eq!(
+        operators_inspect_list_and_release(&url)
+            .await
+            .expect("a list"),
+        1
+    );
     let shared = connect(&url).await.acquire("s", patient().shared()).await;
     assert!(
         matches!(shared, Err(LockError::Invalid { .. })),

@@ -1,4 +1,4 @@
-//! The claims that hold for a lock on every kind and number of servers, and for every user.
+//! The claims that hold for a lock on servers of every kind and number, and for every user.
 
 use std::{
     sync::{
@@ -20,20 +20,21 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::waist::every_claim_holds;
 
-/// Makes a test of each claim on the servers that `start` starts.
+/// Makes a test of each claim on a deployment.
 macro_rules! the_suite_on {
     ($(#[$attribute:meta])* $module:ident: $start:expr) => {
         the_suite_on! { @claims $(#[$attribute])* $module $start =>
             a_lock_excludes_until_it_is_released
             a_waiter_is_granted_the_lock
-            a_busy_process_lets_a_waiting_one_in
-            a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease
+            a_busy_process_gives_a_waiting_one_its_turn
+            a_refusal_after_a_short_wait_says_when_the_lease_ends
             a_lease_is_renewed_beyond_its_ttl
             a_deleted_key_is_a_lost_lease
-            a_holder_takes_its_key_again
-            verifying_gives_a_lease_its_expiry_back
-            fencing_tokens_grow_though_the_data_are_lost
-            the_next_try_behind_a_release_in_the_background_finds_the_lock_free
+            a_forced_release_frees_the_lock_for_a_waiter
+            a_holder_may_acquire_its_key_again
+            verifying_restores_the_expiry_of_a_lease
+            fencing_tokens_grow_although_the_data_are_lost
+            an_acquire_after_a_release_in_the_background_finds_the_lock_free
             a_key_is_shared_until_an_exclusive_request_comes
             as_many_hold_as_there_are_permits
             a_body_runs_once_for_all_calls_that_wait_or_come_later
@@ -81,15 +82,16 @@ the_suite_on! { cluster: Cluster::start() }
 the_suite_on! { cluster_over_tls: cluster_over_tls() }
 the_suite_on! { #[ignore = "fetched by `tests/run --all`"] cluster_of_redis_6_2: Deployment::from(Cluster::of(Kind::Redis62)).without_messages() }
 the_suite_on! { #[ignore = "fetched by `tests/run --all`"] cluster_of_valkey_9: Cluster::of(Kind::Valkey9) }
-// All share one manager here, and no other client can lose the data or the expiry of a key.
+// All share one manager here, and no other client can delete the data or the expiry of a key.
 the_suite_on! { @claims memory Deployment::in_memory() =>
     a_lock_excludes_until_it_is_released
     a_waiter_is_granted_the_lock
-    a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease
+    a_refusal_after_a_short_wait_says_when_the_lease_ends
     a_lease_is_renewed_beyond_its_ttl
     a_deleted_key_is_a_lost_lease
-    a_holder_takes_its_key_again
-    the_next_try_behind_a_release_in_the_background_finds_the_lock_free
+    a_forced_release_frees_the_lock_for_a_waiter
+    a_holder_may_acquire_its_key_again
+    an_acquire_after_a_release_in_the_background_finds_the_lock_free
     a_key_is_shared_until_an_exclusive_request_comes
     as_many_hold_as_there_are_permits
     a_body_runs_once_for_all_calls_that_wait_or_come_later
@@ -114,7 +116,7 @@ fn server(kind: Kind) -> RedisServer {
     RedisServer::builder().kind(kind).start()
 }
 
-/// The user of the page for operators, as it is printed there.
+/// Returns a server with the user that the page for operators prints.
 fn least_privilege() -> Deployment {
     let server = RedisServer::start();
     let page = include_str!("../../docs/operations.md");
@@ -209,9 +211,9 @@ async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
     let waiting = tokio::spawn(async move { acquire(&others, patient()).await });
     it_waits(servers).await;
     if servers.grants_by() == Some("spublish") {
-        // In a cluster a check follows the subscription at once. It would take the lock itself while the release has left it free.
+        // In a cluster, a check follows the subscription at once. It might acquire the lock itself, right after the release.
         let check = async || servers.has_a_check("lock:k");
-        eventually(HANG, "it has checked its place", check).await;
+        eventually(HANG, "it has checked its position", check).await;
     }
     first.release_held().await;
     let second = waiting.await.expect("granted");
@@ -224,12 +226,12 @@ async fn a_waiter_is_granted_the_lock(servers: &Deployment) {
 }
 
 /// Four tasks of one process take turns of 2 ms; turns are counted, since time depends on the machine.
-async fn a_busy_process_lets_a_waiting_one_in(servers: &Deployment) {
-    lets_in(connect(servers).await, connect(servers).await).await;
+async fn a_busy_process_gives_a_waiting_one_its_turn(servers: &Deployment) {
+    gives_a_turn(connect(servers).await, connect(servers).await).await;
 }
 
-async fn lets_in(busy: LockManager, other: LockManager) {
-    // With a poll a pause, each batch of 20 ms is followed by a poll more often than not.
+async fn gives_a_turn(busy: LockManager, other: LockManager) {
+    // Each batch lasts 20 ms, and is usually followed by a poll.
     const MOST: u32 = 500;
     let turns = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
@@ -251,12 +253,12 @@ async fn lets_in(busy: LockManager, other: LockManager) {
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no panic");
     }
-    assert!(had < MOST, "the other process waited for all of the turns");
+    assert!(had < MOST, "the other process waited for all turns");
 }
 
-/// Those that poll leave a mark, which a process that is notified of its grants obeys as well.
+/// A process that polls leaves a mark, which processes that are notified of grants obey as well.
 #[tokio::test]
-async fn a_busy_process_lets_in_those_that_poll() {
+async fn a_busy_process_gives_those_that_poll_their_turn() {
     let server = RedisServer::start();
     let rights = "SETUSER deaf on >word ~* &* +@all -subscribe";
     let words: Vec<&str> = ["ACL"].into_iter().chain(rights.split(' ')).collect();
@@ -268,12 +270,12 @@ async fn a_busy_process_lets_in_those_that_poll() {
     ];
     let locks = async |url: &str| LockManager::connect(url).await.expect("it is up");
     for [busy, other] in [[0, 1], [0, 2], [1, 1], [1, 0], [2, 2], [2, 0]] {
-        lets_in(locks(&urls[busy]).await, locks(&urls[other]).await).await;
+        gives_a_turn(locks(&urls[busy]).await, locks(&urls[other]).await).await;
     }
 }
 
-async fn a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease(servers: &Deployment) {
-    // Less than the longest pause that an error asks for, which is 10 s.
+async fn a_refusal_after_a_short_wait_says_when_the_lease_ends(servers: &Deployment) {
+    // Less than 10 s, the longest `retry_after` of an error.
     let ttl = SECOND * 8;
     let guard = acquire(&connect(servers).await, LockOptions::new(ttl)).await;
     let others = connect(servers).await;
@@ -288,7 +290,7 @@ async fn a_refusal_after_a_short_wait_names_the_end_of_the_holders_lease(servers
     guard.release_held().await;
 }
 
-/// Whether shared locks and permits are refused, as they must be where scripts may not run.
+/// Checks that shared locks and permits are refused where scripts may not run; returns `false` where they may.
 async fn is_refused(servers: &Deployment, locks: &LockManager, options: LockOptions) -> bool {
     if servers.runs_scripts() {
         return false;
@@ -316,9 +318,9 @@ async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) 
         let tried = one.try_acquire("k", options).await;
         tried.expect("a reply").is_none()
     };
-    // A release does not wait for a client that polls.
+    // Clients that poll do not hold back new readers.
     if servers.has_lines() {
-        eventually!(HANG, "no task is admitted" => is_refused(patient().shared()).await);
+        eventually!(HANG, "no reader is admitted" => is_refused(patient().shared()).await);
     }
     first.release_held().await;
     assert!(!waiting.is_finished());
@@ -368,7 +370,7 @@ async fn it_waits(servers: &Deployment) {
     // Each poll reads the key.
     let before = servers.calls("get");
     let asked = async || servers.calls("get") >= before + 3;
-    eventually(HANG, "it asked several times", asked).await;
+    eventually(HANG, "it has polled several times", asked).await;
 }
 
 async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deployment) {
@@ -401,10 +403,12 @@ async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deploy
     one.forget("k").await.expect("a reply");
     assert_eq!(run(&other, "anew").await, "anew");
     assert_eq!(run(&one, "later").await, "anew");
+    // In memory, a stored result counts as an entry of the key.
+    one.forget("k").await.expect("a reply");
     eventually!(HANG, "the lock is free" => servers.get("lock:k").is_none());
 }
 
-/// One label has colons, as the owner tokens have that contain it.
+/// One label contains colons, which also separate the parts of an owner token.
 async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
     const LEADER: &str = "10.0.3.7:8080";
     const FOLLOWER: &str = "[fd00::7]:8080";
@@ -416,7 +420,7 @@ async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
     if !names.is_empty() {
         assert!(names.iter().any(|name| name.ends_with(LEADER)), "{names:?}");
     }
-    // All leases and all requests in the queue, sorted.
+    // The holders, sorted, and the queue.
     let shown = async |key: &str| {
         let info = locks.inspect(key).await.expect("a reply").expect("held");
         let leases = info.leases.iter().map(|lease| lease.process.to_string());
@@ -440,7 +444,7 @@ async fn a_label_is_shown_instead_of_host_and_process(servers: &Deployment) {
     assert_eq!(shown("k").await.0, [LEADER]);
     match locks.list("").next().await.expect("a lock") {
         Ok(listed) => assert_eq!(listed.info.holder.to_string(), LEADER),
-        // Locks do not need the right to list them.
+        // Users need not have the right to list locks.
         Err(error) => assert!(error.to_string().contains("+scan"), "{error}"),
     }
     let waiting = tokio::spawn({
@@ -504,25 +508,47 @@ async fn a_deleted_key_is_a_lost_lease(servers: &Deployment) {
     assert_eq!(reason, LeaseLost::TakenAway);
     let released = guard.release().await;
     assert_fails!(released, LockError::Lost { .. });
-    assert_eq!(servers.get("lock:k"), None, "it is not made anew");
+    assert_eq!(servers.get("lock:k"), None, "it is not recreated");
 }
 
-async fn a_holder_takes_its_key_again(servers: &Deployment) {
+async fn a_holder_may_acquire_its_key_again(servers: &Deployment) {
     let locks = connect(servers).await;
     locks
         .run("k", patient(), async |lease| {
             let again = acquire(&locks, patient()).await;
             assert_eq!(again.lease().fencing_token(), lease.fencing_token());
             again.release_held().await;
-            lease.verify().await.expect("the first one has it still");
+            lease.verify().await.expect("it is still held");
         })
         .await
         .expect("free");
     assert_eq!(servers.get("lock:k"), None);
 }
 
+/// By an operator. Where locks can be shared, this one is.
+async fn a_forced_release_frees_the_lock_for_a_waiter(servers: &Deployment) {
+    let (one, other) = (connect(servers).await, connect(servers).await);
+    let options = LockOptions::new(SECOND * 6);
+    let options = if servers.runs_scripts() {
+        options.shared()
+    } else {
+        options
+    };
+    let guard = acquire(&one, options).await;
+    let waiting = tokio::spawn(async move { acquire(&other, patient()).await });
+    it_waits(servers).await;
+    let seen = one.inspect("k").await.expect("a reply").expect("held");
+    assert_eq!(seen.holders, 1);
+    one.force_release("k").await.expect("a reply");
+    let next = waiting.await.expect("granted");
+    assert!(fencing_token(&next) > fencing_token(&guard));
+    let reason = timeout(HANG, guard.lease().lost()).await.expect("noticed");
+    assert_eq!(reason, LeaseLost::TakenAway);
+    next.release_held().await;
+}
+
 /// An operator may remove the expiry by mistake.
-async fn verifying_gives_a_lease_its_expiry_back(servers: &Deployment) {
+async fn verifying_restores_the_expiry_of_a_lease(servers: &Deployment) {
     const TTL: Duration = Duration::from_secs(600);
     let guard = acquire(&connect(servers).await, LockOptions::new(TTL)).await;
     let server = servers.server_of("lock:k");
@@ -535,7 +561,7 @@ async fn verifying_gives_a_lease_its_expiry_back(servers: &Deployment) {
     assert_eq!(servers.get("lock:k"), None);
 }
 
-async fn fencing_tokens_grow_though_the_data_are_lost(servers: &Deployment) {
+async fn fencing_tokens_grow_although_the_data_are_lost(servers: &Deployment) {
     let locks = connect(servers).await;
     let mut last = 0;
     for round in 0..6 {
@@ -553,7 +579,7 @@ async fn fencing_tokens_grow_though_the_data_are_lost(servers: &Deployment) {
     }
 }
 
-async fn the_next_try_behind_a_release_in_the_background_finds_the_lock_free(servers: &Deployment) {
+async fn an_acquire_after_a_release_in_the_background_finds_the_lock_free(servers: &Deployment) {
     let locks = connect(servers).await;
     run_in_a_row(&locks, "k", 50).await;
     locks.shutdown(HANG).await;

@@ -1,4 +1,4 @@
-//! What every backend promises to the driver, tried past the driver.
+//! The promises of every backend to the driver, tested without the driver.
 
 use std::{
     future::Future as _,
@@ -14,7 +14,7 @@ use lock_tests::{HANG, RedisServer, eventually};
 
 const TTL: Duration = Duration::from_secs(600);
 
-/// All of the claims, each with a key of its own.
+/// Checks all claims, each with its own key.
 pub(crate) async fn every_claim_holds(locks: &LockManager) {
     one_owner_token_has_the_key(locks).await;
     an_acquire_may_be_polled_anywhere(locks).await;
@@ -32,7 +32,7 @@ async fn on_several_servers() {
     every_claim_holds(&locks.await.expect("they are up")).await;
 }
 
-/// Repeats the release as the driver does. Returns whether the first try found the key.
+/// Repeats a release as the driver does. Returns whether the first attempt found the key.
 async fn released(claim: &Claim) -> bool {
     let first = claim.release().await.expect("a reply");
     if !first.is_certain {

@@ -1,5 +1,4 @@
-//! Users without the right to run scripts: the same locks by commands alone. Some servers have a command that compares and
-//! deletes, and others do not.
+//! Users without the right to run scripts, whose locks are acquired and released by plain commands and transactions.
 
 use std::{
     io::{Read, Write},
@@ -21,16 +20,15 @@ use tokio::time::timeout;
 
 on_every_kind! { server:
     a_repeated_request_leaves_the_fencing_clock_alone
-    many_leases_are_renewed_over_a_long_way
-    a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_then
-    many_locks_are_let_go_without_a_loss_of_another
-    a_lock_that_a_waiter_cannot_share_is_asked_for_behind_its_release
-    waiters_with_scripts_poll_for_a_lock_that_is_held_without
+    many_leases_are_renewed_over_a_slow_network
+    the_validity_counts_from_the_request_that_was_repeated
+    a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release
+    waiters_with_scripts_poll_for_a_holder_without_scripts
 }
 
 const CLOCK: &str = "__lock_core__:clock";
 
-/// A server on which the user `plain` may do everything except run scripts.
+/// Starts a server on which the user `plain` may do everything but run scripts.
 fn server(kind: Kind) -> RedisServer {
     let server = RedisServer::builder().kind(kind).start();
     server.add_user_without_scripts();
@@ -43,7 +41,7 @@ async fn connect(server: &RedisServer) -> LockManager {
         .expect("transactions will do")
 }
 
-/// Each move of the clock is a write, which goes to replicas and files.
+/// Each step of the clock is a write, which goes to replicas and files.
 async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer) {
     let (one, other) = (connect(server).await, connect(server).await);
     let guard = one.acquire_free("k", patient()).await;
@@ -51,28 +49,28 @@ async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer)
     let asked = server.calls("set");
     eventually(HANG, "it asks", async || server.calls("set") > asked).await;
     let (asked, given) = (server.calls("set"), server.fencing_clock(CLOCK));
-    eventually!(HANG, "it asks again and again" => server.calls("set") >= asked + 5);
+    eventually!(HANG, "it keeps asking" => server.calls("set") >= asked + 5);
     assert_eq!(server.fencing_clock(CLOCK), given);
     guard.release_held().await;
     let granted = timeout(HANG, waiting).await.expect("no missed chance");
     drop(granted.expect("no panic").expect("free"));
 }
 
-async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
+async fn many_leases_are_renewed_over_a_slow_network(server: &RedisServer) {
     let proxy = Proxy::start(server.port());
     let locks = LockManager::connect(&proxy.url_as("plain", "word"))
         .await
         .expect("up");
     let (mut held, before) = (Vec::new(), server.calls("pexpire"));
-    // Their renewals are due one after the other, faster than a transaction is over.
+    // Their renewals become due one after the other, faster than a transaction ends.
     proxy.delay(Direction::Replies, Duration::from_millis(15));
     for number in 0..200 {
         let ttl = LockOptions::new(Duration::from_secs(18));
         held.push(locks.acquire_free(format!("k{number}"), ttl).await);
     }
-    // One after the other, the renewals would take a minute: each waits for two replies.
+    // One after the other, the renewals would take a minute, since each waits for two replies.
     proxy.delay(Direction::Replies, Duration::from_millis(150));
-    eventually!(HANG, "as many as there are leases" => server.calls("pexpire") >= before + 200);
+    eventually!(HANG, "every lease is renewed" => server.calls("pexpire") >= before + 200);
     let mut lost = Vec::new();
     for guard in &held {
         if guard.lease().is_lost() {
@@ -82,9 +80,7 @@ async fn many_leases_are_renewed_over_a_long_way(server: &RedisServer) {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-async fn a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_then(
-    server: &RedisServer,
-) {
+async fn the_validity_counts_from_the_request_that_was_repeated(server: &RedisServer) {
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
         .command_timeout(Duration::from_secs(1))
@@ -103,32 +99,9 @@ async fn a_request_whose_reply_was_lost_is_repeated_and_its_time_counts_from_the
     eventually!(HANG, "it is gone" => server.keys("lock:*").is_empty());
 }
 
-/// Servers shrink their table of keys when it gets emptier. A server with a bug there lost untouched keys within two rounds of
-/// this test.
-async fn many_locks_are_let_go_without_a_loss_of_another(server: &RedisServer) {
-    let locks = connect(server).await;
-    for round in 0..6 {
-        let mut held = Vec::new();
-        for number in 0..48 + round {
-            held.push(locks.acquire_free(&*format!("k{number}"), patient()).await);
-        }
-        while let Some(guard) = held.pop() {
-            guard.release_held().await;
-            // This acquire moves the counter.
-            locks
-                .acquire_free("more", patient())
-                .await
-                .release_held()
-                .await;
-            let left = server.keys("lock:*").len();
-            assert_eq!(left, held.len(), "round {round}");
-        }
-    }
-}
-
-/// Transactions run in sequence, and the renewal of a held lock cannot wait for all of them.
+/// Transactions run one after the other, and the renewal of a held lock must not wait for all of them.
 #[tokio::test]
-async fn releases_of_many_locks_do_not_hold_up_renewals() {
+async fn releases_of_many_locks_do_not_delay_renewals() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
     let locks = LockManager::connect(&proxy.url_as("plain", "word"))
@@ -155,25 +128,8 @@ async fn releases_of_many_locks_do_not_hold_up_renewals() {
     held.release().await.expect("held");
 }
 
-#[tokio::test]
-async fn a_key_that_changes_hands_in_the_middle_of_a_transaction_is_left_alone() {
-    let server = server(Kind::Distribution);
-    let proxy = Proxy::start(server.port());
-    let locks = LockManager::connect(&proxy.url_as("plain", "word"))
-        .await
-        .expect("up");
-    let guard = locks.acquire_free("k", patient()).await;
-    proxy.delay(Direction::Requests, Duration::from_millis(200));
-    let before = server.calls("watch");
-    let release = tokio::spawn(guard.release());
-    eventually!(HANG, "it has looked at the key" => server.calls("watch") > before);
-    server.cli(&["SET", "lock:k", "another", "PX", "60000"]);
-    release.await.expect("no panic").ok();
-    assert_eq!(server.get("lock:k").as_deref(), Some("another"));
-}
-
-/// A proxy that closes a connection once, right behind the reply to a read of watched keys. The client finds the connection
-/// closed when it sends the rest of the transaction, and can open a new one.
+/// A proxy that closes a connection once, right after the reply to a read of watched keys. The client finds it closed when it sends
+/// the rest of the transaction, and may open another one.
 struct Cut {
     port: u16,
     /// Runs between the read and its reply.
@@ -212,17 +168,17 @@ impl Cut {
 }
 
 fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhile>>>) {
-    let looks = Arc::new(AtomicBool::new(false));
+    let reads = Arc::new(AtomicBool::new(false));
     let (mut from, mut to) = (
         client.try_clone().expect("a socket"),
         server.try_clone().expect("a socket"),
     );
-    let noted = looks.clone();
+    let noted = reads.clone();
     thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let is_look = bytes[..count].windows(5).any(|word| word == b"WATCH");
-            noted.fetch_or(is_look, Ordering::SeqCst);
+            let is_read = bytes[..count].windows(5).any(|word| word == b"WATCH");
+            noted.fetch_or(is_read, Ordering::SeqCst);
             if to.write_all(&bytes[..count]).is_err() {
                 break;
             }
@@ -233,7 +189,7 @@ fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhi
     thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let meanwhile = if looks.swap(false, Ordering::SeqCst) {
+            let meanwhile = if reads.swap(false, Ordering::SeqCst) {
                 armed.lock().expect("no panic").take()
             } else {
                 None
@@ -256,17 +212,17 @@ fn pass_on(client: TcpStream, server: TcpStream, armed: Arc<Mutex<Option<Meanwhi
 async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one() {
     let server = Arc::new(server(Kind::Distribution));
     for kept in [None, Some(Duration::from_secs(5))] {
-        let way = Cut::start(server.port());
-        let locks = LockManager::connect(&way.url()).await.expect("up");
+        let proxy = Cut::start(server.port());
+        let locks = LockManager::connect(&proxy.url()).await.expect("up");
         let options = kept.map_or(patient(), |kept| patient().min_hold(kept));
         let guard = locks.acquire_free("k", options).await;
         let next = server.clone();
-        way.arm(move || drop(next.cli(&["SET", "lock:k", "another", "PX", "60000"])));
+        proxy.arm(move || drop(next.cli(&["SET", "lock:k", "another", "PX", "60000"])));
         guard
             .release()
             .await
             .expect_err("another holder has the lock");
-        assert!(way.has_cut());
+        assert!(proxy.has_cut());
         assert_eq!(server.get("lock:k").as_deref(), Some("another"));
         let left = server.pttl("lock:k").expect("it expires");
         assert!(left > Duration::from_secs(30), "{left:?}");
@@ -275,7 +231,7 @@ async fn a_transaction_that_loses_its_connection_changes_nothing_on_the_next_one
 }
 
 #[tokio::test]
-async fn a_transaction_that_was_given_up_is_ended_by_the_next_one() {
+async fn an_abandoned_transaction_is_ended_by_the_next_one() {
     let server = server(Kind::Distribution);
     let proxy = Proxy::start(server.port());
     let locks = LockManager::builder()
@@ -294,23 +250,25 @@ async fn a_transaction_that_was_given_up_is_ended_by_the_next_one() {
     locks.check().await.expect("all works");
 }
 
-/// The waiter wants another ttl, so the lock goes back to the server. A waiter that polled ahead of the release would sleep for longer
-/// than it waits.
-async fn a_lock_that_a_waiter_cannot_share_is_asked_for_behind_its_release(server: &RedisServer) {
+/// The waiter wants another ttl, so the lock is released on the server. A waiter that polled before that release would then sleep
+/// for longer than its wait.
+async fn a_lock_that_a_waiter_cannot_take_over_is_requested_after_its_release(
+    server: &RedisServer,
+) {
     let locks = LockManager::builder().polling_pause(Duration::from_secs(60));
     let url = server.url_as("plain", "word");
     let locks = locks.connect(&url).await.expect("transactions will do");
     for _ in 0..5 {
         let guard = locks.acquire_free("k", LockOptions::new(HANG)).await;
         let other_ttl = LockOptions::new(HANG * 2).wait(Duration::from_secs(20));
-        // In this order: the task waits before the lock is released.
+        // In this order, the task waits before the lock is released.
         let (next, ()) = tokio::join!(locks.acquire("k", other_ttl), guard.release_held());
         next.expect("free").release_held().await;
     }
 }
 
-/// A release without scripts grants nothing. A waiter with scripts expects a release that grants, and checks once a second.
-async fn waiters_with_scripts_poll_for_a_lock_that_is_held_without(server: &RedisServer) {
+/// A waiter with scripts usually expects a grant from the release, and checks once a second. A release without scripts grants nothing.
+async fn waiters_with_scripts_poll_for_a_holder_without_scripts(server: &RedisServer) {
     let granting = RedisServer::start();
     let holder = connect(server).await;
     let guard = holder.acquire_free("k", patient()).await;
@@ -326,7 +284,7 @@ async fn waiters_with_scripts_poll_for_a_lock_that_is_held_without(server: &Redi
     let before = asked();
     let [waiting, waiting_there] =
         [here, there].map(|locks| tokio::spawn(async move { locks.acquire("k", patient()).await }));
-    eventually!(HANG, "it asked often" => asked()[0] >= before[0] + 30);
+    eventually!(HANG, "it has polled often" => asked()[0] >= before[0] + 30);
     let [polls, checks] = [0, 1].map(|n| asked()[n] - before[n]);
     assert!(checks * 3 < polls, "{checks} checks, {polls} polls");
     guard.release_held().await;

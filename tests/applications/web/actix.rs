@@ -1,4 +1,4 @@
-//! actix: a request ends when the client closes the connection only if actix is configured so.
+//! actix, configured so that a request ends when its client closes the connection.
 
 use actix_web::{
     App as Application, HttpResponse, HttpServer, Responder, get, http::StatusCode, web,
@@ -12,23 +12,19 @@ test_claims! {
     a_client_that_hangs_up_releases_the_lock_at_once
     a_client_that_hangs_up_ends_the_stream_and_its_lock
     a_reader_can_distinguish_a_loss_from_the_end
-    a_bounded_lock_is_held_until_its_response_has_been_sent
     a_response_ends_with_the_lease_of_its_function
-    an_unbounded_lock_is_released_before_its_response_has_been_sent
 }
 
-#[expect(clippy::unused_async, reason = "so that all sites start alike")]
+#[expect(clippy::unused_async, reason = "all sites start in the same way")]
 async fn start(app: App) -> Site {
     let data = web::Data::new(app.clone());
     let server = HttpServer::new(move || {
         Application::new()
             .app_data(data.clone())
-            .service((result, response, opaque, as_error, mute, locked, nowhere))
+            .service((result, response, opaque, as_error, mute, locked))
             .route("/hang/{id}", web::get().to(hang))
             .route("/stream/{id}", web::get().to(stream))
             .route("/sent/{id}", web::get().to(sent))
-            .route("/sent_result/{id}", web::get().to(sent_result))
-            .route("/unbounded/{id}", web::get().to(unbounded))
     });
     let server = server
         .workers(1)
@@ -88,12 +84,6 @@ async fn hang(app: web::Data<App>, id: web::Path<u64>) -> HttpResponse {
     std::future::pending().await
 }
 
-#[distributed_lock(key = "nowhere")]
-#[get("/nowhere")]
-async fn nowhere() -> impl Responder {
-    ""
-}
-
 async fn stream(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<HttpResponse> {
     let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
     let body = guard.hold_during(pieces(App::clone(&app)));
@@ -103,14 +93,4 @@ async fn stream(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<Ht
 #[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
 async fn sent(app: web::Data<App>, id: web::Path<u64>) -> impl Responder {
     HttpResponse::Ok().streaming(pieces(App::clone(&app)))
-}
-
-#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
-async fn sent_result(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<HttpResponse> {
-    Ok(HttpResponse::Ok().streaming(pieces(App::clone(&app))))
-}
-
-#[distributed_lock(key = "order:{id}", locks = app.locks)]
-async fn unbounded(app: web::Data<App>, id: web::Path<u64>) -> actix_web::Result<HttpResponse> {
-    Ok(HttpResponse::Ok().streaming(pieces(App::clone(&app))))
 }

@@ -18,9 +18,7 @@ test_claims! {
     a_client_that_hangs_up_releases_the_lock_at_once
     a_client_that_hangs_up_ends_the_stream_and_its_lock
     a_reader_can_distinguish_a_loss_from_the_end
-    a_bounded_lock_is_held_until_its_response_has_been_sent
     a_response_ends_with_the_lease_of_its_function
-    an_unbounded_lock_is_released_before_its_response_has_been_sent
 }
 
 async fn start(app: App) -> Site {
@@ -32,11 +30,8 @@ async fn start(app: App) -> Site {
         .route("/mute/{id}", get(mute))
         .route("/locked/{id}", get(locked))
         .route("/hang/{id}", get(hang))
-        .route("/nowhere", get(nowhere))
         .route("/stream/{id}", get(stream))
         .route("/sent/{id}", get(sent))
-        .route("/sent_result/{id}", get(sent_result))
-        .route("/unbounded/{id}", get(unbounded))
         .with_state(app.clone());
     let url = serving::axum(router).await;
     Site { url, app }
@@ -90,9 +85,6 @@ async fn hang(State(app): State<App>, Path(id): Path<u64>) -> Result<StatusCode,
     std::future::pending().await
 }
 
-#[distributed_lock(key = "nowhere")]
-async fn nowhere() -> impl IntoResponse {}
-
 async fn stream(State(app): State<App>, Path(id): Path<u64>) -> Result<Response, LockError> {
     let guard = app.locks.acquire(format!("order:{id}"), options()).await?;
     let body = guard.hold_during(pieces(app));
@@ -103,20 +95,6 @@ async fn stream(State(app): State<App>, Path(id): Path<u64>) -> Result<Response,
 #[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
 async fn sent(State(app): State<App>, Path(id): Path<u64>) -> impl IntoResponse {
     (StatusCode::OK, Body::from_stream(pieces(app)))
-}
-
-#[distributed_lock(key = "order:{id}", max_hold = "60s", locks = app.locks)]
-#[debug_handler]
-async fn sent_result(
-    State(app): State<App>,
-    Path(id): Path<u64>,
-) -> Result<impl IntoResponse, LockError> {
-    Ok(Body::from_stream(pieces(app)))
-}
-
-#[distributed_lock(key = "order:{id}", locks = app.locks)]
-async fn unbounded(State(app): State<App>, Path(id): Path<u64>) -> Response {
-    Body::from_stream(pieces(app)).into_response()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Handlers that are dropped, as when a client hangs up, and bodies that go on.
+//! Handlers that are dropped because a client hung up, and bodies that continue.
 
 use std::sync::{
     Arc,
@@ -19,17 +19,17 @@ use tonic::Status;
 
 use super::{App, Site, header, pieces, serving, tonic_};
 
-/// What the test sees of the handlers.
+/// The state of the handlers, as far as the test observes it.
 #[derive(Clone, Debug)]
 pub(super) struct Payments {
     app: App,
     bodies: Arc<AtomicUsize>,
     begun: Arc<Notify>,
-    /// A handler has been dropped.
+    /// Notified when a handler is dropped.
     dropped: Arc<Notify>,
 }
 
-/// Tells that its handler has been dropped.
+/// Notifies the test when its handler is dropped.
 struct Handler(Arc<Notify>);
 
 impl Drop for Handler {
@@ -57,7 +57,7 @@ impl Payments {
         number
     }
 
-    /// Lets a body begin, the client hang up, and the body end.
+    /// Waits until a body has begun, hangs up, waits until its handler is dropped, and lets the body end.
     async fn hang_up(&self, hang_up: impl FnOnce()) {
         self.begun.notified().await;
         hang_up();
@@ -105,7 +105,7 @@ async fn a_stream_keeps_the_lock_of_a_body_that_ran_as_a_task() {
     let app = payments.app.clone();
     app.finish.notify_one();
     let response = stream(payments, 7).await;
-    assert!(app.is_held("charge:7").await, "it is not read yet");
+    assert!(app.is_held("charge:7").await, "it has not been read yet");
     app.finish.notify_one();
     let read = axum::body::to_bytes(response.into_body(), 64).await;
     assert_eq!(read.expect("a body"), "firstlast");
@@ -126,7 +126,7 @@ async fn a_stream_without_a_caller_is_dropped_and_its_lock_released() {
 }
 
 #[tokio::test]
-async fn a_client_of_axum_that_asks_again_gets_the_result_of_the_first_body() {
+async fn a_client_of_axum_that_retries_gets_the_result_of_the_first_body() {
     let app = App::in_memory();
     let payments = Payments::new(app.clone());
     let router = Router::new().route("/pay/{id}", post(pay));
@@ -146,7 +146,7 @@ async fn a_client_of_axum_that_asks_again_gets_the_result_of_the_first_body() {
 }
 
 #[tokio::test]
-async fn a_client_of_tonic_that_asks_again_gets_the_result_of_the_first_body() {
+async fn a_client_of_tonic_that_retries_gets_the_result_of_the_first_body() {
     let app = App::in_memory();
     let payments = Payments::new(app.clone());
     let site = tonic_::start_with(app, payments.clone()).await;

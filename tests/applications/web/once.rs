@@ -1,8 +1,7 @@
-//! Handlers that run once, and answer each repeat with the response of the one body.
+//! Handlers that run once and answer each repeat with the response of the first body.
 //!
-//! Each framework is a module with a `start(app: App) -> String`, which returns the url of a server. The server has the route
-//! `/{kind}`. It runs the body once for each header `Idempotency-Key`, answers as [`response`] does, and has the body of the
-//! request as its fingerprint.
+//! Each framework is a module with a `start(app: App) -> String`, which returns the url of a server. Its route `/{kind}` runs
+//! [`App::response`] once for each header `Idempotency-Key`, with the body of the request as the fingerprint.
 
 use std::{
     pin::Pin,
@@ -14,7 +13,6 @@ use std::{
 };
 
 use axum::{body::Bytes, http};
-use futures_util::future::join_all;
 use http_body::{Frame, SizeHint};
 use lock_core::{LockManager, OnceOptions};
 use lock_tests::{HttpRequest, HttpResponse, RedisServer, SECOND};
@@ -23,7 +21,7 @@ use super::{END, assert_problem, header};
 
 const REPLAYED: &str = "idempotent-replayed";
 
-/// The largest result.
+/// The size of the largest result that is stored.
 const LARGEST: usize = 64 * 1024;
 
 #[derive(Clone, Debug)]
@@ -37,7 +35,7 @@ impl App {
         OnceOptions::keep(SECOND * 60).fingerprint(about)
     }
 
-    /// What the body of a handler answers.
+    /// Returns the response of a handler's body.
     async fn response(&self, kind: &str) -> http::Response<Pieces> {
         let run = self.bodies.fetch_add(1, SeqCst) + 1;
         tokio::task::yield_now().await;
@@ -67,12 +65,12 @@ impl App {
     }
 }
 
-/// All bytes, some of which are no text.
+/// Returns all bytes, some of which are not text.
 fn binary() -> Vec<u8> {
     (0..=u8::MAX).cycle().take(1000).collect()
 }
 
-/// A body that is complete if it has a size and one piece at the most.
+/// A body that is complete if it has a size and at most one piece.
 struct Pieces {
     has_size: bool,
     pieces: Vec<Bytes>,
@@ -104,7 +102,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// Two servers with one Redis, as two processes.
+/// Two servers with the same Redis, like two processes.
 struct Sites {
     urls: [String; 2],
     bodies: Arc<AtomicUsize>,
@@ -137,16 +135,13 @@ impl Sites {
     }
 }
 
-/// Makes a test of each claim in a module.
+/// Makes a test of each claim in a module of a framework.
 macro_rules! once_claims {
     () => {
         once_claims! {
             a_repeat_gets_the_response_with_a_mark_and_without_cookies
-            callers_at_one_time_get_one_response
-            a_failure_runs_again
-            another_request_with_the_key_is_refused
             a_binary_body_is_repeated_byte_for_byte
-            what_is_not_kept_is_a_conflict_and_does_not_run_again
+            a_response_that_cannot_be_stored_makes_repeats_a_conflict
         }
     };
     ($($claim:ident)+) => {
@@ -200,38 +195,6 @@ fn links(response: &HttpResponse) -> Vec<&str> {
     lines.filter(|line| line.starts_with("link: ")).collect()
 }
 
-async fn callers_at_one_time_get_one_response(sites: &Sites) {
-    let asked = (0..30).map(|number| sites.ask(number % 2, "created"));
-    let responses = join_all(asked).await;
-    for response in &responses {
-        assert_eq!((response.status, response.body.as_str()), (201, "run 1"));
-    }
-    let is_first = |response: &&HttpResponse| header(response, REPLAYED).is_none();
-    assert_eq!(responses.iter().filter(is_first).count(), 1);
-    assert_eq!(sites.bodies(), 1);
-}
-
-async fn a_failure_runs_again(sites: &Sites) {
-    for (at, ran) in [(0, 1), (1, 2), (0, 3)] {
-        let response = sites.ask(at, "failed").await;
-        assert_eq!((response.status, response.body.as_str()), (400, "failed"));
-        assert_eq!(header(&response, REPLAYED), None);
-        assert_eq!(sites.bodies(), ran);
-    }
-}
-
-async fn another_request_with_the_key_is_refused(sites: &Sites) {
-    let ask = async |at, about| sites.ask_about(at, "created", about).await;
-    assert_eq!(ask(0, r#"{"cents":1}"#).await.status, 201);
-    for at in [0, 1] {
-        let refused = ask(at, r#"{"cents":2}"#).await;
-        assert_problem(&refused, 422, "Unprocessable Content");
-        assert_eq!(header(&refused, "retry-after"), None);
-        assert_eq!(ask(at, r#"{"cents":1}"#).await.status, 201);
-    }
-    assert_eq!(sites.bodies(), 1);
-}
-
 async fn a_binary_body_is_repeated_byte_for_byte(sites: &Sites) {
     for at in [0, 1] {
         let request = sites.send(at, "binary", &["key"], "").await;
@@ -241,7 +204,7 @@ async fn a_binary_body_is_repeated_byte_for_byte(sites: &Sites) {
     assert_eq!(sites.bodies(), 1);
 }
 
-async fn what_is_not_kept_is_a_conflict_and_does_not_run_again(sites: &Sites) {
+async fn a_response_that_cannot_be_stored_makes_repeats_a_conflict(sites: &Sites) {
     for (kind, body) in [
         ("large", "x".repeat(LARGEST + 1)),
         ("sized", "firstlast".to_owned()),
@@ -262,7 +225,7 @@ async fn what_is_not_kept_is_a_conflict_and_does_not_run_again(sites: &Sites) {
     assert_eq!(sites.bodies(), 4);
 }
 
-/// Checks what the extractor of axum answers.
+/// By the extractor of axum.
 async fn a_response_to_a_request_without_a_readable_key_says_what_to_send(sites: &Sites) {
     let long = "x".repeat(256);
     for keys in [&[][..], &[""], &["a b"], &["\"a"], &[&long], &["a", "a"]] {

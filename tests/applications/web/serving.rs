@@ -1,4 +1,4 @@
-//! Servers of axum and poem on a free port, for as long as the runtime of the test lives.
+//! Servers of axum and poem on free ports, which end with the runtime of the test.
 
 use poem::listener::TcpAcceptor;
 use tokio::net::TcpListener;

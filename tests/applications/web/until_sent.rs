@@ -1,8 +1,8 @@
-//! How long a locked handler holds its lock, and whether it warns. Each framework, return type and kind of body is tried, with
-//! `max_hold` and without.
+//! For how long a locked handler keeps its lock, and when it warns: for each framework, return type and kind of body, with `max_hold`
+//! and without.
 //!
-//! A response that is complete releases the lock when the handler returns. The lock of any other response is held until it has
-//! been sent, if `max_hold` bounds that time. Otherwise there is one warning for each template.
+//! A complete response releases the lock when the handler returns. Any other response keeps it until it has been sent, if `max_hold`
+//! bounds that time. Otherwise, one warning is logged for each template.
 
 use std::{
     io,
@@ -30,13 +30,13 @@ const PIECE: &str = "the only piece";
 /// The end of the head of a response.
 const HEAD: &str = "\r\n\r\n";
 
-/// What a handler returns, with routes `/{name}/{variant}/{body}` and keys `{framework}:{name}:{variant}`. The variants are `bounded`,
-/// which has a `max_hold`, and `sized` and `streamed`, which have none.
+/// A return type, with routes `/{name}/{variant}/{body}` and keys `{framework}:{name}:{variant}`. The variant `bounded` has a
+/// `max_hold`, but `sized` and `streamed` do not.
 #[derive(Clone, Copy, Debug)]
 struct Returned {
     framework: &'static str,
     name: &'static str,
-    /// Whether the integration sees that a request is a HEAD, whose response has no body, and keeps the body from being made.
+    /// Whether the integration knows that a request is a HEAD, and drops the body, which is not sent.
     sees_the_method: bool,
 }
 
@@ -50,7 +50,7 @@ impl Returned {
     }
 }
 
-/// Makes the piece when the test says so.
+/// Returns a stream of one piece, which is ready when the test says so.
 fn piece(app: &App) -> impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'static {
     let app = app.clone();
     stream::once(async move {
@@ -60,7 +60,7 @@ fn piece(app: &App) -> impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'st
     })
 }
 
-/// A body that has a size, and is made while it is sent.
+/// A body that has a size although it is made while it is sent.
 struct WithSize(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send + Sync>>);
 
 impl http_body::Body for WithSize {
@@ -102,7 +102,7 @@ fn answered<T, Status>(
     }
 }
 
-/// The log of the process, from its first warning on.
+/// Returns the log of this process, which must be installed before the first warning.
 fn log() -> &'static Log {
     static LOG: LazyLock<Log> = LazyLock::new(|| {
         let log = Log::default();
@@ -143,7 +143,7 @@ async fn is_as_promised(site: &Site, returned: Returned) {
 
 async fn with_a_bound(site: &Site, returned: Returned) {
     let key = returned.key("bounded");
-    what_is_complete_is_released(site, returned, "bounded").await;
+    complete_responses_release_the_lock(site, returned, "bounded").await;
     for body in ["sized", "streamed"] {
         let path = returned.path("bounded", body);
         let mut request = site.send(&path).await;
@@ -164,12 +164,12 @@ async fn with_a_bound(site: &Site, returned: Returned) {
         request.begins_with(HEAD).await.expect("a head");
         request.reset().expect("a connection");
         drop(site.app.hold(&key).await);
-        a_head_needs_no_lock(site, returned, body).await;
+        a_head_releases_the_lock(site, returned, body).await;
     }
     assert_eq!(warnings(&key), 0, "{}", log().text());
 }
 
-async fn a_head_needs_no_lock(site: &Site, returned: Returned, body: &str) {
+async fn a_head_releases_the_lock(site: &Site, returned: Returned, body: &str) {
     let (key, path) = (returned.key("bounded"), returned.path("bounded", body));
     site.app.has_begun.store(false, Relaxed);
     let mut request = site.send_as("HEAD", &path).await;
@@ -183,13 +183,13 @@ async fn a_head_needs_no_lock(site: &Site, returned: Returned, body: &str) {
     let has_begun = site.app.has_begun.load(Relaxed);
     assert!(
         !(is_unread && has_begun),
-        "{path}: nothing of the body is made"
+        "{path}: no piece of the body is requested"
     );
 }
 
 async fn without_a_bound(site: &Site, returned: Returned, body: &str) {
     let (key, path) = (returned.key(body), returned.path(body, body));
-    what_is_complete_is_released(site, returned, body).await;
+    complete_responses_release_the_lock(site, returned, body).await;
     assert_eq!(warnings(&key), 0, "{}", log().text());
     for _ in 0..2 {
         let mut request = site.send(&path).await;
@@ -202,7 +202,7 @@ async fn without_a_bound(site: &Site, returned: Returned, body: &str) {
     assert_eq!(warnings(&key), 1, "{path}: {}", log().text());
 }
 
-async fn what_is_complete_is_released(site: &Site, returned: Returned, variant: &str) {
+async fn complete_responses_release_the_lock(site: &Site, returned: Returned, variant: &str) {
     for (body, status) in [("buffered", 200), ("failed", 404)] {
         let path = returned.path(variant, body);
         let response = site.get(&path).await;

@@ -1,4 +1,4 @@
-//! The handlers of actix. A route is called for HEAD only if it names that method.
+//! The handlers of actix, whose routes are called for HEAD only if they name that method.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use lock_core::distributed_lock;
 
 use super::{App, PIECE, Returned, Site, answered, is_as_promised, log, piece, warnings};
 
-/// An alias, which hides from the attribute that this is a response.
+/// An alias, which hides the response from the attribute.
 type Reply = HttpResponse;
 
 type Answered = Result<HttpResponse, Refused>;
@@ -31,7 +31,7 @@ impl ResponseError for Refused {
     }
 }
 
-/// A responder of a library, as one that sends a file: its response is made when the request is known.
+/// A responder of a library, such as one that sends a file, which makes its response once it knows the request.
 struct Later(App, String);
 
 impl Responder for Later {
@@ -69,7 +69,7 @@ fn opaque_result(app: &App, kind: &str) -> Result<Later, Refused> {
     answered(app, kind, StatusCode::NOT_FOUND, later)
 }
 
-/// Makes the three handlers of a return type.
+/// Defines the three handlers of a return type, and their test.
 macro_rules! returned {
     ($name:ident sees_the_method = $sees_the_method:literal [$bounded:literal $sized:literal $streamed:literal] -> $returned:ty = $make:path $(; $on_error:expr)?) => {
         mod $name {
@@ -91,7 +91,7 @@ macro_rules! returned {
             }
 
             #[tokio::test]
-            async fn is_held_until_it_has_been_sent_or_says_that_it_is_not() {
+            async fn keeps_its_lock_until_it_has_been_sent_or_warns() {
                 let resource = |variant: &str| {
                     web::resource(format!("/{}/{variant}/{{kind}}", stringify!($name)))
                 };
@@ -111,17 +111,15 @@ macro_rules! returned {
     };
 }
 
-returned!(response_by_name sees_the_method = false ["actix:response_by_name:bounded" "actix:response_by_name:sized" "actix:response_by_name:streamed"] -> HttpResponse = response);
-returned!(in_a_result sees_the_method = false ["actix:in_a_result:bounded" "actix:in_a_result:sized" "actix:in_a_result:streamed"] -> Result<HttpResponse, Refused> = result);
 returned!(opaque sees_the_method = true ["actix:opaque:bounded" "actix:opaque:sized" "actix:opaque:streamed"] -> impl Responder = later);
 returned!(opaque_in_a_result sees_the_method = true ["actix:opaque_in_a_result:bounded" "actix:opaque_in_a_result:sized" "actix:opaque_in_a_result:streamed"] -> Result<impl Responder, Refused> = opaque_result);
 returned!(alias sees_the_method = false ["actix:alias:bounded" "actix:alias:sized" "actix:alias:streamed"] -> Reply = response);
 returned!(alias_of_a_result sees_the_method = false ["actix:alias_of_a_result:bounded" "actix:alias_of_a_result:sized" "actix:alias_of_a_result:streamed"] -> Answered = result);
 returned!(response_and_status sees_the_method = false ["actix:response_and_status:bounded" "actix:response_and_status:sized" "actix:response_and_status:streamed"] -> (HttpResponse, StatusCode) = with_status; |error| (HttpResponse::Ok().finish(), error.into()));
 
-/// As `actix_ws` responds: what is sent on the upgraded connection is the body of the response, so it is a stream like any other.
+/// As in `actix_ws`, the data on the upgraded connection is the body of the response, and thus an ordinary stream.
 #[tokio::test]
-async fn an_upgraded_connection_is_protected_with_a_bound_and_without_one_the_log_says_so() {
+async fn an_upgraded_connection_is_protected_with_a_bound_and_warns_without_one() {
     #[distributed_lock(key = "actix:upgraded:bounded", max_hold = "60s", locks = app.locks)]
     async fn bounded(app: &App) -> HttpResponse {
         upgraded(app)

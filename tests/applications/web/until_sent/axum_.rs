@@ -19,7 +19,7 @@ use super::{
     warnings, warnings_of_an_upgrade,
 };
 
-/// An alias, which hides from the attribute that this is a response.
+/// An alias, which hides the response from the attribute.
 type Reply = Response;
 
 type Answered = Result<Response, Refused>;
@@ -58,7 +58,7 @@ fn opaque_result(app: &App, kind: &str) -> Result<(StatusCode, Body), Refused> {
     answered(app, kind, StatusCode::NOT_FOUND, with_status)
 }
 
-/// Makes the three handlers of a return type.
+/// Defines the three handlers of a return type, and their test.
 macro_rules! returned {
     ($name:ident [$bounded:literal $sized:literal $streamed:literal] -> $returned:ty = $make:path $(; $on_error:expr)?) => {
         mod $name {
@@ -80,7 +80,7 @@ macro_rules! returned {
             }
 
             #[tokio::test]
-            async fn is_held_until_it_has_been_sent_or_says_that_it_is_not() {
+            async fn keeps_its_lock_until_it_has_been_sent_or_warns() {
                 let routes = Router::new()
                     .route(concat!("/", stringify!($name), "/bounded/{kind}"), get(bounded))
                     .route(concat!("/", stringify!($name), "/sized/{kind}"), get(sized))
@@ -96,33 +96,31 @@ macro_rules! returned {
     };
 }
 
-returned!(response_by_name ["axum:response_by_name:bounded" "axum:response_by_name:sized" "axum:response_by_name:streamed"] -> Response = response);
-returned!(in_a_result ["axum:in_a_result:bounded" "axum:in_a_result:sized" "axum:in_a_result:streamed"] -> Result<Response, Refused> = result);
 returned!(opaque ["axum:opaque:bounded" "axum:opaque:sized" "axum:opaque:streamed"] -> impl IntoResponse = with_status);
 returned!(opaque_in_a_result ["axum:opaque_in_a_result:bounded" "axum:opaque_in_a_result:sized" "axum:opaque_in_a_result:streamed"] -> Result<impl IntoResponse, Refused> = opaque_result);
 returned!(alias ["axum:alias:bounded" "axum:alias:sized" "axum:alias:streamed"] -> Reply = response);
 returned!(alias_of_a_result ["axum:alias_of_a_result:bounded" "axum:alias_of_a_result:sized" "axum:alias_of_a_result:streamed"] -> Answered = result);
 returned!(status_and_body ["axum:status_and_body:bounded" "axum:status_and_body:sized" "axum:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
 
-/// A body that goes on without its lease cannot be ended with it.
+/// A body that continues without its lease cannot end with it.
 #[tokio::test]
-async fn a_function_that_goes_on_when_its_lease_is_lost_does_not_keep_the_lock_and_says_so() {
-    #[distributed_lock(key = "axum:goes_on", max_hold = "60s", on_lost = continue, locks = app.locks)]
-    async fn goes_on(app: &App) -> Response {
+async fn a_function_that_continues_after_a_loss_does_not_keep_its_lock_and_warns() {
+    #[distributed_lock(key = "axum:continues", max_hold = "60s", on_lost = continue, locks = app.locks)]
+    async fn continues(app: &App) -> Response {
         response(app, "streamed")
     }
 
     log();
     let app = App::in_memory();
-    let response = goes_on(&app).await;
-    assert!(app.try_hold("axum:goes_on").await.is_some());
-    assert_eq!(warnings("axum:goes_on"), 1, "{}", log().text());
+    let response = continues(&app).await;
+    assert!(app.try_hold("axum:continues").await.is_some());
+    assert_eq!(warnings("axum:continues"), 1, "{}", log().text());
     drop(response);
 }
 
-/// The handler opens a web socket, which its lock does not protect. The socket has a lock of its own for as long as it is open.
+/// The lock of a handler does not protect the web socket that it opens. The socket acquires its own lock for as long as it is open.
 #[tokio::test]
-async fn a_web_socket_is_not_protected_by_its_handler_but_by_a_lock_of_its_own() {
+async fn a_web_socket_is_not_protected_by_its_handler_but_by_its_own_lock() {
     #[distributed_lock(key = "axum:upgraded", max_hold = "60s", locks = app.locks)]
     async fn upgraded(State(app): State<App>, upgrade: WebSocketUpgrade) -> impl IntoResponse {
         upgrade.on_upgrade(async move |mut socket| {
@@ -151,7 +149,7 @@ async fn a_web_socket_is_not_protected_by_its_handler_but_by_a_lock_of_its_own()
     assert_eq!(warnings("axum:upgraded"), 0, "{}", log().text());
 }
 
-/// Returns the connection after the response of the server.
+/// Returns the connection after the response to the upgrade.
 async fn open_web_socket(site: &Site) -> TcpStream {
     let address = site.url.strip_prefix("http://").expect("a url");
     let mut socket = TcpStream::connect(address).await.expect("a listener");

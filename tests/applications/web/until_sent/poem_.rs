@@ -13,7 +13,7 @@ use super::{
     warnings_of_an_upgrade,
 };
 
-/// An alias, which hides from the attribute that this is a response.
+/// An alias, which hides the response from the attribute.
 type Reply = Response;
 
 type Answered = Result<Response, Refused>;
@@ -52,7 +52,7 @@ fn opaque_result(app: &App, kind: &str) -> Result<(StatusCode, Body), Refused> {
     answered(app, kind, StatusCode::NOT_FOUND, with_status)
 }
 
-/// Makes the three handlers of a return type.
+/// Defines the three handlers of a return type, and their test.
 macro_rules! returned {
     ($name:ident [$bounded:literal $sized:literal $streamed:literal] -> $returned:ty = $make:path $(; $on_error:expr)?) => {
         mod $name {
@@ -77,7 +77,7 @@ macro_rules! returned {
             }
 
             #[tokio::test]
-            async fn is_held_until_it_has_been_sent_or_says_that_it_is_not() {
+            async fn keeps_its_lock_until_it_has_been_sent_or_warns() {
                 let routes = Route::new()
                     .at(concat!("/", stringify!($name), "/bounded/:kind"), get(bounded).head(bounded))
                     .at(concat!("/", stringify!($name), "/sized/:kind"), get(sized))
@@ -93,17 +93,15 @@ macro_rules! returned {
     };
 }
 
-returned!(response_by_name ["poem:response_by_name:bounded" "poem:response_by_name:sized" "poem:response_by_name:streamed"] -> Response = response);
-returned!(in_a_result ["poem:in_a_result:bounded" "poem:in_a_result:sized" "poem:in_a_result:streamed"] -> Result<Response, Refused> = result);
 returned!(opaque ["poem:opaque:bounded" "poem:opaque:sized" "poem:opaque:streamed"] -> impl IntoResponse = with_status);
 returned!(opaque_in_a_result ["poem:opaque_in_a_result:bounded" "poem:opaque_in_a_result:sized" "poem:opaque_in_a_result:streamed"] -> Result<impl IntoResponse, Refused> = opaque_result);
 returned!(alias ["poem:alias:bounded" "poem:alias:sized" "poem:alias:streamed"] -> Reply = response);
 returned!(alias_of_a_result ["poem:alias_of_a_result:bounded" "poem:alias_of_a_result:sized" "poem:alias_of_a_result:streamed"] -> Answered = result);
 returned!(status_and_body ["poem:status_and_body:bounded" "poem:status_and_body:sized" "poem:status_and_body:streamed"] -> (StatusCode, Body) = with_status; |error| (error.into(), Body::empty()));
 
-/// As poem's `WebSocket` responds: poem runs the upgraded connection in a task of its own.
+/// As with poem's `WebSocket`, poem runs the upgraded connection in a separate task.
 #[tokio::test]
-async fn an_upgraded_connection_is_not_protected_and_the_log_says_so() {
+async fn an_upgraded_connection_is_not_protected_and_warns() {
     #[distributed_lock(key = "poem:upgraded", max_hold = "60s", locks = app.locks)]
     async fn upgraded(app: &App) -> impl IntoResponse {
         StatusCode::SWITCHING_PROTOCOLS

@@ -1,4 +1,4 @@
-//! The methods of tonic. A return type that names a stream is refused; an alias may hide one.
+//! The methods of tonic. A return type that names a stream is refused, but an alias may hide it.
 
 use std::pin::Pin;
 
@@ -34,7 +34,7 @@ async fn unbounded(app: &App) -> Result<Response<Rows>, Status> {
 }
 
 #[tokio::test]
-async fn a_message_is_complete() {
+async fn a_message_is_complete_at_the_return() {
     log();
     let app = App::in_memory();
     for kind in ["whole", "failed"] {
@@ -46,7 +46,7 @@ async fn a_message_is_complete() {
 }
 
 #[tokio::test]
-async fn a_stream_behind_an_alias_holds_its_lock_until_it_has_ended() {
+async fn a_stream_behind_an_alias_keeps_its_lock_until_it_has_ended() {
     log();
     let app = App::in_memory();
     let mut rows = bounded(&app).await.expect("free").into_inner();
@@ -63,7 +63,7 @@ async fn a_stream_behind_an_alias_holds_its_lock_until_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_stream_without_a_bound_says_that_its_lock_is_released() {
+async fn a_stream_without_a_bound_releases_its_lock_and_warns() {
     log();
     let app = App::in_memory();
     for _ in 0..2 {

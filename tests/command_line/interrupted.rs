@@ -1,13 +1,11 @@
-//! What `lockctl run` leaves behind when it ends: nothing, and no exit code 0 if the lock was lost.
-
-use std::process::ExitStatus;
+//! A `lockctl run` that is interrupted leaves nothing, and one that lost its lock does not exit with 0.
 
 use lock_tests::{
     AcquireFree as _, Direction, HANG, Process, Proxy, RedisServer, ReleaseHeld as _, SECOND,
     connect, eventually, options,
 };
 
-use super::LOCKCTL;
+use super::{LOCKCTL, ended};
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 
@@ -21,11 +19,6 @@ async fn is_queued(server: &RedisServer) {
     eventually(HANG, "it waits", async || server.queue(QUEUE).len() == 1).await;
 }
 
-async fn ended(process: &mut Process) -> ExitStatus {
-    eventually(HANG, "lockctl ends", async || process.ended().is_some()).await;
-    process.ended().expect("it has ended")
-}
-
 #[tokio::test]
 async fn an_interrupted_wait_leaves_no_entry_in_the_queue() {
     let server = RedisServer::start();
@@ -34,7 +27,7 @@ async fn an_interrupted_wait_leaves_no_entry_in_the_queue() {
     let proxy = Proxy::start(server.port());
     let mut process = waiting(&proxy.url());
     is_queued(&server).await;
-    // The clean-up takes longer than the program needs to end.
+    // The clean-up takes longer than the program otherwise needs to end.
     proxy.delay(Direction::Requests, SECOND / 2);
     process.interrupt();
     assert_eq!(ended(&mut process).await.code(), Some(128 + 2));
@@ -43,9 +36,9 @@ async fn an_interrupted_wait_leaves_no_entry_in_the_queue() {
     assert_eq!(server.get("lock:k"), None);
 }
 
-/// The grant is on its way when the signal comes, or has come.
+/// When the signal arrives, the grant is in flight or has arrived.
 #[tokio::test]
-async fn an_interrupted_wait_gives_back_a_lock_that_it_was_granted() {
+async fn an_interrupted_wait_releases_a_lock_that_it_was_granted() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     for round in 0..20 {
@@ -65,9 +58,9 @@ async fn an_interrupted_wait_gives_back_a_lock_that_it_was_granted() {
     }
 }
 
-/// The lease has time left, so nothing has asked the server meanwhile.
+/// The lease is not due for a renewal, so only the release can find the loss.
 #[tokio::test]
-async fn a_loss_that_only_the_release_finds_is_70() {
+async fn a_loss_that_only_the_release_finds_is_exit_code_70() {
     let server = RedisServer::start();
     let locks = connect(&server.url()).await;
     let url = server.url();
@@ -79,7 +72,7 @@ async fn a_loss_that_only_the_release_finds_is_70() {
         let mut process = Process::spawn(LOCKCTL, &words, &[]);
         assert_eq!(process.line(), "started");
         locks.force_release("k").await.expect("a reply");
-        process.say("go on");
+        process.say("continue");
         assert_eq!(ended(&mut process).await.code(), Some(70));
     }
 }

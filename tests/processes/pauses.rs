@@ -1,0 +1,137 @@
+//! Servers and processes that are stopped for a while, and processes that are killed.
+
+use std::time::Duration;
+
+use lock_core::{LockManager, LockOptions};
+use lock_tests::{
+    AcquireFree as _, HANG, Holders, Load, RedisServer, ReleaseHeld as _, SECOND, eventually,
+    history::{History, Moment, Step},
+};
+use tokio::time::timeout;
+
+async fn connect(server: &RedisServer) -> LockManager {
+    let locks = LockManager::builder().command_timeout(SECOND);
+    locks.connect(&server.url()).await.expect("up")
+}
+
+fn holders(server: &RedisServer, load: &Load) -> Holders {
+    Holders::start(env!("CARGO_BIN_EXE_holder"), &server.url(), load)
+}
+
+/// Returns a load of two processes with one task each, which contend for one key.
+fn one_key(ttl: Duration, hold: Duration) -> Load {
+    Load {
+        keys: vec!["k".to_owned()],
+        processes: 2,
+        tasks: 1,
+        ttl,
+        hold,
+    }
+}
+
+/// Returns the process that got the lock last, and the number of its attempt.
+fn last_holder(history: &History) -> Option<(u32, u64)> {
+    let mut events = history.events().iter().rev();
+    let granted = events.find(|event| matches!(event.step, Step::Acquired { .. }))?;
+    Some((granted.process, granted.attempt))
+}
+
+fn assert_in_order(history: &History) {
+    let (overlaps, regressions) = (history.overlaps(&[]), history.regressions(&[]));
+    assert!(overlaps.is_empty(), "{overlaps:#?}");
+    assert!(regressions.is_empty(), "{regressions:#?}");
+}
+
+#[tokio::test]
+async fn a_request_that_runs_after_its_client_has_gone_is_undone_before_the_ttl() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let options = LockOptions::new(HANG);
+    // After this, the server knows the scripts, and the next acquire takes the usual path.
+    let guard = locks.acquire_free("k", options.clone()).await;
+    guard.release_held().await;
+    server.stop();
+    let acquire = locks.acquire("k", options);
+    assert!(timeout(Duration::from_millis(100), acquire).await.is_err());
+    drop(locks);
+    server.cont();
+    eventually(HANG / 2, "the lock was acquired, and is gone", async || {
+        server.calls("set") + server.calls("psetex") >= 2 && server.get("lock:k").is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_stopped_beyond_its_ttl_takes_no_step_when_it_continues() {
+    let server = RedisServer::start();
+    // The body is long enough that the process is stopped inside it, although the test learns late that it has begun.
+    let (ttl, hold) = (SECOND, SECOND * 4);
+    let mut holders = holders(&server, &one_key(ttl, hold));
+    for _ in 0..3 {
+        // The process is stopped in the middle of a body, whose lease is over when the process continues.
+        let since = Moment::now();
+        let (stopped, attempt) = holds(&mut holders, since).await;
+        let from = Moment::now();
+        holders.processes()[stopped as usize].stop();
+        let next = |history: &History| {
+            let next = last_holder(history).is_some_and(|(process, _)| process != stopped);
+            next && Moment::now().since(from) > hold
+        };
+        eventually!(HANG, "the other one has it, and the first body is due to end" => next(holders.history()));
+        holders.processes()[stopped as usize].cont();
+        let end = |history: &History| {
+            let mut events = history.events().iter();
+            let end = events.rfind(|event| {
+                (event.process, event.attempt) == (stopped, attempt)
+                    && !matches!(event.step, Step::Called(_) | Step::Acquired { .. })
+            })?;
+            Some(end.step)
+        };
+        eventually!(HANG, "its body has ended" => end(holders.history()).is_some());
+        assert_eq!(end(holders.history()), Some(Step::Lost), "it took a step");
+    }
+    assert_in_order(&holders.stop());
+}
+
+/// Waits until some process is in a body that began after this moment.
+async fn holds(holders: &mut Holders, since: Moment) -> (u32, u64) {
+    let mut found = None;
+    eventually(HANG, "some process holds it", async || {
+        let history = holders.history();
+        let last = history.events().last();
+        found = last
+            .filter(|event| event.at > since && matches!(event.step, Step::Acquired { .. }))
+            .map(|event| (event.process, event.attempt));
+        found.is_some()
+    })
+    .await;
+    found.expect("the wait is over")
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_blocks_the_others_for_its_ttl() {
+    let server = RedisServer::start();
+    let ttl = SECOND * 2;
+    let mut holders = holders(&server, &one_key(ttl, Duration::from_millis(300)));
+    let (killed, _) = holds(&mut holders, Moment::now()).await;
+    holders.processes()[killed as usize].kill9();
+    let from = Moment::now();
+    eventually(HANG, "the other process has it", async || {
+        last_holder(holders.history()).is_some_and(|(process, _)| process != killed)
+    })
+    .await;
+    // The other process releases and acquires repeatedly, so the key may be absent for a moment.
+    let mut left = None;
+    eventually(HANG, "it is held", async || {
+        left = server.pttl("lock:k");
+        left.is_some()
+    })
+    .await;
+    assert!(left <= Some(ttl), "{left:?}");
+    let history = holders.history();
+    let granted = history.events().iter().find(|event| {
+        event.at > from && event.process != killed && matches!(event.step, Step::Acquired { .. })
+    });
+    assert!(granted.is_some());
+    assert_in_order(history);
+}
