@@ -296,10 +296,7 @@ async fn the_innermost_manager_is_used_and_a_spawned_task_has_none() {
     };
     let (inner, spawned) = with_locks(outer, nested).await;
     assert!(inner.is_ok(), "{inner:?}");
-    assert!(
-        matches!(spawned, Err(LockError::NotConfigured)),
-        "{spawned:?}"
-    );
+    assert_fails!(spawned, LockError::NotConfigured);
 }
 
 #[distributed_lock(key = "account:{account}", ttl = "10s")]

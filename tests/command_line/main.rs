@@ -83,7 +83,7 @@ async fn is_free(locks: &LockManager) {
 }
 
 #[test]
-fn a_command_runs_under_the_lock_and_its_exit_code_is_passed_on() {
+fn a_command_runs_under_the_lock_and_its_exit_code_is_returned() {
     let server = RedisServer::start();
     let shown = "echo $LOCK_KEY $LOCK_FENCING_TOKEN $LOCK_PERMIT; exit 3";
     let ran = lockctl(&server, &["run", "k", "--", "sh", "-c", shown]);
@@ -554,7 +554,6 @@ fn a_list_without_the_right_to_scan_names_it() {
     }
 }
 
-/// By their names, and the page with the rights.
 #[test]
 fn the_doctor_names_the_missing_rights() {
     let server = RedisServer::start();

@@ -40,7 +40,7 @@ macro_rules! on {
     };
 }
 
-// The server has lost its data each time.
+// The server loses its data each time.
 on! { a_server_that_is_started_again: RedisServer::start() =>
     all_waiters_continue_and_tokens_grow
     a_lease_that_the_next_server_does_not_know_is_lost

@@ -35,9 +35,9 @@ macro_rules! the_suite_on {
             verifying_restores_the_expiry_of_a_lease
             fencing_tokens_grow_although_the_data_are_lost
             an_acquire_after_a_release_in_the_background_finds_the_lock_free
-            a_key_is_shared_until_an_exclusive_request_comes
+            a_key_is_shared_until_an_exclusive_request_arrives
             as_many_hold_as_there_are_permits
-            a_body_runs_once_for_all_calls_that_wait_or_come_later
+            a_body_runs_once_for_callers_that_wait_or_call_later
             a_label_is_shown_instead_of_host_and_process
             its_backend_keeps_its_promises_to_the_driver
         }
@@ -92,15 +92,15 @@ the_suite_on! { @claims memory Deployment::in_memory() =>
     a_forced_release_frees_the_lock_for_a_waiter
     a_holder_may_acquire_its_key_again
     an_acquire_after_a_release_in_the_background_finds_the_lock_free
-    a_key_is_shared_until_an_exclusive_request_comes
+    a_key_is_shared_until_an_exclusive_request_arrives
     as_many_hold_as_there_are_permits
-    a_body_runs_once_for_all_calls_that_wait_or_come_later
+    a_body_runs_once_for_callers_that_wait_or_call_later
     its_backend_keeps_its_promises_to_the_driver
 }
 
 #[test]
 #[ignore = "fetched by `tests/run --all`"]
-fn every_kind_is_what_it_is_called() {
+fn each_kind_has_the_version_of_its_name() {
     for (kind, version) in [
         (Kind::Redis62, "redis_version:6.2."),
         (Kind::Redis86, "redis_version:8.6."),
@@ -301,7 +301,7 @@ async fn is_refused(servers: &Deployment, locks: &LockManager, options: LockOpti
     true
 }
 
-async fn a_key_is_shared_until_an_exclusive_request_comes(servers: &Deployment) {
+async fn a_key_is_shared_until_an_exclusive_request_arrives(servers: &Deployment) {
     let (one, other) = (connect(servers).await, connect(servers).await);
     if is_refused(servers, &one, patient().shared()).await {
         return;
@@ -373,7 +373,7 @@ async fn it_waits(servers: &Deployment) {
     eventually(HANG, "it has polled several times", asked).await;
 }
 
-async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deployment) {
+async fn a_body_runs_once_for_callers_that_wait_or_call_later(servers: &Deployment) {
     let (one, other) = (connect(servers).await, connect(servers).await);
     let options = || OnceOptions::keep(SECOND * 60).ttl(SECOND * 2).wait(HANG);
     if !servers.runs_scripts() {
@@ -401,8 +401,8 @@ async fn a_body_runs_once_for_all_calls_that_wait_or_come_later(servers: &Deploy
     let (first, ()) = tokio::join!(waits, released);
     assert_eq!(run(&one, "later").await, first);
     one.forget("k").await.expect("a reply");
-    assert_eq!(run(&other, "anew").await, "anew");
-    assert_eq!(run(&one, "later").await, "anew");
+    assert_eq!(run(&other, "again").await, "again");
+    assert_eq!(run(&one, "later").await, "again");
     // In memory, a stored result counts as an entry of the key.
     one.forget("k").await.expect("a reply");
     eventually!(HANG, "the lock is free" => servers.get("lock:k").is_none());
@@ -525,7 +525,7 @@ async fn a_holder_may_acquire_its_key_again(servers: &Deployment) {
     assert_eq!(servers.get("lock:k"), None);
 }
 
-/// By an operator. Where locks can be shared, this one is.
+/// An operator releases the lock, which is shared where the deployment has shared locks.
 async fn a_forced_release_frees_the_lock_for_a_waiter(servers: &Deployment) {
     let (one, other) = (connect(servers).await, connect(servers).await);
     let options = LockOptions::new(SECOND * 6);

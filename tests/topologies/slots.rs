@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use lock_tests::{
-    Cluster, HANG, Holders, Kind, Load, Migration, RedisServer, connect, history::Moment, options,
-    run_in_a_row, slot_of,
+    Cluster, HANG, Holders, Kind, Load, connect, history::Moment, options, run_in_a_row,
 };
+
+use crate::cluster::to_another_master;
 
 const KEY: &str = "k";
 const FULL_KEY: &str = "lock:k";
@@ -41,10 +42,7 @@ async fn follow(cluster: &Cluster) {
     );
     for _ in 0..ROUNDS {
         holders.all_get_it(GRANTS, Moment::now(), HANG).await;
-        let migration = to_another_master(cluster);
-        migration.open();
-        migration.move_keys();
-        migration.close();
+        move_slot(cluster);
     }
     holders.all_get_it(GRANTS, Moment::now(), HANG).await;
     let history = holders.stop();
@@ -57,17 +55,11 @@ async fn follow(cluster: &Cluster) {
 
 /// The release and the acquire after it are both redirected.
 #[tokio::test]
-async fn an_acquire_after_a_release_in_the_background_finds_the_lock_free_although_its_slot_moved()
-{
+async fn an_acquire_after_a_release_in_the_background_follows_a_slot_that_moved() {
     let cluster = Cluster::start();
     let locks = connect(&cluster.url()).await;
     for _ in 0..ROUNDS {
-        let body = async |_| {
-            let migration = to_another_master(&cluster);
-            migration.open();
-            migration.move_keys();
-            migration.close();
-        };
+        let body = async |_| move_slot(&cluster);
         let options = options().release_in_background();
         locks.run(KEY, options, body).await.expect("free");
         run_in_a_row(&locks, KEY, 3).await;
@@ -76,10 +68,9 @@ async fn an_acquire_after_a_release_in_the_background_finds_the_lock_free_althou
     assert_eq!(cluster.node_of(FULL_KEY).get(FULL_KEY), None);
 }
 
-fn to_another_master(cluster: &Cluster) -> Migration<'_> {
-    let source = cluster.node_of(FULL_KEY).port();
-    let masters = cluster.masters();
-    let mut others = masters.into_iter().filter(|node| node.port() != source);
-    let target: &RedisServer = others.next().expect("three masters");
-    cluster.migration(slot_of(FULL_KEY), target)
+fn move_slot(cluster: &Cluster) {
+    let migration = to_another_master(cluster, FULL_KEY);
+    migration.open();
+    migration.move_keys();
+    migration.close();
 }

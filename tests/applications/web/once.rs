@@ -225,7 +225,7 @@ async fn a_response_that_cannot_be_stored_makes_repeats_a_conflict(sites: &Sites
     assert_eq!(sites.bodies(), 4);
 }
 
-/// By the extractor of axum.
+/// The extractor of axum makes this response.
 async fn a_response_to_a_request_without_a_readable_key_says_what_to_send(sites: &Sites) {
     let long = "x".repeat(256);
     for keys in [&[][..], &[""], &["a b"], &["\"a"], &[&long], &["a", "a"]] {
