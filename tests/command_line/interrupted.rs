@@ -16,7 +16,7 @@ fn waiting(url: &str) -> Process {
 }
 
 async fn is_queued(server: &RedisServer) {
-    eventually(HANG, "it waits", async || server.queue(QUEUE).len() == 1).await;
+    eventually!(HANG, "it waits" => server.queue(QUEUE).len() == 1);
 }
 
 #[tokio::test]

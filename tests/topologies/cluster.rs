@@ -158,7 +158,7 @@ async fn a_check_and_a_shutdown_reach_every_node() {
 /// Waits for this many ttls, in which leases are renewed in the background.
 async fn ttls_pass(ttl: Duration, count: u32) {
     let end = Instant::now() + ttl * count;
-    eventually(HANG, "some ttls are over", async || Instant::now() > end).await;
+    eventually!(HANG, "some ttls are over" => Instant::now() > end);
 }
 
 #[tokio::test]
@@ -385,7 +385,7 @@ async fn channels_without_waiters_are_unsubscribed_and_no_waiter_is_lost() {
             guard.release_held().await;
         }));
     }
-    eventually(HANG, "all wait", async || channels() > 512).await;
+    eventually!(HANG, "all wait" => channels() > 512);
     for guard in held {
         guard.release_held().await;
     }
@@ -397,10 +397,7 @@ async fn channels_without_waiters_are_unsubscribed_and_no_waiter_is_lost() {
     // One more lock uses two of these connections.
     let blocks = one.acquire_free("one more", options()).await;
     let one_more = tokio::spawn(async move { other.acquire("one more", options()).await });
-    eventually(HANG, "the others are unsubscribed", async || {
-        channels() < 10
-    })
-    .await;
+    eventually!(HANG, "the others are unsubscribed" => channels() < 10);
     for guard in [guard, blocks] {
         guard.release_held().await;
     }

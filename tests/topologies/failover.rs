@@ -15,7 +15,7 @@ const FULL_KEY: &str = "lock:k";
 const TTL: Duration = Duration::from_secs(2);
 
 /// The number of times that the server dies.
-const ROUNDS: u32 = 10;
+const ROUNDS: u32 = 6;
 
 /// The number of grants to each process between two deaths, while nothing is broken.
 const GRANTS: usize = 5;

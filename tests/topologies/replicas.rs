@@ -81,7 +81,7 @@ async fn without_its_replicas_a_lock_does_not_count_and_is_gone() {
     }
     no_lock_is_left(&primary).await;
     let waiting = tokio::spawn(async move { locks.acquire("k", options()).await });
-    eventually(HANG, "it tries", async || primary.get("lock:k").is_some()).await;
+    eventually!(HANG, "it tries" => primary.get("lock:k").is_some());
     replica.cont();
     let guard = granted(waiting).await;
     guard.release_held().await;

@@ -156,7 +156,7 @@ async fn one_sentinel_is_enough_to_connect_and_none_is_needed_afterwards() {
     live.kill9();
     let waiting = tokio::spawn(async move { other.acquire("k", options()).await });
     let end = Instant::now() + SECOND * 8;
-    eventually(HANG, "two ttls are over", async || Instant::now() > end).await;
+    eventually!(HANG, "two ttls are over" => Instant::now() > end);
     guard.lease().verify().await.expect("held");
     guard.release_held().await;
     let next = granted(waiting).await;

@@ -46,11 +46,8 @@ async fn exclusive_locks_work(url: &str, servers: &[RedisServer], ttl: Duration)
         let other = other.clone();
         tokio::spawn(async move { other.acquire("k", patient()).await })
     };
-    eventually(HANG, "it waits", async || calls(servers) > before).await;
-    eventually(HANG, "the first ttl is over", async || {
-        started.elapsed() > ttl
-    })
-    .await;
+    eventually!(HANG, "it waits" => calls(servers) > before);
+    eventually!(HANG, "the first ttl is over" => started.elapsed() > ttl);
     guard.lease().verify().await.expect("renewed");
     assert!(!waiting.is_finished());
     let before = guard.lease().fencing_token();

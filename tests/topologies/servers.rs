@@ -246,7 +246,7 @@ async fn gives_a_turn(busy: LockManager, other: LockManager) {
             }
         });
     }
-    eventually(HANG, "it is busy", async || turns.load(SeqCst) > 4).await;
+    eventually!(HANG, "it is busy" => turns.load(SeqCst) > 4);
     let guard = acquire(&other, patient()).await;
     let had = turns.swap(MOST, SeqCst);
     guard.release_held().await;

@@ -47,7 +47,7 @@ async fn a_repeated_request_leaves_the_fencing_clock_alone(server: &RedisServer)
     let guard = one.acquire_free("k", patient()).await;
     let waiting = tokio::spawn(async move { other.acquire("k", patient()).await });
     let asked = server.calls("set");
-    eventually(HANG, "it asks", async || server.calls("set") > asked).await;
+    eventually!(HANG, "it asks" => server.calls("set") > asked);
     let (asked, given) = (server.calls("set"), server.fencing_clock(CLOCK));
     eventually!(HANG, "it keeps asking" => server.calls("set") >= asked + 5);
     assert_eq!(server.fencing_clock(CLOCK), given);
