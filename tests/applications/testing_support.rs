@@ -75,7 +75,8 @@ fn reason(held: &Result<(), LockError>) -> Option<LeaseLost> {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_a_fault_ends_ends_its_holder_at_once() {
-    let faults: [(fn(&Faults), LeaseLost); 3] = [
+    type Fault = fn(&Faults);
+    let faults: [(Fault, LeaseLost); 3] = [
         (|faults| faults.lose("k"), LeaseLost::TakenAway),
         (|faults| faults.expire("k"), LeaseLost::Expired),
         (|faults| faults.busy("k"), LeaseLost::TakenAway),
