@@ -13,7 +13,7 @@ use lock_tests::{
 use redis::Value;
 use tokio::time::timeout;
 
-use crate::waiting::{Waiting, granted, many_wait_in_an_outage};
+use crate::waiters::{Waiting, granted, many_wait_in_an_outage};
 
 /// Returns three masters without replicas, which tests that leave them as they are share. They end with the last of these tests.
 fn shared() -> Arc<Cluster> {

@@ -13,5 +13,5 @@ mod servers;
 mod slots;
 mod split_brain;
 mod waist;
-mod waiting;
+mod waiters;
 mod without_scripts;

@@ -8,7 +8,7 @@ use lock_tests::{
     SECOND, Which, assert_fails, eventually, run_in_a_row,
 };
 
-use crate::waiting::granted;
+use crate::waiters::granted;
 
 const QUEUE: &str = "__lock_core__:waiters:lock:k";
 

@@ -12,7 +12,7 @@ use lock_tests::{
 };
 use tokio::time::timeout;
 
-use crate::waiting::{granted, many_wait_in_an_outage};
+use crate::waiters::{granted, many_wait_in_an_outage};
 
 /// The time within which managers must leave a primary that was replaced.
 const SOON: Duration = Duration::from_secs(30);
