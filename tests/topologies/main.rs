@@ -1,4 +1,4 @@
-//! The same lock on other kinds of servers: sentinels, clusters, replicas, several servers, proxies, servers without scripts.
+//! Locks on servers of other kinds: sentinels, clusters, replicas, several servers, proxies, and servers without scripts.
 
 mod cluster;
 mod failover;
