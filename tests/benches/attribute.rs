@@ -1,4 +1,4 @@
-//! The cost of the attribute compared with the same call by hand.
+//! The cost of the attribute, compared with a call of `run` by hand.
 
 use std::{
     hint::black_box,
@@ -36,18 +36,18 @@ pub(crate) fn run() {
         let locks = LockManager::in_memory();
         let (mut attribute, mut hand) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            attribute.push(nanos_a_call(async |id| annotated(&locks, id).await).await);
-            hand.push(nanos_a_call(async |id| by_hand(&locks, id).await).await);
+            attribute.push(nanos_per_call(async |id| annotated(&locks, id).await).await);
+            hand.push(nanos_per_call(async |id| by_hand(&locks, id).await).await);
         }
         let (attribute, hand) = (median(attribute), median(hand));
         report::title("attribute, uncontended, locks in memory");
-        report::target("ns more a call", attribute - hand, AtMost(1000.0));
-        report::note("ns an annotated call", attribute);
-        report::note("ns the same call by hand", hand);
+        report::target("additional ns per call", attribute - hand, AtMost(1000.0));
+        report::note("ns per annotated call", attribute);
+        report::note("ns per call by hand", hand);
     });
 }
 
-async fn nanos_a_call(call: impl AsyncFn(u32) -> Result<u32, LockError>) -> f64 {
+async fn nanos_per_call(call: impl AsyncFn(u32) -> Result<u32, LockError>) -> f64 {
     let start = Instant::now();
     for id in 0..CALLS {
         let result = call(id).await;

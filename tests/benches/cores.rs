@@ -1,8 +1,7 @@
-//! Gives one core to the server, and the others to everything else; or leaves all cores to all.
+//! Pins the server to a core of its own, or leaves the placement to the scheduler.
 //!
-//! Without a core of its own for the server, the scheduler of a small machine sometimes puts a lone client on the server's
-//! core. A round trip takes a third of the time there, so one contender is compared with a floor that the others do not have.
-//! In production a server is on another machine.
+//! On a small machine, the scheduler sometimes puts a lone client on the server's core. A round trip takes a third of the time
+//! there, which would favour one contender over the others. In production, the server is on another machine.
 
 use std::{
     fmt,
@@ -15,12 +14,12 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-/// Where the server and everything else run.
+/// The cores on which the server and everything else run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// Servers have a core of their own if there are at least two, and everything else has the others.
+    /// If there are at least two cores, servers have one to themselves, and everything else shares the others.
     Pinned,
-    /// Wherever the scheduler puts them.
+    /// The scheduler decides.
     Free,
 }
 
@@ -35,54 +34,54 @@ impl fmt::Display for Placement {
 
 static PLACEMENT: Mutex<Placement> = Mutex::new(Placement::Free);
 
-/// Places this thread and all threads that it starts later, and the servers that are started later.
+/// Places this thread, and the threads and servers that it starts later.
 ///
-/// Other processes that are started later stay where the first call puts them.
+/// Other processes keep the placement of the first call.
 pub(crate) fn place(placement: Placement) {
     *PLACEMENT.lock().expect("no poison") = placement;
     let (_, others) = cores(placement);
-    sched_setaffinity(None, &others).expect("a part of what was allowed before");
+    sched_setaffinity(None, &others).expect("a subset of the allowed cores");
 }
 
-/// Starts a server, on its core if it has one.
+/// Starts a server on the cores of servers.
 pub(crate) fn start_server() -> RedisServer {
     start_server_of(Kind::default())
 }
 
-/// Starts a server of this kind, on its core if it has one.
+/// Starts a server of this kind on the cores of servers.
 pub(crate) fn start_server_of(kind: Kind) -> RedisServer {
     let server = RedisServer::builder().kind(kind).start();
     put_with_servers(server.pid());
     server
 }
 
-/// Moves a process to where the servers are.
+/// Moves a process to the cores of servers.
 pub(crate) fn put_with_servers(process: u32) {
     let pid = i32::try_from(process).expect("a process id fits");
     let pid = Pid::from_raw(pid).expect("a process id is not zero");
     let (servers, _) = cores(*PLACEMENT.lock().expect("no poison"));
-    sched_setaffinity(Some(pid), &servers).expect("a core that was allowed before");
+    sched_setaffinity(Some(pid), &servers).expect("a subset of the allowed cores");
 }
 
-/// The cores of this process and of servers.
+/// Returns the cores of this process and of servers.
 pub(crate) fn all_cores() -> Vec<usize> {
     numbers(&all()).collect()
 }
 
-/// The cores of servers, and those of everything else.
+/// Returns the cores of servers, and those of everything else.
 fn cores(placement: Placement) -> (CpuSet, CpuSet) {
     let all = all();
     if placement == Placement::Free || all.count() < 2 {
         return (all, all);
     }
-    let first = numbers(&all).next().expect("this process runs somewhere");
+    let first = numbers(&all).next().expect("this process runs on a core");
     let (mut servers, mut others) = (CpuSet::new(), all);
     servers.set(first);
     others.unset(first);
     (servers, others)
 }
 
-/// The cores that this process had when it started.
+/// Returns the cores that this process was started with.
 fn all() -> CpuSet {
     static ALL: OnceLock<CpuSet> = OnceLock::new();
     *ALL.get_or_init(|| sched_getaffinity(None).expect("a Linux system"))

@@ -1,6 +1,6 @@
 //! The last holder of a lock, known to all processes that contend for it.
 //!
-//! If a crate lets its last holder come back first, the lock is taken often and handed off rarely. Only a change of the
+//! A crate that lets the last holder acquire again first takes the lock often, but rarely hands it off. Only a change of the
 //! holder counts as a hand-off.
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-/// A file of one number, which only the holder of the lock touches. It costs two system calls, a microsecond.
+/// A file with one number, accessed by the holder of the lock alone. An access costs two system calls, about a microsecond.
 pub(crate) struct LastHolder {
     file: File,
     me: u64,
@@ -20,15 +20,15 @@ impl LastHolder {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).open(path);
         Self {
-            file: file.expect("a file that the bench made"),
+            file: file.expect("an existing file"),
             me,
         }
     }
 
-    /// Returns whether another task was the last holder.
+    /// Records this task as the last holder. Returns whether the previous one was another task.
     pub(crate) fn pass_to_me(&self) -> bool {
         let mut last = [0xff; 8];
-        // The file is empty before the first holder wrote.
+        // The file is empty until the first holder writes.
         self.file.read_at(&mut last, 0).expect("a file");
         let changed = u64::from_le_bytes(last) != self.me;
         if changed {

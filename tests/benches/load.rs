@@ -1,4 +1,4 @@
-//! Tasks that take a lock and release it, again and again, for a while.
+//! Tasks that repeatedly acquire and release a lock, for a while.
 
 use std::{
     sync::{
@@ -12,18 +12,18 @@ use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{
     lockers::Locker,
-    sample::{Sample, Work},
+    sample::{Sample, Samples, Work},
     usage::{Cpu, Watch},
 };
 
-/// The keys that the tasks take, and the time that is measured.
+/// The keys that the tasks lock, and the time that is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keys {
-    /// Each task its own key. The measured time is that of acquire and release together.
+    /// Each task has its own key. The measured time is that of acquire and release together.
     Own,
-    /// All tasks the same key, which the holder keeps for one turn of the scheduler. The measured time is the wait.
+    /// All tasks contend for one key, and the holder yields to the scheduler once. The measured time is the wait.
     Same,
-    /// All tasks the same key, which several hold at a time. The measured time is that of acquire and release together.
+    /// All tasks lock one key, which several may hold at a time. The measured time is that of acquire and release together.
     Together,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Load {
 
 type Run = dyn Fn(Load, &mut Watch) -> Sample;
 
-/// A contender with its name, ready for rounds.
+/// A named contender, ready to run.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     run: Box<Run>,
@@ -66,6 +66,22 @@ impl Contender {
     }
 }
 
+/// Lets the contenders take turns for some rounds.
+pub(crate) fn take_turns<const COUNT: usize>(
+    contenders: &[Contender; COUNT],
+    load: Load,
+    rounds: usize,
+    watch: &mut Watch,
+) -> [Samples; COUNT] {
+    let mut all = [(); COUNT].map(|()| Samples::default());
+    for _ in 0..rounds {
+        for (contender, samples) in contenders.iter().zip(&mut all) {
+            samples.push(contender.run(load, watch));
+        }
+    }
+    all
+}
+
 async fn all(locker: &impl Locker, load: Load) -> Vec<Work> {
     let window = Window::starting_now(load.window);
     let last = Arc::new(AtomicUsize::new(load.tasks));
@@ -89,7 +105,7 @@ async fn all(locker: &impl Locker, load: Load) -> Vec<Work> {
     running.join_all().await
 }
 
-/// The time in which operations count.
+/// The time in which operations are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) start: Instant,
@@ -106,7 +122,7 @@ impl Window {
     }
 }
 
-/// Takes and releases until the end of the window, and counts from its start.
+/// Acquires and releases until the end of the window, and counts from its start.
 pub(crate) async fn alone(locker: &impl Locker, key: &str, window: Window) -> Work {
     let mut work = Work::default();
     let mut asked = Instant::now();
@@ -126,7 +142,7 @@ pub(crate) async fn alone(locker: &impl Locker, key: &str, window: Window) -> Wo
 
 /// Contends for one key until the end of the window, and counts from its start.
 ///
-/// `while_held` is the holder's work; it returns whether another holder had the lock before.
+/// `while_held` is the work of the holder, and returns whether the previous holder was another one.
 pub(crate) async fn together<F>(
     locker: &impl Locker,
     window: Window,
@@ -148,7 +164,7 @@ where
         if got < window.start {
             continue;
         }
-        // A task that gets the lock after the end has waited as well.
+        // The wait of a task that gets the lock after the end of the window is recorded, too.
         work.times.record(got - asked);
         if got < window.end {
             work.taken += 1;

@@ -10,13 +10,13 @@ use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
 use lock_core::{LockGuard, LockManager, LockOptions};
 use tokio::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-/// The ttl of everything that is measured.
+/// The ttl of every lock in a benchmark.
 const TTL: Duration = Duration::from_secs(10);
 
-/// Longer than any bench, so that no task gives up in one.
+/// Longer than any benchmark, so that no task gives up.
 pub(crate) const WAIT: Duration = Duration::from_secs(120);
 
-/// A lock, or a floor, that is taken and released.
+/// A lock to acquire and release, or a baseline that stands in for one.
 pub(crate) trait Locker: Clone + Send + Sync + 'static {
     type Held<'a>: Send;
 
@@ -26,16 +26,32 @@ pub(crate) trait Locker: Clone + Send + Sync + 'static {
     -> impl Future<Output = ()> + Send;
 }
 
+/// A manager with the options of its acquires.
 #[derive(Clone)]
-pub(crate) struct LockCore(LockManager);
+pub(crate) struct LockCore {
+    manager: LockManager,
+    options: LockOptions,
+}
 
 impl LockCore {
     pub(crate) async fn connect(url: &str) -> Self {
-        Self(LockManager::connect(url).await.expect("a running server"))
+        Self::connect_with(url, LockOptions::new(TTL)).await
     }
 
-    fn options() -> LockOptions {
-        LockOptions::new(TTL).wait(WAIT)
+    pub(crate) async fn connect_to_share(url: &str) -> Self {
+        Self::connect_with(url, LockOptions::new(TTL).shared()).await
+    }
+
+    pub(crate) async fn connect_to_take_one_of(permits: usize, url: &str) -> Self {
+        Self::connect_with(url, LockOptions::new(TTL).permits(permits)).await
+    }
+
+    async fn connect_with(url: &str, options: LockOptions) -> Self {
+        let manager = LockManager::connect(url).await;
+        Self {
+            manager: manager.expect("a running server"),
+            options: options.wait(WAIT),
+        }
     }
 }
 
@@ -43,52 +59,16 @@ impl Locker for LockCore {
     type Held<'a> = LockGuard;
 
     async fn acquire(&self, key: &str) -> LockGuard {
-        let guard = self.0.acquire(key, Self::options()).await;
+        let guard = self.manager.acquire(key, self.options.clone()).await;
         guard.expect("a lock within the wait")
     }
 
     async fn release(&self, _key: &str, guard: LockGuard) {
-        guard.release().await.expect("a lock that was not lost");
+        guard.release().await.expect("a lease that is not lost");
     }
 }
 
-/// The same manager in shared mode.
-#[derive(Clone)]
-pub(crate) struct Shared(LockManager);
-
-/// The same manager with four permits.
-#[derive(Clone)]
-pub(crate) struct Permits(LockManager);
-
-macro_rules! in_mode {
-    ($locker:ident: $($mode:tt)*) => {
-        impl $locker {
-            pub(crate) async fn connect(url: &str) -> Self {
-                let LockCore(manager) = LockCore::connect(url).await;
-                Self(manager)
-            }
-        }
-
-        impl Locker for $locker {
-            type Held<'a> = LockGuard;
-
-            async fn acquire(&self, key: &str) -> LockGuard {
-                let options = LockCore::options().$($mode)*;
-                let guard = self.0.acquire(key, options).await;
-                guard.expect("a lock within the wait")
-            }
-
-            async fn release(&self, _key: &str, guard: LockGuard) {
-                guard.release().await.expect("a lock that was not lost");
-            }
-        }
-    };
-}
-
-in_mode! { Shared: shared() }
-in_mode! { Permits: permits(4) }
-
-/// Readers of one read/write lock inside the process.
+/// Readers of a read/write lock inside the process.
 #[derive(Clone, Default)]
 pub(crate) struct TokioRwLock(Arc<RwLock<()>>);
 
@@ -104,14 +84,14 @@ impl Locker for TokioRwLock {
     }
 }
 
-/// A whole `run`, which returns when the release is sent.
+/// A complete `run`, which returns as soon as the release is sent.
 #[derive(Clone)]
-pub(crate) struct InBackground(LockManager);
+pub(crate) struct InBackground(LockCore);
 
 impl InBackground {
     pub(crate) async fn connect(url: &str) -> Self {
-        let LockCore(manager) = LockCore::connect(url).await;
-        Self(manager)
+        let options = LockOptions::new(TTL).release_in_background();
+        Self(LockCore::connect_with(url, options).await)
     }
 }
 
@@ -119,15 +99,15 @@ impl Locker for InBackground {
     type Held<'a> = ();
 
     async fn acquire(&self, key: &str) {
-        let options = LockCore::options().release_in_background();
-        let ran = self.0.run(key, options, async |_| ()).await;
+        let LockCore { manager, options } = &self.0;
+        let ran = manager.run(key, options.clone(), async |_| ()).await;
         ran.expect("a lock within the wait");
     }
 
     async fn release(&self, _key: &str, (): ()) {}
 }
 
-/// `rslock` at its defaults: asks again after up to 200 ms.
+/// `rslock` with its defaults: a waiter retries after up to 200 ms.
 #[derive(Clone)]
 pub(crate) struct RsLock(rslock::LockManager);
 
@@ -142,7 +122,7 @@ impl Locker for RsLock {
 
     async fn acquire(&self, key: &str) -> rslock::LockGuard {
         let guard = self.0.acquire(key, TTL).await;
-        guard.expect("a lock, however long it takes")
+        guard.expect("a lock at some point")
     }
 
     async fn release(&self, _key: &str, guard: rslock::LockGuard) {
@@ -150,8 +130,8 @@ impl Locker for RsLock {
     }
 }
 
-/// `distributed-lock-redis` at its defaults. With one server its `acquire` does not wait, with any options, so a caller has
-/// to ask again. Here it asks again at once, which gives the fastest hand-off.
+/// `distributed-lock-redis` with its defaults. With one server its `acquire` never waits, whatever the options, so the caller
+/// has to retry. Retrying at once gives the fastest hand-off.
 #[derive(Clone)]
 pub(crate) struct DistributedLockRedis(Arc<RedisLockProvider>);
 
@@ -181,7 +161,7 @@ impl Locker for DistributedLockRedis {
     }
 }
 
-/// A lock inside one process, which no other process can see.
+/// A lock inside one process, invisible to any other.
 #[derive(Clone, Default)]
 pub(crate) struct TokioMutex(Arc<Mutex<()>>);
 

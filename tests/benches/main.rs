@@ -1,16 +1,16 @@
-//! Measures lock-core beside the floors under it, and the other crates, all in one run.
+//! Benchmarks of lock-core, other crates and their baselines, all in one run.
 //!
 //! ```text
 //! cargo bench -p lock-tests [-- [pairs] [hot_key] [storm] [queue] [held] [stall] [modes] [once] [attribute] [telemetry] [scripts] [--plot <path>]
 //!     [--plot-readers <path>] [--unpinned]]
 //! ```
 //!
-//! Without names, all of them run, in about ten minutes, of which `pairs` takes four. They run pinned: the server has a
-//! core of its own, and everything else has the others. `pairs` and `once` also run free: the scheduler puts everything where it wants.
-//! With `--unpinned`, all benches run only so. The last lines of `pairs` need the newer servers that `tests/fetch` gets.
-//! `docs/performance.md` explains the lines.
+//! Without names, all of them run, which takes about ten minutes, four of them for `pairs`. They run pinned: the server has a
+//! core to itself, and everything else shares the others. `pairs` and `once` also run free, placed by the scheduler. With
+//! `--unpinned`, all of them only run free. The last lines of `pairs` need the newer servers that `tests/fetch` downloads.
+//! `docs/performance.md` explains the output.
 
-#![expect(clippy::print_stdout, reason = "a bench is read in a terminal")]
+#![expect(clippy::print_stdout, reason = "the results are read in a terminal")]
 
 mod attribute;
 mod cores;
@@ -44,116 +44,97 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use clap::{Parser, ValueEnum};
+
 use crate::cores::Placement;
 
-const NAMES: [&str; 11] = [
-    "pairs",
-    "hot_key",
-    "storm",
-    "queue",
-    "held",
-    "stall",
-    "modes",
-    "once",
-    "attribute",
-    "telemetry",
-    "scripts",
-];
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Benchmark {
+    Pairs,
+    HotKey,
+    Storm,
+    Queue,
+    Held,
+    Stall,
+    Modes,
+    Once,
+    Attribute,
+    Telemetry,
+    Scripts,
+}
 
-fn main() -> Result<(), String> {
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The benchmarks to run; all of them by default.
+    names: Vec<Benchmark>,
+    /// Where to write the plot of `hot_key`.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    /// Where to write the plot of `modes`.
+    #[arg(long)]
+    plot_readers: Option<PathBuf>,
+    /// Leave the placement of the server and the clients to the scheduler.
+    #[arg(long)]
+    unpinned: bool,
+    /// Passed by cargo to every benchmark.
+    #[arg(long = "bench", hide = true)]
+    _bench: bool,
+}
+
+fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == worker::MARK) {
-        worker::main(&arguments[1..]);
-        return Ok(());
+        return worker::main(&arguments[1..]);
     }
-    let orders = Orders::read(arguments.into_iter())?;
-    cores::place(orders.placements[0]);
-    report::title("the machine, before anything starts");
-    report::note(
-        "per cent of it taken by others",
-        usage::taken_by_others() * 100.0,
-    );
-    for name in &orders.names {
-        match *name {
-            "pairs" => pairs::run(orders.placements),
-            "hot_key" => {
+    let arguments = Arguments::parse();
+    // `pairs` and `once` run in each of these placements, the other benchmarks in the first one.
+    let placements: &[Placement] = if arguments.unpinned {
+        &[Placement::Free]
+    } else {
+        &[Placement::Pinned, Placement::Free]
+    };
+    cores::place(placements[0]);
+    report_other_load("the machine, before the first benchmark");
+    let names = match &arguments.names[..] {
+        [] => Benchmark::value_variants(),
+        names => names,
+    };
+    for name in names {
+        match name {
+            Benchmark::Pairs => pairs::run(placements),
+            Benchmark::HotKey => {
                 let curves = hot_key::run();
-                if let Some(path) = &orders.plot {
-                    plot::write(path, &curves);
+                if let Some(path) = &arguments.plot {
+                    plot::write(&from_workspace(path), &curves);
                 }
             }
-            "storm" => storm::run(),
-            "queue" => queue::run(),
-            "held" => held::run(),
-            "stall" => stall::run(),
-            "modes" => {
+            Benchmark::Storm => storm::run(),
+            Benchmark::Queue => queue::run(),
+            Benchmark::Held => held::run(),
+            Benchmark::Stall => stall::run(),
+            Benchmark::Modes => {
                 let outcomes = modes::run();
-                if let Some(path) = &orders.plot_readers {
-                    readers_plot::write(path, &outcomes);
+                if let Some(path) = &arguments.plot_readers {
+                    readers_plot::write(&from_workspace(path), &outcomes);
                 }
             }
-            "once" => once::run(orders.placements),
-            "attribute" => attribute::run(),
-            "telemetry" => telemetry::run(),
-            _ => scripts::run(),
+            Benchmark::Once => once::run(placements),
+            Benchmark::Attribute => attribute::run(),
+            Benchmark::Telemetry => telemetry::run(),
+            Benchmark::Scripts => scripts::run(),
         }
     }
-    report::title("the machine, after everything has ended");
-    report::note(
-        "per cent of it taken by others",
-        usage::taken_by_others() * 100.0,
-    );
-    Ok(())
+    report_other_load("the machine, after the last benchmark");
 }
 
-/// The orders in the arguments.
-struct Orders {
-    names: Vec<&'static str>,
-    /// The path for the plot of `hot_key`.
-    plot: Option<PathBuf>,
-    /// The path for the plot of `modes`.
-    plot_readers: Option<PathBuf>,
-    /// Where everything runs. `pairs` and `once` are measured in each of them, the other benches in the first.
-    placements: &'static [Placement],
+fn report_other_load(title: &str) {
+    report::title(title);
+    let share = usage::taken_by_others();
+    report::note("per cent of it taken by other programs", share * 100.0);
 }
 
-impl Orders {
-    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut orders = Self {
-            names: Vec::new(),
-            plot: None,
-            plot_readers: None,
-            placements: &[Placement::Pinned, Placement::Free],
-        };
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                // Cargo passes this to every bench.
-                "--bench" => {}
-                "--unpinned" => orders.placements = &[Placement::Free],
-                "--plot" => orders.plot = Some(path(&mut arguments)?),
-                "--plot-readers" => orders.plot_readers = Some(path(&mut arguments)?),
-                name => {
-                    let known = NAMES.into_iter().find(|known| *known == name);
-                    orders.names.push(known.ok_or_else(|| {
-                        format!("`{name}` is none of {NAMES:?}, --plot <path>, --plot-readers <path>, --unpinned")
-                    })?);
-                }
-            }
-        }
-        if orders.names.is_empty() {
-            orders.names = NAMES.into();
-        }
-        for (plot, name) in [(&orders.plot, "hot_key"), (&orders.plot_readers, "modes")] {
-            if plot.is_some() && !orders.names.contains(&name) {
-                return Err(format!("the plot shows what `{name}` measures"));
-            }
-        }
-        Ok(orders)
-    }
-}
-
-/// The path of a picture. Cargo starts the bench in the folder of the package, and the user starts cargo above it.
-fn path(arguments: &mut impl Iterator<Item = String>) -> Result<PathBuf, String> {
-    let path = arguments.next().ok_or("a plot needs a path")?;
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
+/// Returns the path of a plot. Cargo starts the benchmarks in the folder of the package, but users start cargo in the folder above.
+fn from_workspace(path: &Path) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }

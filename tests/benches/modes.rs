@@ -6,18 +6,17 @@ use tokio::runtime::Runtime;
 
 use crate::{
     cores::start_server,
-    load::{Contender, Keys, Load},
-    lockers::{Permits, Shared, TokioRwLock},
+    load::{Contender, Keys, Load, take_turns},
+    lockers::{LockCore, TokioRwLock},
     readers::{self, Outcome},
     report::{self, Target::AtLeast},
-    sample::Samples,
     usage::Watch,
 };
 
 const ROUNDS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Returns the data for the plot of readers and a writer.
+/// Returns the data for the plot of a writer among readers.
 pub(crate) fn run() -> Vec<Outcome> {
     shared_in_one_process();
     let outcomes = readers::run();
@@ -29,7 +28,7 @@ fn shared_in_one_process() {
     let server = start_server();
     let mut watch = Watch::new(&server);
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
-    let own = runtime.block_on(Shared::connect(&server.url()));
+    let own = runtime.block_on(LockCore::connect_to_share(&server.url()));
     let contenders = [
         Contender::new("lock-core, shared", &runtime, own),
         Contender::new(
@@ -38,17 +37,12 @@ fn shared_in_one_process() {
             TokioRwLock::default(),
         ),
     ];
-    let mut all = contenders.each_ref().map(|_| Samples::default());
-    for _ in 0..ROUNDS {
-        for (contender, samples) in contenders.iter().zip(&mut all) {
-            let load = Load {
-                tasks: 16,
-                keys: Keys::Together,
-                window: WINDOW,
-            };
-            samples.push(contender.run(load, &mut watch));
-        }
-    }
+    let load = Load {
+        tasks: 16,
+        keys: Keys::Together,
+        window: WINDOW,
+    };
+    let all = take_turns(&contenders, load, ROUNDS, &mut watch);
     let [own, floor] = &all;
     report::title("shared key, 16 tasks in one process; ratio to readers of tokio::sync::RwLock");
     report::header("holds");
@@ -56,7 +50,7 @@ fn shared_in_one_process() {
         report::line(contender.name, samples, floor);
     }
     report::target(
-        "rate against its readers",
+        "rate against readers of tokio::sync::RwLock",
         own.ratio_to(floor),
         AtLeast(0.2),
     );
@@ -66,19 +60,17 @@ fn permits() {
     let server = start_server();
     let mut watch = Watch::new(&server);
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
-    let own = runtime.block_on(Permits::connect(&server.url()));
+    let own = runtime.block_on(LockCore::connect_to_take_one_of(4, &server.url()));
     let own = Contender::new("lock-core, 4 permits", &runtime, own);
-    let mut samples = Samples::default();
-    for _ in 0..ROUNDS {
-        let load = Load {
-            tasks: 64,
-            keys: Keys::Together,
-            window: WINDOW,
-        };
-        samples.push(own.run(load, &mut watch));
-    }
+    let load = Load {
+        tasks: 64,
+        keys: Keys::Together,
+        window: WINDOW,
+    };
+    let own = [own];
+    let [samples] = take_turns(&own, load, ROUNDS, &mut watch);
     report::title("4 permits, 64 tasks in one process");
     report::header("holds");
-    report::line(own.name, &samples, &samples);
+    report::line(own[0].name, &samples, &samples);
     report::note("most to least favoured task", samples.favour());
 }

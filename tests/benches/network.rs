@@ -1,7 +1,7 @@
-//! A network between clients and a server: each byte arrives a quarter of a millisecond after it was sent.
+//! A network between clients and a server, in which each byte arrives a quarter of a millisecond after it was sent.
 //!
-//! It is a process of its own, so that its processor time is not counted as the clients'. The proxy of the harness delays by
-//! whole milliseconds, and parses what it passes on.
+//! It is a separate process, so that its processor time is not counted as that of the clients. The proxy of the harness is
+//! unsuitable: it delays by whole milliseconds, and parses the traffic.
 
 use std::{
     array,
@@ -24,7 +24,7 @@ use crate::{cores::put_with_servers, worker};
 /// The delay of each direction.
 const DELAY: Duration = Duration::from_micros(250);
 
-/// A running network, which ends when this is dropped.
+/// A running network, ended on drop.
 pub(crate) struct Network {
     url: String,
     _process: Process,
@@ -53,7 +53,7 @@ pub(crate) fn worker(server_port: &str) {
     worker::send("ready");
     // Threads that start from here on inherit the cores.
     worker::received();
-    // By default, the kernel lets each sleep take 50 µs longer. Threads inherit this, too.
+    // By default, the kernel lets each sleep take up to 50 µs longer. Threads inherit this setting, too.
     set_current_timer_slack(Some(NonZeroU64::MIN)).expect("a Linux system");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a listener has an address");
@@ -61,40 +61,40 @@ pub(crate) fn worker(server_port: &str) {
     for client in listener.incoming() {
         let client = client.expect("a client");
         let server = TcpStream::connect(("127.0.0.1", server_port)).expect("a running server");
-        // An error is the end of the connection.
-        thread::spawn(move || pass(&client, &server).ok());
+        // An error ends the connection.
+        thread::spawn(move || forward(&client, &server).ok());
     }
 }
 
-/// Passes bytes on, both ways, until one end closes.
-fn pass(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
+/// Forwards bytes in both directions until one end closes.
+fn forward(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let mut ways = [Way::new(client, server), Way::new(server, client)];
+    let mut pipes = [Pipe::new(client, server), Pipe::new(server, client)];
     loop {
-        let due = ways.iter().filter_map(Way::next_due).min();
+        let due = pipes.iter().filter_map(Pipe::next_due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Timespec::try_from(left).expect("less than a second"));
         let mut ends = [client, server].map(|end| PollFd::new(end, PollFlags::IN));
         poll(&mut ends, left.as_ref())?;
         let has_bytes: [bool; 2] = array::from_fn(|end| !ends[end].revents().is_empty());
-        for (way, has_bytes) in ways.iter_mut().zip(has_bytes) {
-            if has_bytes && way.receive()? == 0 {
+        for (pipe, has_bytes) in pipes.iter_mut().zip(has_bytes) {
+            if has_bytes && pipe.receive()? == 0 {
                 return Ok(());
             }
-            way.deliver()?;
+            pipe.deliver()?;
         }
     }
 }
 
-/// One direction of a connection. A sender never waits for the bytes that are in flight.
-struct Way<'a> {
+/// One direction of a connection. A sender never waits for bytes in flight.
+struct Pipe<'a> {
     from: &'a TcpStream,
     to: &'a TcpStream,
     in_flight: VecDeque<(Instant, Vec<u8>)>,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Pipe<'a> {
     fn new(from: &'a TcpStream, to: &'a TcpStream) -> Self {
         Self {
             from,
@@ -107,7 +107,7 @@ impl<'a> Way<'a> {
         self.in_flight.front().map(|(due, _)| *due)
     }
 
-    /// Returns how many bytes came; none means the end.
+    /// Returns the number of bytes that were read; zero at the end of the stream.
     fn receive(&mut self) -> io::Result<usize> {
         let mut buffer = [0; 16 << 10];
         let count = self.from.read(&mut buffer)?;
@@ -116,13 +116,13 @@ impl<'a> Way<'a> {
         Ok(count)
     }
 
-    /// Writes what is due, all of it at once.
+    /// Writes all bytes that are due.
     fn deliver(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        let late = self.in_flight.partition_point(|(due, _)| *due <= now);
+        let due = self.in_flight.partition_point(|(due, _)| *due <= now);
         let bytes: Vec<u8> = self
             .in_flight
-            .drain(..late)
+            .drain(..due)
             .flat_map(|(_, bytes)| bytes)
             .collect();
         self.to.write_all(&bytes)

@@ -1,36 +1,32 @@
-//! Bodies that run once: a repeat, the first call, and many processes that wait for one result.
+//! Bodies that run once: a repeat, and the first call.
 
 use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use lock_core::{LockManager, LockOptions, OnceOptions};
 use redis::aio::MultiplexedConnection;
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::runtime::Runtime;
 
 use crate::{
     cores::{self, Placement, start_server},
-    load::{Contender, Keys, Load},
-    lockers::{LockCore, Locker, WAIT},
+    load::{Contender, Keys, Load, take_turns},
+    lockers::{Locker, WAIT},
     raw,
     report::{self, Target::AtMost},
-    sample::{Samples, median},
     usage::Watch,
-    worker,
 };
 
 const ROUNDS: usize = 9;
 const WINDOW: Duration = Duration::from_millis(400);
-/// The value that is kept, in bytes.
+/// The length of the stored value.
 const LENGTH: usize = 200;
-/// How long a result of a first call is kept: not many at a time are on the server.
+/// How long the result of a first call is stored, so that the server never has many of them.
 const BRIEFLY: Duration = Duration::from_secs(1);
-const WAITING: usize = 100;
 const KEY: &str = "once";
 
 fn options(keep: Duration) -> OnceOptions {
@@ -44,10 +40,10 @@ fn value() -> String {
 async fn run_once(manager: &LockManager, key: &str, keep: Duration) -> String {
     let body = async |_| Ok::<_, String>(value());
     let ran = manager.run_once(key, options(keep), body).await;
-    ran.expect("a server that is up").expect("it succeeds")
+    ran.expect("a running server").expect("the body succeeds")
 }
 
-/// Gets the result of an earlier run.
+/// Returns the stored result of an earlier run.
 #[derive(Clone)]
 struct Repeat(LockManager);
 
@@ -61,7 +57,7 @@ impl Locker for Repeat {
     async fn release(&self, _: &str, _: String) {}
 }
 
-/// Reads the key of the result, on a connection of the crate `redis`.
+/// Reads the key of the result on a connection of the crate `redis`.
 #[derive(Clone)]
 struct Get(MultiplexedConnection);
 
@@ -76,11 +72,11 @@ impl Locker for Get {
     }
 
     async fn release(&self, _: &str, result: Vec<u8>) {
-        assert!(result.len() > LENGTH, "there is a result");
+        assert!(result.len() > LENGTH, "the result is stored");
     }
 }
 
-/// Each call is the first one with its key.
+/// Every call is the first one with its key.
 #[derive(Clone)]
 struct First(LockManager, Arc<AtomicU64>);
 
@@ -95,7 +91,7 @@ impl Locker for First {
     async fn release(&self, _: &str, _: String) {}
 }
 
-/// The same body under a lock alone.
+/// Runs the body under a lock, without storing its result.
 #[derive(Clone)]
 struct Run(LockManager, Arc<AtomicU64>);
 
@@ -107,7 +103,7 @@ impl Locker for Run {
         let key = format!("{key}:{number}");
         let options = LockOptions::default().wait(WAIT);
         let ran = self.0.run(key, options, async |_| value()).await;
-        ran.expect("a server that is up")
+        ran.expect("a running server")
     }
 
     async fn release(&self, _: &str, _: String) {}
@@ -118,8 +114,6 @@ pub(crate) fn run(placements: &[Placement]) {
         cores::place(*placement);
         in_one_process(*placement);
     }
-    cores::place(placements[0]);
-    for_many_processes();
 }
 
 fn in_one_process(placement: Placement) {
@@ -142,20 +136,15 @@ fn in_one_process(placement: Placement) {
         Contender::new("run", &runtime, Run(manager, count)),
     ];
     for tasks in [1, 64] {
-        let mut all = contenders.each_ref().map(|_| Samples::default());
-        for _ in 0..ROUNDS {
-            for (contender, samples) in contenders.iter().zip(&mut all) {
-                let load = Load {
-                    tasks,
-                    keys: Keys::Own,
-                    window: WINDOW,
-                };
-                samples.push(contender.run(load, &mut watch));
-            }
-        }
+        let load = Load {
+            tasks,
+            keys: Keys::Own,
+            window: WINDOW,
+        };
+        let all = take_turns(&contenders, load, ROUNDS, &mut watch);
         let [repeat, get, first, plain] = &all;
         report::title(&format!(
-            "a body that runs once, a value of {LENGTH} bytes, {tasks} tasks, {placement}; ratios to GET, and to run"
+            "a body that runs once, with a value of {LENGTH} bytes, {tasks} tasks, {placement}; ratios to GET, and to run"
         ));
         report::header("calls");
         for (contender, samples, floor) in [
@@ -173,59 +162,4 @@ fn in_one_process(placement: Placement) {
             report::target("p50 of the first call against run", firsts, AtMost(1.15));
         }
     }
-}
-
-/// Each manager has a thread, a connection and an entry in the queue, as a process has.
-fn for_many_processes() {
-    let server = start_server();
-    let runtime = Runtime::new().expect("a runtime");
-    let holder = runtime.block_on(LockCore::connect(&server.url()));
-    let mut process = worker::start("once", &server.url(), &[]);
-    let mut watch = Watch::new(&server);
-    let (mut lasts, mut cpus) = (Vec::new(), Vec::new());
-    for key in ["once:1", "once:2", "once:3"] {
-        let held = runtime.block_on(holder.acquire(key));
-        process.say(key);
-        // All are in the queue, and have checked their places.
-        thread::sleep(Duration::from_secs(3));
-        let (last, usage) = watch.during(|| {
-            let released = Instant::now();
-            runtime.block_on(holder.release(key, held));
-            assert_eq!(process.line(), "all");
-            released.elapsed()
-        });
-        lasts.push(last.as_secs_f64() * 1e3);
-        cpus.push(usage.cpu.as_secs_f64() * 1e3);
-    }
-    process.say("");
-    process.join();
-    report::title("100 waiting managers that get one result, one of them runs the body");
-    report::note(
-        "ms from the release before it to the last of them",
-        median(lasts),
-    );
-    report::note("ms of the server's processor time", median(cpus));
-}
-
-pub(crate) fn worker(url: &str) {
-    let runtime = Runtime::new().expect("a runtime");
-    let connect = || runtime.block_on(LockManager::connect(url));
-    let managers: Vec<_> = (0..WAITING).map(|_| connect()).collect();
-    worker::send("ready");
-    loop {
-        let key = worker::received();
-        if key.is_empty() {
-            break;
-        }
-        let mut tasks = JoinSet::new();
-        for manager in &managers {
-            let (manager, key) = (manager.clone(), key.clone());
-            let manager = manager.expect("a running server");
-            let task = async move { run_once(&manager, &key, WAIT).await };
-            tasks.spawn_on(task, runtime.handle());
-        }
-        runtime.block_on(tasks.join_all());
-        worker::send("all");
-    }
-    std::process::exit(0);
 }

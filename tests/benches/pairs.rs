@@ -1,4 +1,4 @@
-//! Acquire and release, each task its own key: the cost of a lock without contention.
+//! Acquire and release, with a key for each task: the cost of a lock without contention.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,10 +7,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     cores::{self, Placement, start_server, start_server_of},
-    load::{Contender, Keys, Load},
+    load::{Contender, Keys, Load, take_turns},
     lockers::{DistributedLockRedis, InBackground, LockCore, Locker, RsLock},
     network::Network,
-    raw::{Ping, Raw},
+    raw::Raw,
     report::{
         self,
         Target::{AtLeast, AtMost},
@@ -27,7 +27,7 @@ const RSLOCK: &str = "rslock";
 
 const WINDOW: Duration = Duration::from_millis(400);
 const ROUNDS: usize = 7;
-/// For tables without a target, and with one of processor time, which varies less.
+/// For tables that have no target, or only one of processor time, which varies less.
 const FEW_ROUNDS: usize = 5;
 
 pub(crate) fn run(placements: &[Placement]) {
@@ -56,9 +56,9 @@ fn on_many_threads(placement: Placement) {
         site.contender(RSLOCK, async |url| RsLock::new(url)),
         site.contender("distributed-lock-redis", DistributedLockRedis::connect),
     ];
-    for tasks in [1, 4, 16, 64, 256] {
-        let what = format!("{tasks} tasks, {placement}");
-        let all = measure(&what, &contenders, tasks, ROUNDS, &mut watch);
+    for tasks in [1, 16, 64, 256] {
+        let setting = format!("{tasks} tasks, {placement}");
+        let all = measure(&setting, &contenders, tasks, ROUNDS, &mut watch);
         targets(tasks, placement, &all);
     }
 }
@@ -75,8 +75,8 @@ fn on_one_thread(placement: Placement) {
         site.contender(RSLOCK, async |url| RsLock::new(url)),
     ];
     for tasks in [1, 16, 64] {
-        let what = format!("{tasks} tasks, {placement}, current_thread runtime");
-        measure(&what, &contenders, tasks, FEW_ROUNDS, &mut watch);
+        let setting = format!("{tasks} tasks, {placement}, current_thread runtime");
+        measure(&setting, &contenders, tasks, FEW_ROUNDS, &mut watch);
     }
 }
 
@@ -92,15 +92,13 @@ fn through_a_network(placement: Placement) {
         site.contender(RSLOCK, async |url| RsLock::new(url)),
     ];
     for tasks in [1, 16, 64] {
-        let what = format!("{tasks} tasks, {placement}, through a network that takes 0.5 ms");
-        measure(&what, &contenders, tasks, FEW_ROUNDS, &mut watch);
+        let setting =
+            format!("{tasks} tasks, {placement}, through a network with a round trip of 0.5 ms");
+        measure(&setting, &contenders, tasks, FEW_ROUNDS, &mut watch);
     }
-    let ping = site.contender("PING", Ping::connect);
-    let ping = ping.run(load(1), &mut watch).p50();
-    report::note("µs a PING", ping * 1e6);
 }
 
-/// These servers have a command to compare and delete. Raw takes its script on them, too.
+/// These servers have a command that compares and deletes. Raw uses its script on them, too.
 fn on_a_newer_server(name: &str, kind: Kind, placement: Placement) {
     let server = start_server_of(kind);
     let mut watch = Watch::new(&server);
@@ -109,30 +107,30 @@ fn on_a_newer_server(name: &str, kind: Kind, placement: Placement) {
         site.contender(OWN, LockCore::connect),
         site.contender(RAW, Raw::connect),
     ];
-    let what = format!("64 tasks, {placement}, {name}");
-    let [own, raw] = measure(&what, &contenders, 64, FEW_ROUNDS, &mut watch);
+    let setting = format!("64 tasks, {placement}, {name}");
+    let [own, raw] = measure(&setting, &contenders, 64, FEW_ROUNDS, &mut watch);
     let ratio = own.server_cpu() / raw.server_cpu();
     report::target("server CPU against raw", ratio, AtMost(1.3));
 }
 
-/// Lets the contenders take turns, and prints their rows.
+/// Lets the contenders take turns, and prints a row for each.
 fn measure<const COUNT: usize>(
-    what: &str,
+    setting: &str,
     contenders: &[Contender; COUNT],
     tasks: usize,
     rounds: usize,
     watch: &mut Watch,
 ) -> [Samples; COUNT] {
-    let mut all = [(); COUNT].map(|()| Samples::default());
-    for _ in 0..rounds {
-        for (contender, samples) in contenders.iter().zip(&mut all) {
-            samples.push(contender.run(load(tasks), watch));
-        }
-    }
-    report::title(&format!("pairs, {what}, a key each; ratios to raw"));
+    let load = Load {
+        tasks,
+        keys: Keys::Own,
+        window: WINDOW,
+    };
+    let all = take_turns(contenders, load, rounds, watch);
+    report::title(&format!("pairs, {setting}, a key each; ratios to raw"));
     report::header("pairs");
     let raw = contenders.iter().position(|one| one.name == RAW);
-    let raw = &all[raw.expect("raw is in each table")];
+    let raw = &all[raw.expect("raw is in every table")];
     for (contender, samples) in contenders.iter().zip(&all) {
         report::line(contender.name, samples, raw);
     }
@@ -186,14 +184,6 @@ fn targets(tasks: usize, placement: Placement, all: &[Samples; 6]) {
     }
 }
 
-fn load(tasks: usize) -> Load {
-    Load {
-        tasks,
-        keys: Keys::Own,
-        window: WINDOW,
-    }
-}
-
 /// A runtime and the url of a server, for contenders that share them.
 struct Site {
     runtime: Arc<Runtime>,
@@ -206,7 +196,7 @@ impl Site {
         Self { runtime, url }
     }
 
-    /// With a worker for each core that is left to clients.
+    /// Makes a runtime with a worker for each core of the clients.
     fn with_workers(url: String) -> Self {
         Self::new(Runtime::new().expect("a runtime"), url)
     }

@@ -1,10 +1,10 @@
-//! Draws the hand-offs a second and the worst wait against the number of processes.
+//! Draws hand-offs per second and the worst wait against the number of processes.
 
 use std::path::Path;
 
 use crate::{
     sample::Samples,
-    svg::{Anchor, Picture},
+    svg::{GUIDE, Picture, Place},
 };
 
 /// The curve of one contender.
@@ -16,8 +16,7 @@ pub(crate) struct Curve {
 struct Point {
     processes: u32,
     rate: f64,
-    /// The worst wait, in milliseconds.
-    worst: f64,
+    worst_wait_ms: f64,
 }
 
 impl Curve {
@@ -32,25 +31,9 @@ impl Curve {
         self.points.push(Point {
             processes,
             rate: samples.rate(),
-            worst: samples.times().max().as_secs_f64() * 1e3,
+            worst_wait_ms: samples.times().max().as_secs_f64() * 1e3,
         });
     }
-}
-
-/// Writes the picture to a file.
-pub(crate) fn write(path: &Path, curves: &[Curve]) {
-    let mut picture = Picture::new(840.0, 380.0);
-    let rate = Panel::new("hand-offs a second", 60.0, |point| point.rate, curves);
-    rate.draw(&mut picture, curves);
-    let worst = Panel::new("worst wait in ms", 480.0, |point| point.worst, curves);
-    worst.draw(&mut picture, curves);
-    let mut left = 60.0;
-    for (curve, colour) in curves.iter().zip(COLOURS) {
-        picture.bar((left, 12.0), (12.0, 12.0), colour);
-        picture.text((left + 18.0, 22.0), Anchor::Start, curve.name);
-        left += 190.0;
-    }
-    picture.write(path);
 }
 
 const COLOURS: [&str; 4] = ["#888888", "#1f5fbf", "#c2561a", "#3a8a3a"];
@@ -58,82 +41,71 @@ const WIDTH: f64 = 320.0;
 const HEIGHT: f64 = 260.0;
 const TOP: f64 = 60.0;
 
-/// One of the two diagrams, with logarithmic axes.
-struct Panel {
-    title: &'static str,
-    left: f64,
-    value: fn(&Point) -> f64,
-    /// The powers of ten at the bottom and at the top.
-    decades: (i32, i32),
-    /// The number of times that the number of processes doubles from the left to the right.
-    doublings: (f64, f64),
+/// Writes the picture to a file: one panel for each of the two values, and the names of the contenders above them.
+pub(crate) fn write(path: &Path, curves: &[Curve]) {
+    let mut picture = Picture::new(840.0, 380.0);
+    let named = curves.iter().zip(COLOURS);
+    for ((curve, colour), left) in named.zip([60.0, 250.0, 440.0, 630.0]) {
+        picture.bar((left, 12.0), (12.0, 12.0), colour);
+        picture.text((left + 18.0, 22.0), "start", curve.name);
+    }
+    for (title, left, value) in [
+        ("hand-offs per second", 60.0, rate as fn(&Point) -> f64),
+        ("worst wait in ms", 480.0, worst_wait),
+    ] {
+        picture.text((left, 48.0), "start", title);
+        panel(&mut picture, curves, left, value);
+    }
+    picture.write(path);
 }
 
-impl Panel {
-    fn new(title: &'static str, left: f64, value: fn(&Point) -> f64, curves: &[Curve]) -> Self {
-        let points = || curves.iter().flat_map(|curve| &curve.points);
-        let logs = || points().map(|point| value(point).max(1.0).log10());
-        let doublings = || points().map(|point| f64::from(point.processes).log2());
-        Self {
-            title,
-            left,
-            value,
-            decades: (whole(least(logs()).floor()), whole(most(logs()).ceil())),
-            doublings: (least(doublings()), most(doublings())),
-        }
-    }
+fn rate(point: &Point) -> f64 {
+    point.rate
+}
 
-    fn x(&self, processes: u32) -> f64 {
-        let (first, last) = self.doublings;
-        self.left + WIDTH * (f64::from(processes).log2() - first) / (last - first)
-    }
+fn worst_wait(point: &Point) -> f64 {
+    point.worst_wait_ms
+}
 
-    fn y(&self, value: f64) -> f64 {
-        let (bottom, top) = self.decades;
-        let share = (value.max(1.0).log10() - f64::from(bottom)) / f64::from(top - bottom);
-        TOP + HEIGHT * (1.0 - share)
-    }
+/// Draws a panel with logarithmic axes.
+fn panel(picture: &mut Picture, curves: &[Curve], left: f64, value: fn(&Point) -> f64) {
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let (bottom, top) = bounds(points().map(|point| value(point).max(1.0).log10()));
+    let (bottom, top) = (bottom.floor(), top.ceil());
+    let (first, last) = bounds(points().map(|point| f64::from(point.processes).log2()));
+    let x = |processes: u32| left + WIDTH * (f64::from(processes).log2() - first) / (last - first);
+    let y = |log: f64| TOP + HEIGHT * (top - log) / (top - bottom);
 
-    fn draw(&self, picture: &mut Picture, curves: &[Curve]) {
-        let (left, right, bottom) = (self.left, self.left + WIDTH, TOP + HEIGHT);
-        picture.title((left, 48.0), self.title);
-        for decade in self.decades.0..=self.decades.1 {
-            let value = 10f64.powi(decade);
-            let y = self.y(value);
-            picture.guide((left, y), (right, y));
-            picture.text((left - 6.0, y + 4.0), Anchor::End, &value.to_string());
+    let mut decade = bottom;
+    while decade <= top {
+        let (y, text) = (y(decade), 10f64.powf(decade).to_string());
+        picture.line((left, y), (left + WIDTH, y), GUIDE);
+        picture.text((left - 6.0, y + 4.0), "end", &text);
+        decade += 1.0;
+    }
+    for point in &curves[0].points {
+        let place = (x(point.processes), TOP + HEIGHT + 18.0);
+        picture.text(place, "middle", &point.processes.to_string());
+    }
+    let below = (left + WIDTH / 2.0, TOP + HEIGHT + 38.0);
+    picture.text(below, "middle", "contending processes");
+    for (curve, colour) in curves.iter().zip(COLOURS) {
+        let place = |point: &Point| (x(point.processes), y(value(point).max(1.0).log10()));
+        let places: Vec<Place> = curve.points.iter().map(place).collect();
+        for pair in places.windows(2) {
+            let stroke = format!("stroke='{colour}' stroke-width='2'");
+            picture.line(pair[0], pair[1], &stroke);
         }
-        for point in curves.iter().take(1).flat_map(|curve| &curve.points) {
-            let place = (self.x(point.processes), bottom + 18.0);
-            picture.text(place, Anchor::Middle, &point.processes.to_string());
-        }
-        let below = (left + WIDTH / 2.0, bottom + 38.0);
-        picture.text(below, Anchor::Middle, "processes that contend");
-        for (curve, colour) in curves.iter().zip(COLOURS) {
-            let points = curve.points.iter();
-            let places: Vec<_> = points
-                .map(|point| (self.x(point.processes), self.y((self.value)(point))))
-                .collect();
-            picture.curve(&places, colour);
-            for place in places {
-                picture.dot(place, 3.5, colour);
-            }
+        for place in places {
+            picture.dot(place, colour);
         }
     }
 }
 
-fn least(values: impl Iterator<Item = f64>) -> f64 {
-    values.fold(f64::INFINITY, f64::min)
-}
-
-fn most(values: impl Iterator<Item = f64>) -> f64 {
-    values.fold(f64::NEG_INFINITY, f64::max)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the logarithm of a measurement is small"
-)]
-fn whole(value: f64) -> i32 {
-    value as i32
+/// Returns the smallest and the largest of some values.
+fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold(
+        (f64::INFINITY, f64::NEG_INFINITY),
+        |(least, most), value| (least.min(value), most.max(value)),
+    )
 }

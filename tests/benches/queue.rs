@@ -1,4 +1,4 @@
-//! A thousand managers that wait for one key: each has a thread, a connection and an entry in the queue, as a process has.
+//! A thousand managers that wait for one key. Like a process, each has a thread, a connection and an entry in the queue.
 
 use std::{thread, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) fn run() {
     let mut process = worker::start("queue", &server.url(), &[]);
     process.say("wait");
     assert_eq!(process.line(), "waiting");
-    // The first checks are over.
+    // Until the first checks are over.
     thread::sleep(Duration::from_secs(2));
     let ((), usage) = watch.during(|| thread::sleep(WATCHED_FOR));
     process.say("enough");
@@ -36,7 +36,7 @@ pub(crate) fn run() {
         AtMost(5.0),
     );
     let checks = float(usage.scripts) / WATCHED_FOR.as_secs_f64();
-    report::note("checks a second", checks);
+    report::note("checks per second", checks);
 }
 
 pub(crate) fn worker(url: &str) {

@@ -1,4 +1,4 @@
-//! What a lock is compared with: the same commands, or a PING, on a connection of the crate `redis` in the user's runtime.
+//! The baselines: the commands of a lock, or a PING, on a connection of the crate `redis` in the user's runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,29 +7,28 @@ use uuid::Uuid;
 
 use crate::lockers::{Locker, WAIT};
 
-/// The least that a lock costs: `SET NX PX`, and a script that compares and deletes. It has no fencing, no queue and no
-/// renewal.
+/// The minimal lock: `SET NX PX`, and a script that compares and deletes. It has no fencing, queue or renewal.
 ///
-/// All ratios refer to it, so it does not change in a commit that changes the lock.
+/// All ratios refer to it, so do not change it in a commit that changes lock-core.
 #[derive(Clone)]
 pub(crate) struct Raw {
     connection: MultiplexedConnection,
     script: Arc<Script>,
 }
 
-/// The crate has a time-out by default, which costs time. This one is longer: a busy machine is no reason to give up.
+/// The default time-out of the crate costs time, too. This one is longer, so that no request fails on a busy machine.
 const TIME_OUT: Option<Duration> = Some(WAIT);
 
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 impl Raw {
-    /// A connection with Nagle's delay, as redis 1.8 has it by default.
+    /// Connects with Nagle's delay, the default of redis 1.8.
     pub(crate) async fn connect(url: &str) -> Self {
         Self::on(connection(url, Sends::WithNaglesDelay, TIME_OUT).await).await
     }
 
-    /// A connection that sends at once.
+    /// Connects without Nagle's delay.
     pub(crate) async fn connect_to_send_at_once(url: &str) -> Self {
         Self::on(connection(url, Sends::AtOnce, TIME_OUT).await).await
     }
@@ -95,15 +94,15 @@ impl Locker for Ping {
     async fn release(&self, _key: &str, (): ()) {}
 }
 
-/// When a connection sends a small write.
+/// The time at which a connection sends a small write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sends {
     AtOnce,
-    /// While an earlier write is not acknowledged, it is gathered with the next ones.
+    /// Once the previous write is acknowledged, together with later ones.
     WithNaglesDelay,
 }
 
-/// A connection without Nagle's delay.
+/// Connects without Nagle's delay.
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
     connection(url, Sends::AtOnce, TIME_OUT).await
 }

@@ -1,4 +1,4 @@
-//! One writer among readers of several processes that never pause, with each library that has both.
+//! One writer among readers of several processes that never pause, with each crate that has both.
 
 use std::{
     future::Future,
@@ -21,22 +21,22 @@ use crate::{
 
 const ROUNDS: usize = 3;
 const WINDOW: Duration = Duration::from_secs(8);
-/// Long enough for every process to read its line and begin.
+/// Long enough for every process to read its line and start.
 const DELAY: Duration = Duration::from_millis(200);
 
 const PROCESSES: usize = 8;
 const READERS_EACH: usize = 8;
-/// The time for which each reader has the lock.
+/// How long each reader holds the lock.
 const BODY: Duration = Duration::from_millis(5);
-/// The pause of the writer between two requests.
+/// The pause between two requests of the writer.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest wait of the writer for one request.
+/// The time after which the writer gives up a request.
 pub(crate) const BOUND: Duration = Duration::from_secs(2);
 
-/// The result for one library.
+/// The result of one crate.
 pub(crate) struct Outcome {
     pub(crate) name: &'static str,
-    /// The wait of each request of the writer, sorted; requests that were not granted within the bound are at the end.
+    /// The waits of all requests of the writer, sorted, with those that it gave up at the end.
     waits: Vec<Option<Duration>>,
     rates: Vec<f64>,
 }
@@ -50,13 +50,13 @@ impl Outcome {
         self.waits.iter().flatten().count()
     }
 
-    /// The wait that this share of all requests stayed below; none if that is longer than the bound.
+    /// Returns the wait that this share of all requests did not exceed; `None` if it is longer than the bound.
     pub(crate) fn quantile(&self, percent: usize) -> Option<Duration> {
         let place = (self.waits.len() * percent).div_ceil(100);
         self.waits[place.saturating_sub(1)]
     }
 
-    /// The number of times a second that all readers together had the lock.
+    /// Returns how often per second the readers held the lock, all together.
     pub(crate) fn reads(&self) -> f64 {
         median(self.rates.clone())
     }
@@ -75,7 +75,7 @@ pub(crate) fn run() -> Vec<Outcome> {
         }
     }
     report::title(
-        "an exclusive request among 64 readers in 8 processes that never pause, 5 ms a body; each waits for 2 s at most",
+        "an exclusive request among 64 readers in 8 processes that never pause, with bodies of 5 ms; it waits for at most 2 s",
     );
     report::waits_header();
     let outcomes = teams.map(Team::end);
@@ -87,19 +87,19 @@ pub(crate) fn run() -> Vec<Outcome> {
         wait.map_or(f64::INFINITY, |wait| wait.div_duration_f64(BODY))
     };
     report::target(
-        "wait of lock-core in bodies of the readers, median",
+        "median wait of lock-core, in bodies of the readers",
         bodies(50),
         AtMost(2.0),
     );
-    report::note("99 of 100", bodies(99));
-    report::note("the longest", bodies(100));
+    report::note("wait of 99 of 100", bodies(99));
+    report::note("longest wait", bodies(100));
     outcomes.into()
 }
 
-/// The processes with the readers of a library, and its writer.
+/// The reader processes of one crate, and its writer.
 struct Team {
     readers: Vec<Process>,
-    /// Asks until the end of the window, and leaves no request waiting.
+    /// Makes requests within the window, the last of which is over at its end.
     write: Box<dyn FnMut(Window) -> Vec<Option<Duration>>>,
     outcome: Outcome,
 }
@@ -163,14 +163,14 @@ async fn write(lock: &impl RwLock, window: Window) -> Vec<Option<Duration>> {
     waits
 }
 
-/// Runs a process of readers with the library of this name.
+/// Runs a process of readers with the crate of this name.
 pub(crate) fn worker(url: &str, name: &str) {
     let runtime = Runtime::new().expect("a runtime");
     match name {
         "lock-core" => read(&runtime, LockCore::connect(url)),
         "rlock" => read(&runtime, RLock::connect(url)),
         "distributed-lock-redis" => read(&runtime, DistributedLockRedis::connect(url)),
-        _ => panic!("no readers by {name}"),
+        _ => panic!("unknown crate: {name}"),
     }
 }
 
@@ -190,7 +190,7 @@ fn read<L: RwLock>(runtime: &Runtime, connecting: impl Future<Output = L>) {
     });
 }
 
-/// Takes the lock again as soon as it has released it.
+/// Acquires the lock again as soon as it has released it.
 async fn reader(lock: Arc<impl RwLock>, window: Window) -> u64 {
     let mut count = 0;
     while Instant::now() < window.end {

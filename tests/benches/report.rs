@@ -12,7 +12,7 @@ pub(crate) fn title(text: &str) {
     println!("\n{text}");
 }
 
-/// Prints the names of the columns of [`line`]s.
+/// Prints the header of [`line`]s.
 pub(crate) fn header(operation: &str) {
     println!(
         "  {:<30} {:>11} {:>9} {:>7} {:>7} {:>9} {:>7} {:>8} {:>8} {:>9} {:>9} {:>6} {:>6}",
@@ -32,32 +32,32 @@ pub(crate) fn header(operation: &str) {
     );
 }
 
-/// Prints the line of one contender: operations a second, how often the lock was taken, and how long each operation took.
+/// Prints the line of one contender: operations per second, acquisitions per second, and the time that an operation takes.
 ///
-/// Then come the share of the most favoured worker against the least favoured one's, and an operation's server commands,
-/// messages and processor time. The last are the rate and the median time as ratios to the floor's: the median round.
-pub(crate) fn line(name: &str, samples: &Samples, floor: &Samples) {
+/// The next columns are the ratio of the most to the least favoured worker's share, and the server commands, messages and
+/// processor time per operation. The last two are the rate and the median time, relative to the baseline, in the median round.
+pub(crate) fn line(name: &str, samples: &Samples, baseline: &Samples) {
     let times = samples.times();
-    let (server, operations) = (samples.server(), float(samples.operations()));
+    let taken = float(samples.taken()) / float(samples.operations());
     println!(
         "  {:<30} {:>11} {:>9} {:>7} {:>7} {:>9} {:>7.3} {:>8.2} {:>8.2} {:>9.2} {:>9.2} {:>6.3} {:>6.3}",
         name,
         grouped(samples.rate()),
-        grouped(samples.rate() * float(samples.taken()) / operations),
-        micros(times.quantile(0.5)),
-        micros(times.quantile(0.99)),
+        grouped(samples.rate() * taken),
+        micros(times.quantile(50)),
+        micros(times.quantile(99)),
         micros(times.max()),
         samples.favour(),
-        float(server.commands) / operations,
-        float(server.messages) / operations,
+        samples.commands(),
+        samples.messages(),
         samples.server_cpu(),
         samples.client_cpu(),
-        samples.ratio_to(floor),
-        samples.p50_to(floor),
+        samples.ratio_to(baseline),
+        samples.p50_to(baseline),
     );
 }
 
-/// Prints the names of the columns of [`waits`].
+/// Prints the header of [`waits`].
 pub(crate) fn waits_header() {
     println!(
         "  {:<30} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
@@ -65,7 +65,7 @@ pub(crate) fn waits_header() {
     );
 }
 
-/// Prints how long a writer waited, and how often the readers had the lock.
+/// Prints how long a writer waited, and how often the readers held the lock.
 pub(crate) fn waits(outcome: &Outcome) {
     let wait = |percent| match outcome.quantile(percent) {
         Some(wait) => format!("{:.1}", wait.as_secs_f64() * 1e3),
@@ -83,14 +83,14 @@ pub(crate) fn waits(outcome: &Outcome) {
     );
 }
 
-/// A bound that a measurement has to keep.
+/// A bound for a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// Prints a measurement, its target, and whether it was reached.
+/// Prints a measurement, its target, and whether it is reached.
 pub(crate) fn target(what: &str, measured: f64, target: Target) {
     let (word, bound, reached) = match target {
         Target::AtMost(bound) => ("at most", bound, measured <= bound),
@@ -126,7 +126,7 @@ fn micros(time: Duration) -> String {
     }
 }
 
-/// A number without a fraction, with a comma at every third digit.
+/// Formats a number without a fraction, with a comma after every third digit.
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

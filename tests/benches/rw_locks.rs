@@ -1,4 +1,4 @@
-//! Locks of many readers or one writer.
+//! Locks for many readers or one writer.
 
 use std::{
     future::Future,
@@ -16,16 +16,16 @@ use tokio::time::sleep;
 
 const KEY: &str = "hot";
 
-/// The ttl of all locks that are measured; it is rlock's default, too.
+/// The ttl of every lock; also the default of rlock.
 const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) trait RwLock: Send + Sync + Sized + 'static {
     fn connect(url: &str) -> impl Future<Output = Self>;
 
-    /// Reads for this time; returns whether it was let in.
+    /// Reads for this time. Returns whether the lock was granted.
     fn read(&self, body: Duration) -> impl Future<Output = bool> + Send;
 
-    /// Takes the lock as the writer and releases it at once. Returns how long it waited, unless it gave up at the bound.
+    /// Acquires the lock as the writer, and releases it at once. Returns how long it waited, unless it gave up at the bound.
     fn write(&self, bound: Duration) -> impl Future<Output = Option<Duration>>;
 }
 
@@ -59,7 +59,7 @@ impl RwLock for LockCore {
     }
 }
 
-/// `rlock` at its defaults: asks again every 100 ms.
+/// `rlock` with its defaults: a waiter retries every 100 ms.
 pub(crate) struct RLock(async_lock::RLock);
 
 impl RwLock for RLock {
@@ -70,7 +70,7 @@ impl RwLock for RLock {
 
     async fn read(&self, body: Duration) -> bool {
         let guard = self.0.acquire_read(KEY).await;
-        let mut guard = guard.expect("a lock, however long it takes");
+        let mut guard = guard.expect("a lock at some point");
         sleep(body).await;
         guard.release().await.expect("a running server");
         true
@@ -91,9 +91,8 @@ impl RwLock for RLock {
     }
 }
 
-/// `distributed-lock-redis` at its defaults. A writer asks again after 50 ms, then after twice as long. A reader is refused at
-/// once, and here asks again after the time of a body. If sixty-four readers asked again at once, the writer would get no
-/// processor time.
+/// `distributed-lock-redis` with its defaults. A writer retries after 50 ms, and then after twice as long. A reader is refused
+/// at once, and retries here after the time of a body: 64 readers that retried at once would leave the writer no processor time.
 pub(crate) struct DistributedLockRedis(RedisDistributedReaderWriterLock);
 
 impl RwLock for DistributedLockRedis {

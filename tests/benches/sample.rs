@@ -1,113 +1,61 @@
-//! The measurements, and how several rounds become one line.
+//! Measurements, and their summary over several rounds.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use crate::usage::Usage;
 
-/// The number of buckets for each power of two, so that a quantile is right within 2 %.
-const CUTS: u32 = 1 << CUTS_LOG;
-const CUTS_LOG: u32 = 6;
-
-/// The times of many operations: a histogram from a nanosecond to hours, and the exact maximum.
+/// The times of many operations, in seconds. A number of 32 bits is precise enough, and takes little memory.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Times {
-    buckets: Vec<u64>,
-    count: u64,
-    max: u64,
-}
+pub(crate) struct Times(Vec<f32>);
 
 impl Times {
     pub(crate) fn record(&mut self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.add(bucket(nanos), 1);
-        self.max = self.max.max(nanos);
+        self.0.push(time.as_secs_f32());
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
-        for (bucket, count) in other.buckets.iter().enumerate() {
-            self.add(bucket, *count);
-        }
-        self.max = self.max.max(other.max);
-    }
-
-    pub(crate) fn max(&self) -> Duration {
-        Duration::from_nanos(self.max)
-    }
-
-    /// The time below which the share `quantile` of all times is.
-    pub(crate) fn quantile(&self, quantile: f64) -> Duration {
-        let mut left = float(self.count) * quantile;
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            left -= float(*count);
-            if left <= 0.0 {
-                return Duration::from_nanos(upper_bound(bucket).min(self.max));
-            }
-        }
-        self.max()
-    }
-
-    /// The text for another process: the maximum, then the number and content of each bucket in use.
+    /// Formats the times for another process.
     pub(crate) fn to_text(&self) -> String {
-        let mut text = self.max.to_string();
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            if *count > 0 {
-                write!(text, " {bucket}:{count}").expect("text can be written to a string");
-            }
-        }
-        text
+        let words: Vec<String> = self.0.iter().map(f32::to_string).collect();
+        words.join(" ")
     }
 
     pub(crate) fn from_text(text: &str) -> Self {
-        let mut words = text.split(' ');
-        let max = words.next().and_then(|max| max.parse().ok());
-        let mut times = Self {
-            max: max.expect("a maximum"),
-            ..Self::default()
-        };
-        for word in words {
-            let (bucket, count) = word.split_once(':').expect("bucket:count");
-            times.add(
-                bucket.parse().expect("a number"),
-                count.parse().expect("a number"),
-            );
-        }
-        times
-    }
-
-    fn add(&mut self, bucket: usize, count: u64) {
-        if self.buckets.len() <= bucket {
-            self.buckets.resize(bucket + 1, 0);
-        }
-        self.buckets[bucket] += count;
-        self.count += count;
+        let words = text.split_whitespace();
+        Self(words.map(|word| word.parse().expect("seconds")).collect())
     }
 }
 
-fn bucket(nanos: u64) -> usize {
-    let Some(shift) = nanos
-        .checked_ilog2()
-        .and_then(|log| log.checked_sub(CUTS_LOG))
-    else {
-        return usize::try_from(nanos).expect("below the number of cuts");
-    };
-    let cut = (nanos >> shift) % u64::from(CUTS);
-    usize::try_from(u64::from((shift + 1) * CUTS) + cut).expect("below four thousand")
-}
+/// The times of many operations, sorted.
+pub(crate) struct Sorted(Vec<f32>);
 
-fn upper_bound(bucket: usize) -> u64 {
-    let bucket = u32::try_from(bucket).expect("below four thousand");
-    let Some(shift) = (bucket / CUTS).checked_sub(1) else {
-        return u64::from(bucket);
-    };
-    (u64::from(CUTS + bucket % CUTS + 1) << shift) - 1
+impl Sorted {
+    fn of<'a>(works: impl IntoIterator<Item = &'a Work>) -> Self {
+        let mut times: Vec<f32> = Vec::new();
+        for work in works {
+            times.extend(&work.times.0);
+        }
+        times.sort_unstable_by(f32::total_cmp);
+        Self(times)
+    }
+
+    pub(crate) fn max(&self) -> Duration {
+        self.quantile(100)
+    }
+
+    /// Returns the time that this share of all times does not exceed.
+    pub(crate) fn quantile(&self, percent: usize) -> Duration {
+        let index = self.0.len().saturating_sub(1) * percent / 100;
+        let time = self.0.get(index).copied();
+        Duration::from_secs_f32(time.unwrap_or_default())
+    }
 }
 
 /// The work of one task or process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
-    /// The counted operations: pairs, or hand-offs from another holder.
+    /// The number of operations: pairs, or hand-offs from another holder.
     pub(crate) count: u64,
-    /// The number of times that it got the lock, also from itself.
+    /// The number of acquisitions, including those right after its own release.
     pub(crate) taken: u64,
     pub(crate) times: Times,
 }
@@ -118,7 +66,7 @@ pub(crate) struct Sample {
     pub(crate) elapsed: Duration,
     pub(crate) workers: Vec<Work>,
     pub(crate) server: Usage,
-    /// Processor time of the processes of the workers.
+    /// The processor time of the workers' processes.
     pub(crate) clients: Duration,
 }
 
@@ -128,9 +76,9 @@ impl Sample {
         float(count) / self.elapsed.as_secs_f64()
     }
 
-    /// The median time of an operation in seconds.
+    /// Returns the median time of an operation, in seconds.
     pub(crate) fn p50(&self) -> f64 {
-        times(&self.workers).quantile(0.5).as_secs_f64()
+        Sorted::of(&self.workers).quantile(50).as_secs_f64()
     }
 }
 
@@ -143,12 +91,12 @@ impl Samples {
         self.0.push(sample);
     }
 
-    /// Operations a second: the median round.
+    /// Returns the operations per second in the median round.
     pub(crate) fn rate(&self) -> f64 {
         median(self.0.iter().map(Sample::rate).collect())
     }
 
-    /// The ratio of the rate to another's: the median over the rounds, each compared with its neighbour in time.
+    /// Returns the ratio of the rates of two contenders: the median over the rounds, since both run in each round.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
         median(
@@ -158,17 +106,17 @@ impl Samples {
         )
     }
 
-    /// The same for the median time of an operation.
+    /// Like [`Self::ratio_to`], for the median time of an operation.
     pub(crate) fn p50_to(&self, other: &Self) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
         median(pairs.map(|(own, other)| own.p50() / other.p50()).collect())
     }
 
-    pub(crate) fn times(&self) -> Times {
-        times(self.0.iter().flat_map(|sample| &sample.workers))
+    pub(crate) fn times(&self) -> Sorted {
+        Sorted::of(self.0.iter().flat_map(|sample| &sample.workers))
     }
 
-    /// The share of the most favoured worker divided by that of the least favoured one, in the median round.
+    /// Returns the ratio of the most to the least favoured worker's share, in the median round.
     pub(crate) fn favour(&self) -> f64 {
         median(self.0.iter().map(favour).collect())
     }
@@ -183,32 +131,29 @@ impl Samples {
         works.map(|work| work.taken).sum()
     }
 
-    /// Microseconds of the clients' processor time for each operation.
+    /// Returns the clients' processor time per operation, in microseconds.
     pub(crate) fn client_cpu(&self) -> f64 {
-        self.clients().as_secs_f64() * 1e6 / float(self.operations())
+        let cpu: Duration = self.0.iter().map(|sample| sample.clients).sum();
+        cpu.as_secs_f64() * 1e6 / float(self.operations())
     }
 
-    /// Microseconds of the server's processor time for each operation.
+    /// Returns the server's processor time per operation, in microseconds.
     pub(crate) fn server_cpu(&self) -> f64 {
-        self.server().cpu.as_secs_f64() * 1e6 / float(self.operations())
+        let cpu: Duration = self.0.iter().map(|sample| sample.server.cpu).sum();
+        cpu.as_secs_f64() * 1e6 / float(self.operations())
     }
 
-    pub(crate) fn clients(&self) -> Duration {
-        self.0.iter().map(|sample| sample.clients).sum()
+    /// Returns the server's commands per operation.
+    pub(crate) fn commands(&self) -> f64 {
+        let commands = self.0.iter().map(|sample| sample.server.commands);
+        float(commands.sum()) / float(self.operations())
     }
 
-    pub(crate) fn server(&self) -> Usage {
-        let usages = self.0.iter().map(|sample| sample.server);
-        usages.fold(Usage::default(), |sum, usage| sum + usage)
+    /// Returns the messages to the server per operation.
+    pub(crate) fn messages(&self) -> f64 {
+        let messages = self.0.iter().map(|sample| sample.server.messages);
+        float(messages.sum()) / float(self.operations())
     }
-}
-
-fn times<'a>(works: impl IntoIterator<Item = &'a Work>) -> Times {
-    let mut all = Times::default();
-    for work in works {
-        all.merge(&work.times);
-    }
-    all
 }
 
 fn favour(sample: &Sample) -> f64 {
@@ -229,7 +174,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 
 #[expect(
     clippy::cast_precision_loss,
-    reason = "counts of what happens in seconds are far below 2^53"
+    reason = "the counts of a benchmark are far below 2^53"
 )]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64

@@ -1,4 +1,4 @@
-//! The processor time that the server spends on one call of a program: of the frequent cases of waiting, releasing and renewing.
+//! The processor time that the server spends on one call of a script, in the frequent cases.
 
 use lock_tests::{
     RedisServer,
@@ -12,7 +12,7 @@ use crate::{
     sample::{float, median},
 };
 
-/// The calls of one sample: few enough that the scheduler mostly leaves the server alone for so long.
+/// The number of calls in one sample, small enough that the scheduler rarely interrupts the server.
 const CALLS: usize = 128;
 const BATCH: usize = 512;
 const ROUNDS: usize = 60;
@@ -24,17 +24,17 @@ const TTL: &str = "60000";
 const RENEWED: &str = "120000";
 const GRANTS: &str = "__lock_core__:grants:bench";
 
-/// A program that the server knows.
-struct Program(String);
+/// The hash of a script that the server has loaded.
+struct Script(String);
 
 struct Bench {
     connection: Connection,
-    acquire: Program,
-    release: Program,
-    renew: Program,
+    acquire: Script,
+    release: Script,
+    renew: Script,
 }
 
-/// The keys of a lock, all but the mark of processes that poll.
+/// Returns the keys of a lock, except for the mark of processes that poll.
 fn keys(lock: &str) -> [String; 7] {
     let beside = |name: &str| format!("__lock_core__:{name}:{lock}");
     [
@@ -58,7 +58,7 @@ impl Bench {
         let mut load = |text: &str| {
             let mut load = redis::cmd("SCRIPT");
             let hash = load.arg("LOAD").arg(text).query(&mut connection);
-            Program(hash.expect("a server that runs scripts"))
+            Script(hash.expect("a server that runs scripts"))
         };
         let (acquire, release, renew) = (load(ACQUIRE), load(RELEASE), load(RENEW));
         Self {
@@ -69,23 +69,23 @@ impl Bench {
         }
     }
 
-    /// Calls a program once for each lock, in one message. Returns the replies.
+    /// Calls a script once for each lock, in one message. Returns the replies.
     fn each(
         &mut self,
         count: usize,
-        program: fn(&Self) -> &Program,
+        script: fn(&Self) -> &Script,
         declared: usize,
         arguments: impl Fn(usize) -> Vec<String>,
     ) -> Vec<Value> {
         let mut calls = Pipeline::new();
         for (number, lock) in locks(count).enumerate() {
-            let call = calls.cmd("EVALSHA").arg(&program(self).0).arg(declared);
+            let call = calls.cmd("EVALSHA").arg(&script(self).0).arg(declared);
             call.arg(&keys(&lock)[..declared]).arg(arguments(number));
         }
         calls.query(&mut self.connection).expect("replies")
     }
 
-    /// The microseconds of a call of `each`, on average.
+    /// Returns the average time of the calls that `each` makes, in microseconds.
     fn cost(&mut self, count: usize, each: impl FnOnce(&mut Self)) -> f64 {
         self.run(&["CONFIG", "RESETSTAT"]);
         each(self);
@@ -128,14 +128,14 @@ impl Bench {
         )
     }
 
-    /// Returns the places.
+    /// Returns the positions in the queue.
     fn wait(&mut self) -> Vec<String> {
         let replies = self.acquire(WAITER, |_| "wait".to_owned());
-        let place = |reply: &Value| {
+        let position = |reply: &Value| {
             let words = reply.as_sequence().expect("a reply to a waiter");
-            redis::from_redis_value_ref::<u64>(&words[2]).expect("a place")
+            redis::from_redis_value_ref::<u64>(&words[2]).expect("a position")
         };
-        replies.iter().map(|it| place(it).to_string()).collect()
+        replies.iter().map(|it| position(it).to_string()).collect()
     }
 
     fn release(&mut self) {
@@ -168,9 +168,9 @@ const CASES: [Case; 7] = [
     }),
     ("a check of a waiter", |bench| {
         bench.hold(CALLS);
-        let places = bench.wait();
+        let positions = bench.wait();
         bench.cost(CALLS, |bench| {
-            drop(bench.acquire(WAITER, |number| places[number].clone()));
+            drop(bench.acquire(WAITER, |number| positions[number].clone()));
         })
     }),
     ("a release without a waiter", |bench| {
@@ -196,7 +196,7 @@ pub(crate) fn run() {
     let server = start_server();
     let mut listener = connect(&server);
     let mut listener = listener.as_pubsub();
-    // A grant that reaches no process is no grant.
+    // Without a subscriber, the scripts would not grant the lock.
     listener.subscribe(GRANTS).expect("a running server");
     let mut bench = Bench::new(&server);
     let mut samples: [Vec<f64>; CASES.len()] = Default::default();
@@ -206,9 +206,7 @@ pub(crate) fn run() {
             samples.push(case(&mut bench));
         }
     }
-    report::title(
-        "microseconds of the server for one call of a program: the least, and the median",
-    );
+    report::title("microseconds of the server per call of a script: minimum, and median");
     for ((name, _), samples) in CASES.iter().zip(samples) {
         let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
         println!("  {name:<30} {least:>8.2} {:>8.2}", median(samples));

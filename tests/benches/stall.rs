@@ -1,4 +1,4 @@
-//! A hundred thousand locks of one process, a server that stands still, and a connection that is cut.
+//! A hundred thousand leases of one process, a server that is stopped, and a connection that is cut.
 
 use lock_tests::{hold_through_a_stall, lost_by_a_stall};
 
@@ -14,7 +14,7 @@ pub(crate) fn run() {
     let holder = worker::start("stall", &server.url(), &[]);
     let lost = lost_by_a_stall(holder, &server, all_cores());
     report::title(
-        "stall, 100,000 leases with a ttl of 10 s: the server stands still for 3 s, then the connection is cut, every core is busy",
+        "stall, 100,000 leases with a ttl of 10 s: the server is stopped for 3 s, then the connection is cut, every core is busy",
     );
     report::target("leases lost", float(lost), AtMost(0.0));
 }

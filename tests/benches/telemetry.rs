@@ -1,4 +1,4 @@
-//! The cost of telemetry with a subscriber, and without one.
+//! The cost of telemetry, with and without a subscriber.
 
 use std::{
     hint::black_box,
@@ -20,7 +20,7 @@ pub(crate) fn run() {
     let mut builder = Builder::new_current_thread();
     let runtime = builder.enable_all().build().expect("a runtime");
     let locks = LockManager::in_memory();
-    let round = || runtime.block_on(nanos_a_lock(&locks));
+    let round = || runtime.block_on(nanos_per_lock(&locks));
     let listening = |level| {
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(level)
@@ -28,14 +28,14 @@ pub(crate) fn run() {
             .finish();
         tracing::subscriber::with_default(subscriber, round)
     };
-    let (mut no_recorder, mut warnings, mut everything, mut figures) =
+    let (mut plain, mut warnings, mut everything, mut with_recorder) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        no_recorder.push(round());
+        plain.push(round());
         warnings.push(listening(Level::INFO));
         everything.push(listening(Level::DEBUG));
         let recorder = DebuggingRecorder::new();
-        figures.push(metrics::with_local_recorder(&recorder, round));
+        with_recorder.push(metrics::with_local_recorder(&recorder, round));
     }
     let with = if cfg!(feature = "metrics") {
         "with"
@@ -45,13 +45,16 @@ pub(crate) fn run() {
     report::title(&format!(
         "telemetry, uncontended, locks in memory, {with} the feature `metrics`"
     ));
-    report::note("ns a lock, no subscriber", median(no_recorder));
-    report::note("ns a lock, a log of warnings", median(warnings));
-    report::note("ns a lock, a log of everything", median(everything));
-    report::note("ns a lock, a collector of figures", median(figures));
+    report::note("ns per lock, without a subscriber", median(plain));
+    report::note("ns per lock, with a log of warnings", median(warnings));
+    report::note("ns per lock, with a log of everything", median(everything));
+    report::note(
+        "ns per lock, with a recorder of metrics",
+        median(with_recorder),
+    );
 }
 
-async fn nanos_a_lock(locks: &LockManager) -> f64 {
+async fn nanos_per_lock(locks: &LockManager) -> f64 {
     let start = Instant::now();
     for id in 0..CALLS {
         let key = lock_core::key!("order:{id}");

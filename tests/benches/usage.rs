@@ -1,11 +1,6 @@
-//! The resources that the server and this process used.
+//! The resources used by the server and this process.
 
-use std::{
-    fs,
-    ops::{Add, Sub},
-    thread,
-    time::Duration,
-};
+use std::{fs, ops::Sub, thread, time::Duration};
 
 use lock_tests::RedisServer;
 
@@ -14,25 +9,12 @@ use crate::sample::float;
 /// The work of a server since it started, or between two samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// Commands, those that scripts call included.
+    /// Commands, including those called by scripts.
     pub(crate) commands: u64,
-    /// The number of reads from clients: one message may carry many commands.
+    /// The number of reads from clients; one message may contain many commands.
     pub(crate) messages: u64,
     pub(crate) scripts: u64,
     pub(crate) cpu: Duration,
-}
-
-impl Add for Usage {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            commands: self.commands + other.commands,
-            messages: self.messages + other.messages,
-            scripts: self.scripts + other.scripts,
-            cpu: self.cpu + other.cpu,
-        }
-    }
 }
 
 impl Sub for Usage {
@@ -48,7 +30,7 @@ impl Sub for Usage {
     }
 }
 
-/// A connection that reads the figures of a server.
+/// A connection that reads the counters of a server.
 pub(crate) struct Watch {
     connection: redis::Connection,
 }
@@ -60,7 +42,7 @@ impl Watch {
         Self { connection }
     }
 
-    /// The server's work while `work` ran, without the cost of this measurement.
+    /// Returns the work of the server while `work` runs, without the cost of this measurement.
     pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Usage) {
         let before = self.look();
         let result = work();
@@ -103,7 +85,7 @@ impl Cpu {
         Self(total_cpu())
     }
 
-    /// Returns the time that was used since the start, on all cores together.
+    /// Returns the time used since the start, on all cores together.
     pub(crate) fn spent(&self) -> Duration {
         total_cpu().saturating_sub(self.0)
     }
@@ -111,10 +93,10 @@ impl Cpu {
 
 fn total_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::try_from(time).expect("a process has run for no less than nothing")
+    Duration::try_from(time).expect("a positive time")
 }
 
-/// The number of bytes of memory that this process uses.
+/// Returns the resident memory of this process, in bytes.
 pub(crate) fn own_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("a Linux system");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -123,7 +105,7 @@ pub(crate) fn own_memory() -> u64 {
     kibibytes.expect("a size in kB") * 1024
 }
 
-/// The share of all cores that is busy while this process sleeps: other processes use it, and will go on using it.
+/// Returns the share of all cores that is busy while this process sleeps, because other programs use it.
 pub(crate) fn taken_by_others() -> f64 {
     let (busy, all) = core_ticks();
     thread::sleep(Duration::from_millis(500));
@@ -131,13 +113,13 @@ pub(crate) fn taken_by_others() -> f64 {
     float(busy_then - busy) / float((all_then - all).max(1))
 }
 
-/// The ticks of all cores since the system started: busy ones, and all.
+/// Returns the busy ticks of all cores since the system started, and all ticks.
 fn core_ticks() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/stat").expect("a Linux system");
     let line = stat.lines().next().expect("the sum of all cores");
     let ticks = line.split_whitespace().skip(1);
     let ticks: Vec<u64> = ticks.filter_map(|tick| tick.parse().ok()).collect();
     let all = ticks.iter().sum();
-    // The fourth and the fifth numbers are the ticks that were idle, and those that waited for a disk.
+    // The fourth and fifth numbers count idle ticks, and ticks spent waiting for a disk.
     (all - ticks[3] - ticks[4], all)
 }

@@ -1,4 +1,4 @@
-//! Separate processes: this program again, controlled by its arguments and then line by line.
+//! Worker processes: instances of this program, controlled by their arguments and then line by line.
 
 use std::{
     env,
@@ -14,7 +14,7 @@ use crate::{
     last_holder::LastHolder,
     load::{Window, alone, together},
     lockers::{DistributedLockRedis, LockCore, Locker, RsLock},
-    network, once, queue,
+    network, queue,
     raw::Ping,
     readers,
     sample::{Times, Work},
@@ -25,7 +25,7 @@ use crate::{
 /// The first argument of a process that is not the bench itself.
 pub(crate) const MARK: &str = "worker";
 
-/// Starts this program again, to do `what` on the server with this url, and waits until it is ready.
+/// Starts a worker that does `what` on the server at this url, and waits until it is ready.
 pub(crate) fn start(what: &str, url: &str, more: &[&str]) -> Process {
     let program = env::current_exe().expect("this program's path");
     let program = program.to_str().expect("a path in UTF-8");
@@ -35,23 +35,21 @@ pub(crate) fn start(what: &str, url: &str, more: &[&str]) -> Process {
     process
 }
 
-/// Runs in the process that [`start`] made.
+/// Runs in a process that [`start`] started.
 pub(crate) fn main(arguments: &[String]) {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         ["storm", url] => storm::worker(url),
-        ["storm-mutex", _] => storm::mutex_worker(),
         ["held", url] => held::worker(url),
         ["stall", url] => stall::worker(url),
         ["queue", url] => queue::worker(url),
-        ["once", url] => once::worker(url),
         ["network", port] => network::worker(port),
         ["readers", url, name] => readers::worker(url, name),
         [what, url, number, path] => {
             let number = number.parse().expect("a number");
             contender(what, url, &LastHolder::open(path.as_ref(), number));
         }
-        _ => panic!("no worker does {arguments:?}"),
+        _ => panic!("unknown worker: {arguments:?}"),
     }
 }
 
@@ -70,7 +68,7 @@ fn contender(what: &str, url: &str, last: &LastHolder) {
             let locker = runtime.block_on(DistributedLockRedis::connect(url));
             contend(&runtime, &locker, last);
         }
-        _ => panic!("no worker contends by {what}"),
+        _ => panic!("unknown contender: {what}"),
     }
 }
 
@@ -81,7 +79,7 @@ fn contend(runtime: &Runtime, locker: &impl Locker, last: &LastHolder) {
     });
 }
 
-/// Works in each window that comes in as a line.
+/// Works in each window that arrives as a line.
 pub(crate) fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) {
     send("ready");
     loop {
@@ -92,7 +90,7 @@ pub(crate) fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) 
         let window = to_window(&line);
         let (start, cpu) = (Instant::now(), Cpu::start());
         let work = runtime.block_on(work(window));
-        // The process works before the window, too, at the same rate.
+        // The process also works before the window, at the same rate.
         let share = (window.end - window.start).div_duration_f64(start.elapsed());
         let cpu = cpu.spent().mul_f64(share.min(1.0));
         let times = work.times.to_text();
@@ -105,7 +103,7 @@ pub(crate) fn in_windows(runtime: &Runtime, work: impl AsyncFn(Window) -> Work) 
     }
 }
 
-/// What a process reports at the end of a window: its work and its processor time.
+/// Parses the report of a worker at the end of a window: its work and its processor time.
 pub(crate) fn to_work(line: &str) -> (Work, Duration) {
     let fields: Vec<&str> = line.split(';').collect();
     let [count, taken, cpu, times] = fields.as_slice() else {
@@ -125,10 +123,10 @@ pub(crate) fn send(line: &str) {
     let mut stdout = io::stdout();
     writeln!(stdout, "{line}")
         .and_then(|()| stdout.flush())
-        .expect("a parent that reads");
+        .expect("the parent reads");
 }
 
-/// Reads a line of the process that started this one; empty if there are no more.
+/// Reads a line from the process that started this one; empty at the end of its output.
 pub(crate) fn received() -> String {
     let mut line = String::new();
     io::stdin().read_line(&mut line).expect("text");
@@ -136,7 +134,7 @@ pub(crate) fn received() -> String {
     line
 }
 
-/// A window that starts in a moment, as a line that all processes of a machine understand, and its start.
+/// Returns a window that starts after a delay, as a line that all processes of the machine understand, and its start.
 pub(crate) fn window_line(delay: Duration, length: Duration) -> (String, Instant) {
     let start = since_epoch() + delay;
     let line = format!("{} {}", start.as_micros(), length.as_micros());
