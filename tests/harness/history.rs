@@ -1,7 +1,9 @@
-//! Records what the tasks of several processes did with some keys, and when.
+//! A record of what the tasks of several processes did with some keys, and when.
 //!
-//! All processes append to one file, with one line for each event and one write for each line. So the lines of a killed
-//! process are kept, and no line is mixed with another.
+//! All processes append to one file, with one line per event and one write per line. So the lines of a killed process are kept,
+//! and lines are never interleaved.
+//!
+//! [`Running`] judges events as they arrive. [`History`] applies the same checks to a whole file.
 
 use std::{
     fmt,
@@ -16,21 +18,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::mode::Mode;
 
-mod attempt;
-mod checker;
 mod running;
-mod service;
 mod tail;
+mod whole;
 
 pub use self::{
-    attempt::Hold,
-    checker::Offence,
     running::{Demands, Invariant, Running, Tally},
-    service::Gap,
     tail::Tail,
+    whole::Hold,
 };
 
-/// A point in time on the clock that all processes of the machine share, in nanoseconds.
+/// A point in time in nanoseconds, on the clock that all processes of the machine share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
@@ -38,21 +36,28 @@ impl Moment {
     /// Reads the clock.
     pub fn now() -> Self {
         let time = clock_gettime(ClockId::Monotonic);
-        let seconds = u64::try_from(time.tv_sec).expect("a machine started in the past");
+        let seconds = u64::try_from(time.tv_sec).expect("a machine that was started in the past");
         let nanos = u64::try_from(time.tv_nsec).expect("less than a second");
         Self(seconds * 1_000_000_000 + nanos)
     }
 
-    /// Makes one from nanoseconds.
+    /// Makes a point in time from nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Returns the point in time this much later.
+    /// Returns the point in time that is later by `span`.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         let nanos = u64::try_from(span.as_nanos()).expect("a span of a test");
         Self(self.0 + nanos)
+    }
+
+    /// Returns the point in time that is earlier by `span`.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        let nanos = u64::try_from(span.as_nanos()).expect("a span of a test");
+        Self(self.0.saturating_sub(nanos))
     }
 
     /// Returns the time since an earlier point; zero if `earlier` is later than this point.
@@ -67,7 +72,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// A span of time in which something was broken on purpose.
+/// A span of time in which something was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Its beginning.
@@ -77,18 +82,18 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns whether any point in time from `from` to `to` is in it.
+    /// Returns whether it overlaps with the time from `from` to `to`.
     pub fn touches(&self, from: Moment, to: Moment) -> bool {
         from <= self.to && self.from <= to
     }
 }
 
-/// What happened to one attempt at a lock.
+/// A step of one attempt to take a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The lock was asked for.
+    /// The lock was requested.
     Called(Mode),
-    /// It was granted, and the caller knows it.
+    /// The lock was granted, and the caller knows it.
     Acquired {
         /// The fencing token.
         token: u64,
@@ -97,7 +102,9 @@ pub enum Step {
         /// The end of the time for which the lease was certain to last unless renewed.
         valid_until: Moment,
     },
-    /// The holder has done its work and is about to release the lock.
+    /// The store that the lock protects refused the holder, although the lease was valid after the refusal.
+    Refused,
+    /// The holder has done its work, and is about to release the lock.
     ReleaseCalled {
         /// The end of the time for which the lease was certain to last at this point.
         valid_until: Moment,
@@ -113,15 +120,15 @@ pub enum Step {
 /// One line of a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When it happened.
+    /// The time of the step.
     pub at: Moment,
-    /// The process in which it happened.
+    /// The number of the process.
     pub process: u32,
-    /// The number of the attempt in that process, counted over all its tasks and keys.
+    /// The number of the attempt in that process, across all its tasks and keys.
     pub attempt: u64,
-    /// The key that is locked; has no white space.
+    /// The key, which contains no white space.
     pub key: String,
-    /// What happened.
+    /// The step.
     pub step: Step,
 }
 
@@ -150,6 +157,7 @@ impl fmt::Display for Event {
                 }
                 write!(f, " {valid_until}")
             }
+            Step::Refused => f.write_str("refused - -"),
             Step::ReleaseCalled { valid_until } => write!(f, "release-called - {valid_until}"),
             Step::Released => f.write_str("released - -"),
             Step::Lost => f.write_str("lost - -"),
@@ -187,6 +195,7 @@ impl FromStr for Event {
                     valid_until: Moment(number(valid_until)?),
                 }
             }
+            "refused" => Step::Refused,
             "release-called" => Step::ReleaseCalled {
                 valid_until: Moment(number(valid_until)?),
             },
@@ -209,7 +218,7 @@ fn number<T: FromStr>(word: &str) -> Result<T, Malformed> {
     word.parse().map_err(|_| Malformed)
 }
 
-/// Records the events of one process. The tasks of the process share it.
+/// Records the events of one process, for all its tasks.
 #[derive(Debug)]
 pub struct Recorder {
     file: File,
@@ -227,13 +236,16 @@ impl Recorder {
         Ok(Self { file, process })
     }
 
-    /// Records a step that is taken right now, and returns the point in time.
+    /// Records a step that happens now, and returns the time.
     ///
     /// # Errors
     ///
     /// If the file cannot be written.
     pub fn record(&self, attempt: u64, key: &str, step: Step) -> io::Result<Moment> {
-        assert!(!key.contains(char::is_whitespace), "a word: {key:?}");
+        assert!(
+            !key.contains(char::is_whitespace),
+            "white space in the key {key:?}"
+        );
         let at = Moment::now();
         let event = Event {
             at,
@@ -242,15 +254,15 @@ impl Recorder {
             key: key.to_owned(),
             step,
         };
-        // One write for the whole line: each write to a file that is open for appending goes to its end as a whole.
+        // A single write to a file that is open for appending is not interleaved with others.
         let line = format!("{event}\n");
         let written = (&self.file).write(line.as_bytes())?;
-        assert_eq!(written, line.len(), "a line that is cut off");
+        assert_eq!(written, line.len(), "a line was written in part");
         Ok(at)
     }
 }
 
-/// Reads the lines of [`Recorder`]s while they are written.
+/// Reads the lines of [`Recorder`]s as they are written.
 #[derive(Debug)]
 pub struct Follower {
     tail: Tail,
@@ -258,11 +270,11 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Begins at the first event of the file at `path`, which is made if it is not there.
+    /// Starts at the first event of the file at `path`, which is created if it does not exist.
     ///
     /// # Errors
     ///
-    /// If there is no such folder.
+    /// If the folder does not exist.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
             tail: Tail::open(path)?,
@@ -270,28 +282,28 @@ impl Follower {
         })
     }
 
-    /// Returns all that has been written so far.
+    /// Returns the events that have been written so far.
     pub fn history(&mut self) -> &History {
         self.history.extend(events(&self.tail.lines()));
         &self.history
     }
 
-    /// Returns everything that has been written; to be called when all writers have ended.
+    /// Returns all events. To be called when all writers have ended.
     pub fn finish(mut self) -> History {
         self.history();
         self.history
     }
 }
 
-/// Reads the lines that [`Recorder`]s wrote.
+/// Parses the lines of [`Recorder`]s.
 pub fn events(lines: &str) -> impl Iterator<Item = Event> {
     lines.lines().map(|line| {
         line.parse()
-            .unwrap_or_else(|Malformed| panic!("no event: {line:?}"))
+            .unwrap_or_else(|Malformed| panic!("not an event: {line:?}"))
     })
 }
 
-/// All events of all processes, in the order of time.
+/// All events of all processes, ordered by time.
 #[derive(Debug, Default)]
 pub struct History {
     events: Vec<Event>,
@@ -305,12 +317,12 @@ impl History {
         history
     }
 
-    /// Returns the events in the order of time.
+    /// Returns the events, ordered by time.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// Returns how often a process got some lock after a point in time.
+    /// Returns how many locks a process was granted after a point in time.
     pub fn grants(&self, process: u32, after: Moment) -> usize {
         let events = self.events.iter();
         events
@@ -321,7 +333,7 @@ impl History {
 
     fn extend(&mut self, events: impl IntoIterator<Item = Event>) {
         self.events.extend(events);
-        // The sort is stable: events of one process at the same time stay in their order.
+        // The sort is stable, so simultaneous events of one process keep their order.
         self.events.sort_by_key(|event| event.at);
     }
 }
@@ -331,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_is_read_as_it_was_written() {
+    fn every_step_is_parsed_as_it_was_written() {
         let (token, valid_until) = (7, Moment(9));
         for step in [
             Step::Called(Mode::Exclusive),
@@ -347,6 +359,7 @@ mod tests {
                 permit: Some(2),
                 valid_until,
             },
+            Step::Refused,
             Step::ReleaseCalled { valid_until },
             Step::Released,
             Step::Lost,
@@ -375,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn recorders_of_one_file_lose_nothing_to_each_other_and_their_events_are_put_in_order() {
+    fn recorders_that_share_a_file_lose_no_event_and_the_follower_orders_them() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history");
         std::thread::scope(|scope| {
@@ -398,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_reads_on_and_leaves_a_line_without_an_end_for_later() {
+    fn a_follower_leaves_an_incomplete_line_for_later() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history");
         let mut follower = Follower::open(&path).unwrap();
@@ -414,23 +427,5 @@ mod tests {
             assert_eq!(follower.history().events().len(), events, "{text:?}");
         }
         assert_eq!(follower.history().events()[0].at, Moment(2));
-    }
-
-    #[test]
-    fn the_grants_of_a_process_after_a_time_are_counted() {
-        let grant = |at, process| Event {
-            at: Moment(at),
-            process,
-            attempt: at,
-            key: "k".to_owned(),
-            step: Step::Acquired {
-                token: at,
-                permit: None,
-                valid_until: Moment(at + 1),
-            },
-        };
-        let history = History::of(vec![grant(5, 1), grant(3, 1), grant(4, 0), grant(6, 1)]);
-        assert_eq!(history.grants(1, Moment(3)), 2);
-        assert_eq!(history.grants(0, Moment(4)), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The contenders: started, killed, stopped, and ended by a line of input.
+//! The contenders, which are started, killed, stopped, and ended by a line of input.
 
 use std::{
     env,
@@ -17,8 +17,8 @@ use lock_tests::{Process, history::Moment};
 
 use crate::plan::CONTENDERS;
 
-/// The arguments for all contenders.
-#[derive(Debug, Clone)]
+/// The arguments of all contenders.
+#[derive(Debug)]
 pub(crate) struct Orders {
     /// The url of each contender, by its place.
     pub(crate) urls: Vec<String>,
@@ -49,7 +49,7 @@ struct Member {
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 impl Crew {
-    /// Starts them, and waits until all are connected.
+    /// Starts the contenders, and waits until all are connected.
     pub(crate) fn start(orders: Orders) -> io::Result<Self> {
         let mut crew = Self {
             orders,
@@ -67,20 +67,20 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Lets all of them begin.
+    /// Lets all contenders begin.
     pub(crate) fn begin(&self) {
         for place in 0..CONTENDERS {
             self.member(place).process.say("go");
         }
     }
 
-    /// Kills the contender at a place, and starts another.
+    /// Kills the contender at a place, and starts another one.
     pub(crate) fn replace(&self, place: u64) -> io::Result<()> {
         let place = place % CONTENDERS;
         let mut member = self.member(place);
         self.kill(&mut member);
         *member = self.hire(place)?;
-        // The new one reads this line as soon as it is connected, however long that takes.
+        // The new contender reads this line once it is connected, however long that takes.
         member.process.say("go");
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Crew {
         std::mem::take(&mut self.killed.lock().expect("no poison"))
     }
 
-    /// Returns the ids of the processes, by their numbers.
+    /// Returns the number and the id of each process.
     pub(crate) fn ids(&self) -> Vec<(u32, u32)> {
         let members = (0..CONTENDERS).map(|place| self.member(place));
         members
@@ -106,14 +106,14 @@ impl Crew {
             .collect()
     }
 
-    /// Returns the number of tasks of the process at a place. The process at this place must be one that is never replaced.
+    /// Returns the number of tasks of the process at a place whose process is never replaced.
     pub(crate) fn tasks(&self, place: u64) -> u64 {
         let mut member = self.member(place);
         member.process.say("tasks");
         member.process.line().parse().expect("a number")
     }
 
-    /// Returns a line for each contender that ended by itself.
+    /// Returns a line for each contender that has ended by itself.
     pub(crate) fn deserters(&self) -> Vec<String> {
         let mut deserters = Vec::new();
         for place in 0..CONTENDERS {
@@ -128,7 +128,7 @@ impl Crew {
         deserters
     }
 
-    /// Ends all of them: every second one is killed, and the others finish with their locks. Returns a line for each that does
+    /// Ends all contenders: every second one is killed, and the others release their locks. Returns a line for each that does
     /// not end.
     pub(crate) fn end(&self) -> Vec<String> {
         let mut asked = Vec::new();
@@ -190,7 +190,7 @@ impl Crew {
 
     fn kill(&self, member: &mut Member) {
         member.process.kill9();
-        // The process records nothing later than this time.
+        // The process records nothing after this time.
         let killed = (member.number, Moment::now());
         self.killed.lock().expect("no poison").push(killed);
     }
@@ -201,7 +201,7 @@ impl Crew {
     }
 }
 
-/// All contenders append to one log, a line at a time.
+/// Opens the log, to which all contenders append a line at a time.
 fn open(log: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(log)
 }

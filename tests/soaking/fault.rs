@@ -1,4 +1,4 @@
-//! The faults, and which of them suspend a promise.
+//! The faults, and the promises that they suspend.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use lock_tests::{Direction, Scope};
 
 use crate::topology::{Sides, Topology};
 
-/// One fault, with all numbers that were drawn for it; it is healed when its time is over.
+/// A fault, with all numbers that were drawn for it. It is healed when its time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// This many contenders from this place on are killed, and started again.
+    /// This many contenders are killed from this place on, and started again.
     KillContenders {
         place: u64,
         count: u64,
     },
-    /// This many contenders from this place on are stopped for this time.
+    /// This many contenders are stopped from this place on.
     StopContenders {
         place: u64,
         count: u64,
@@ -29,11 +29,11 @@ pub(crate) enum Fault {
         data: Data,
         span: Duration,
     },
-    /// The server that has a key is killed, another takes over, and the killed one comes back as its replica.
+    /// The server of a key is killed, another takes over, and the killed one returns as its replica.
     FailOver {
         key: u64,
     },
-    /// The server that has a key is stopped until another has taken over, and then goes on in its old role.
+    /// The server of a key is stopped until another has taken over, and then continues in its old role.
     FailOverByStop {
         key: u64,
     },
@@ -50,7 +50,7 @@ pub(crate) enum Fault {
         direction: Direction,
         delay: Duration,
     },
-    /// The frame with this number is lost, and no later frame arrives.
+    /// The frame with this number and all later ones are lost.
     LoseFrame {
         node: u64,
         sides: Sides,
@@ -104,6 +104,15 @@ pub(crate) enum Fault {
     },
 }
 
+/// The promises that a fault suspends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Suspends {
+    Nothing,
+    Exclusion,
+    /// Two processes may also get the same fencing token, from two fencing clocks.
+    ExclusionAndClocks,
+}
+
 /// The fate of a server's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
@@ -111,88 +120,53 @@ pub(crate) enum Data {
     Lost,
 }
 
-/// The locks that are gone.
+/// The locks that a fault deletes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wipes {
     All,
     Key(u64),
 }
 
-/// The connections that are closed.
+/// The connections that a fault closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clients {
     All,
     Subscribed,
 }
 
-/// The commands that wait.
+/// The commands that a pause delays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paused {
     All,
     Writes,
 }
 
-/// The keys from which a fault chooses: it deletes or steals one, or hits the server that has it.
+/// The keys from which a fault chooses, to delete or steal one, or to hit its server.
 pub(crate) const KEYS: [&str; 6] = ["hot-0", "hot-1", "few-2", "pair-0", "pair-1", "long"];
 
-/// One of [`KEYS`].
+/// Returns one of [`KEYS`].
 pub(crate) fn key(number: u64) -> &'static str {
     let count = u64::try_from(KEYS.len()).expect("a few");
-    KEYS[usize::try_from(number % count).expect("less than a few")]
+    KEYS[usize::try_from(number % count).expect("a few")]
 }
 
-/// One of [`KEYS`] with the prefix that it has on the server.
+/// Returns one of [`KEYS`] with its prefix on the server.
 pub(crate) fn full_key(number: u64) -> String {
     format!("lock:{}", key(number))
 }
 
 impl Fault {
-    /// The name under which it is counted.
-    pub(crate) fn name(self) -> &'static str {
+    /// Returns the name under which it is counted.
+    pub(crate) fn name(self) -> String {
+        let text = format!("{self:?}");
+        let name = text.split(' ').next().unwrap_or_default();
         match self {
-            Self::KillContenders { .. } => "contenders killed",
-            Self::StopContenders { .. } => "contenders stopped",
-            Self::StopServer { .. } => "server stopped",
-            Self::RestartServer {
-                data: Data::Kept, ..
-            } => "server killed, data kept",
-            Self::RestartServer {
-                data: Data::Lost, ..
-            } => "server killed, data lost",
-            Self::FailOver { .. } => "fail-over by kill",
-            Self::FailOverByStop { .. } => "fail-over by stop",
-            Self::PlannedFailOver { .. } => "fail-over as planned",
-            Self::MoveSlot { .. } => "slot moved",
-            Self::Delay { .. } => "delay",
-            Self::LoseFrame {
-                direction: Direction::Requests,
-                ..
-            } => "request lost",
-            Self::LoseFrame {
-                direction: Direction::Replies,
-                ..
-            } => "reply lost",
-            Self::BlackHole {
-                scope: Scope::Existing,
-                ..
-            } => "black hole, existing",
-            Self::BlackHole {
-                scope: Scope::All, ..
-            } => "black hole, all",
-            Self::Reset { .. } => "reset",
-            Self::HalfClose { .. } => "half close",
-            Self::FlushScripts { .. } => "scripts flushed",
-            Self::KillClients { .. } => "clients killed",
-            Self::FlushAll { .. } => "data flushed",
-            Self::DeleteKey { .. } => "key deleted",
-            Self::StealKey { .. } => "key stolen",
-            Self::OutOfMemory { .. } => "out of memory",
-            Self::Pause { .. } => "clients paused",
-            Self::Sleep { .. } => "server asleep",
+            Self::RestartServer { data, .. } => format!("{name}, data {data:?}"),
+            _ => name.to_owned(),
         }
     }
 
-    /// The locks that are gone from all servers after it: all locks, or the lock of one key.
+    /// Returns the locks that are gone from all servers after it.
     pub(crate) fn wipes(self, topology: Topology) -> Option<Wipes> {
         match self {
             Self::RestartServer {
@@ -205,30 +179,25 @@ impl Fault {
         }
     }
 
-    /// Whether exclusion is not promised while it lasts. With several independent servers, exclusion is always promised: only one
-    /// of them loses its data at a time.
-    pub(crate) fn excuses_overlaps(self, topology: Topology) -> bool {
+    /// Returns the promises that do not hold while it lasts.
+    ///
+    /// With several independent servers, all of them hold: only one server loses its data at a time, and there is no fencing
+    /// clock. Elsewhere, a fail-over or a flush makes another clock.
+    pub(crate) fn suspends(self, topology: Topology) -> Suspends {
         match self {
-            Self::RestartServer { data, .. } => data == Data::Lost && topology != Topology::Redlock,
+            Self::FlushAll { .. } | Self::RestartServer { .. } if topology == Topology::Redlock => {
+                Suspends::Nothing
+            }
             Self::FailOver { .. }
             | Self::FailOverByStop { .. }
             | Self::PlannedFailOver { .. }
-            | Self::FlushAll { .. }
-            | Self::DeleteKey { .. }
-            | Self::StealKey { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// Whether a key may have two fencing clocks while it lasts: of two primaries, or since the first one is lost. Redlock has no
-    /// such clock.
-    pub(crate) fn makes_other_clocks(self, topology: Topology) -> bool {
-        match self {
-            Self::FailOver { .. } | Self::FailOverByStop { .. } | Self::PlannedFailOver { .. } => {
-                true
+            | Self::FlushAll { .. } => Suspends::ExclusionAndClocks,
+            Self::RestartServer {
+                data: Data::Lost, ..
             }
-            Self::FlushAll { .. } => topology != Topology::Redlock,
-            _ => false,
+            | Self::DeleteKey { .. }
+            | Self::StealKey { .. } => Suspends::Exclusion,
+            _ => Suspends::Nothing,
         }
     }
 }

@@ -1,157 +1,112 @@
-//! The resources of the machine that a contender uses, early and late.
+//! The resources in use, early and late.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fmt, fs};
 
 use crate::topology::Servers;
 
-/// The resources of one process at one time, as the kernel counts them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sample {
-    pub(crate) files: u64,
-    pub(crate) threads: u64,
-    pub(crate) memory_kib: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Resource {
+    Files,
+    Threads,
+    MemoryKib,
+    Tasks,
+    /// The clients of all servers together.
+    Clients,
 }
 
-/// An early sample of some processes, and a late one.
-#[derive(Debug, Default)]
-pub(crate) struct Growth {
-    early: BTreeMap<u32, Sample>,
-    late: BTreeMap<u32, Sample>,
-    clients: [Option<u64>; 2],
-    tasks: [Option<u64>; 2],
+impl Resource {
+    /// Returns the largest late number that does not count as growth.
+    fn most(self, early: u64) -> u64 {
+        match self {
+            // New connections to servers that did not run before.
+            Self::Files => early + 24,
+            Self::Clients => early + 16,
+            Self::Threads => early + 2,
+            Self::Tasks => early + 40,
+            // Pages that are touched for the first time, and guards that are leaked on purpose.
+            Self::MemoryKib => early * 5 / 4 + (16 << 10),
+        }
+    }
 }
 
-/// Which of the two samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
-    Early,
-    Late,
-}
+/// The resources in use at one time, for each process by its number, or for all together.
+#[derive(Debug)]
+pub(crate) struct Usage(BTreeMap<(Option<u32>, Resource), u64>);
 
-// The growth that is allowed: new connections to the registers, and to servers that were not there before.
-const MORE_FILES: u64 = 24;
-const MORE_THREADS: u64 = 2;
-const MORE_TASKS: u64 = 40;
-const MORE_CLIENTS: u64 = 16;
-/// The growth of memory that is allowed: pages that are touched for the first time, and the guards that are leaked on purpose.
-const MORE_MEMORY_KIB: u64 = 16 << 10;
-
-impl Sample {
-    /// The sample of a process, if it exists.
-    pub(crate) fn of(id: u32) -> Option<Self> {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-        let number = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        };
-        let files = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
-        Some(Self {
-            files: u64::try_from(files).ok()?,
-            threads: number("Threads:")?,
-            memory_kib: number("VmRSS:")?,
-        })
+impl Usage {
+    /// Measures these processes, given by number and id, and the servers. `tasks` is the number of tasks of one process.
+    pub(crate) fn measure(processes: &[(u32, u32)], tasks: u64, servers: &Servers) -> Self {
+        let mut usage = BTreeMap::new();
+        usage.insert((None, Resource::Tasks), tasks);
+        usage.insert((None, Resource::Clients), clients(servers));
+        for &(number, id) in processes {
+            for (resource, count) in of_process(id).into_iter().flatten() {
+                usage.insert((Some(number), resource), count);
+            }
+        }
+        Self(usage)
     }
 
-    /// Returns a line for each resource that has grown beyond its bound.
-    fn excess(self, early: Self) -> Vec<String> {
-        let bounds = [
-            ("files", early.files + MORE_FILES, early.files, self.files),
-            (
-                "threads",
-                early.threads + MORE_THREADS,
-                early.threads,
-                self.threads,
-            ),
-            (
-                "KiB of memory",
-                early.memory_kib * 5 / 4 + MORE_MEMORY_KIB,
-                early.memory_kib,
-                self.memory_kib,
-            ),
-        ];
-        let exceeded = bounds.into_iter().filter(|(_, most, _, now)| now > most);
-        exceeded
-            .map(|(what, most, before, now)| {
-                format!("{before} {what} became {now}, at most {most} were expected")
+    /// Compares it with a later measurement.
+    pub(crate) fn growth(&self, late: &Self) -> Vec<Growth> {
+        let early = self.0.iter();
+        early
+            .filter_map(|(&(process, resource), &early)| {
+                Some(Growth {
+                    process,
+                    resource,
+                    early,
+                    late: *late.0.get(&(process, resource))?,
+                })
             })
             .collect()
     }
 }
 
+/// The early and the late use of one resource.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    process: Option<u32>,
+    resource: Resource,
+    early: u64,
+    late: u64,
+}
+
 impl Growth {
-    /// Takes a sample of these processes, by number and id, and of the servers' clients.
-    pub(crate) fn look(
-        &mut self,
-        when: When,
-        processes: &[(u32, u32)],
-        tasks: u64,
-        servers: &Servers,
-    ) {
-        let samples = match when {
-            When::Early => &mut self.early,
-            When::Late => &mut self.late,
-        };
-        for &(number, id) in processes {
-            if let Some(sample) = Sample::of(id) {
-                samples.insert(number, sample);
-            }
-        }
-        let place = usize::from(when == When::Late);
-        self.clients[place] = Some(clients(servers));
-        self.tasks[place] = Some(tasks);
+    pub(crate) fn is_excessive(&self) -> bool {
+        self.late > self.resource.most(self.early)
     }
+}
 
-    /// Returns a line for each resource of any process that has grown beyond its bound.
-    pub(crate) fn excesses(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for (number, early, late) in self.pairs() {
-            let excess = late.excess(early).into_iter();
-            found.extend(excess.map(|excess| format!("process {number}: {excess}")));
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            process,
+            resource,
+            early,
+            late,
+        } = self;
+        write!(f, "{resource:?} {early} -> {late}")?;
+        match process {
+            Some(process) => write!(f, " in process {process}"),
+            None => Ok(()),
         }
-        for (what, [early, late], more) in [
-            ("clients of the servers", self.clients, MORE_CLIENTS),
-            ("tasks of a process", self.tasks, MORE_TASKS),
-        ] {
-            if let (Some(early), Some(late)) = (early, late)
-                && late > early + more
-            {
-                found.push(format!("{early} {what} became {late}"));
-            }
-        }
-        found
     }
+}
 
-    /// The lines for the report.
-    pub(crate) fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self
-            .pairs()
-            .map(|(number, early, late)| {
-                format!(
-                    "process {number}: {} -> {} KiB, {} -> {} files, {} -> {} threads",
-                    early.memory_kib,
-                    late.memory_kib,
-                    early.files,
-                    late.files,
-                    early.threads,
-                    late.threads
-                )
-            })
-            .collect();
-        if let ([Some(early), Some(late)], [Some(tasks), Some(tasks_late)]) =
-            (self.clients, self.tasks)
-        {
-            lines.push(format!(
-                "clients {early} -> {late}, tasks of one process {tasks} -> {tasks_late}"
-            ));
-        }
-        lines
-    }
-
-    fn pairs(&self) -> impl Iterator<Item = (u32, Sample, Sample)> {
-        let late = |number: &u32| self.late.get(number).copied();
-        let early = self.early.iter();
-        early.filter_map(move |(&number, &sample)| Some((number, sample, late(&number)?)))
-    }
+/// Returns the resources of a process, if it exists.
+fn of_process(id: u32) -> Option<[(Resource, u64); 3]> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let number = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    let files = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
+    Some([
+        (Resource::Files, u64::try_from(files).ok()?),
+        (Resource::Threads, number("Threads:")?),
+        (Resource::MemoryKib, number("VmRSS:")?),
+    ])
 }
 
 fn clients(servers: &Servers) -> u64 {
@@ -170,46 +125,16 @@ fn clients(servers: &Servers) -> u64 {
 mod tests {
     use super::*;
 
-    const EARLY: Sample = Sample {
-        files: 20,
-        threads: 4,
-        memory_kib: 10_000,
-    };
-
     #[test]
-    fn this_process_can_be_looked_at() {
-        let sample = Sample::of(std::process::id()).expect("it is there");
-        assert!(
-            sample.files > 2 && sample.threads > 0 && sample.memory_kib > 100,
-            "{sample:?}"
-        );
-        assert_eq!(Sample::of(u32::MAX), None);
-    }
-
-    #[test]
-    fn each_bound_is_kept_and_exceeded_by_itself() {
-        assert!(EARLY.excess(EARLY).is_empty());
-        for late in [
-            Sample { files: 45, ..EARLY },
-            Sample {
-                threads: 7,
-                ..EARLY
-            },
-            Sample {
-                memory_kib: 30_000,
-                ..EARLY
-            },
-        ] {
-            assert_eq!(late.excess(EARLY).len(), 1, "{late:?}");
-        }
-        let mut growth = Growth {
-            clients: [Some(8), Some(25)],
-            tasks: [Some(10), Some(50)],
-            ..Growth::default()
+    fn growth_of_a_process_beyond_its_bound_is_excessive() {
+        let usage = |files| {
+            let resources = of_process(std::process::id()).expect("this process exists");
+            assert!(resources.iter().all(|(_, count)| *count > 0));
+            Usage(BTreeMap::from([((Some(3), Resource::Files), files)]))
         };
-        assert_eq!(growth.excesses().len(), 1);
-        growth.early.insert(3, EARLY);
-        growth.late.insert(3, Sample { files: 90, ..EARLY });
-        assert_eq!(growth.excesses().len(), 2);
+        let is_excessive = |late| usage(20).growth(&usage(late))[0].is_excessive();
+        assert!(!is_excessive(44) && is_excessive(45));
+        let other = Usage(BTreeMap::from([((Some(4), Resource::Files), 99)]));
+        assert!(usage(20).growth(&other).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The keys that are locked, their ttls, and the processes that want them.
+//! The keys, their ttls, and the processes that lock them.
 
 use std::time::Duration;
 
@@ -9,51 +9,51 @@ use crate::topology::Topology;
 /// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// All processes want it all the time.
+    /// All processes lock it all the time.
     Hot,
-    /// Two processes want it now and then.
+    /// Two processes lock it now and then.
     Few,
-    /// It is taken together with the other key of the pair, in both orders, and alone.
+    /// It is locked together with the other key of the pair, in both orders, and by itself.
     Pair,
     /// It is held for much longer than its ttl now and then.
     Long,
-    /// Its guards are leaked, and only `max_hold` frees it.
+    /// Its guards are leaked, and only `max_hold` releases it.
     Leaked,
     /// One task holds it for several ttls.
     Alone,
-    /// One task takes it, drops the future in flight, and takes it again.
+    /// One task requests it, drops the future in flight, and requests it again.
     Private,
-    /// Most attempts share it, and some want it alone.
+    /// Most attempts share it, and some are exclusive.
     Shared,
-    /// Each attempt wants one of three permits.
+    /// It has three permits.
     Permits,
-    /// Each attempt wants one of four permits, or one of six.
+    /// Each attempt requests one of four permits, or one of six.
     MorePermits,
 }
 
 /// A key, and how it is locked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub(crate) name: String,
     pub(crate) ttl: Duration,
     pub(crate) usage: Use,
-    /// The mode in which it is taken this time.
+    /// The mode in which it is locked this time.
     pub(crate) mode: Mode,
 }
 
-/// The time beyond the ttl that renewals, reconnecting and a busy machine may take.
+/// The time that renewals, reconnecting and a busy machine may take in addition to the ttl.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Longer than any task holds a lock on purpose, on a busy machine.
+/// Longer than most holds, even on a busy machine.
 const HOLD: Duration = Duration::from_millis(500);
 
-/// The longest time that a leaked guard keeps its lock.
+/// The longest time for which a leaked guard holds its lock.
 pub(crate) const MAX_HOLD: Duration = Duration::from_millis(700);
 
-/// The longest time that a lock is held on purpose.
+/// The longest hold.
 pub(crate) const LONG_HOLD: Duration = Duration::from_secs(3);
 
-/// Name, ttl in milliseconds, use. All processes have the same ttl for a key, so that it is known how long a crash blocks it.
+/// Name, ttl in milliseconds, and use. All processes use the same ttl for a key, which bounds the time that a crash blocks it.
 const SHARED: [(&str, u64, Use); 13] = [
     ("hot-0", 300, Use::Hot),
     ("hot-1", 1_000, Use::Hot),
@@ -71,17 +71,17 @@ const SHARED: [(&str, u64, Use); 13] = [
 ];
 
 const PRIVATE: &str = "private-";
-/// Shorter than most pauses between faults, so that a lease which was left behind shows within a pause.
+/// Shorter than most pauses between faults, so that a lock that was left behind is found within a pause.
 const PRIVATE_TTL: Duration = Duration::from_secs(4);
 
 const ALONE: &str = "alone-";
 const ALONE_TTL: Duration = Duration::from_millis(800);
 
 impl Kept {
-    /// The longest ttl of all.
+    /// The longest of all ttls.
     pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(10);
 
-    /// The keys of the process at this place. `has_modes`: the servers have other modes than the exclusive one.
+    /// Returns the shared keys of the process at this place. `has_modes` means that the servers support all modes.
     pub(crate) fn wanted_by(place: u64, has_modes: bool) -> Vec<Self> {
         let shared = SHARED.iter().enumerate();
         let shared = shared.filter(|(_, (_, _, usage))| has_modes || !usage.is_beside());
@@ -92,7 +92,7 @@ impl Kept {
         wanted.map(|(_, row)| Self::of(*row)).collect()
     }
 
-    /// The key of one task that drops futures in flight, by the number of its process.
+    /// Returns the key of a task that drops futures in flight, by the number of its process.
     pub(crate) fn private(process: u32) -> Self {
         Self {
             name: format!("{PRIVATE}{process}"),
@@ -102,7 +102,7 @@ impl Kept {
         }
     }
 
-    /// The key of one task that holds it for several ttls, by the number of its process.
+    /// Returns the key of a task that holds it for several ttls, by the number of its process.
     pub(crate) fn alone(process: u32) -> Self {
         Self {
             name: format!("{ALONE}{process}"),
@@ -112,13 +112,13 @@ impl Kept {
         }
     }
 
-    /// The same key with a ttl of at most this.
+    /// Reduces the ttl to at most this.
     pub(crate) fn at_most(mut self, ttl: Duration) -> Self {
         self.ttl = self.ttl.min(ttl);
         self
     }
 
-    /// Draws one of these keys, as a rule a hot one.
+    /// Draws one of these keys, most often a hot one.
     pub(crate) fn choose(keys: &[Self], random: &mut Random) -> Self {
         let weight = |key: &Self| match key.usage {
             Use::Hot => 6,
@@ -148,13 +148,13 @@ impl Kept {
 }
 
 impl Use {
-    /// Whether several holders may have it at a time.
+    /// Returns whether several holders may hold the key at the same time.
     fn is_beside(self) -> bool {
         matches!(self, Self::Shared | Self::Permits | Self::MorePermits)
     }
 }
 
-/// The checker's demands on a key, where no ttl is longer than `longest_ttl`.
+/// Returns the checker's requirements for a key, where no ttl is longer than `longest_ttl`.
 pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> Option<Demands> {
     let shared = SHARED.iter().find(|row| row.0 == name);
     let key = match shared {
@@ -163,16 +163,16 @@ pub(crate) fn demands(name: &str, topology: Topology, longest_ttl: Duration) -> 
     };
     let key = key.at_most(longest_ttl);
     let service = match key.usage {
-        // All keys share a counter there, and processes compete for it in rounds with growing pauses. So a wait of seconds for a
-        // free key looks the same as a wait for a key that was left behind.
+        // Processes compete for one counter there, in rounds with growing pauses. So a wait of seconds for a free key cannot be
+        // told from a wait for a key that was left behind.
         Use::Alone | Use::Private if topology.counts_in_rounds() => PRIVATE_TTL + SLACK,
-        // A dropped future leaves no lock behind: the key is free again in less than a ttl.
+        // A dropped future leaves no lock behind, so the key is free again in less than a ttl.
         Use::Private => key.ttl * 3 / 4,
         Use::Alone => SLACK,
         Use::Leaked => key.ttl + SLACK + MAX_HOLD,
         Use::Long => key.ttl + SLACK + LONG_HOLD + HOLD,
         Use::Hot | Use::Few | Use::Pair | Use::Permits | Use::MorePermits => key.ttl + SLACK + HOLD,
-        // One whole phase of the other mode, and the rest of another phase.
+        // A whole phase of the other mode, and the rest of another one.
         Use::Shared => key.ttl + SLACK + 2 * HOLD,
     };
     Some(Demands {
@@ -186,47 +186,4 @@ fn private(name: &str) -> Option<Kept> {
     let number = |prefix: &str| name.strip_prefix(prefix)?.parse().ok();
     let alone = || number(ALONE).map(Kept::alone);
     number(PRIVATE).map(Kept::private).or_else(alone)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_locked_has_demands_and_nothing_else_has() {
-        for place in 0..8 {
-            for key in Kept::wanted_by(place, true) {
-                let demands = demands(&key.name, Topology::One, Kept::LONGEST_TTL);
-                let demands = demands.expect("known");
-                assert_eq!(demands.ttl, key.ttl);
-                assert!(key.ttl <= Kept::LONGEST_TTL);
-            }
-        }
-        let (own, short) = (Kept::private(17), Duration::from_secs(3));
-        let asked = |name: &str, topology| demands(name, topology, short);
-        let found = asked(&own.name, Topology::One).expect("known");
-        assert!(found.is_private);
-        assert_eq!((found.ttl, found.service), (short, short * 3 / 4));
-        let slow = asked(&own.name, Topology::Redlock).expect("known");
-        assert!(slow.service > found.ttl);
-        let alone = asked(&Kept::alone(17).name, Topology::One);
-        assert!(alone.is_some_and(|found| found.is_private));
-        assert_eq!(asked("private-x", Topology::One), None);
-        assert_eq!(asked("other", Topology::One), None);
-    }
-
-    #[test]
-    fn each_key_that_few_want_is_wanted_by_two_processes_of_eight() {
-        for (name, _, usage) in SHARED {
-            let wanting = (0..8).filter(|&place| {
-                let keys = Kept::wanted_by(place, true);
-                keys.iter().any(|key| key.name == name)
-            });
-            assert_eq!(
-                wanting.count(),
-                if usage == Use::Few { 2 } else { 8 },
-                "{name}"
-            );
-        }
-    }
 }

@@ -9,8 +9,8 @@ use lock_tests::RedisServer;
 
 use crate::topology::Servers;
 
-/// Returns the keys that should not exist after this time: locks, and all keys without an expiry, except the clocks of
-/// fencing tokens.
+/// Returns the keys that still exist after this time and should not: locks, and keys without an expiry, except for fencing
+/// clocks.
 pub(crate) fn leftovers(servers: &Servers, within: Duration) -> Vec<String> {
     let deadline = Instant::now() + within;
     loop {
@@ -28,7 +28,7 @@ fn on_one(server: &RedisServer) -> Vec<String> {
     let keys = server.keys("*").into_iter();
     let wrong = keys.filter_map(|key| {
         let left = server.pttl(&key);
-        // There is one such key for each database, or for each slot: their number does not grow with the number of locks.
+        // One such key exists for each database or slot, so that their number does not grow with the number of locks.
         let is_clock = key == "__lock_core__:watched"
             || key.starts_with("__lock_core__:")
                 && (key.ends_with("clock") || key.ends_with("fence"));
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_and_what_never_goes_are_left_over_and_clocks_and_companions_are_not() {
+    fn locks_and_keys_without_an_expiry_are_left_over_but_clocks_and_companions_are_not() {
         let server = RedisServer::start();
         server.set_fencing_clock("__lock_core__:clock", 7);
         server.cli(&["SET", "__lock_core__:waiters:lock:k", "x", "PX", "60000"]);

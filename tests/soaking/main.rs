@@ -5,12 +5,13 @@
 //! soak stall
 //! ```
 //!
-//! `stall` does one thing instead: one process holds 100,000 locks, while the server stands still, the connection is cut and every
-//! core is busy. None of them may be lost.
+//! With `stall`, one process holds 100,000 leases while the server is stopped, the connection is cut, and every core is busy. None
+//! of the leases may be lost.
 //!
-//! Its exit status is 0 if all promises were kept. Otherwise it is 10 plus the number of the first invariant that was broken,
-//! and the folder with all logs is kept and named. The same seed makes the same faults in the same order.
+//! The exit status is 0 if all promises are kept. Otherwise it is 10 plus the number of the first violated invariant, and the folder
+//! with all logs is kept. The same seed makes the same faults in the same order.
 
+mod attempt;
 mod contend;
 mod crew;
 mod fault;
@@ -28,11 +29,12 @@ mod topology;
 mod ways;
 
 use std::{
-    env,
+    env, fs,
     io::{self, Write},
     process::ExitCode,
 };
 
+use clap::Parser;
 use lock_tests::{Process, RedisServer, hold_through_a_stall, lost_by_a_stall, own_cores};
 
 use crate::{contend::Failure, settings::Settings};
@@ -40,40 +42,39 @@ use crate::{contend::Failure, settings::Settings};
 /// Added to the number of an invariant, for the exit status.
 const OFFENDED: u8 = 10;
 
-/// The number of the invariant that `stall` checks; the others are judged by a history.
+/// The number of the invariant that only `stall` checks.
 const NONE_LOST: u8 = 8;
 
 fn main() -> Result<ExitCode, Failure> {
-    let arguments = contend::arguments();
-    if let Some(("contend", rest)) = arguments
-        .split_first()
-        .map(|(first, rest)| (first.as_str(), rest))
-    {
-        let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(contend::contend(rest))?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["stall"] => return stall(),
+        ["contend", ref rest @ ..] => {
+            let runtime = tokio::runtime::Runtime::new()?;
+            runtime.block_on(contend::contend(rest))?;
+            Ok(ExitCode::SUCCESS)
+        }
         ["hold", url] => {
             hold_through_a_stall(url);
-            return Ok(ExitCode::SUCCESS);
+            Ok(ExitCode::SUCCESS)
         }
-        _ => {}
+        ["stall"] => stall(),
+        _ => soak(&Settings::parse()),
     }
-    let settings = Settings::parse(&arguments)?;
+}
+
+fn soak(settings: &Settings) -> Result<ExitCode, Failure> {
     let folder = tempfile::Builder::new().prefix("soak-").tempdir()?;
-    let (verdict, text) = soak::soak(&settings, folder.path())?;
+    let report = soak::soak(settings, folder.path())?;
     let mut stdout = io::stdout();
-    writeln!(stdout, "\n{settings}\n{text}")?;
-    let Some(number) = verdict.first_offended() else {
+    writeln!(stdout, "\n{settings}\n{report}")?;
+    let Some(number) = report.first_offended() else {
         return Ok(ExitCode::SUCCESS);
     };
     let folder = folder.keep();
-    std::fs::write(folder.join("report"), text)?;
+    fs::write(folder.join("report"), report.to_string())?;
     writeln!(
         stdout,
-        "I{number} does not hold; all that is known is in {}",
+        "I{number} is violated; the history, the faults and the logs are in {}",
         folder.display()
     )?;
     Ok(ExitCode::from(OFFENDED + number))
@@ -82,7 +83,7 @@ fn main() -> Result<ExitCode, Failure> {
 fn stall() -> Result<ExitCode, Failure> {
     let server = RedisServer::start();
     let program = env::current_exe()?;
-    let program = program.to_str().ok_or("a path in UTF-8")?;
+    let program = program.to_str().ok_or("the path is not UTF-8")?;
     let holder = Process::spawn(program, &["hold", &server.url()], &[]);
     let lost = lost_by_a_stall(holder, &server, own_cores());
     writeln!(io::stdout(), "  I{NONE_LOST} {lost} of 100,000 leases lost")?;

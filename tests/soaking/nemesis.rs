@@ -11,136 +11,155 @@ use std::{
 
 use lock_tests::{
     After, Cluster, Proxy, RedisServer, Sentinels, Which, eventually_blocking,
-    history::{Moment, Window},
+    history::{Invariant, Moment, Running, Tally, Window},
     slot_of,
 };
 
 use crate::{
     crew::Crew,
-    fault::{Clients, Data, Fault, Paused, Wipes, full_key, key},
+    fault::{Clients, Data, Fault, Paused, Suspends, Wipes, full_key, key},
     plan::{CONTENDERS, Plan, Round},
     topology::{Kind, Servers, Topology},
 };
 
-/// The faults so far; shared with the judges.
-#[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    state: Mutex<State>,
-}
+/// The faults so far, and the checks that have to know them.
+#[derive(Debug)]
+pub(crate) struct Ledger(Mutex<State>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    // The beginning of the current fault, if there is one.
+    running: Running,
+    counts: BTreeMap<String, u64>,
+    // The beginning of the current faults, if there are any, and their names.
     since: Option<Moment>,
-    news: News,
-    counts: BTreeMap<&'static str, u64>,
     current: String,
     is_over: bool,
 }
 
-/// The windows that were closed since the last call.
-#[derive(Debug, Default)]
-pub(crate) struct News {
-    pub(crate) faults: Vec<Window>,
-    /// The windows in which exclusion is not promised.
-    pub(crate) excuses: Vec<Window>,
-    /// The windows in which a key may have had two fencing clocks.
-    pub(crate) other_clocks: Vec<Window>,
-    /// The windows in which a key, or all keys, were lost.
-    pub(crate) wiped: Vec<(Window, Option<&'static str>)>,
-}
-
 impl Ledger {
-    /// Returns the news since the last call, and the latest point in time before which everything is known.
-    pub(crate) fn news(&self) -> (News, Moment) {
+    pub(crate) fn new(running: Running) -> Self {
+        Self(Mutex::new(State {
+            running,
+            counts: BTreeMap::new(),
+            since: None,
+            current: String::new(),
+            is_over: false,
+        }))
+    }
+
+    /// Judges all events up to this time, or up to the beginning of the current faults, once `add` has added the new ones.
+    pub(crate) fn judge(&self, until: Moment, add: impl FnOnce(&mut Running)) {
         let mut state = self.state();
-        let known = state.since.unwrap_or_else(Moment::now);
-        (std::mem::take(&mut state.news), known)
+        add(&mut state.running);
+        let known = state.since.map_or(until, |since| since.min(until));
+        state.running.judge(known);
     }
 
-    /// Returns how often each kind of fault was injected.
-    pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
-        self.state().counts.clone()
+    /// Adds violations that the history does not show.
+    pub(crate) fn offend(&self, invariant: Invariant, lines: impl IntoIterator<Item = String>) {
+        let mut state = self.state();
+        for line in lines {
+            state.running.offend(invariant, line);
+        }
     }
 
-    /// Returns the names of the current faults, or `calm`.
-    pub(crate) fn current(&self) -> String {
-        self.state().current.clone()
+    /// Returns whether there is no fault now.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.state().since.is_none()
     }
 
-    /// Notes that no further fault will come.
+    /// Returns a line about the soak so far.
+    pub(crate) fn status(&self) -> String {
+        let state = self.state();
+        let (tally, faults) = (state.running.tally(), state.counts.values().sum::<u64>());
+        let (grants, violations) = (tally.acquisitions, tally.offences().values().sum::<u64>());
+        format!(
+            "{grants:>8} acquisitions  {faults:>4} faults  {violations} violations  {}",
+            state.current
+        )
+    }
+
+    /// Records that no further fault will come.
     pub(crate) fn close(&self) {
         self.state().is_over = true;
     }
 
-    fn is_over(&self) -> bool {
-        self.state().is_over
+    /// Returns the result, and how often each kind of fault was injected.
+    pub(crate) fn end(self) -> (Tally, BTreeMap<String, u64>) {
+        let state = self.0.into_inner().expect("no panic while it is locked");
+        (state.running.into_tally(), state.counts)
     }
 
     fn begin(&self, faults: &[Fault]) {
         let mut state = self.state();
         state.since = Some(Moment::now());
-        let names: Vec<&str> = faults.iter().map(|fault| fault.name()).collect();
+        let names: Vec<String> = faults.iter().map(|fault| fault.name()).collect();
         state.current = names.join(" + ");
         for name in names {
             *state.counts.entry(name).or_default() += 1;
         }
     }
 
-    fn end(&self, faults: &[Fault], topology: Topology) {
+    fn heal(&self, faults: &[Fault], topology: Topology) {
         let mut state = self.state();
-        let from = state.since.take().expect("it has begun");
+        state.current.clear();
         let window = Window {
-            from,
+            from: state.since.take().expect("it has begun"),
             to: Moment::now(),
         };
-        state.news.faults.push(window);
-        if faults.iter().any(|fault| fault.excuses_overlaps(topology)) {
-            state.news.excuses.push(window);
+        state.running.broken(window);
+        for fault in faults {
+            let suspends = fault.suspends(topology);
+            state.suspend(suspends, window);
+            match fault.wipes(topology) {
+                Some(Wipes::All) => state.running.wiped(window, None),
+                Some(Wipes::Key(number)) => {
+                    state.running.wiped(window, Some(key(number).to_owned()));
+                }
+                None => {}
+            }
         }
-        if faults
-            .iter()
-            .any(|fault| fault.makes_other_clocks(topology))
-        {
-            state.news.other_clocks.push(window);
-        }
-        let wiped = faults.iter().filter_map(|fault| fault.wipes(topology));
-        let wiped = wiped.map(|wipes| match wipes {
-            Wipes::All => (window, None),
-            Wipes::Key(number) => (window, Some(key(number))),
-        });
-        state.news.wiped.extend(wiped);
-        "calm".clone_into(&mut state.current);
     }
 
-    /// Notes a fault that was not planned: the servers took a busy server for dead.
+    /// Records an unplanned fail-over: the servers took a busy server for dead.
     fn unplanned(&self, window: Window) {
         let mut state = self.state();
-        *state.counts.entry("fail-over by itself").or_default() += 1;
-        state.news.faults.push(window);
-        state.news.excuses.push(window);
-        state.news.other_clocks.push(window);
+        let name = "unplanned fail-over".to_owned();
+        *state.counts.entry(name).or_default() += 1;
+        state.running.broken(window);
+        state.suspend(Suspends::ExclusionAndClocks, window);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while it is locked")
+        self.0.lock().expect("no panic while it is locked")
     }
 }
 
-/// Everything that faults can hit.
+impl State {
+    fn suspend(&mut self, suspends: Suspends, window: Window) {
+        if suspends != Suspends::Nothing {
+            self.running.excused(window);
+        }
+        if suspends == Suspends::ExclusionAndClocks {
+            self.running.had_other_clocks(window);
+        }
+    }
+}
+
+/// Everything that a fault can hit.
 pub(crate) struct Nemesis<'a> {
     pub(crate) servers: &'a Servers,
     pub(crate) crew: &'a Crew,
     pub(crate) ledger: &'a Ledger,
-    /// Gets a line for each fault.
+    /// Gets a line when faults begin, and when they are healed.
     pub(crate) diary: File,
 }
 
 impl Nemesis<'_> {
-    /// Carries out the plan until the deadline; the last calm before the deadline has no fault.
+    /// Carries out the plan until the deadline, and then waits for the last calm.
     pub(crate) fn work(mut self, plan: Plan, deadline: Instant) -> io::Result<()> {
         let last_calm = plan.last_calm();
-        // The contenders get going first.
+        // The contenders start first.
         thread::sleep(Duration::from_secs(2));
         for round in plan {
             self.carry_out(&round)?;
@@ -161,27 +180,27 @@ impl Nemesis<'_> {
             let start = |(&fault, after): (&Fault, Duration)| {
                 scope.spawn(move || {
                     thread::sleep(after);
-                    make(servers, crew, fault)
+                    inject(servers, crew, fault)
                 })
             };
-            // The second fault comes while the contenders still deal with the first.
+            // The second fault comes while the contenders are still dealing with the first.
             let after = [Duration::ZERO, Duration::from_millis(700)];
             let running: Vec<_> = round.faults.iter().zip(after).map(start).collect();
             for fault in running {
-                fault.join().expect("a fault that can be made")?;
+                fault.join().expect("a fault that can be injected")?;
             }
             Ok::<(), io::Error>(())
         })?;
-        self.ledger.end(&round.faults, self.servers.topology);
+        self.ledger.heal(&round.faults, self.servers.topology);
         writeln!(self.diary, "{} healed", Moment::now())
     }
 }
 
-/// Injects one fault, and heals it.
-fn make(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
+/// Injects a fault, and heals it.
+fn inject(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
     match fault {
         Fault::KillContenders { place, count } => {
-            // The spared contenders have lower places.
+            // The contenders that are never killed have lower places.
             let mut places = place..(place + count).min(CONTENDERS);
             return places.try_for_each(|place| crew.replace(place));
         }
@@ -253,7 +272,7 @@ fn make(servers: &Servers, crew: &Crew, fault: Fault) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a command that injects a fault. A server that changes its role at this moment may refuse: then there is no fault.
+/// Sends a command that injects a fault. A server that is changing its role may refuse it, and then there is no fault.
 fn order(server: &RedisServer, command: &[&str]) {
     server.try_cli(command).ok();
 }
@@ -278,7 +297,7 @@ fn fail_over(servers: &Servers, fault: Fault) {
     match &servers.kind {
         Kind::Sentinels(sentinels) => fail_over_by_sentinels(sentinels, fault),
         Kind::Cluster(cluster) => fail_over_in(cluster, fault),
-        Kind::Independent(_) => unreachable!("no server could take over"),
+        Kind::Independent(_) => unreachable!("there is no other server"),
     }
 }
 
@@ -310,10 +329,10 @@ fn fail_over_in(cluster: &Cluster, fault: Fault) {
         Fault::FailOverByStop { key } => {
             let stopped = cluster.node_of(&full_key(key));
             stopped.stop();
-            // The other nodes are asked: the stopped one does not answer.
+            // The other nodes are asked, since the stopped one does not reply.
             eventually_blocking(
                 Duration::from_secs(60),
-                "another holder has the locks slots",
+                "another node has taken over",
                 || {
                     let masters = cluster.masters();
                     masters.len() == 3 && masters.iter().all(|node| node.port() != stopped.port())
@@ -345,7 +364,7 @@ fn move_slot(servers: &Servers, key: u64, target: u64) {
 }
 
 fn break_the_network(servers: &Servers, fault: Fault) {
-    /// Long enough for a client to notice the fault, if it does.
+    /// Long enough for a client to notice the fault, if it can.
     const NOTICED: Duration = Duration::from_millis(2_500);
     let (Fault::Delay { node, sides, .. }
     | Fault::LoseFrame { node, sides, .. }
@@ -353,7 +372,7 @@ fn break_the_network(servers: &Servers, fault: Fault) {
     | Fault::Reset { node, sides }
     | Fault::HalfClose { node, sides, .. }) = fault
     else {
-        unreachable!("it is no fault of the network");
+        unreachable!("not a fault of the network");
     };
     let proxies = servers.proxies(node, sides);
     for proxy in proxies {
@@ -381,24 +400,19 @@ fn break_the_network(servers: &Servers, fault: Fault) {
     }
 }
 
-/// Watches until the end for servers that change their roles without a fault of the plan.
+/// Watches for servers that change their roles without a planned fault, until the end.
 pub(crate) fn watch_roles(servers: &Servers, ledger: &Ledger) {
-    /// The time between the death of a primary and the moment in which the new roles show.
+    /// The time between the death of a primary and the moment at which the new roles are visible.
     const BEFORE: Duration = Duration::from_secs(2);
     let mut last: Option<(Vec<u16>, Moment)> = None;
-    while !ledger.is_over() {
+    while !ledger.state().is_over {
         let now = Moment::now();
         let is_planned = ledger.state().since.is_some();
         let roles = servers.roles();
         match (roles, &last) {
             (Some(roles), Some((before, at))) if roles != *before && !is_planned => {
-                let nanos = at
-                    .since(Moment::from_nanos(0))
-                    .saturating_sub(BEFORE)
-                    .as_nanos();
-                let from = u64::try_from(nanos).expect("a point in time");
                 ledger.unplanned(Window {
-                    from: Moment::from_nanos(from),
+                    from: at.before(BEFORE),
                     to: Moment::now(),
                 });
                 last = Some((roles, now));

@@ -1,7 +1,7 @@
 //! The faults, their order and their lengths, which depend on the topology and the seed alone.
 //!
-//! The simulation has another plan: it draws its faults all at once, at points of virtual time. Here faults come in rounds
-//! without an end. Each is healed before the next, and the topology decides which kinds there are.
+//! Unlike those of the simulation, which are drawn at once, the faults come in endless rounds. Each is healed before the next,
+//! and the topology decides which kinds there are.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::{
     topology::{Sides, Topology},
 };
 
-/// The faults that come together, and the calm after them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Faults at the same time, and the calm after them.
+#[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) faults: Vec<Fault>,
     pub(crate) calm: Duration,
 }
 
-/// The number of contenders, at places from zero on.
+/// The number of contenders, whose places are numbered from zero.
 pub(crate) const CONTENDERS: u64 = 8;
 
-/// The contenders at the first places are never killed, so that some processes run for long.
+/// The number of contenders at the first places that are never killed, so that some processes run for long.
 pub(crate) const SPARED: u64 = 2;
 
-/// Rounds without an end.
+/// Endless rounds.
 #[derive(Debug)]
 pub(crate) struct Plan {
     topology: Topology,
@@ -44,7 +44,7 @@ impl Plan {
         }
     }
 
-    /// The time without faults before the end, which is long enough to see each key granted again.
+    /// Returns the time without faults before the end, long enough to see each key granted again.
     pub(crate) fn last_calm(&self) -> Duration {
         self.longest_ttl + Duration::from_millis(2_600)
     }
@@ -78,7 +78,7 @@ impl Plan {
     fn calm_after(&mut self, faults: &[Fault]) -> Duration {
         let lost = |fault: &Fault| matches!(fault, Fault::RestartServer { .. });
         if faults.iter().any(lost) && self.topology == Topology::Redlock {
-            // Until that server has a vote again, no other server may be hit.
+            // No other server may be hit until this one has a vote again.
             return self.topology.quarantine() + Duration::from_secs(1);
         }
         // Every fifth calm is long enough to see each key granted.
@@ -150,7 +150,7 @@ fn on_one_of_several(random: &mut Random, node: u64) -> Fault {
     draw(random, node)
 }
 
-/// Sentinels take a server for dead after half a second of silence. So a fault without a fail-over has to be shorter.
+/// Sentinels take a server for dead after half a second of silence, so a fault without a fail-over has to be shorter.
 fn on_sentinels(random: &mut Random, node: u64) -> Fault {
     let draw = random.weighted::<Draw>(&[
         (25, of_the_server_for_a_moment),
@@ -263,47 +263,4 @@ fn of_the_server_within(random: &mut Random, node: u64, most_ms: u64) -> Fault {
         (2, Fault::Pause { node, what, span }),
         (2, Fault::Sleep { node, span }),
     ])
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    fn rounds(topology: Topology, seed: u64, count: usize) -> Vec<Round> {
-        let plan = Plan::new(topology, topology.longest_ttl(), seed);
-        plan.take(count).collect()
-    }
-
-    #[test]
-    fn the_seed_decides_the_sequence_of_faults() {
-        for (_, topology) in Topology::ALL {
-            assert_eq!(rounds(topology, 7, 100), rounds(topology, 7, 100));
-            assert_ne!(rounds(topology, 7, 100), rounds(topology, 8, 100));
-        }
-    }
-
-    #[test]
-    fn all_kinds_come_where_they_belong() {
-        let kinds = |topology| {
-            let rounds = rounds(topology, 1, 2_000).into_iter();
-            let faults = rounds.flat_map(|round| round.faults);
-            faults.map(Fault::name).collect::<BTreeSet<_>>()
-        };
-        assert_eq!(kinds(Topology::One).len(), 20);
-        assert!(kinds(Topology::Sentinel).contains("fail-over as planned"));
-        assert!(kinds(Topology::Cluster).contains("slot moved"));
-        // A flush would take the data of one server and not its vote.
-        assert!(!kinds(Topology::Redlock).contains("data flushed"));
-    }
-
-    #[test]
-    fn one_of_several_that_lost_its_data_votes_again_before_another_is_broken() {
-        let topology = Topology::Redlock;
-        for round in rounds(topology, 3, 1_000) {
-            let restarts = |fault: &Fault| matches!(fault, Fault::RestartServer { .. });
-            assert!(!round.faults.iter().any(restarts) || round.calm > topology.quarantine());
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Searches the log of the contenders for secrets, and for the reasons of lost leases.
+//! Searches the log of the contenders for secrets, and counts the reasons of losses and failures.
 
 use std::{collections::BTreeMap, io, path::Path};
 
@@ -9,46 +9,44 @@ use crate::topology::PASSWORD;
 /// The number of bytes of the log that stay on the disk.
 const KEPT: u64 = 64 << 20;
 
-/// The most secrets that are kept for the report.
-const MOST_FOUND: usize = 100;
-
 /// The prefixes of owner tokens, and the length of their random part, which must not appear without a prefix either.
 const SCHEMES: [&str; 2] = ["lc1:", "lc0:"];
 const RANDOM_DIGITS: usize = 32;
 
-/// The log of all contenders, as it is written.
+/// The log of all contenders, read as it is written.
 #[derive(Debug)]
 pub(crate) struct Log {
     tail: Tail,
-    found: Vec<String>,
-    lines: u64,
-    losses: BTreeMap<String, u64>,
-    failures: BTreeMap<String, u64>,
+    pub(crate) lines: u64,
+    /// The number of lost leases, by reason.
+    pub(crate) losses: BTreeMap<String, u64>,
+    /// The number of acquires that failed although the lock was not busy, by reason.
+    pub(crate) failures: BTreeMap<String, u64>,
 }
 
 impl Log {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
             tail: Tail::open(path)?,
-            found: Vec::new(),
             lines: 0,
             losses: BTreeMap::new(),
             failures: BTreeMap::new(),
         })
     }
 
-    /// Searches the new lines.
-    pub(crate) fn look(&mut self) {
+    /// Searches the new lines. Returns those with a secret.
+    pub(crate) fn look(&mut self) -> Vec<String> {
+        let mut found = Vec::new();
         for line in self.tail.lines().lines() {
             self.lines += 1;
-            if has_secret(line) && self.found.len() < MOST_FOUND {
-                self.found.push(line.to_owned());
+            if has_secret(line) {
+                found.push(line.to_owned());
             }
             if let Some(reason) = line.strip_prefix("loss: ") {
                 *self.losses.entry(reason.to_owned()).or_default() += 1;
             }
             if let Some(failure) = line.strip_prefix("failure: ") {
-                // The reason is kept without the key and without other words that differ from one failure to the next.
+                // Without the key, and without numbers, which differ from one failure to the next.
                 let words = failure
                     .split_whitespace()
                     .filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
@@ -57,26 +55,7 @@ impl Log {
             }
         }
         self.tail.prune(KEPT);
-    }
-
-    /// Returns the lines with a secret.
-    pub(crate) fn found(&self) -> &[String] {
-        &self.found
-    }
-
-    /// Returns how many lines there were.
-    pub(crate) fn lines(&self) -> u64 {
-        self.lines
-    }
-
-    /// Returns how often leases were lost, by reason.
-    pub(crate) fn losses(&self) -> &BTreeMap<String, u64> {
-        &self.losses
-    }
-
-    /// Returns how often an acquire failed although the lock was not busy, by reason.
-    pub(crate) fn failures(&self) -> &BTreeMap<String, u64> {
-        &self.failures
+        found
     }
 }
 
@@ -92,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_and_tokens_are_found_and_fencing_tokens_are_none() {
+    fn passwords_and_owner_tokens_are_secrets_but_fencing_tokens_are_not() {
         assert!(has_secret("redis://:correct-horse-battery@127.0.0.1"));
         assert!(has_secret("key holds lc1:host/7:"));
         assert!(has_secret("key holds lc0:host/7:"));

@@ -1,7 +1,8 @@
-//! The lock servers, with the proxies between them and the contenders.
+//! The lock servers, and the proxies between them and the contenders.
 
-use std::{fs, io, path::Path, str::FromStr, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
+use clap::ValueEnum;
 use lock_tests::{Cluster, Proxy, RedisServer, Sentinels};
 
 use crate::keys::Kept;
@@ -12,13 +13,13 @@ pub(crate) const PASSWORD: &str = "correct-horse-battery";
 /// The name of the user without the right to run scripts.
 const PLAIN: &str = "plain";
 
-/// The number of independent servers, of which a majority has to agree.
+/// The number of independent servers, a majority of which has to agree.
 const INDEPENDENT: usize = 3;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Topology {
     One,
-    /// One server with RESP2: messages come on a second connection.
+    /// One server with RESP2, so that messages arrive on a second connection.
     Resp2,
     /// One server with a user without the right to run scripts.
     WithoutScripts,
@@ -28,36 +29,22 @@ pub(crate) enum Topology {
 }
 
 impl Topology {
-    pub(crate) const ALL: [(&str, Self); 6] = [
-        ("one", Self::One),
-        ("sentinel", Self::Sentinel),
-        ("cluster", Self::Cluster),
-        ("redlock", Self::Redlock),
-        ("resp2", Self::Resp2),
-        ("without-scripts", Self::WithoutScripts),
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        let row = Self::ALL.iter().find(|row| row.1 == self);
-        row.expect("all are listed").0
-    }
-
-    /// Whether it is one server and nothing else.
+    /// Returns whether it is a single server.
     pub(crate) fn is_single(self) -> bool {
         matches!(self, Self::One | Self::Resp2 | Self::WithoutScripts)
     }
 
-    /// Whether a fencing token takes rounds of commands, until no other process comes in between.
+    /// Returns whether a fencing token takes rounds of commands, until no other process interferes.
     pub(crate) fn counts_in_rounds(self) -> bool {
         matches!(self, Self::WithoutScripts | Self::Redlock)
     }
 
-    /// Whether locks can be shared there and can have permits.
+    /// Returns whether locks can be shared and can have permits.
     pub(crate) fn has_modes(self) -> bool {
         !matches!(self, Self::WithoutScripts | Self::Redlock)
     }
 
-    /// The number of servers that faults can hit one by one.
+    /// Returns the number of servers that a fault can hit individually.
     pub(crate) fn nodes(self) -> u64 {
         match self {
             Self::One | Self::Resp2 | Self::WithoutScripts | Self::Sentinel => 1,
@@ -65,16 +52,16 @@ impl Topology {
         }
     }
 
-    /// The longest ttl of all locks.
+    /// Returns the longest ttl of all locks.
     pub(crate) fn longest_ttl(self) -> Duration {
         match self {
-            // A short one, so that a server which restarts may vote again soon.
+            // Short, so that a restarted server soon votes again.
             Self::Redlock => Duration::from_secs(4),
             _ => Kept::LONGEST_TTL,
         }
     }
 
-    /// The time after a restart in which one of several servers has no vote.
+    /// Returns the time after a restart for which one of several servers has no vote.
     pub(crate) fn quarantine(self) -> Duration {
         match self {
             Self::Redlock => 2 * self.longest_ttl() + Duration::from_secs(5),
@@ -83,16 +70,7 @@ impl Topology {
     }
 }
 
-impl FromStr for Topology {
-    type Err = ();
-
-    fn from_str(name: &str) -> Result<Self, ()> {
-        let row = Self::ALL.iter().find(|row| row.0 == name);
-        row.map(|row| row.1).ok_or(())
-    }
-}
-
-/// The contenders with a broken network, by their places.
+/// The contenders that a fault of the network hits, by their places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sides {
     Even,
@@ -100,7 +78,7 @@ pub(crate) enum Sides {
     Both,
 }
 
-/// The running servers of a topology. Methods that wait for them block.
+/// The running servers of a topology. Its methods block.
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) topology: Topology,
@@ -109,7 +87,7 @@ pub(crate) struct Servers {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Independent servers, as a rule one. Each is behind two proxies: one for every second contender, one for the others.
+    /// Independent servers, usually one, each behind two proxies: one for every second contender, and one for the others.
     Independent(Vec<(RedisServer, [Proxy; 2])>),
     Sentinels(Sentinels),
     Cluster(Cluster),
@@ -139,7 +117,7 @@ impl Servers {
         Self { topology, kind }
     }
 
-    /// The url for the contender at a place.
+    /// Returns the url for the contender at a place.
     pub(crate) fn url(&self, place: u64) -> String {
         match &self.kind {
             Kind::Sentinels(sentinels) => sentinels.url(),
@@ -164,14 +142,14 @@ impl Servers {
         }
     }
 
-    /// The server with this number among those that take writes now.
+    /// Returns the server with this number among those that accept writes now.
     pub(crate) fn node(&self, number: u64) -> &RedisServer {
         let nodes = self.primaries();
         let number = usize::try_from(number).expect("a few");
         nodes[number % nodes.len()]
     }
 
-    /// The proxies in front of the independent server with this number, for these contenders.
+    /// Returns the proxies in front of the independent server with this number, for these contenders.
     pub(crate) fn proxies(&self, number: u64, sides: Sides) -> &[Proxy] {
         let Kind::Independent(servers) = &self.kind else {
             unreachable!("no fault of the network is planned here");
@@ -192,7 +170,7 @@ impl Servers {
         }
     }
 
-    /// The ports of the servers that take writes, if these can change without a planned fault and are known right now.
+    /// Returns the ports of the servers that accept writes, if they are known now. Those of independent servers never change.
     pub(crate) fn roles(&self) -> Option<Vec<u16>> {
         match &self.kind {
             Kind::Sentinels(sentinels) => Some(vec![sentinels.named()?]),
@@ -215,7 +193,7 @@ impl Servers {
         }
     }
 
-    /// Adds the logs of the servers to files in this folder.
+    /// Writes the logs of the servers to files in this folder.
     pub(crate) fn save_logs(&self, folder: &Path) -> io::Result<()> {
         let servers: Vec<&RedisServer> = match &self.kind {
             Kind::Sentinels(sentinels) => sentinels
@@ -236,9 +214,9 @@ impl Servers {
     }
 }
 
-/// A server with data that survive its process, unless they are removed.
+/// Builds a server whose data survive its process.
 fn persistent() -> lock_tests::RedisServerBuilder {
-    // The server hands its data to the kernel before it answers, and a kill of the process does not remove them from there.
+    // The server hands its data to the kernel before it replies, so that killing the process does not lose them.
     RedisServer::builder()
         .setting("appendonly", "yes")
         .setting("appendfsync", "no")
@@ -247,18 +225,4 @@ fn persistent() -> lock_tests::RedisServerBuilder {
 fn behind_proxies(server: RedisServer) -> (RedisServer, [Proxy; 2]) {
     let proxies = [server.port(); 2].map(Proxy::start);
     (server, proxies)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_topology_has_a_name_that_is_read_back() {
-        for (name, topology) in Topology::ALL {
-            assert_eq!(name.parse(), Ok(topology));
-            assert_eq!(topology.name(), name);
-        }
-        assert_eq!("other".parse::<Topology>(), Err(()));
-    }
 }

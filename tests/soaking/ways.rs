@@ -1,7 +1,6 @@
 //! The ways to take a lock and to release it, on purpose or not.
 
 use std::{
-    error::Error,
     io,
     pin::pin,
     sync::{Arc, OnceLock},
@@ -13,11 +12,12 @@ use lock_tests::{Random, history::Step};
 use tokio::{task::yield_now, time::sleep};
 
 use crate::{
-    contend::{Attempts, Contender, say},
+    attempt::Attempt,
+    contend::{Contender, say},
     keys::{Kept, LONG_HOLD, MAX_HOLD, Use},
 };
 
-/// Long for a lock that all processes want, and short compared with a fail-over: after a wait that ends, another begins.
+/// Long for a lock that all processes want, but short compared with a fail-over, after which the task waits again.
 const WAIT: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,13 +30,13 @@ pub(crate) enum Way {
     DroppedBody,
     /// The body panics.
     Panic,
-    /// With a guard and a wait; the guard is released or dropped.
+    /// With a guard and a wait. The guard is released or dropped.
     Guard,
     /// With a guard, if the lock is free.
     Try,
     /// The future is dropped while its reply is in flight.
     DroppedAcquire,
-    /// With a body that takes several ttls, and works under the lock at its beginning and at its end.
+    /// With a body of several ttls, which works under the lock at its beginning and at its end.
     Long,
     /// The guard is leaked.
     Leak,
@@ -74,53 +74,45 @@ impl Way {
         key: Kept,
         random: &mut Random,
     ) -> io::Result<bool> {
-        let options = LockOptions::new(key.ttl).wait(WAIT);
+        let options = key.mode.of(LockOptions::new(key.ttl).wait(WAIT));
         let span = hold(random);
+        let keys = match self {
+            Self::Both => pair(key, random),
+            _ => vec![key],
+        };
+        let attempt = Attempt::call(contender, keys)?;
+        let (locks, name) = (attempt.locks(), attempt.name());
         match self {
-            Self::Run => run(contender, key, options, span).await,
+            Self::Run => run(&attempt, options, span).await,
             Self::MinHold => {
                 let options = options.min_hold(random.millis(100, 250));
-                run(contender, key, options, span).await
+                run(&attempt, options, span).await
             }
-            Self::DroppedBody => {
-                let after = random.millis(1, 60);
-                drop_body(contender, key, options, span, after).await
-            }
-            Self::Panic => panic_in_body(contender, key, options).await,
+            Self::DroppedBody => drop_body(&attempt, options, span, random.millis(1, 60)).await,
+            Self::Panic => panic_in_body(&attempt, options).await,
             Self::Guard => {
-                let attempts = contender.call([key.clone()])?;
-                let taken = contender
-                    .locks
-                    .acquire(&key.name, key.mode.of(options))
-                    .await;
-                use_guard(contender, &attempts, taken.map(Some), span, random).await
+                let taken = locks.acquire(name, options).await;
+                use_guard(&attempt, taken.map(Some), span, random).await
             }
             Self::Try => {
-                let attempts = contender.call([key.clone()])?;
-                let taken = contender
-                    .locks
-                    .try_acquire(&key.name, key.mode.of(options))
-                    .await;
-                use_guard(contender, &attempts, taken, span, random).await
+                let taken = locks.try_acquire(name, options).await;
+                use_guard(&attempt, taken, span, random).await
             }
-            Self::DroppedAcquire => drop_acquire(contender, key, options, span, random).await,
+            Self::DroppedAcquire => drop_acquire(&attempt, options, span, random).await,
             Self::Long => {
-                let span = random.millis(1_000, millis(LONG_HOLD));
-                run_for_long(contender, key, options, span).await
+                let longest = u64::try_from(LONG_HOLD.as_millis()).expect("a few seconds");
+                run_for_long(&attempt, options, random.millis(1_000, longest)).await
             }
-            Self::Leak => leak(contender, key, options.max_hold(MAX_HOLD)).await,
+            Self::Leak => leak(&attempt, options.max_hold(MAX_HOLD)).await,
             Self::Both => {
-                let keys = pair(key, random);
-                let attempts = contender.call(keys.clone())?;
-                let names = keys.into_iter().map(|key| key.name);
-                let taken = contender.locks.acquire_all(names, options).await;
-                use_guard(contender, &attempts, taken.map(Some), span, random).await
+                let taken = locks.acquire_all(attempt.names(), options).await;
+                use_guard(&attempt, taken.map(Some), span, random).await
             }
         }
     }
 }
 
-/// Draws the time of a hold, as a rule a short one, so that many tasks get the lock.
+/// Draws the length of a hold. Most are short, so that many tasks get the lock.
 fn hold(random: &mut Random) -> Duration {
     random.weighted(&[
         (150, Duration::ZERO),
@@ -130,11 +122,7 @@ fn hold(random: &mut Random) -> Duration {
     ])
 }
 
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).expect("a few seconds")
-}
-
-/// Both keys of the pair, this one first or last.
+/// Returns both keys of the pair, in any order.
 fn pair(key: Kept, random: &mut Random) -> Vec<Kept> {
     let other = if key.name == "pair-0" {
         "pair-1"
@@ -152,209 +140,141 @@ fn pair(key: Kept, random: &mut Random) -> Vec<Kept> {
     }
 }
 
-async fn run(
-    contender: &Contender,
-    key: Kept,
-    options: LockOptions,
-    span: Duration,
-) -> io::Result<bool> {
-    let attempts = contender.call([key.clone()])?;
-    let body = async |lease: Lease| contender.hold(&attempts, &lease, span).await;
-    let ended = contender
-        .locks
-        .run(&key.name, key.mode.of(options), body)
-        .await;
-    end(contender, &attempts, ended)
+async fn run(attempt: &Attempt, options: LockOptions, span: Duration) -> io::Result<bool> {
+    let body = async |lease: Lease| attempt.hold(&lease, span).await;
+    let ended = attempt.locks().run(attempt.name(), options, body).await;
+    attempt.end(ended)
 }
 
-async fn run_for_long(
-    contender: &Contender,
-    key: Kept,
-    options: LockOptions,
-    span: Duration,
-) -> io::Result<bool> {
-    let attempts = contender.call([key.clone()])?;
+async fn run_for_long(attempt: &Attempt, options: LockOptions, span: Duration) -> io::Result<bool> {
     let body = async |lease: Lease| {
-        let since = contender.begin(&attempts, &lease)?;
-        contender.count_up(&lease, since).await?;
+        attempt.begin(&lease)?;
+        attempt.count_up(&lease).await?;
         sleep(span).await;
-        contender.count_up(&lease, since).await?;
-        contender.about_to_release(&attempts, &lease)
+        attempt.count_up(&lease).await?;
+        attempt.about_to_release(&lease)
     };
-    let ended = contender
-        .locks
-        .run(&key.name, key.mode.of(options), body)
-        .await;
-    end(contender, &attempts, ended)
+    let ended = attempt.locks().run(attempt.name(), options, body).await;
+    attempt.end(ended)
 }
 
 async fn drop_body(
-    contender: &Contender,
-    key: Kept,
+    attempt: &Attempt,
     options: LockOptions,
     span: Duration,
     after: Duration,
 ) -> io::Result<bool> {
-    let attempts = contender.call([key.clone()])?;
     let held = OnceLock::new();
     let body = async |lease: Lease| {
         held.set(lease.clone()).ok();
-        contender.hold(&attempts, &lease, span).await
+        attempt.hold(&lease, span).await
     };
-    let mut running = pin!(contender.locks.run(&key.name, key.mode.of(options), body));
-    let ended = tokio::select! {
+    let mut running = pin!(attempt.locks().run(attempt.name(), options, body));
+    tokio::select! {
         biased;
-        ended = &mut running => ended,
-        () = sleep(after) => {
-            // The history has the end of this hold before another holder can have the lock.
-            if let Some(lease) = held.get() {
-                contender.about_to_release(&attempts, lease)?;
-            } else {
-                contender.record(&attempts, Step::Failed)?;
-            }
-            return Ok(held.get().is_some());
+        ended = &mut running => attempt.end(ended),
+        () = sleep(after) => match held.get() {
+            // Recorded before the future is dropped, and so before another holder can get the lock.
+            Some(lease) => attempt.about_to_release(lease).map(|()| true),
+            None => gave_up(attempt),
         }
-    };
-    end(contender, &attempts, ended)
+    }
 }
 
-async fn panic_in_body(
-    contender: &Arc<Contender>,
-    key: Kept,
-    options: LockOptions,
-) -> io::Result<bool> {
-    let attempts = contender.call([key.clone()])?;
-    let (inner, held) = (Arc::clone(contender), attempts.clone());
+async fn panic_in_body(attempt: &Attempt, options: LockOptions) -> io::Result<bool> {
+    let inner = attempt.clone();
     let task = tokio::spawn(async move {
         let body = async |lease: Lease| {
-            let done = inner.hold(&held, &lease, Duration::ZERO).await;
-            assert!(done.is_err(), "a body panics, as it is to");
+            let done = inner.hold(&lease, Duration::ZERO).await;
+            assert!(done.is_err(), "the intended panic of a body");
             done
         };
-        let ended = inner.locks.run(&key.name, key.mode.of(options), body).await;
-        end(&inner, &held, ended)
+        let ended = inner.locks().run(inner.name(), options, body).await;
+        inner.end(ended)
     });
     match task.await {
         Ok(ended) => ended,
         Err(_panic) => {
-            contender.record(&attempts, Step::Released)?;
+            attempt.record(Step::Released)?;
             Ok(true)
         }
     }
 }
 
 async fn drop_acquire(
-    contender: &Contender,
-    key: Kept,
+    attempt: &Attempt,
     options: LockOptions,
     span: Duration,
     random: &mut Random,
 ) -> io::Result<bool> {
-    // Some futures are dropped after a number of turns: a timer is too slow for a reply that takes a tenth of a millisecond.
-    let (turns, within) = (random.below(4), random.millis(1, 8));
-    let is_at_once = random.percent(60);
-    let attempts = contender.call([key.clone()])?;
+    // Some futures are dropped after a number of polls: a timer is too slow for a reply that takes a tenth of a millisecond.
+    let (polls, within) = (random.below(4), random.millis(1, 8));
+    let counts_polls = random.percent(60);
     let taken = tokio::select! {
         biased;
-        taken = contender.locks.acquire(&key.name, key.mode.of(options)) => taken,
-        () = wait_for_turns(turns), if is_at_once => return gave_up(contender, &attempts),
-        () = sleep(within), if !is_at_once => return gave_up(contender, &attempts),
+        taken = attempt.locks().acquire(attempt.name(), options) => taken,
+        () = wait_for_polls(polls), if counts_polls => return gave_up(attempt),
+        () = sleep(within), if !counts_polls => return gave_up(attempt),
     };
-    use_guard(contender, &attempts, taken.map(Some), span, random).await
+    use_guard(attempt, taken.map(Some), span, random).await
 }
 
-async fn leak(contender: &Arc<Contender>, key: Kept, options: LockOptions) -> io::Result<bool> {
-    let attempts = contender.call([key.clone()])?;
-    let guard = match contender
-        .locks
-        .acquire(&key.name, key.mode.of(options))
-        .await
-    {
+async fn leak(attempt: &Attempt, options: LockOptions) -> io::Result<bool> {
+    let guard = match attempt.locks().acquire(attempt.name(), options).await {
         Ok(guard) => guard,
-        Err(error) => return end(contender, &attempts, Err(error)),
+        Err(error) => return attempt.end(Err(error)),
     };
     let lease = guard.lease();
     std::mem::forget(guard);
-    let since = contender.begin(&attempts, &lease)?;
-    let counted = contender.count_up(&lease, since).await;
-    let contender = Arc::clone(contender);
+    attempt.begin(&lease)?;
+    let counted = attempt.count_up(&lease).await;
+    let attempt = attempt.clone();
     tokio::spawn(async move {
         say(&format!("loss: {}", lease.lost().await));
-        contender.record(&attempts, Step::Lost).ok();
+        attempt.record(Step::Lost).ok();
     });
     counted.map(|()| true)
 }
 
-/// Records a dropped attempt as failed; its request may still be in flight.
-fn gave_up(contender: &Contender, attempts: &Attempts) -> io::Result<bool> {
-    contender.record(attempts, Step::Failed)?;
+/// Records a dropped attempt as failed. Its request may still be in flight.
+fn gave_up(attempt: &Attempt) -> io::Result<bool> {
+    attempt.record(Step::Failed)?;
     Ok(false)
 }
 
-async fn wait_for_turns(turns: u64) {
-    for _ in 0..=turns {
+async fn wait_for_polls(polls: u64) {
+    for _ in 0..=polls {
         yield_now().await;
     }
 }
 
-/// Works under a guard, and ends it in one of several ways.
+/// Works under a guard, and releases it or drops it.
 async fn use_guard(
-    contender: &Contender,
-    attempts: &Attempts,
+    attempt: &Attempt,
     taken: Result<Option<LockGuard>, LockError>,
     span: Duration,
     random: &mut Random,
 ) -> io::Result<bool> {
     let guard = match taken {
         Ok(Some(guard)) => guard,
-        Ok(None) => {
-            contender.record(attempts, Step::Failed)?;
-            return Ok(false);
-        }
-        Err(error) => return end(contender, attempts, Err(error)),
+        Ok(None) => return gave_up(attempt),
+        Err(error) => return attempt.end(Err(error)),
     };
     let lease = guard.lease();
     tokio::select! {
         biased;
-        held = contender.hold(attempts, &lease, span) => held?,
+        held = attempt.hold(&lease, span) => held?,
         reason = lease.lost() => {
             say(&format!("loss: {reason}"));
-            contender.record(attempts, Step::Lost)?;
+            attempt.record(Step::Lost)?;
             return Ok(true);
         }
     }
     if random.percent(30) {
         drop(guard);
-        contender.record(attempts, Step::Released)?;
+        attempt.record(Step::Released)?;
         return Ok(true);
     }
     let released = guard.release().await;
-    end(contender, attempts, released.map(Ok))
-}
-
-/// Records how the attempt ended; returns whether the lock was held.
-fn end(
-    contender: &Contender,
-    attempts: &Attempts,
-    ended: Result<io::Result<()>, LockError>,
-) -> io::Result<bool> {
-    let step = match ended {
-        Ok(done) => {
-            done?;
-            Step::Released
-        }
-        Err(LockError::Lost { reason, .. }) => {
-            say(&format!("loss: {reason}"));
-            Step::Lost
-        }
-        Err(error) => {
-            if !error.is_busy() {
-                let source = error.source().map(ToString::to_string);
-                say(&format!("failure: {error}: {}", source.unwrap_or_default()));
-            }
-            Step::Failed
-        }
-    };
-    contender.record(attempts, step)?;
-    Ok(step != Step::Failed)
+    attempt.end(released.map(Ok))
 }

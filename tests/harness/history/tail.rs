@@ -1,4 +1,4 @@
-//! Reads a file while other processes append to it.
+//! A reader of a file to which other processes append.
 
 use std::{
     fs::{File, OpenOptions},
@@ -8,22 +8,22 @@ use std::{
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// A file that grows, and how far it was read.
+/// A growing file, and the position up to which it was read.
 #[derive(Debug)]
 pub struct Tail {
     file: File,
-    // The beginning of a line that is not completely written yet.
+    // The beginning of an incomplete line.
     rest: Vec<u8>,
     read: u64,
     pruned: u64,
 }
 
 impl Tail {
-    /// Begins at the first line of the file at `path`, which is made if it is not there.
+    /// Starts at the first line of the file at `path`, which is created if it does not exist.
     ///
     /// # Errors
     ///
-    /// If there is no such folder.
+    /// If the folder does not exist.
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).append(true).create(true).open(path)?;
@@ -35,7 +35,7 @@ impl Tail {
         })
     }
 
-    /// Returns the whole lines that have come since the last call, with their ends.
+    /// Returns the complete lines that were appended since the last call.
     pub fn lines(&mut self) -> String {
         let read = self.file.read_to_end(&mut self.rest).expect("a file");
         self.read += u64::try_from(read).expect("the size of a file");
@@ -44,11 +44,11 @@ impl Tail {
         String::from_utf8(lines).expect("text")
     }
 
-    /// Frees the disk space of everything that was read, except the last `keep` bytes. The offsets in the file stay the same.
+    /// Frees the disk space of everything that was read, except for the last `keep` bytes. Offsets in the file do not change.
     ///
-    /// The freed part reads as zeros. Nothing happens where the file system has no holes.
+    /// The freed part reads as zeros. Does nothing on a file system without holes.
     pub fn prune(&mut self, keep: u64) {
-        /// The smallest hole: holes consist of whole blocks, and each hole costs a call.
+        /// The smallest hole. Holes consist of whole blocks, and each costs a call.
         const STEP: u64 = 1 << 20;
         let end = self.read.saturating_sub(keep) / STEP * STEP;
         if end <= self.pruned {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_gives_its_disk_back_and_reading_goes_on() {
+    fn pruning_frees_disk_space_and_reading_continues() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let mut tail = Tail::open(&path).unwrap();

@@ -1,17 +1,17 @@
-//! The state of one key: its possible holders, its latest tokens, and since when attempts wait for it in vain.
+//! The state of one key: its possible holders, its latest tokens, and the time since which attempts wait in vain.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Demands, Invariant, Known, Tally, fault_free};
+use super::{Case, Invariant, Windows, fault_free};
 use crate::{
     history::{Event, Moment, Step, Window},
     mode::Mode,
 };
 
-/// The time for which tokens are remembered, to find a repeated token and the process that had the token before.
+/// How long tokens are remembered, to find a repeated token and the process that had it before.
 const TOKENS_KEPT: Duration = Duration::from_secs(60);
 
-/// The largest tokens that were returned. Those of permits grow for each permit by itself: holders of other permits are not replaced.
+/// The largest tokens that were returned. Tokens grow for each permit by itself, since holders of other permits are not replaced.
 pub(super) type Floors = BTreeMap<Option<u16>, u64>;
 
 #[derive(Debug, Default)]
@@ -19,29 +19,28 @@ pub(super) struct Key {
     // The grants without a known end, and the ended grants that may still be found to overlap with one of them.
     open: Vec<Grant>,
     closed: Vec<Grant>,
-    // By token: the process that got it, when it was returned, and the mode.
+    // For each token, the process that got it, when it was returned, and the mode.
     tokens: BTreeMap<u64, (u32, Moment, Mode)>,
     largest: Floors,
-    last_holder: Option<u32>,
-    // Counted apart from `others`: neither of the two may starve.
+    // Separate from `others`, since neither of the two may starve.
     shared: Demand,
     others: Demand,
     last_event: Option<Moment>,
-    // Of a private key: when an attempt ended that may have left the lock on the server for a ttl. Something was broken during
-    // the attempt or just before.
+    // For a private key: when an attempt ended that may have left the lock on the server for a ttl, because something was broken
+    // during the attempt or just before.
     left_behind: Option<Moment>,
 }
 
-/// The attempts that want a key in shared mode, or those in the other modes.
+/// The attempts to lock a key in shared mode, or those in the other modes.
 #[derive(Debug, Default)]
 struct Demand {
     wanting: u64,
     unserved_since: Option<Moment>,
-    // The open gap was reported already.
+    // Set if the open gap has been reported.
     is_reported: bool,
 }
 
-/// The time that new connections may take after a fault is healed.
+/// The time that reconnecting may take after a fault is healed.
 const RECONNECTED: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
@@ -63,6 +62,7 @@ impl Key {
         self.largest.clone()
     }
 
+    #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.open.len() + self.closed.len() + self.tokens.len()
     }
@@ -81,22 +81,13 @@ impl Key {
         }
     }
 
-    pub(super) fn granted(
-        &mut self,
-        grant: Grant,
-        floors: &Floors,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
-    ) {
-        tally.granted(self.last_holder == Some(grant.process));
-        self.last_holder = Some(grant.process);
-        self.judge_token(&grant, floors, demands, known, tally);
+    pub(super) fn granted(&mut self, grant: Grant, floors: &Floors, case: &mut Case<'_>) {
+        self.judge_token(&grant, floors, case);
         if let Mode::Permits(permits) = grant.mode
             && grant.permit.is_none_or(|permit| permit >= permits)
         {
-            let text = format!("{grant} has none of its {permits} permits");
-            tally.offend(Invariant::Exclusion, text);
+            let text = format!("{grant} has none of the {permits} permits");
+            case.tally.offend(Invariant::Exclusion, text);
         }
         let known_as = (grant.process, grant.from, grant.mode);
         self.tokens.insert(grant.token, known_as);
@@ -105,24 +96,17 @@ impl Key {
         self.open.push(grant);
     }
 
-    fn judge_token(
-        &self,
-        grant: &Grant,
-        floors: &Floors,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
-    ) {
+    fn judge_token(&self, grant: &Grant, floors: &Floors, case: &mut Case<'_>) {
         let is_shared = grant.mode == Mode::Shared;
         if let Some((process, at, mode)) = self.tokens.get(&grant.token)
             && !(is_shared && *mode == Mode::Shared)
         {
-            let mut windows = known.other_clocks.iter();
+            let mut windows = case.windows.other_clocks.iter();
             let is_excused = *process != grant.process
                 && windows.any(|window| window.from <= *at && grant.from <= window.to);
             if !is_excused {
-                let text = format!("{grant} has the token that process {process} had at {at}");
-                tally.offend(Invariant::GrowingTokens, text);
+                let text = format!("{grant} has the token that process {process} got at {at}");
+                case.tally.offend(Invariant::GrowingTokens, text);
             }
             return;
         }
@@ -133,27 +117,38 @@ impl Key {
         let mut before = self.tokens.range(..grant.token);
         let before = before.next_back();
         // The process passes a lease that the server has lost among its own tasks, with a prefetched token.
-        let is_handed_on = before.is_some_and(|(_, (process, ..))| *process == grant.process);
+        let is_handed_over = before.is_some_and(|(_, (process, ..))| *process == grant.process);
         let held = Window {
             from: grant.from,
             to: grant.valid_until,
         };
-        // A shared lease is kept until the process learns that it is lost.
-        if !((is_handed_on || is_shared) && is_excused(held, demands, known.excuses)) {
+        // A process keeps a share until it learns that it is lost.
+        if !((is_handed_over || is_shared) && case.is_excused(held)) {
             let text = format!("{grant} was called after {floor} had been returned");
-            tally.offend(Invariant::GrowingTokens, text);
+            case.tally.offend(Invariant::GrowingTokens, text);
         }
     }
 
-    /// Judges the end of a hold. A process that was killed is taken for a holder until the first validity of its lease ended:
-    /// it recorded no later one.
-    pub(super) fn let_go(
-        &mut self,
-        event: &Event,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
-    ) {
+    /// Judges a refusal by the store, which must take every holder of a valid lease.
+    pub(super) fn refused(&self, event: &Event, case: &mut Case<'_>) {
+        let attempt = (event.process, event.attempt);
+        let mut open = self.open.iter();
+        let Some(grant) = open.find(|grant| (grant.process, grant.attempt) == attempt) else {
+            return;
+        };
+        let held = Window {
+            from: grant.from,
+            to: event.at,
+        };
+        if !case.is_excused(held) {
+            let text = format!("{grant} was refused at {}, with a valid lease", event.at);
+            case.tally.offend(Invariant::FencedStore, text);
+        }
+    }
+
+    /// Judges the end of a hold. A killed process counts as a holder until the first validity of its lease ends, since it has
+    /// recorded no later one.
+    pub(super) fn ended(&mut self, event: &Event, case: &mut Case<'_>) {
         let place = self
             .open
             .iter()
@@ -162,23 +157,20 @@ impl Key {
         let mut grant = self.open.swap_remove(place);
         let end = match event.step {
             Step::ReleaseCalled { valid_until } if valid_until > event.at => event.at,
-            // The hold ended before, at an unknown time; as a rule because the lease was lost.
+            // The hold has ended before, at an unknown time, usually because the lease was lost.
             Step::ReleaseCalled { .. } | Step::Lost => event.at.min(grant.valid_until),
             _ => grant.valid_until,
         };
-        if event.step == Step::Lost {
-            tally.losses += 1;
-        }
         grant.to = Some(end);
-        let lost = known.wiped.iter().find(|wiped| {
+        let lost = case.windows.wiped.iter().find(|wiped| {
             wiped.key.as_ref().is_none_or(|key| *key == event.key)
                 && grant.from < wiped.window.from
-                && wiped.window.to.after(demands.ttl) < end
+                && wiped.window.to.after(case.demands.ttl) < end
         });
         if let Some(wiped) = lost {
             let since = wiped.window.from;
-            let text = format!("{grant} went by what the servers had lost since {since}");
-            tally.offend(Invariant::Exclusion, text);
+            let text = format!("{grant} relied on a lock that the servers had lost since {since}");
+            case.tally.offend(Invariant::Exclusion, text);
         }
         for other in &self.closed {
             let Some(until) = other.to else { continue };
@@ -187,50 +179,36 @@ impl Key {
                 from: other.from.max(grant.from),
                 to: until.min(end),
             };
-            if overlaps && !grant.goes_with(other) && !is_excused(both, demands, known.excuses) {
+            if overlaps && !grant.is_compatible_with(other) && !case.is_excused(both) {
                 let text = format!("{other} and {grant} held it at the same time");
-                tally.offend(Invariant::Exclusion, text);
+                case.tally.offend(Invariant::Exclusion, text);
             }
         }
-        self.note_faults(event.at, known);
+        self.note_faults(event.at, case.windows);
         if let Step::ReleaseCalled { .. } = event.step {
-            self.note_success(&grant, event.at, known);
+            self.note_success(&grant, event.at, case.windows);
         }
         self.closed.push(grant);
         self.last_event = Some(event.at);
     }
 
-    pub(super) fn served(
-        &mut self,
-        mode: Mode,
-        at: Moment,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
-    ) {
+    pub(super) fn served(&mut self, mode: Mode, at: Moment, case: &mut Case<'_>) {
         self.demand(mode).end_one();
-        self.close_gap(mode, at, demands, known, tally);
+        self.close_gap(mode, at, case);
     }
 
-    pub(super) fn gave_up(
-        &mut self,
-        mode: Mode,
-        at: Moment,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
-    ) {
+    pub(super) fn gave_up(&mut self, mode: Mode, at: Moment, case: &mut Case<'_>) {
         let is_last = self.demand(mode).end_one();
-        self.note_faults(at, known);
+        self.note_faults(at, case.windows);
         if is_last {
-            self.close_gap(mode, at, demands, known, tally);
+            self.close_gap(mode, at, case);
         }
     }
 
-    /// Notes the end of an attempt if something was broken during it or just before.
-    fn note_faults(&mut self, at: Moment, known: Known<'_>) {
+    /// Records the end of an attempt during which, or just before which, something was broken.
+    fn note_faults(&mut self, at: Moment, windows: &Windows) {
         let since = self.others.unserved_since.unwrap_or(at);
-        let mut faults = known.faults.iter().map(|fault| Window {
+        let mut faults = windows.faults.iter().map(|fault| Window {
             from: fault.from,
             to: fault.to.after(RECONNECTED),
         });
@@ -239,29 +217,26 @@ impl Key {
         }
     }
 
-    /// Notes a success without a fault, which shows that no earlier attempt left the lock behind.
-    fn note_success(&mut self, grant: &Grant, at: Moment, known: Known<'_>) {
-        let mut faults = known.faults.iter();
+    /// Records a success without a fault, which shows that no earlier attempt left the lock behind.
+    fn note_success(&mut self, grant: &Grant, at: Moment, windows: &Windows) {
+        let mut faults = windows.faults.iter();
         if !faults.any(|fault| fault.touches(grant.called, at)) {
             self.left_behind = None;
         }
     }
 
-    fn close_gap(
-        &mut self,
-        mode: Mode,
-        at: Moment,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
-    ) {
+    fn close_gap(&mut self, mode: Mode, at: Moment, case: &mut Case<'_>) {
         self.last_event = Some(at);
         let left_behind = self.left_behind;
         let demand = self.demand(mode);
-        demand.look_at_open_gap(left_behind, at, demands, known, tally);
+        demand.look_at_open_gap(left_behind, at, case);
         if let Some(since) = demand.unserved_since.take() {
-            let is_broken = known.faults.iter().any(|fault| fault.touches(since, at));
-            tally.gap(at.since(since), is_broken);
+            let is_broken = case
+                .windows
+                .faults
+                .iter()
+                .any(|fault| fault.touches(since, at));
+            case.tally.gap(at.since(since), is_broken);
         }
         demand.is_reported = false;
         if demand.wanting > 0 {
@@ -269,15 +244,9 @@ impl Key {
         }
     }
 
-    pub(super) fn look_at_open_gaps(
-        &mut self,
-        until: Moment,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
-    ) {
+    pub(super) fn look_at_open_gaps(&mut self, until: Moment, case: &mut Case<'_>) {
         for demand in [&mut self.shared, &mut self.others] {
-            demand.look_at_open_gap(self.left_behind, until, demands, known, tally);
+            demand.look_at_open_gap(self.left_behind, until, case);
         }
     }
 
@@ -298,7 +267,7 @@ impl Key {
 }
 
 impl Demand {
-    /// Removes one attempt that no longer wants the key. Returns whether it was the last.
+    /// Removes one attempt. Returns whether it was the last.
     fn end_one(&mut self) -> bool {
         self.wanting = self.wanting.saturating_sub(1);
         self.wanting == 0
@@ -308,38 +277,39 @@ impl Demand {
         &mut self,
         left_behind: Option<Moment>,
         until: Moment,
-        demands: Demands,
-        known: Known<'_>,
-        tally: &mut Tally,
+        case: &mut Case<'_>,
     ) {
         let Some(since) = self.unserved_since.filter(|_| !self.is_reported) else {
             return;
         };
-        let calm = if demands.is_private {
-            let is_excused = left_behind.is_some_and(|at| since <= at.after(demands.ttl))
-                || known.faults.iter().any(|fault| fault.touches(since, until));
+        let calm = if case.demands.is_private {
+            let is_excused = left_behind.is_some_and(|at| since <= at.after(case.demands.ttl))
+                || case
+                    .windows
+                    .faults
+                    .iter()
+                    .any(|fault| fault.touches(since, until));
             if is_excused {
                 return;
             }
             until.since(since)
         } else {
-            fault_free(since, until, known.faults)
+            fault_free(since, until, &case.windows.faults)
         };
-        if calm > demands.service {
+        if calm > case.demands.service {
             self.is_reported = true;
             let text = format!(
-                "nobody got it from {since} on, for {calm:.2?} in which nothing was broken; known at {until}; \
-                 {} wanted it",
+                "not granted since {since}, of which nothing was broken for {calm:.2?}; noticed at {until}, while {} waited",
                 self.wanting
             );
-            tally.offend(Invariant::Service, text);
+            case.tally.offend(Invariant::Service, text);
         }
     }
 }
 
 impl Grant {
-    /// Whether both may hold the lock at a time: in one shared phase, or with different permits.
-    fn goes_with(&self, other: &Self) -> bool {
+    /// Returns whether both may hold the lock at the same time: in one shared phase, or with different permits.
+    fn is_compatible_with(&self, other: &Self) -> bool {
         match (self.mode, other.mode) {
             (Mode::Shared, Mode::Shared) => self.token == other.token,
             (Mode::Permits(_), Mode::Permits(_)) => self.permit != other.permit,
@@ -348,14 +318,16 @@ impl Grant {
     }
 }
 
-/// Whether the servers may no longer know a lease in this time. A lease that the servers lost in a window is relied on until
-/// its validity is over, unless the servers report the loss before.
-pub(super) fn is_excused(held: Window, demands: Demands, excuses: &[Window]) -> bool {
-    let mut windows = excuses.iter().map(|window| Window {
-        from: window.from,
-        to: window.to.after(demands.ttl),
-    });
-    windows.any(|window| window.touches(held.from, held.to))
+impl Case<'_> {
+    /// Returns whether exclusion is not promised at some time of a hold: in a window, or within a ttl after it. A holder relies
+    /// on a lease that the servers lost in a window until its validity ends, unless the servers report the loss before.
+    fn is_excused(&self, held: Window) -> bool {
+        let mut windows = self.windows.excuses.iter().map(|window| Window {
+            from: window.from,
+            to: window.to.after(self.demands.ttl),
+        });
+        windows.any(|window| window.touches(held.from, held.to))
+    }
 }
 
 impl std::fmt::Display for Grant {
